@@ -16,7 +16,7 @@
     ├── HistoryError                  a history that is malformed
     ├── WorkflowParked                your workflow raised an exception that is a bug, not a result
     ├── WorkflowStuck                 in a test: the workflow waits for an event that will never occur
-    ├── ExplorationFailed             in a test: an order of events in which your workflow breaks a property
+    ├── ExplorationFailed             in a test: an order of events that breaks a property of your workflow
     ├── TaskCancelledError            you waited for a task that other code of the workflow cancelled
     ├── ChannelEmptyError             `receive_nowait` found no message
     ├── FailureError                  remote work failed; these are serialized
@@ -121,7 +121,7 @@ __all__ = [
 
 
 def summary(error: BaseException) -> str:
-    """Describe a failure in one line, such as `activity charge failed: ValueError: no such card`."""
+    """Describe a failure in one line: `activity charge failed: ValueError: no such card`."""
     message = _first_line(str(error))
     if getattr(error, "tells_causes", False):
         return message
@@ -174,7 +174,7 @@ class HourglassError(Exception):
 
     @property
     def root_cause(self) -> BaseException:
-        """The innermost cause, such as the exception of an activity; this error if it has none."""
+        """The innermost cause, for example the exception of an activity; this error if it has none."""
         return innermost(self)
 
 
@@ -254,7 +254,7 @@ class WorkflowStuck(HourglassError):
 
 
 class ExplorationFailed(HourglassError, AssertionError):
-    """In a test: an order of events in which a workflow breaks a property; the message describes it.
+    """In a test: an order of events that breaks a property of a workflow; the message describes it.
 
     `token` runs exactly this order again (`story=`), `story` are the lines, `broken` is the kind of property.
     """
@@ -302,7 +302,7 @@ class ApplicationErrorCategory(IntEnum):
 
     UNSPECIFIED = 0
     BENIGN = 1
-    """An expected error, such as a poll that finds nothing yet: retried and recorded as any other, but not
+    """An expected error, for example a poll without a result yet: retried and recorded as any other, but not
     logged.
     """
 
@@ -322,7 +322,7 @@ class FailureError(HourglassError):
 class ApplicationError(FailureError):
     """Raised by you: fails the workflow, or this attempt of an activity.
 
-    `type` is what retry policies and other languages match; by default the name of the class. An expected
+    `type` is matched by retry policies and other languages; by default the name of the class. An expected
     error has `category=ApplicationErrorCategory.BENIGN`, and is not logged.
     """
 
@@ -539,7 +539,7 @@ class ServiceStatus(StrEnum):
 
 
 class ServiceError(HourglassError):
-    """The service rejected a request, or cannot be reached. `status` is gRPC's name for it, such as
+    """The service rejected a request, or cannot be reached. `status` is gRPC's name for it, for example
     `UNAVAILABLE`.
     """
 
@@ -560,7 +560,7 @@ class NamespaceNotFoundError(ServiceError):
 
 
 class WorkflowNotFoundError(ServiceError):
-    """There is no such workflow, or it has closed."""
+    """The workflow does not exist, or has closed."""
 
 
 class WorkflowAlreadyStartedError(ServiceError, FailureError):
@@ -578,7 +578,7 @@ class WorkflowAlreadyStartedError(ServiceError, FailureError):
 
 
 class ActivityNotFoundError(ServiceError):
-    """There is no such activity, or it has ended."""
+    """The activity does not exist, or has ended."""
 
 
 class ActivityAlreadyStartedError(ServiceError):
@@ -594,7 +594,7 @@ class ActivityAlreadyStartedError(ServiceError):
 
 
 class ScheduleNotFoundError(ServiceError):
-    """There is no such schedule."""
+    """The schedule does not exist."""
 
 
 class ScheduleAlreadyExistsError(ServiceError):

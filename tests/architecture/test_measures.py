@@ -125,7 +125,7 @@ def test_names_that_test_functions_use() -> None:
 
 def test_deep_functions_of_files() -> None:
     """Names that a helper hands on count, what a helper does inside does not."""
-    assert "test_a_large_run_is_checked_when_it_has_grown" in internals.deep_functions(
+    assert "test_many_long_journals_are_limited_together" in internals.deep_functions(
         source.ROOT / "tests/scale/test_worker_parts.py"
     )
     assert internals.deep_functions(source.ROOT / "tests/interop/test_interop.py") == []

@@ -12,6 +12,7 @@ import temporalio.converter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hourglass._temporal.version import has
 from hourglass.converter import Payload, default_converter
 from hourglass.replay._comparison import same_payloads
 
@@ -99,6 +100,8 @@ def test_we_read_theirs(value: Any, hint: Any) -> None:
 @pytest.mark.parametrize(("value", "hint"), CASES, ids=lambda case: repr(case)[:40])
 def test_they_read_ours(value: Any, hint: Any) -> None:
     """What we encode, Temporal's SDK decodes to the same value."""
+    if hint == dict[Size, int] and not has((1, 35)):
+        pytest.skip("temporalio before 1.35 decodes no dicts with keys of an IntEnum")
     assert theirs.from_payload(to_theirs(default_converter.encode(value)), hint) == value
 
 

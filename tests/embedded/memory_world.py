@@ -14,11 +14,13 @@ from tests.embedded.stores import memory_store
 from tests.polled import PolledEngine
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, HandleConfig
+from hourglass._contract.handle import ActivityCancel, ActivityItem, ActivityTask, Handle, HandleConfig
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import GetHistory, Started, StartWorkflow, WaitForClose
-from hourglass._embedded import EngineConnection, VirtualClock
+from hourglass._embedded import EngineConnection, RealClock, VirtualClock
+from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.engine import Engine
+from hourglass._embedded.matching.pollers import HostProcess
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.store.store import Store
 from hourglass._embedded.transitions.size_limits import Limits
@@ -26,6 +28,9 @@ from hourglass._evaluator.commands import Command, Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, Event, RunEvicted
 from hourglass._history.events import kind_of
 from hourglass.converter import ApplicationFailure, Failure, Payload
+
+SECOND = 10**9
+"""A second, in nanoseconds."""
 
 T = TypeVar("T")
 Script = Callable[[list[Event], Sequence[Event]], Sequence[Command]]
@@ -88,10 +93,16 @@ class World:
         options = {"task_queue": queue, "identity": "worker", **config}
         return World(connection, clock, PolledEngine(await connection.open_handle(HandleConfig(**options))))
 
+    def other_handle(self, process_id: int, process_key: int, **config: Any) -> Handle:
+        """Open a handle of the queue `q` for a worker of another process."""
+        options = HandleConfig(task_queue="q", **config)
+        process = HostProcess(process_id, key=process_key if process_id else 0)
+        return EngineHandle(self.engine, options, process=process)
+
     @property
     def has_out(self) -> bool:
         """Whether the worker has an activation in hand."""
-        return bool(self.handle._cache.outstanding)
+        return bool(self.handle.poller.active_runs)
 
     @property
     def is_idle(self) -> bool:
@@ -159,3 +170,13 @@ class World:
 
     async def close(self) -> None:
         await self.connection.close()
+
+
+async def open_engine(
+    clock: RealClock, store: Store | None = None, *, recovered: bool = True
+) -> EngineConnection:
+    """Open an engine on a clock that reads real time, by default over what the store has; its connection owns it."""
+    engine = Engine(store=memory_store() if store is None else store, clock=clock)
+    if recovered:
+        await engine.open_existing()
+    return EngineConnection(engine, owns_engine=True)

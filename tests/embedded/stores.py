@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.sqlite.store import SqliteStore
+from hourglass._embedded.store.store import RunChange, ScheduleChange, Stored
+from hourglass._embedded.transitions.run import Run
+from hourglass.errors import StorageError
 
 
 def open_sqlite(path: str | Path, **options: Any) -> SqliteStore:
@@ -17,3 +23,42 @@ def open_sqlite(path: str | Path, **options: Any) -> SqliteStore:
 def memory_store() -> MemoryStore:
     """Return a store in memory."""
     return MemoryStore()
+
+
+class Spoiled(SqliteStore):
+    """A store that gets a number which SQLite cannot hold with those changes of which the test says so."""
+
+    spoils: Callable[[Run], bool] = staticmethod(lambda _: False)
+
+    def append(self, change: RunChange | ScheduleChange) -> int:
+        """As ever."""
+        return super().append(self._spoiled(change))
+
+    def _spoiled(self, change: RunChange | ScheduleChange) -> RunChange | ScheduleChange:
+        change = msgspec.structs.replace(change, also=tuple(map(self._spoiled, change.also)))
+        if isinstance(change, RunChange) and self.spoils(change.run):
+            change = msgspec.structs.replace(change, wake_ns=1 << 63)
+        return change
+
+
+class Noted(MemoryStore):
+    """Remembers every change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[RunChange] = []
+
+    def append(self, change: RunChange) -> int:
+        self.changes.append(change)
+        return super().append(change)
+
+
+class Blind(MemoryStore):
+    """Cannot read some runs."""
+
+    unreadable: str = ""
+
+    def load(self, run_id: str) -> Stored | None:
+        if run_id and run_id == self.unreadable:
+            raise StorageError("torn")
+        return super().load(run_id)

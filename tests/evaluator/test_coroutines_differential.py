@@ -30,7 +30,7 @@ relaxed = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
-OURS = ported_module(interpreted_coroutines.__file__, "tests.engine.interpreted_ported").Interpreted
+OURS = ported_module(interpreted_coroutines.__file__, "tests.evaluator.interpreted_ported").Interpreted
 
 
 def compare(

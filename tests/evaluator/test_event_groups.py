@@ -18,7 +18,7 @@ from . import grouped_coroutines
 from .driver import Driver
 from .official import Official
 
-OURS = ported_module(grouped_coroutines.__file__, "tests.engine.grouped_ported").Grouped
+OURS = ported_module(grouped_coroutines.__file__, "tests.evaluator.grouped_ported").Grouped
 
 
 def markers(completion: WorkflowActivationCompletion) -> list[tuple[str | None, list[Any]]]:

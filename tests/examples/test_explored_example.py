@@ -39,4 +39,4 @@ def test_a_mistake_in_it_is_found(tmp_path: Path) -> None:
     done = _pytest(tmp_path)
     assert done.returncode == 1
     assert "shipped, and not paid" in done.stdout
-    assert "again:  the same call with story=" in done.stdout
+    assert "repeat: the same call with story=" in done.stdout

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.embedded.memory_world import SECOND
 
 from hourglass import activity, workflow
-from hourglass._embedded.clock import SECOND
 from hourglass.client import WorkflowStatus
 from hourglass.errors import WorkflowFailedError, WorkflowParked
 from hourglass.limits import _keepers, slot, throttle

@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.worker.scripted import lane_of
 
 from hourglass._evaluator.commands import Succeeded
-from hourglass._evaluator.context import RunSettings
-from hourglass._evaluator.evaluator import Evaluator
 from hourglass._evaluator.events import Activation
 from hourglass._worker.lanes.cache import CacheLimits, Entry, Key, StateCache
-from hourglass._worker.lanes.evaluation import Evaluations, LaneContext
 from hourglass._worker.lanes.hang_detector import HangDetector, progress_of
 from hourglass._worker.lanes.lane import Chore
-from hourglass._worker.resolver import Resolver
 
 from . import shapes
 from .counting import assert_flat
@@ -23,14 +20,12 @@ from .pump import Pump, numbers, run_of
 WORKFLOWS = [shapes.acting, shapes.sequence, shapes.reader, shapes.in_line]
 
 
-def lane(**options: Any) -> Evaluations:
+def lane(**options: Any) -> Any:
     """The runs of one lane."""
-    return Evaluations(
-        LaneContext(Resolver(workflows=WORKFLOWS).workflow, RunSettings(task_queue="q"), **options)
-    )
+    return lane_of(WORKFLOWS, **options)
 
 
-def pump_on(evaluations: Evaluations, workflow: Any, size: int) -> Pump:
+def pump_on(evaluations: Any, workflow: Any, size: int) -> Pump:
     """A run on a lane."""
 
     def activate(activation: Activation) -> Any:
@@ -146,7 +141,7 @@ class Watched:
 
     thread_id = None
 
-    def __init__(self, evaluations: Evaluations) -> None:
+    def __init__(self, evaluations: Any) -> None:
         self.busy = Chore(lambda _: None)
         self.busy.since = 0.0
         self.evaluations = evaluations
@@ -206,7 +201,7 @@ def test_progress_moves_with_every_fiber_and_every_activation_executed_again() -
     assert pump.closed
 
 
-def the_run(evaluations: Evaluations) -> Evaluator:
+def the_run(evaluations: Any) -> Any:
     """The only run of a lane."""
     (kept,) = evaluations._cache.owned(evaluations)
     return kept.run
@@ -229,7 +224,7 @@ def test_endless_fibers_are_no_progress() -> None:
 
 def test_a_dropped_run_goes_on_where_it_was() -> None:
     """After its fibers were dropped a large run is brought back, and finishes with the same result."""
-    evaluations = lane(cache=StateCache(CacheLimits(live=0)))
+    evaluations = lane(cache={"live": 0})
     pump = pump_on(evaluations, shapes.acting, 60)
     pump.begin()
     pump.finish(20)

@@ -72,7 +72,7 @@ def test_restart_on_a_file(tmp_path: Path) -> None:
                 assert described.summary.status is wf.WorkflowStatus.RUNNING
 
         live.run(look)
-        with pytest.raises(UsageError, match="runs already"):
+        with pytest.raises(UsageError, match="is already running"):
             server.start()
         server.kill()
         assert not listens(server.target)
@@ -102,9 +102,9 @@ def test_it_does_not_outlive_us() -> None:
 
 @pytest.mark.server
 def test_a_port_that_is_taken(server: DevServer) -> None:
-    """A port where another process listens is refused: that one would answer in our server's place."""
+    """A port where another process already listens is refused: that one would answer in our server's place."""
     port = int(server.target.rpartition(":")[2])
-    with pytest.raises(UsageError, match="another process listens"), dev_server(port=port):
+    with pytest.raises(UsageError, match="another process already listens"), dev_server(port=port):
         pass
 
 
@@ -136,7 +136,7 @@ def test_a_program_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that ends at once and is silent is reported with its status."""
     monkeypatch.setenv(CLI, "/bin/false")
     with (
-        pytest.raises(ConnectionFailedError, match="status 1 before it was ready, and said nothing"),
+        pytest.raises(ConnectionFailedError, match="status 1 before it was ready, without any output"),
         dev_server(),
     ):
         pass
@@ -147,7 +147,7 @@ def test_where_the_command_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     program = tmp_path / "temporal"
     program.write_text("#!/bin/sh\n")
     monkeypatch.setenv(CLI, str(program))
-    with pytest.raises(UsageError, match="not a program"):
+    with pytest.raises(UsageError, match="not an executable file"):
         find_cli()
     program.chmod(0o755)
     assert find_cli() == str(program)

@@ -97,7 +97,7 @@ def test_async_activities() -> None:
         await began.wait()
         stopped.cancel()
         assert await running == "cancelled, True"
-        with pytest.raises(UsageError, match="no async function"):
+        with pytest.raises(UsageError, match="not an async function"):
             await ActivityEnvironment().arun(copy_rows, "t")
 
     asyncio.run(story())

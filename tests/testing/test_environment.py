@@ -254,9 +254,9 @@ def test_an_environment_has_its_time() -> None:
 def test_the_environments_client_stays_in_it() -> None:
     """Its client is neither closed nor given to a worker, and says why."""
     with Environment() as env:
-        with pytest.raises(UsageError, match="neither closed nor given to a Worker"):
+        with pytest.raises(UsageError, match="do not close the client, and do not pass it to a Worker"):
             env.client.close()
-        with pytest.raises(UsageError, match="neither closed nor given to a Worker"):
+        with pytest.raises(UsageError, match="do not close the client, and do not pass it to a Worker"):
             Worker(env.client, workflows=[doomed]).start()
 
 

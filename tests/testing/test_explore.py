@@ -168,12 +168,12 @@ def test_saga_that_forgets_to_refund() -> None:
     error = found(Saga())
     assert (error.broken, error.token, len(error.story)) == ("check", "3.3", 6)
     assert error.story == (
-        "saga_forgets('o-1') begins",
-        "charge('o-1') does its work",
-        "the workflow hears: charge is done: 'charge-o-1'",
-        "ship('o-1') never answers, and has done nothing",
-        "ship has timed out (heartbeat), for good",
-        "the workflow hears: ship has failed: timed out (heartbeat)",
+        "saga_forgets('o-1') starts",
+        "charge('o-1') succeeds",
+        "the workflow receives: charge completed: 'charge-o-1'",
+        "ship('o-1') never executes, and never has a result",
+        "ship timed out (heartbeat) permanently",
+        "the workflow receives: ship failed: timed out (heartbeat)",
     )
     assert "charged and not refunded" in str(error).split("\n")[0]
 
@@ -182,7 +182,7 @@ def test_payment_with_a_fresh_key() -> None:
     """A payment whose answer was lost is made again under another key."""
     error = found(Payment())
     assert len(_lines(error)) == 1
-    assert "its answer is lost" in _lines(error)[0]
+    assert "its result is lost" in _lines(error)[0]
     assert len(error.story) == 6
 
 
@@ -190,14 +190,14 @@ def test_approval_that_meets_its_deadline() -> None:
     """The deadline passes, and the approval comes while the order is being cancelled."""
     error = found(Approval())
     assert len(error.story) == 8
-    assert [line.split("  ")[-1] for line in _lines(error)] == ["a timer fires", "signal approve() comes"]
+    assert [line.split("  ")[-1] for line in _lines(error)] == ["a timer fires", "signal approve() arrives"]
 
 
 def test_signal_before_the_body_is_ready() -> None:
     """The signal comes first: two lines, and the line of the code is named."""
     error = found(Early())
     assert error.broken == "parked"
-    assert error.story == ("signal add('Ann') comes", "TooEarly('o-1') begins; signal add('Ann')")
+    assert error.story == ("signal add('Ann') arrives", "TooEarly('o-1') starts; signal add('Ann')")
     assert isinstance(error.__cause__, WorkflowParked)
     assert "explored.py" in str(error)
 

@@ -153,7 +153,7 @@ def eval_free(shown: str) -> list[tuple[str, str]]:
 def test_failures_and_timeouts_are_reached() -> None:
     """An activity succeeds, fails for good, fails as often as it may, and times out for good."""
     seen, _ = outcomes(careful)
-    assert seen == {"'a'", "'Explored'", "'ExploredForGood'", f"'{TimedOutError.__name__}'"}
+    assert seen == {"'a'", "'Explored'", "'ExploredPermanently'", f"'{TimedOutError.__name__}'"}
 
 
 def test_each_sort_can_be_left_out() -> None:

@@ -70,7 +70,7 @@ def test_an_invariant_holds_after_every_step() -> None:
     error = failed(steps, 5, invariant=lambda env: len(env.calls(act)) < 3)
     assert error.broken == "invariant"
     assert error.token == "usual"
-    assert error.story[-1] == "act(2) does its work"
+    assert error.story[-1] == "act(2) succeeds"
 
 
 def test_a_check_fails_by_raising_or_by_false() -> None:
@@ -122,7 +122,7 @@ def test_a_workflow_that_hangs() -> None:
     error = failed(hangs, 1)
     assert error.broken == "stuck"
     assert "test_explore_properties.py" in str(error)
-    assert "does not come back" in str(error)
+    assert "does not return" in str(error)
 
 
 def test_the_message() -> None:
@@ -130,9 +130,9 @@ def test_the_message() -> None:
     text = str(failed(steps, 1, check=lambda result, env: result == 1))
     lines = text.split("\n")
     assert lines[0] == "steps: the check does not hold: test_the_message.<locals>.<lambda> returned False"
-    assert lines[2] == "    1  0:00:00  steps(1) begins"
+    assert lines[2] == "    1  0:00:00  steps(1) starts"
     assert lines[3].strip() == "→ calls act(0)"
-    assert lines[-2] == "again:  the same call with story='usual'"
+    assert lines[-2] == "repeat: the same call with story='usual'"
     assert lines[-1] == "tried:  steps: 1 orders explored, 3 choice points, 2 states (seed 0)"
 
 
@@ -144,13 +144,15 @@ def test_mishaps_are_told() -> None:
             with pytest.raises(ExplorationFailed) as caught:
                 env.explore(steps, 1, check=lambda result, env: False, story=token)
             told[token] = "\n".join(caught.value.story)
-    assert "the worker dies before anybody heard of that" in told["0.1"]
-    assert "the late answer comes, and is refused" in told["0.2"]
-    assert "the task has timed out, and will be delivered again" in told["0.2"]
-    assert "act(0) fails: Explored\nact(0), attempt 2, does its work" in told["1.1"]
-    assert "act(0) fails, for good: ExploredForGood" in told["1.2"]
-    assert "act(0) never answers, and has done nothing\nact, attempt 1, timed out (heartbeat)" in told["1.3"]
-    assert "act(0) does its work, but its answer is lost" in told["1.4"]
+    assert "the worker crashes before it reports that" in told["0.1"]
+    assert "the late completion arrives and is rejected" in told["0.2"]
+    assert "the workflow task timed out and will be delivered again" in told["0.2"]
+    assert "act(0) fails: Explored\nact(0), attempt 2, succeeds" in told["1.1"]
+    assert "act(0) fails permanently: ExploredPermanently" in told["1.2"]
+    assert (
+        "act(0) never executes, and never has a result\nact, attempt 1, timed out (heartbeat)" in told["1.3"]
+    )
+    assert "act(0) executes, but its result is lost" in told["1.4"]
     assert "the worker crashes; another one takes over" in told["2.1"]
 
 

@@ -165,21 +165,21 @@ def test_ctrl_c_and_pytest_are_let_out() -> None:
 def test_fakes_are_checked_where_they_are_made() -> None:
     """A fake that cannot be called as the activity is, or returns something else, is refused at once."""
     with Environment() as env:
-        with pytest.raises(DefinitionError, match="must take what the activity takes"):
+        with pytest.raises(DefinitionError, match="must accept the arguments of the activity"):
             env.fake(ship, lambda: None)  # type: ignore[arg-type]
-        with pytest.raises(DefinitionError, match="must take what the activity takes"):
+        with pytest.raises(DefinitionError, match="must accept the arguments of the activity"):
             env.fake(charge, lambda order_id, cents, more: order_id)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="not what the activity returns"):
+        with pytest.raises(UsageError, match="does not match the return type"):
             env.fake(charge, returns=5)  # type: ignore[misc]
         with pytest.raises(UsageError, match="not both"):
             env.fake(charge, lambda order_id, cents: "", returns="x")  # type: ignore[call-overload]
-        with pytest.raises(UsageError, match="say what it returns"):
+        with pytest.raises(UsageError, match="has no result"):
             env.fake(charge)
-        with pytest.raises(UsageError, match="when it has raised those"):
+        with pytest.raises(UsageError, match="for the attempts after those in raises="):
             env.fake(charge, raises=[OSError("x")])
-        with pytest.raises(UsageError, match="raises= is an exception"):
+        with pytest.raises(UsageError, match="raises= must be an exception"):
             env.fake(charge, raises="oops")  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match=r"decorated with @activity\.defn or by its name"):
+        with pytest.raises(UsageError, match=r"decorated with @activity\.defn, or its name"):
             env.fake(len, returns=1)  # type: ignore[call-overload]
         with pytest.raises(UsageError, match="takes"):
             env.fake(ship, takes=-1)

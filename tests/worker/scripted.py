@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tests.specs import made
 
 from hourglass._contract.handle import ActivityTask
+from hourglass._evaluator.commands import Command, Succeeded
+from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.definition import define_function
+from hourglass._evaluator.evaluator import Evaluator
 from hourglass._evaluator.events import Activation, RunEvicted, RunStarted
 from hourglass._evaluator.specs import Payloads
+from hourglass._worker.lanes.cache import CacheLimits, StateCache
+from hourglass._worker.lanes.evaluation import Evaluations, LaneContext
+from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,3 +61,25 @@ async def settled(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
         while not holds():  # noqa: ASYNC110 - what is waited for happens in another thread
             await asyncio.sleep(0)
+
+
+def lane_of(
+    workflows: Sequence[Any] | Callable[[str], Any], *, cache: Mapping[str, int] | None = None, **options: Any
+) -> Evaluations:
+    """Return the evaluations of one lane, without a thread.
+
+    Instead of workflows a function may look one up by its name; `cache` are limits of the lane's cache.
+    """
+    find = workflows if callable(workflows) else Resolver(workflows=workflows).workflow
+    if cache is not None:
+        options["cache"] = StateCache(CacheLimits(**cache))
+    return Evaluations(LaneContext(find, RunSettings(task_queue="q"), **options))
+
+
+def first_commands(fn: Any) -> Sequence[Command]:
+    """Return the commands of a workflow's first activation."""
+    run = Evaluator(workflow(fn).__hourglass_workflow__, "r", RunSettings())
+    completion = run.activate(start("r", fn.__name__))
+    run.drop()
+    assert isinstance(completion, Succeeded), run.error
+    return completion.commands

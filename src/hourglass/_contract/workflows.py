@@ -154,17 +154,21 @@ class CancelWorkflow(RunChange, frozen=True, kw_only=True):
 
 
 class PauseWorkflow(RunChange, frozen=True, kw_only=True):
-    """Pause a run: no worker receives its tasks, nor new attempts of its activities, until `UnpauseWorkflow`. Events are recorded
-    meanwhile. Fails with `FAILED_PRECONDITION` if it is already paused.
+    """Pause the run: no worker receives its tasks, or new attempts of its activities, until `unpause`.
+
+    A running attempt may finish; signals, timers and results are recorded, and wait. Fails with `FAILED_PRECONDITION` if the
+    run is already paused. A server may have this disabled (`frontend.WorkflowPauseEnabled`), and then rejects it.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
+    method: ClassVar[str] = "pause"
 
 
 class UnpauseWorkflow(RunChange, frozen=True, kw_only=True):
-    """Resume a paused run. Fails with `FAILED_PRECONDITION` if it is not paused."""
+    """Resume the run after a pause. Fails with `FAILED_PRECONDITION` if it is not paused."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
+    method: ClassVar[str] = "unpause"
 
 
 class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
@@ -232,9 +236,10 @@ class TimeSkippingState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeleteWorkflow(Request[Nothing], frozen=True, kw_only=True):
-    """Remove a run and its history; an open run is terminated first. A server may take a moment."""
+    """Remove the run and its history. An open run is terminated first; a server takes a moment."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    method: ClassVar[str] = "delete"
     workflow_id: str
     run_id: str = ""
 
@@ -449,7 +454,7 @@ class Executed(msgspec.Struct, frozen=True):
 
 class ExecuteWorkflow(Request[Executed], frozen=True, kw_only=True):
     """Start a workflow and wait until its run closes, in one request: an engine in this process then waits for its disk
-    once instead of twice. An engine that cannot wait, such as a server, answers `StillOpen` after the start.
+    once instead of twice. A server cannot wait, and answers `StillOpen` after the start.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
@@ -582,7 +587,7 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
 class ImportWorkflow(Request[Started], frozen=True, kw_only=True):
     """Start a run that already has a history: `events`, in Temporal's JSON form, of which the first is its start.
 
-    `dry_run`: only validate the history, and start nothing (the answer names no run). `hold`: withhold the run from workers until
+    `dry_run`: only validate the history; the answer names no run. `hold`: withhold the run from workers until
     the request is repeated without `hold`. An engine that starts a run in one step ignores it.
     """
 

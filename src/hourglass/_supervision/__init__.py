@@ -1,11 +1,11 @@
 """A subset of OTP's semantics on asyncio: processes, supervisors, restarts, and a tree that can be inspected
 and killed.
 
-It knows nothing of workflows, engines or task queues. Everything runs on one event loop.
+It does not know workflows, engines and task queues. Everything runs on one event loop.
 
     exits        reasons why a process ended, and errors, as data
     spec         child specs as data, with precise validation messages
-    policy       PURE: which children are restarted when one has ended, and when a supervisor gives up
+    policy       PURE: the children to restart when one has ended, and the end of a supervisor after too many restarts
     reports      every start, exit, restart and escalation as data; a bounded ring and a sink
     driver       a task that can be killed, not only cancelled
     node         the state shared by all processes of a tree: clock, reports, killed coroutines that still unwind
@@ -16,7 +16,7 @@ It knows nothing of workflows, engines or task queues. Everything runs on one ev
     tree         a running tree: start, stop, paths, drawing, find, kill
 
 Two properties differ from Erlang's, because a coroutine is not a process of the BEAM: a body that never
-awaits cannot be killed (and nothing else can run meanwhile), and the `finally` blocks of a killed body run,
+awaits cannot be killed (and no other code can run meanwhile), and the `finally` blocks of a killed body run,
 but their calls have no effect.
 """
 

@@ -1,8 +1,8 @@
 """A task that can be killed, not only cancelled.
 
-`Task.cancel()` is a request: it is passed to the awaited object, and nothing happens until that yields. A
-driver wraps the task's coroutine, steps it by hand and knows what it awaits, so that it can interrupt it at
-any time. It knows nothing of processes.
+`Task.cancel()` is a request: it is passed to the awaited object, and has no effect until that yields. A
+driver wraps the task's coroutine, steps it by hand and knows the awaited object, so that it can interrupt it at
+any time. It does not know processes.
 
 - `cancel` is asyncio's own.
 - `kill` raises `Killed` in the coroutine at its current await, on the loop's next turn, in its own task. The awaited
@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 
 class DriverOwner(Protocol):
-    """The owner of a driver, which is notified of the coroutine's end: the process whose body it is."""
+    """The owner of a driver, which is notified of the coroutine's end: the process with this body."""
 
     def ended(self, driver: TaskDriver, error: BaseException | None) -> None:
         """Handle a coroutine that returned, or raised `error`."""
@@ -156,7 +156,7 @@ class TaskDriver(Coroutine[Any, Any, None]):
 
     def _wait_for(self, awaited: Any) -> Any:
         if not getattr(awaited, "_asyncio_future_blocking", None):
-            return awaited  # a bare yield; the task rejects anything else
+            return awaited  # a bare yield; the task rejects other objects
         awaited._asyncio_future_blocking = False
         self._waiting = _Awaited(awaited)
         return self._waiting

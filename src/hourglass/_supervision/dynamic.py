@@ -1,4 +1,4 @@
-"""Supervisors whose children come and go.
+"""Supervisors with children that come and go.
 
 `DynamicSupervisor`: children by id, each restarted individually (one_for_one), with the restart intensity of
 any supervisor. `TaskSupervisor`: thousands of independent jobs.
@@ -26,7 +26,7 @@ J = TypeVar("J", bound=Job)
 
 
 class DynamicSupervisor:
-    """A supervisor whose children are started and ended while it runs."""
+    """A supervisor with children that are started and ended while it runs."""
 
     def __init__(self, *, max_restarts: int = 3, window: float = 5.0) -> None:
         self.intensity = Intensity(max_restarts, window)
@@ -192,7 +192,7 @@ class TaskSupervisor:
         return ChildSpec(id, self, type="supervisor")
 
     def spawn_job(self, kind: type[J], name: str = "job") -> J:
-        """Create a job: a process without a coroutine, whose work is done by callbacks, and that ends when
+        """Create a job: a process without a coroutine. Callbacks do its work, and it ends when
         they call its `finish`.
 
         It costs a fraction of an asyncio task. The callbacks must check that the process is still alive; a

@@ -16,7 +16,7 @@ from hourglass._supervision.driver import TaskDriver
 from hourglass._supervision.exits import Exit
 from hourglass._supervision.reports import ReportKind, Reports
 
-# Monotonic time and timers, replaceable by tests. Nothing else in this package reads a clock.
+# Monotonic time and timers, replaceable by tests. No other code of this package reads a clock.
 
 
 class Cancellable(Protocol):

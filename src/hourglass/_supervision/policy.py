@@ -6,7 +6,7 @@ of past restarts. The supervisor carries out the decision.
 - A temporary child is never restarted, a transient one only after a crash or a kill, a permanent one always.
 - Siblings that are stopped with the child are started again in order, except temporary ones. A transient sibling that had
   ended normally runs again too, because it prepared state for the siblings that ended.
-- Up to `max_restarts` restarts within `window` seconds are allowed; after one more, the supervisor gives up.
+- Up to `max_restarts` restarts within `window` seconds are allowed; after one more, the supervisor fails.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class RestartChildren:
 
 @dataclass(frozen=True, slots=True)
 class Escalate:
-    """The decision to give up after too many restarts: the supervisor stops all its children and fails."""
+    """The decision to fail after too many restarts: the supervisor stops all its children and fails."""
 
 
 Decision: TypeAlias = NoRestart | RestartChildren | Escalate

@@ -1,13 +1,13 @@
 """A process: an asyncio task with an identity, a state, a recorded exit, monitors, and links to its children.
 
-It knows nothing of strategies and restarts. Invariants:
+It does not know strategies and restarts. Invariants:
 
 - The state only moves forward: starting -> running -> stopping -> dead; states may be skipped. The exit is recorded once.
 - After its death, every method of its context raises `DeadProcess`.
 - When a process dies, whatever the reason, its linked children are killed first, the youngest first.
 - An ordered stop runs the `terminate` callback, then cancels the body, and kills both after the timeout. A kill runs
   neither.
-- Monitors are called immediately at the death, once, in the order in which they were set.
+- Monitors are called immediately at the death, once, in the order of their registration.
 - A process may have no body (see `Job`). It is stopped and killed like any other; its monitors must clean up its work.
 """
 
@@ -75,7 +75,7 @@ Family: TypeAlias = Callable[[], Iterable[ChildView]]
 
 
 class Monitor:
-    """A registration for the death of a process, which can be cancelled."""
+    """A registration for the death of a process. It can be cancelled."""
 
     __slots__ = ("_callback", "_process")
 
@@ -224,7 +224,7 @@ class Process:
     def has_started(self, value: Any) -> None:
         """Mark the process as started."""
         if self.state is not ProcessState.STARTING:
-            return  # it is being stopped; or this is a repeated call, which has no effect
+            return  # it is being stopped; or this is a repeated call without effect
         self.started_at, self.value = self.node.clock.now(), value
         self._set_timer(None)
         self._enter(ProcessState.RUNNING)
@@ -387,7 +387,7 @@ class Job(Process):
     __slots__ = ("_name", "_number")
 
     def __init__(self, parent: Process, name: str, number: int) -> None:
-        # Not `super().__init__`, which would double the cost of a job; and a job is running at once.
+        # Not `super().__init__`: it would double the cost of a job; and a job is running at once.
         self.parent: Process | None = parent
         self.node = parent.node
         self.state = _RUNNING
@@ -444,7 +444,7 @@ class Context:
 
     @property
     def path(self) -> str:
-        """Its path in the tree, such as `Application/Subsystem/BridgeHolder`."""
+        """Its path in the tree, for example `Application/Subsystem/BridgeHolder`."""
         return self.process.path
 
     @property
@@ -475,7 +475,7 @@ class Context:
         return child
 
     def spawn_task(self, id: str, body: Coroutine[Any, Any, object]) -> Process:
-        """Start a linked child without a start phase, which is reported only if it ends abnormally."""
+        """Start a linked child without a start phase. It is reported only if it ends abnormally."""
         try:
             child = Process(self.node, id, self.process, quiet=True)
         except DeadProcess:

@@ -28,7 +28,7 @@ ReportKind: TypeAlias = Literal[
     "delayed",  # its supervisor will start it again, after a delay
     "gave_up",  # the supervisor exceeded its restart intensity and fails
     "lingering",  # killed, but its coroutine swallowed that and continues without effect
-    "discarded",  # such a coroutine was closed
+    "discarded",  # a lingering coroutine was closed
 ]
 
 _LEVELS: dict[ReportKind, int] = {

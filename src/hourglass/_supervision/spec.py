@@ -1,6 +1,6 @@
-"""The child spec: immutable data, validated before anything starts.
+"""The child spec: immutable data, validated before any child starts.
 
-Nothing here starts, stops or decides. A validation message names the child, the field, the actual and the
+No code here starts, stops or decides. A validation message names the child, the field, the actual and the
 expected value.
 """
 

@@ -1,12 +1,12 @@
 """A supervisor of fixed children: started in order, stopped in reverse, restarted by policy.
 
 `Supervisor` is a description, and also the body of a process: use it as the `start` of a child spec, or call
-it with the context of a process that has something to do first. Each run has its own state. `policy` decides
-what to do; this module carries it out.
+it with the context of a process that has other work to do first. Each run has its own state. `policy`
+decides; this module carries the decisions out.
 
 - The next child starts when the previous one has reported its start. If one fails during the first start, the previous
   ones are stopped in reverse and the supervisor fails.
-- Exits are handled one at a time, in the order in which they happened. A restart whose start fails is a failure of that
+- Exits are handled one at a time, in the order of their occurrence. A restart whose start fails is a failure of that
   child.
 - However the run ends, except by a kill, its children are stopped in reverse order, each within its timeout. Repeated
   cancellation does not shorten this. A kill also kills the children, through their links.
@@ -176,7 +176,7 @@ class _Run:
             failure = await self._recover(*failure)
 
     def _place_of(self, process: Process) -> int | None:
-        """Return the index of the child whose current process it is, or None."""
+        """Return the index of the child with this current process, or None."""
         return next((n for n, child in enumerate(self._children) if child.is_filled_by(process)), None)
 
     async def _recover(self, failed: int, reason: Exit) -> _Failure | None:
@@ -254,7 +254,7 @@ class _Run:
 
 
 def give_up(context: Context, child: ChildSlot, reason: Exit, intensity: Intensity) -> IntensityExceeded:
-    """Report that a supervisor gives up, and return the error that it fails with."""
+    """Report that a supervisor fails, and return its error."""
     limit = f"more than {intensity.max_restarts} restarts in {intensity.window:g} s"
     context.process.node.report(
         "gave_up", context.path, reason, f"intensity exceeded: {limit}; last {child.spec.id}"

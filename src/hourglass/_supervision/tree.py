@@ -1,6 +1,6 @@
 """A running tree: start, stop, and access to its processes by path.
 
-Inspection never changes anything and never waits. The root has no supervisor: if it ends, the tree has ended,
+Inspection never changes the tree and never waits. The root has no supervisor: if it ends, the tree has ended,
 and `wait` returns the reason.
 """
 
@@ -21,9 +21,9 @@ async def start_tree(
     spec: ChildSpec, *, clock: MonotonicClock | None = None, sink: Sink = log_report, grace: float = GRACE
 ) -> Tree:
     """Start a root and wait until its whole tree has started. Raise `StartFailed` if it does not; then
-    nothing is left running.
+    no task is left running.
 
-    `grace` is the time after which a killed coroutine that continues is closed.
+    `grace` is the time until a killed coroutine that continues is closed.
     """
     check_spec(spec)
     node = Node(clock, Reports(sink), grace=grace)

@@ -10,7 +10,7 @@ _failures           exceptions to failures and back, compatible with Temporal's 
 _hints              type hints in terms of JSON; mismatches; pydantic's and protobuf's types
 _search_attributes  search attributes
 _signature          `Signature`: the encoding of a function's arguments
-_stacks             Python's stacks as text: which frames are the author's, ours, or a library's
+_stacks             Python's stacks as text: the frames of the author, ours, and a library's
 _storage            external storage of large payloads: a codec, the driver interface, a directory
 _to_json            values as JSON: dicts keep their order, sets are sorted
 _typed              decoded JSON to typed values, the slow and thorough way

@@ -7,7 +7,7 @@ conversions: failures move their texts into payloads, then the codec gets every 
 one clear error.
 
 Search attributes never pass a codec: servers index them. Headers do not either by default, as in Temporal's
-own SDKs, whose interceptors write and read them unencoded (`HeaderCodecBehavior`).
+own SDKs: their interceptors write and read them unencoded (`HeaderCodecBehavior`).
 
 Must not know any event or command: it walks structs, tuples, lists and dicts.
 """
@@ -38,7 +38,7 @@ _LEAVES = frozenset((str, int, float, bool, bytes, type(None)))
 
 
 class HeaderCodecBehavior(IntEnum):
-    """Whether a codec gets headers, too: payloads of interceptors, which are sent beside the arguments."""
+    """Whether a codec gets headers, too: payloads of interceptors, sent beside the arguments."""
 
     NO_CODEC = 1
     """Headers are sent unencoded, so that proxies and other programs can read them."""
@@ -95,7 +95,7 @@ class CodecWithHeaders:
         return wants_context(self.codec)
 
     def with_context(self, context: SerializationContext) -> CodecWithHeaders:
-        """Return a copy whose codec is bound to the context."""
+        """Return a copy with the codec bound to the context."""
         return CodecWithHeaders(in_context(self.codec, context), self.behavior)
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
@@ -245,7 +245,7 @@ def run_codec(codec: Codec, way: str, payloads: list[Payload]) -> Sequence[Paylo
     name = f"codec {type(own).__name__}.{way}"
     try:
         results = list(_settled(getattr(own, way)(payloads)))
-    except HourglassError as raised:  # our own message, which contains no contents
+    except HourglassError as raised:  # our own message, without contents
         raise error(f"{name}: {raised}") from raised
     except Exception as raised:
         raise error(f"{name} raised {type(raised).__name__}") from raised

@@ -2,7 +2,7 @@
 
     Client.connect("local:", converter=CompositeConverter(Parquet(), json_types=[Money()]))
 
-A `CompositeConverter` tries its parts in order, and the default converter for everything else: so a custom
+A `CompositeConverter` tries its parts in order, and the default converter for all other values: so a custom
 format is a class with two methods, and all other values are encoded as usual.
 """
 
@@ -24,7 +24,7 @@ from hourglass.errors import DecodeError, EncodeError, UsageError
 
 
 class EncodingConverter(ABC):
-    """Values in one encoding, such as `binary/parquet`. Used by many threads at once."""
+    """Values in one encoding, for example `binary/parquet`. Used by many threads at once."""
 
     @property
     @abstractmethod
@@ -92,7 +92,7 @@ class CompositeConverter(Converter):
         return any(map(wants_context, (*self._encodings, *self._json_types, self._rest)))
 
     def with_context(self, context: SerializationContext) -> CompositeConverter:
-        """Return a copy whose parts are bound to the context."""
+        """Return a copy with its parts bound to the context."""
         return CompositeConverter(
             *(in_context(part, context) for part in self._encodings),
             json_types=[in_context(json_type, context) for json_type in self._json_types],
@@ -156,7 +156,7 @@ class CompositeConverter(Converter):
 
 
 def _asked(part: Any, method: str, error: type[EncodeError | DecodeError], *arguments: Any) -> Any:
-    """Call a part of the author's; its exception is reported without its text, which may include contents."""
+    """Call a part of the author's; its exception is reported without its text, as that may include contents."""
     try:
         return getattr(part, method)(*arguments)
     except (EncodeError, DecodeError):

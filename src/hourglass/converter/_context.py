@@ -1,4 +1,4 @@
-"""Serialization context: the owner of a value, for converters and codecs that depend on it, such as those with a
+"""Serialization context: the owner of a value, for converters and codecs that depend on it, for example with a
 key for each tenant or workflow.
 
     class Keyed(Converter):
@@ -6,7 +6,7 @@ key for each tenant or workflow.
 
 A converter, a part of a `CompositeConverter` or a codec that has a method `with_context` is called for each
 workflow, activity and Nexus operation: its result converts the values of that owner, on both sides. One
-without this method is not called, and costs nothing.
+without this method is not called, and has no cost.
 
 Must not know its callers (clients, runs, attempts, the codec's edge).
 """
@@ -84,7 +84,7 @@ def wants_context(what: object) -> bool:
 
 
 def in_context(what: T, context: SerializationContext) -> T:
-    """Return the converter or codec for the values of a context; `what` itself if it does not depend on the context."""
+    """Return the converter or codec for the values of a context; the object itself if it does not depend on the context."""
     if not wants_context(what):
         return what
     contextual: Any = what

@@ -1,11 +1,11 @@
 """`Converter`: values to payloads and back, exceptions to failures and back.
 
-Reads and writes what Temporal's Python SDK does by default: `binary/null`, `binary/plain`, `json/protobuf`,
+Reads and writes the default encodings of Temporal's Python SDK: `binary/null`, `binary/plain`, `json/protobuf`,
 `binary/protobuf` (read only) and `json/plain`.
 
-Invariants: every decoding gives fresh objects; every refusal is an `EncodeError` or a `DecodeError` that
-tells types, shapes and paths, never contents; a `Payload` given as a value travels as it is, raw or not, and is
-what a hint of `Payload` gives.
+Invariants: decoding creates new objects; every rejection is an `EncodeError` or a `DecodeError` that names
+types, shapes and paths, never contents; a `Payload` passed as a value is sent unchanged, raw or not, and is
+returned unchanged for the hint `Payload`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Converter:
                 if (decoder := _decoders.get(type)) is not None:
                     return decoder.decode(payload.data)
             except Exception:
-                pass  # tried again the thorough way, which has a message for each reason
+                pass  # decoded again by the thorough way, with a message for each reason
         if type is Payload:
             return payload
         if type is RawPayload:
@@ -194,7 +194,7 @@ def decode_json(data: bytes, hint: Any) -> Any:
         decoder = _decoders[hint]
     except KeyError:
         decoder = _remember(hint)
-    except TypeError:  # an unhashable hint, such as Annotated with a list
+    except TypeError:  # an unhashable hint, for example Annotated with a list
         decoder = _make_decoder(hint)
     try:
         if decoder is not None:
@@ -217,7 +217,7 @@ def _remember(hint: Any) -> msgspec.json.Decoder[Any] | None:
 
 
 def _make_decoder(hint: Any) -> msgspec.json.Decoder[Any] | None:
-    """Return a decoder; None for a type that msgspec does not support, such as a union of two dataclasses."""
+    """Return a decoder; None for a type that msgspec does not support, for example a union of two dataclasses."""
     try:
         return msgspec.json.Decoder(hint, dec_hook=_dec_hook)
     except Exception:

@@ -119,7 +119,7 @@ Encode: TypeAlias = Callable[[Any], Payload]
 Decode: TypeAlias = Callable[[Payload], Any]
 
 ENCODED_MESSAGE = "Encoded failure"
-"""The message that Temporal's SDKs show instead of one that only a codec can decode."""
+"""The message that Temporal's SDKs show in place of an encoded one."""
 
 
 def causes(failure: Failure | None) -> Iterator[Failure]:
@@ -136,7 +136,7 @@ def is_benign(failure: Failure) -> bool:
 
 
 def joined(links: Iterable[Failure]) -> Failure:
-    """Return one failure whose causes are the links, in order."""
+    """Return one failure with the links as its chain of causes."""
     joined: Failure | None = None
     for link in reversed(list(links)):
         joined = link if link.cause is joined else msgspec.structs.replace(link, cause=joined)
@@ -145,7 +145,7 @@ def joined(links: Iterable[Failure]) -> Failure:
 
 
 def encode_failure(failure: Failure, encode: Encode) -> Failure:
-    """Return the failure with its texts, and those of its causes, moved to payloads for codecs."""
+    """Return the failure with its texts and its causes' texts moved to payloads for codecs."""
     return joined([_sealed(link, encode) for link in causes(failure)])
 
 

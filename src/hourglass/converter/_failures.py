@@ -1,6 +1,6 @@
 """Conversion of exceptions to failures and back, compatible with Temporal's Python SDK.
 
-Invariants: nothing here raises, whatever the exception is; chains are handled in loops, so that their length
+Invariants: no function here raises, for any exception; chains are handled in loops, so that their length
 does not matter; a received failure is sent back unchanged, including fields that our exceptions do not have.
 
 Must not know how values are encoded: the functions are passed in.
@@ -65,7 +65,7 @@ def to_failure(exc: BaseException, encode: Encode) -> Failure:
 
 
 def _chain(exc: BaseException) -> list[BaseException]:
-    """Return the exception and its causes, each once, up to one whose failure already contains the others."""
+    """Return the exception and its causes, each once, up to the first with a failure that already contains the others."""
     links: list[BaseException] = []
     seen: set[int] = set()
     link: BaseException | None = exc
@@ -124,7 +124,7 @@ def _stack(exc: BaseException) -> str:
 
 
 def _places(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    """Return the frames of a traceback without column markers, for which Python would parse each line."""
+    """Return the frames of a traceback without column markers: for these Python would parse each line."""
     frames = list(traceback.walk_tb(trace))
     for name in {frame.f_code.co_filename for frame, _ in frames}:
         linecache.checkcache(name)
@@ -134,14 +134,14 @@ def _places(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 
 def _clean(text: str) -> str:
-    """Return text that UTF-8 can encode: protobuf rejects lone surrogates, which come from file names."""
+    """Return text that UTF-8 can encode: protobuf rejects lone surrogates, as they occur in file names."""
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _info(exc: BaseException, encode: Encode) -> FailureInfo:
-    """Return the kind of failure. The author's subclasses may lack what our constructors set: trust nothing."""
+    """Return the kind of failure. The author's subclasses may lack attributes that our constructors set."""
     if not isinstance(exc, (errors.FailureError, errors.Cancelled)):
         return ApplicationFailure(type=_clean(type(exc).__name__))
     match exc:
@@ -217,7 +217,7 @@ def _detail(value: Any, encode: Encode) -> Payload:
         text = f"(a {type(value).__name__} that could not be encoded: {type(error).__name__})"
         try:
             return encode(text)
-        except Exception:  # a converter that cannot encode anything must not lose the failure
+        except Exception:  # a converter that fails must not lose the failure
             return Payload(msgspec.json.encode(text))
 
 
@@ -259,7 +259,7 @@ def _note(exc: errors.FailureError, trace: str) -> str:
 
 
 def _exception(message: str, info: FailureInfo | None, decode: Decode) -> errors.FailureError:
-    """Return the exception for one failure. The texts for an empty message are those of Temporal's Python SDK."""
+    """Return the exception for one failure. The texts for an empty message are copied from Temporal's Python SDK."""
     match info:
         case ApplicationFailure():
             return errors.ApplicationError(

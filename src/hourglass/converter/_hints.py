@@ -1,8 +1,8 @@
 """Type hints in terms of JSON: a hint's name, its wrapped type, and the kind of JSON it expects; and mismatches.
 
 Pure functions of types, without payloads and encodings. Values of libraries that we support but never import,
-protobuf messages and pydantic models, are converted here: such a value or type exists only if its author has
-imported the library, so we look in `sys.modules` and at the classes themselves. Nothing is looked up by a
+protobuf messages and pydantic models, are converted here: a value or type of a library exists only if its author has
+imported it, so we look in `sys.modules` and at the classes themselves. No lookup uses a
 name from a payload.
 """
 
@@ -28,8 +28,8 @@ class ValuePath:
     """The position of a conversion within a value: `$.items[0].price`. The text is created only for messages.
 
     All positions of one conversion share `refused`: the values that fitted no member of a union. Without it,
-    nested unions would try every combination of members on a bad value, which takes forever from 40 levels
-    on.
+    nested unions would try every combination of members on a bad value: from 40 levels on
+    this would never end.
     """
 
     __slots__ = ("_above", "_step", "refused")
@@ -184,7 +184,7 @@ def _class_hints(cls: type) -> dict[str, Any]:
 def field_hints(hint: Any) -> dict[str, Any]:
     """Return the types of a record's fields, with the parameters of a generic class filled in.
 
-    Raise NameError for an annotation whose names cannot be resolved from the class's module.
+    Raise NameError for an annotation with names that cannot be resolved from the class's module.
     """
     origin = typing.get_origin(hint)
     if origin is None:
@@ -258,7 +258,7 @@ def is_model(cls: Any) -> bool:
 
 
 def is_pydantic_type(cls: Any) -> bool:
-    """Whether this is a model, or a type that pydantic itself defines, such as `SecretStr` or `AnyUrl`."""
+    """Whether this is a model, or a type that pydantic itself defines, for example `SecretStr` or `AnyUrl`."""
     if "pydantic" not in sys.modules or not isinstance(cls, type):
         return False
     return hasattr(cls, "__pydantic_validator__") or cls.__module__.partition(".")[0] in (
@@ -268,12 +268,12 @@ def is_pydantic_type(cls: Any) -> bool:
 
 
 def model_to_json(model: Any) -> bytes:
-    """Return a model as JSON, under its aliases, which are the names that validation expects."""
+    """Return a model as JSON, under its aliases, as validation expects them."""
     return bytes(type(model).__pydantic_serializer__.to_json(model, by_alias=True))
 
 
 def model_to_python(model: Any) -> Any:
-    """Return a model as builtin values of Python, in which sets are sets."""
+    """Return a model as builtin values of Python; sets remain sets."""
     return type(model).__pydantic_serializer__.to_python(model, by_alias=True)
 
 
@@ -298,7 +298,7 @@ def model_from_json(data: bytes, cls: Any, path: ValuePath | str = "$") -> Any:
 
 
 def model_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:
-    """Return a value of a pydantic type from decoded JSON; through text, from which strict models accept more."""
+    """Return a value of a pydantic type from decoded JSON, by way of text: strict models accept more from text."""
     return model_from_json(json.dumps(value).encode(), cls, path)
 
 

@@ -6,10 +6,10 @@ matter when decoding. `refuse_misfits` checks beforehand whether they could be d
 
 Annotations become types: strings, classes local to a function, wrapped and partial functions. One that cannot
 be resolved is Any for its own parameter and affects no other. Names are looked up where Python would: the
-function's globals, its closure, and the scopes around its definition. Those scopes exist only while the
+function's globals, its closure, and the scopes around its definition. These scopes exist only while the
 definition runs, so the names that the annotations use are kept, and no others.
 
-Invariant: after construction a signature holds what a plain positional call needs, so that binding it is one
+Invariant: after construction a signature holds all data for a plain positional call, so that binding it is one
 comparison. Must not know workflows or activities: `what` is their name for messages.
 """
 
@@ -188,7 +188,7 @@ class Signature:
     def _type_of(self, parameter: inspect.Parameter) -> Any:
         hint = resolve(parameter.annotation, self._fn, self._scope)
         if parameter.default is None and hint is not Any:
-            return Optional[hint]  # noqa: UP045 - not every hint knows `|`. `x: str = None` means what it does
+            return Optional[hint]  # noqa: UP045 - not every hint knows `|`. `x: str = None` means the same here
         return hint
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any] = _NO_KWARGS) -> list[Any]:
@@ -276,8 +276,8 @@ class Signature:
     def refuse_misfits(self, converter: Converter, args: Sequence[Any], payloads: Sequence[Payload]) -> None:
         """Raise ArgumentError for arguments that a receiver with this signature could not decode.
 
-        A value of its parameter's class is accepted; for anything else, such as a dict for a dataclass, the
-        converter decides. Types that Python cannot compare with a value, such as `list[int]`, are left to the
+        A value of its parameter's class is accepted; for any other value, for example a dict for a dataclass, the
+        converter decides. Types that Python cannot compare with a value, as `list[int]`, are left to the
         receiver.
         """
         for position, (value, payload, hint) in enumerate(zip(args, payloads, self.types, strict=False)):

@@ -1,4 +1,4 @@
-"""Python's stacks as text: which of the frames are the author's, ours, or a library's.
+"""Python's stacks as text: the frames of the author, ours, and a library's.
 
 Stacks come with failures from any machine, so the owner of a file can only be recognized by its path. Must
 not know: this machine's paths, exceptions.

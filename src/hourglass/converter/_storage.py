@@ -5,8 +5,8 @@ stored by a driver when it leaves and fetched when it arrives: the reference is 
 (`ExternalStorageReference`), so that programs of its SDKs recognize it. `FolderStorage` is a driver for a
 directory that all machines can read; drivers for network storage have the same three methods.
 
-Invariants: a payload is stored durably before its reference leaves; storing the same payload again stores
-nothing and returns the same claim, so that a retried task leaves no garbage; fetched data is checked against
+Invariants: a payload is stored durably before its reference leaves; storing the same payload again has
+no effect and returns the same claim, so that a retried task leaves no garbage; fetched data is checked against
 the claim.
 """
 
@@ -52,7 +52,7 @@ class StorageDriverStoreContext:
 
 @dataclass(frozen=True)
 class StorageDriverSelectContext:
-    """The context in which a driver is selected for a payload."""
+    """The context for the selection of a driver for a payload."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ExternalStorage:
     """A codec that stores large payloads externally:
     `Client.connect(codec=ExternalStorage([FolderStorage("/mnt/payloads")]))`.
 
-    A payload of `payload_size_threshold` bytes or more is stored by the only driver, or the one that
+    A payload of `payload_size_threshold` bytes or more is stored by the only driver, or by the driver that
     `driver_selector` returns (None: it is sent unchanged). With a `codec` payloads are encoded first: stored
     data is encrypted like sent data.
     """
@@ -127,7 +127,7 @@ class ExternalStorage:
         return self.codec is not None and wants_context(self.codec)
 
     def with_context(self, context: SerializationContext) -> ExternalStorage:
-        """Return a copy whose codec is bound to the context."""
+        """Return a copy with the codec bound to the context."""
         return self if self.codec is None else replace(self, codec=in_context(self.codec, context))
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
@@ -204,7 +204,7 @@ class _OldReference(msgspec.Struct):
 
 
 def _claim(payload: Payload) -> tuple[str, StorageDriverClaim] | None:
-    """Return the driver and its claim if a payload is a reference, including those of earlier releases of
+    """Return the driver and its claim if a payload is a reference, also by earlier releases of
     Temporal's SDK.
     """
     try:
@@ -223,7 +223,7 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def stored_form(payload: Payload) -> tuple[str, bytes]:
-    """Return a payload's key, which is derived from its contents, and its bytes. For drivers."""
+    """Return a payload's key, derived from its contents, and its bytes. For drivers."""
     data = msgspec.msgpack.encode(payload)
     return hashlib.sha256(data).hexdigest(), data
 
@@ -247,7 +247,7 @@ def key_of(claim: StorageDriverClaim) -> str:
 
 def _make_private(folder: Path) -> None:
     # `Path.mkdir` applies its mode only to the last one
-    """Make a folder and those above it that are missing, for this user alone."""
+    """Make a folder and its missing parents, for this user alone."""
     if folder.is_dir():
         return
     _make_private(folder.parent)
@@ -255,11 +255,11 @@ def _make_private(folder: Path) -> None:
 
 
 class FolderStorage(StorageDriver):
-    """Stores payloads as files of a directory, which all processes that use them must see: a shared disk, or one
+    """Stores payloads as files of a directory. All processes that use them must see it: on a shared disk, or on one
     machine.
 
-    Each file is named by its contents, so a payload is stored once however often it is sent. Nothing removes
-    files automatically: the result of a closed workflow can be requested as long as its history is kept.
+    Each file is named by its contents, so a payload is stored once however often it is sent. Files are
+    never removed automatically: the result of a closed workflow can be requested as long as its history is kept.
     `remove_unused` removes them by age.
 
     Only this user may read and change the files and directories that it creates, whatever the umask. The mode

@@ -2,14 +2,14 @@
 
 The iteration order of a set of strings differs between processes (`PYTHONHASHSEED`), and a replay compares arguments. msgspec
 can sort sets, but then it sorts the keys of dicts too; unsorted, it writes keys that are not strings in its own way, and equal
-ones twice; and it writes an `OrderedDict` as if nothing had been moved in it. So msgspec writes a value first, and a walk over
-its containers looks for those three. Only a value that has one, or that msgspec rejects, is written by `plain`, in Python.
+ones twice; and it writes an `OrderedDict` without its order after moves. So msgspec writes a value first, and a walk over
+its containers looks for these three. Only a value that has one, or that msgspec rejects, is written by `plain`, in Python.
 
 Cost, measured with CPython 3.11: the walk adds 1.3 µs to a small dict or dataclass (one step of a workflow takes 100 µs and
-more), 0.3 ms to a list of 1,000 dicts of 3 fields (60 kB of JSON), nothing to a str or a number. A set of 8 strings in a dict
+more), 0.3 ms to a list of 1,000 dicts of 3 fields (60 kB of JSON), and no time to a str or a number. A set of 8 strings in a dict
 takes 7 µs, 100 of them 0.3 ms.
 
-temporalio's default converter sorts keys, its pydantic converter does not; both read what is written here, and replays compare
+temporalio's default converter sorts keys, its pydantic converter does not; both read our output, and replays compare
 values, not the order of keys.
 
 NaN and the infinities are written as `NaN`, `Infinity` and `-Infinity`, as `temporalio` does. JSON forbids them and other
@@ -55,7 +55,7 @@ _BINARY = (bytes, bytearray, memoryview)
 _TEXTUAL = (datetime, date, time, timedelta, UUID, Decimal)
 _SCALARS = frozenset((*_JSON_SCALARS, *_BINARY, *_TEXTUAL))
 _ORDERED_SETS = (collections.abc.KeysView, collections.abc.ItemsView, collections.abc.Sequence)
-"""Kinds of `collections.abc.Set` whose iteration order is part of the value."""
+"""Kinds of `collections.abc.Set` that have their iteration order as part of the value."""
 _STR = frozenset((str,))
 
 _encode_finite = json.JSONEncoder(allow_nan=False).encode
@@ -84,10 +84,10 @@ class JsonEncoder:
         return data
 
     def plain(self, value: Any, path: str = "$", above: tuple[int, ...] = ()) -> Any:
-        """Return the value as str, int, float, bool, None, list and dict. `above` holds the ids of what contains it.
+        """Return the value as str, int, float, bool, None, list and dict. `above` holds the ids of its containers.
 
-        Takes what msgspec does not (keys that are no strings, NaN), sorts sets by the JSON text of their members, and names
-        type and path of what it cannot take. The value itself is never changed.
+        Accepts values that msgspec rejects (keys that are no strings, NaN), sorts sets by the JSON text of their members, and
+        names type and path of values that it cannot accept. The value itself is never changed.
         """
         cls = type(value)
         if cls in _JSON_SCALARS:
@@ -130,7 +130,7 @@ class JsonEncoder:
             raise EncodeError(f"{type(value).__name__} cannot be encoded as JSON: {error}") from error
 
     def _has_non_finite(self, value: Any) -> bool:
-        """Whether a `null` may stand for a NaN: the standard library's encoder, in C, can refuse those."""
+        """Whether a `null` may stand for a NaN: the standard library's encoder, in C, can reject these."""
         try:
             _encode_finite(msgspec.to_builtins(value, enc_hook=self._hook, str_keys=True))
         except Exception:
@@ -176,7 +176,7 @@ def _pydantic_to_plain(model: Any) -> Any:
 
 
 def _model_to_python(model: Any) -> Any:
-    """Return a model as builtin values in which sets are sets. Serializers and computed fields may make sets that are in no
+    """Return a model as builtin values; sets remain sets. Serializers and computed fields may make sets that are in no
     field, and iterate like any other. None where the author's serializers know JSON alone.
     """
     try:
@@ -186,7 +186,7 @@ def _model_to_python(model: Any) -> Any:
 
 
 def _sort_like(plain: Any, dumped: Any) -> Any:
-    """Return JSON data with the lists sorted that are sets in `dumped`, which is the same value with its sets."""
+    """Return JSON data with the lists sorted that are sets in `dumped`, the same value with its sets."""
     if isinstance(plain, list):
         if isinstance(dumped, (set, frozenset)):
             return _sort_members(plain, _json_text)
@@ -260,7 +260,7 @@ def _sort_members(members: list[Any], text: Callable[[Any], Any]) -> list[Any]:
     classes = set(map(type, members))
     if classes == {str} or classes == {int}:
         return sorted(members)
-    # Not by `<`, which is no total order in every class: of two frozensets neither may be less than the other.
+    # Not by `<`, because it is no total order in every class: of two frozensets neither may be less than the other.
     return sorted(members, key=text)
 
 
@@ -269,7 +269,7 @@ def _json_text(item: Any) -> str:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a record under their names in JSON; None for everything else."""
+    """Return the fields of a record under their names in JSON; None for all other values."""
     if isinstance(value, msgspec.Struct):
         pairs = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         found = {wire: getattr(value, name) for wire, name in pairs}
@@ -304,7 +304,7 @@ def _unsupported(value: Any, path: str) -> str:
 
 
 def _instead(value: Any) -> str:
-    """Return advice on what to pass instead of a value without a JSON form. Only its class is inspected."""
+    """Return advice for a value without a JSON form. Only its class is inspected."""
     cls = type(value)
     if isinstance(value, os.PathLike):
         return "pass str(path), and make a Path of it where it is used"
@@ -320,8 +320,8 @@ def _instead(value: Any) -> str:
 class _SortedSet(set[Any]):
     """A set that iterates in sorted order; a set because serializers depend on the class.
 
-    Pydantic serializes its models itself, with the author's own serializers. It gets a copy of the model whose sets
-    iterate in sorted order, so that those serializers see sorted sets, too.
+    Pydantic serializes its models itself, with the author's own serializers. It gets a copy of the model with sets that
+    iterate in sorted order, so that the serializers see sorted sets, too.
     """
 
     in_order: list[Any]
@@ -340,7 +340,9 @@ class _SortedFrozenSet(frozenset[Any]):
 
 
 def sort_sets(value: Any) -> Any:
-    """Return the value itself, or where it holds a set a copy whose sets iterate in sorted order. For what pydantic writes."""
+    """Return the value itself, or, if it holds a set, a copy with sets that iterate in sorted order. For values that pydantic
+    writes.
+    """
     if not _holds_set(value):
         return value
     to_json = sys.modules["pydantic_core"].to_json
@@ -359,7 +361,7 @@ def _holds_set(value: Any) -> bool:
 
 
 def _sorted(value: Any, text: Callable[[Any], bytes]) -> Any:
-    """Return a copy of the value whose sets iterate in sorted order, by the text of their members. Keeps classes."""
+    """Return a copy of the value with sets that iterate in sorted order, by the text of their members. Keeps classes."""
     if type(value) in _SCALARS:
         return value
     if isinstance(value, (set, frozenset)):
@@ -387,7 +389,7 @@ def _sorted(value: Any, text: Callable[[Any], bytes]) -> Any:
 
 
 def _attribute_names(record: Any) -> Iterable[str]:
-    """Return the names under which a record or a pydantic model holds its values. Empty for other objects."""
+    """Return the names of the values of a record or a pydantic model. Empty for other objects."""
     cls: Any = type(record)
     if (names := _field_names(cls)) is not None:
         return names

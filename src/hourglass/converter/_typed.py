@@ -1,12 +1,12 @@
 """Decoded JSON to typed values, the slow and thorough way.
 
 Used where msgspec does not support a type (unions of several dataclasses, enums of mixed values, `InitVar`),
-and again where it rejected a value: to accept what Temporal's Python SDK accepts (1.0 for an int, a list of
-numbers for bytes, every ISO datetime), or to report precisely what does not fit and where. Messages mention
+and again where it rejected a value: to accept all values that Temporal's Python SDK accepts (1.0 for an int, a list of
+numbers for bytes, every ISO datetime), or to report the mismatch precisely. Messages mention
 types, kinds and paths, never contents.
 
 `convert` dispatches by a table of (predicate, handler); a handler takes value, hint, its class and the path.
-Each scalar class has its own rule: it reads what Temporal's Python SDK writes, and loses nothing.
+Each scalar class has its own rule: it reads values as Temporal's Python SDK writes them, without loss.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _datetime(value: Any, path: ValuePath) -> datetime:
     except msgspec.ValidationError:
         pass
     try:
-        # Other spellings of ISO 8601, such as offsets with seconds; a plain date is a `date`.
+        # Other spellings of ISO 8601, for example offsets with seconds; a plain date is a `date`.
         return datetime.fromisoformat(value if len(value) > 10 else "no time")
     except ValueError:
         raise Mismatch("expected datetime, got another str", path) from None
@@ -294,7 +294,7 @@ def _mapping(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
 
 
 def _key(text: str, hint: Any, path: ValuePath) -> Any:
-    """Return a key of a JSON object, which is text, as its original type: numbers, true, false and null."""
+    """Return a key of a JSON object, a str, as its original type: numbers, true, false and null."""
     hint = bare(hint)
     try:
         return convert(text, hint, path)

@@ -18,7 +18,7 @@ however many there are.
 
     _buffer     the workflow's side: a buffer that a query reads
     _following  the client's side, with a blocking and an asynchronous interface
-    _token      `Progress`, which connects both sides
+    _token      `Progress`: it connects both sides
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The published items of a workflow: for each name a buffer in the run, which holds the last items and is read
+"""The published items of a workflow: for each name a buffer in the run. It holds the last items and is read
 by a query.
 
 Must not know: clients. Publishing issues no command and writes no event: replaying the run recreates the

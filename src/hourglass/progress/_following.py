@@ -1,10 +1,10 @@
 """The follower of a run's progress, and its blocking and asynchronous interfaces.
 
-Two sources form one stream: the workflow's items, which a query reads from its buffer (`_buffer`), and those
-of its activities, which the engine delivers (`ReadProgress`). An item of the workflow is stamped with the
+Two sources form one stream: the workflow's items, read from its buffer by a query (`_buffer`), and the items
+of its activities, delivered by the engine (`ReadProgress`). An item of the workflow is stamped with the
 length of the history when it was published, an item of an activity belongs to the event that scheduled the
-activity. So an activity's items come after everything the workflow had published when it scheduled the
-activity, and before everything it published after the result.
+activity. So an activity's items come after all items that the workflow had published when it scheduled the
+activity, and before all items that it published after the result.
 
 A follower waits for the history to grow and then queries, in this order, so that no item is missed in
 between. The workflow's items change only when one of its workflow tasks completes: other events do not cause
@@ -116,7 +116,7 @@ class ActivityItems:
         return marks
 
     def note(self, event: HistoryEvent) -> Payload | None:
-        """Record an event about an activity. Return the result of one that completed, which may carry its last
+        """Record an event about an activity. Return the result of a completed one, as it may carry its last
         items.
         """
         match event.attributes:
@@ -134,7 +134,7 @@ class ActivityItems:
         return None
 
     def note_tail(self, scheduled: int, carried: CarriedProgress) -> None:
-        """Record the last items of an activity, which its result carried."""
+        """Record the last items of an activity, carried by its result."""
         id, type = self._ids.get(scheduled, ("", ""))
         for item in new_items(carried, self._name, id, type, {}):
             self.held.append(msgspec.structs.replace(item, scheduled_event_id=scheduled))
@@ -145,7 +145,7 @@ class ActivityItems:
         return event_id if event_id in self._ids else 0
 
     def take(self, until: Callable[[int], bool], *, counts: bool) -> Iterator[PublishedItem]:
-        """Yield held items whose activity was scheduled early enough; with `counts`, gaps count as missed items."""
+        """Yield held items of activities that were scheduled early enough; with `counts`, gaps count as missed items."""
         held, self.held = self.held, []
         for item in held:
             scheduled = self.scheduled(item)
@@ -172,7 +172,7 @@ _MOST_READS = 100
 
 @dataclass(frozen=True)
 class Heard:
-    """The result of one query; no answer if nothing was published yet, `ended` if nothing more will be
+    """The result of one query; no answer if there is no item yet, `ended` if no more items will be
     published.
 
     `read_to` is the last event of the history that was read before the query, 0 if the workflow was not
@@ -224,7 +224,7 @@ class Follower(Generic[T]):
 
     @property
     def position(self) -> str:
-        """The position of the next item, after those that were taken."""
+        """The position of the next item after the taken ones."""
         own = sum(origin is None for origin in self._origins)
         marks = ",".join(f"{scheduled}.{at[0]}.{at[1]}" for scheduled, at in self._taken.items())
         return f"{self._run_id}/{self._offset - own}" + (f"+{marks}" if marks else "")
@@ -316,7 +316,7 @@ class Follower(Generic[T]):
         except QueryFailedError:
             if self._closed and self._offset:
                 raise  # it has published before: its code can no longer report its last items
-            return None  # it has published nothing yet, or cannot answer now
+            return None  # it has not published yet, or cannot answer now
 
     async def _read_items(self, session: ClientSession) -> None:
         """Read all items that activities have published so far."""
@@ -410,7 +410,7 @@ class Follower(Generic[T]):
             self._move_on()
 
     def _take_batch(self, payload: Payload, session: ClientSession, read_to: int) -> None:
-        """Take the workflow's items, merged with those of activities.
+        """Take the workflow's items, merged with items of activities.
 
         Items of a workflow task that does not end in the part of the history that was read wait for the next
         query: items that activities published before them may be missing.

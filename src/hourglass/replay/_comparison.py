@@ -1,8 +1,8 @@
 """Comparison of an issued command with the recorded one, and the error that describes the difference. Pure.
 
-Must not know: tasks, order, or which command belongs to which event (see `_trace` and `_foreign_matching`).
+Must not know: tasks, order, or the event of a command (see `_trace` and `_foreign_matching`).
 Properties that Temporal allows to change between two executions (arguments, durations, results, failures,
-memos, search attributes) are compared separately from those that it does not (kinds, names, ids).
+memos, search attributes) are compared separately from the others (kinds, names, ids).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOLERANCE_NS = 2_000_000  # SDKs round durations differently, at most by a mill
 _NULL = Payload(b"", "binary/null")
 _NO_TYPE = "ApplicationError"  # Hourglass's type of an application failure without a type of its own
 _CANCELLATIONS = frozenset({"CancelledError", "Cancelled", "TaskCancelledError"})
-"""Failure types by which code learns of its cancellation: asyncio's exceptions and ours."""
+"""Failure types that report a cancellation to code: asyncio's exceptions and ours."""
 _TO_WORKFLOWS = frozenset({"signal to another workflow", "child workflow"})
 _RETURN_SIGNALS = frozenset(
     {"give_back", "take_back", "hand_in"}

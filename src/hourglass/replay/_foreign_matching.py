@@ -1,14 +1,14 @@
 """Matching of the commands of one workflow task with the events of a history of another SDK. Pure.
 
 SDKs differ in the order in which they run fibers that become ready at the same time, so the order within a
-task is ignored: each event is paired with the command that fits it best. Everything else must match: the
+task is ignored: each event is paired with the command that fits it best. All other properties must match: the
 task, the kind, the name, the id if the author chose it, and (reported separately) arguments, durations and
 results.
 
-Two cases need no counterpart: the cancellation of a timer, which early SDK versions omit when a wait with a
+Two cases need no counterpart: the cancellation of a timer, because early SDK versions omit it when a wait with a
 timeout ends; and a timer that is started and cancelled in the same task.
 
-Local activities are matched with the markers that record their ends (`ForeignLocalActivities`, which must not
+Local activities are matched with the markers that record their ends (`ForeignLocalActivities`; must not
 know activations, tasks, or other commands). Each SDK numbers local activities in its own way, but always in
 the order in which they are scheduled: among those of one type, the lowest number without an end belongs to
 the oldest. Hourglass has no counterpart of a workflow's `SideEffect`; a local activity without a marker of
@@ -55,7 +55,7 @@ class ForeignLocalActivities:
     _effects: dict[str, str] = field(default_factory=dict)
     _calls: dict[str, int] = field(default_factory=dict)
     changed: list[tuple[LocalMark, c.ScheduleLocalActivity]] = field(default_factory=list)
-    """Marks whose recorded arguments differ from the ones that the code passes now."""
+    """Marks with other recorded arguments than the code passes now."""
 
     def prepare(self, marks: Iterable[Mark]) -> None:
         """Register the marks of the whole history, before its first task."""
@@ -78,8 +78,8 @@ class ForeignLocalActivities:
         return None
 
     def _was_cancelled(self, mark: LocalMark) -> bool:
-        """Return whether a mark only records a cancellation, which the run has already received when it
-        requested it.
+        """Return whether a mark only records a cancellation. The run has already received it with its
+        request.
         """
         if not _is_cancelled(mark) or mark.activity_type not in self._cancelled:
             return False
@@ -116,8 +116,8 @@ class ForeignLocalActivities:
                 numbers.remove(number)
 
     def next_end(self) -> list[e.AnyEvent]:
-        """Return the event for the next mark that the run waits for: one at a time, in the order in which
-        they ended.
+        """Return the event for the next mark that the run waits for: one at a time, in the order of
+        their ends.
         """
         # The run already has the events of the ones that it cancelled, so their marks come last.
         for mark in sorted(self.marks, key=lambda mark: isinstance(mark, LocalMark) and _is_cancelled(mark)):
@@ -222,7 +222,7 @@ _TOLERANCE_NS = 2_000_000
 
 
 class Pairing(msgspec.Struct, frozen=True):
-    """The pairs of events and commands, and what is left on either side."""
+    """The pairs of events and commands, and the unpaired ones of either side."""
 
     pairs: tuple[tuple[h.HistoryEvent, c.Command], ...] = ()
     missing: tuple[h.HistoryEvent, ...] = ()
@@ -332,7 +332,7 @@ def _fits_child(command: c.StartChildWorkflow, view: _View) -> bool:
         return False
     if command.workflow_id == view.attributes.workflow_id:
         return True
-    # A generated id comes from the run's random numbers, which differ between languages.
+    # A generated id comes from the run's random numbers: they differ between languages.
     is_generated = is_generated_id(command.workflow_id) and is_generated_id(view.attributes.workflow_id)
     return is_generated and view.has(command.arguments)
 

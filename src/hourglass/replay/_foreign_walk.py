@@ -1,7 +1,7 @@
 """Replay of a history of another SDK without Core: task by task, events in, commands out, compared.
 
 Core cannot replay these histories: it accepts only its own markers and ids, and expects commands in the order
-of its own languages. The rules for delivering outcomes are the embedded engine's, which are Core's.
+of its own languages. The rules for delivering outcomes are the embedded engine's, equal to Core's.
 Invariants: a task's commands are compared after all its events have been delivered; the first difference ends
 the replay; nothing is executed.
 
@@ -44,14 +44,14 @@ from hourglass.errors import HistoryError, NondeterminismError
 from hourglass.replay._comparison import changed_value, mismatch
 from hourglass.replay._foreign_markers import Decode, MarkedTask, VersionMark, marked_tasks
 from hourglass.replay._foreign_matching import ForeignLocalActivities, pair_up
+from hourglass.replay._issued import summarize_issued, summarize_local, unknown_command
 from hourglass.replay._session import HistoryExecution
-from hourglass.replay._trace import summarize_issued, summarize_local, unknown_command
 
 # Order of simultaneous events, and the search for the order that another SDK used. Pure; must not know the
 # events' contents or how commands are compared.
 #
 # Events that occur between two workflow tasks are delivered in one task. Whether a signal's handler runs
-# before the body, and which of two timers that fired in the same task wins, differs between SDKs. So a
+# before the body, and the winner of two timers that fired in the same task, differ between SDKs. So a
 # history is first replayed in its own order. If that does not fit, the latest task with alternatives, at or
 # before the one that failed, is delivered in another order, and so on, a limited number of times.
 #
@@ -85,7 +85,7 @@ class _ShortSleepCalls(WorkflowOutboundInterceptor):
 
 
 _MODES = 6
-"""The number of orders in which the events of a task can be delivered.
+"""The number of possible orders of delivery for the events of a task.
 
 All together; messages first; one by one; one by one in reverse; all together and one by one with the timers
 at the end, the last of them first.
@@ -109,13 +109,13 @@ class Order(msgspec.Struct, frozen=True):
     """Whether commands are first paired as if spawned functions began at once."""
 
     def choices(self, due: Sequence[e.AnyEvent]) -> int:
-        """Return the number of orders in which these events can be delivered."""
+        """Return the number of possible orders of delivery for these events."""
         if len([event for event in due if rank(event) > 1]) < 2 and not _meets_start(due):
             return 1
         return _MODES if len(_timers(due)) > 1 else _MODES_WITHOUT_TIMERS
 
     def of(self, index: int, due: list[e.AnyEvent]) -> tuple[tuple[int, ...], list[list[e.AnyEvent]]]:
-        """Return the flags and the batches in which the events of a task are delivered."""
+        """Return the flags, and the batches for the delivery of a task's events."""
         mode = self.modes.get(index, 0) % self.choices(due)
         flags = (
             *((Flag.SINGLE_BATCH,) if mode != 1 else ()),
@@ -404,7 +404,7 @@ class Walk:
             raise NondeterminismError(str(error)) from None
 
     def _zero_timers(self) -> list[e.AnyEvent]:
-        """Return the ends of timers of 0 seconds. Go and Java start no such timer: if the history has none,
+        """Return the ends of timers of 0 seconds. Go and Java start no timer for them: if the history has none,
         ours end at once.
         """
         if any(getattr(event.attributes, "duration_ns", None) == 0 for event in self._task.command_events):

@@ -1,7 +1,7 @@
-"""`History`: a recorded history in Temporal's JSON form, which `temporal workflow show --output json` and
-every SDK use.
+"""`History`: a recorded history in Temporal's JSON form, as used by `temporal workflow show --output json` and
+every SDK.
 
-Temporal's binary form, which some tools store in `.bin` files, can be read too.
+Temporal's binary form, stored by some tools in `.bin` files, can be read too.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class History:
     @property
     def replayable(self) -> bytes:
         """The history for Core to replay; that of an open run is extended by the next workflow task. Raises
-        `HistoryError` if there is nothing to replay.
+        `HistoryError` if it has no events to replay.
         """
         from hourglass._temporal.histories import check_replayable, with_next_task
 

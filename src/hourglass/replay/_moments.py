@@ -1,12 +1,12 @@
 """Moments: the states of a run during a replay on the current code, one after each activation.
 
 A moment holds the position of every fiber, the author's frames with their local variables, the events
-delivered and the commands issued. Replay has no effects and writes nothing.
+delivered and the commands issued. Replay has no effects and writes no data.
 
 Must not know: how histories are replayed (see `_replayer`), or how moments are displayed. Invariants: values
 are stored as text, made while the run is read-only, so that looking at one moment does not change a later
 one. The text contains no addresses, so that two replays of a history give equal moments. A value whose `repr`
-raises or is too long is marked as such.
+raises or is too long is marked.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Fiber(msgspec.Struct, frozen=True):
     """A line of execution of the run: the body, a handler or a spawned function. The outermost frame comes
     first.
 
-    `waits_for` describes what the fiber waits for; it is empty for a condition of the author, which the
-    innermost frame shows.
+    `waits_for` describes the wait of the fiber. It is empty for a condition of the author, because the
+    innermost frame shows it.
     """
 
     path: tuple[int | str, ...]
@@ -91,7 +91,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class ValueChange(msgspec.Struct, frozen=True):
-    """A local variable whose value differs from the previous moment's. Empty text: the variable did not
+    """A local variable with another value than in the previous moment. Empty text: the variable did not
     exist, or no longer exists.
     """
 
@@ -123,7 +123,7 @@ def changes(before: Moment | None, after: Moment) -> tuple[ValueChange, ...]:
 
 
 class MomentRecorder:
-    """A recorder of moments during a replay; it stores the fibers of the moments whose numbers are `wanted`."""
+    """A recorder of moments during a replay; it stores the fibers of the moments with the numbers in `wanted`."""
 
     def __init__(self, wanted: range | None) -> None:
         self._wanted = wanted
@@ -217,7 +217,7 @@ class _Short(reprlib.Repr):
         self.maxstring = self.maxlong = self.maxother = LONGEST_VALUE
 
     def repr1(self, x: object, level: int) -> str:
-        """Return the text of a value; a task of the run is shown by what it waits for."""
+        """Return the text of a value; a task of the run is shown by its wait."""
         return f"<task: {wait_text(x) or 'pending'}>" if isinstance(x, Future) else super().repr1(x, level)
 
 
@@ -229,7 +229,7 @@ def value_text(value: object) -> str:
     """Return a value as text, even if its `__repr__` raises."""
     try:
         text = _short.repr(value)
-    except BaseException as error:  # raised by the author's `__repr__`, which must not end the replay
+    except BaseException as error:  # raised by the author's `__repr__`: it must not end the replay
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"
     text = _ADDRESS.sub("", text)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
@@ -260,8 +260,8 @@ _NAMES = ("activity_type", "workflow_type", "signal_name", "patch_id", "name")
 
 
 def _kind_and_name(item: object) -> tuple[str, str]:
-    """Return the kind of object that a command or event is about, and its name, which only the first command
-    may carry.
+    """Return the kind of object that a command or event is about, and its name. Only the first command
+    may carry the name.
     """
     title = type(item).__name__
     kind = next((kind_name for kind_name in _KINDS if kind_name in title), "")

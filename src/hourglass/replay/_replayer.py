@@ -65,8 +65,8 @@ class ReplayResult:
 
     `error` answers: would a worker of the engine that holds the run continue it with the current code? If
     not, it is the reason. Differences that no engine checks count too: changed targets of signals, and
-    changed arguments unless `compare_arguments=False`. `difference` answers: does the code do what the
-    history says, in whatever order another SDK does it within a task? If not, it describes the difference.
+    changed arguments unless `compare_arguments=False`. `difference` answers: does the code issue the
+    recorded commands, in any order within a task if another SDK recorded them? If not, it describes the difference.
 
     The engines treat open runs differently. A worker of a Temporal server accepts commands that are new or
     come too early, as long as the recorded ones follow in their order, and sends the new ones with its next
@@ -80,7 +80,7 @@ class ReplayResult:
     error: HourglassError | TimeoutError | None = None
     difference: HourglassError | TimeoutError | None = None
     refused_by: tuple[str, ...] = ()
-    """The engines whose workers would not continue this open run: "embedded", "temporal"."""
+    """The engines with workers that would not continue this open run: "embedded", "temporal"."""
 
     @property
     def engine(self) -> str:
@@ -97,12 +97,12 @@ class ReplayResult:
 
     @property
     def does_the_same(self) -> bool:
-        """Whether the code does what the history says. True also if a worker would reject only the order."""
+        """Whether the code issues the recorded commands. True also if a worker would reject only the order."""
         return self.difference is None
 
 
 class _Verdict(NamedTuple):
-    """The difference from the history, and the engines whose workers would not continue an open run because
+    """The difference from the history, and the engines with workers that would not continue an open run because
     of it.
     """
 
@@ -115,7 +115,7 @@ class Replayer:
     many.
 
     `compare_arguments` also compares the arguments, durations and results that the code produces with the
-    recorded ones; Temporal itself allows them to change. `interceptors` are those of the worker: they may
+    recorded ones; Temporal itself allows them to change. `interceptors` are the worker's: they may
     change the commands of a workflow. `timeout` is the maximum duration of one replay in seconds.
     """
 
@@ -184,8 +184,8 @@ class Replayer:
         """Replay a history step by step. Return all moments up to its end, or up to the first difference, and
         the result.
 
-        Fibers, with their frames and local variables, are stored only for the moments whose numbers are in
-        `wanted`; by default for all, which takes memory accordingly.
+        Fibers, with their frames and local variables, are stored only for the moments with the numbers in
+        `wanted`; by default for all, at the cost of memory.
         """
         with self._lock:
             self._wanted, self._records_moments = wanted, True
@@ -215,7 +215,7 @@ class Replayer:
                     if facts.engine == "temporal" and refused_by == ("embedded",):
                         error = None
                 if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
-                    # Its SDK may have issued the same commands in another order, which Core does not accept.
+                    # Its SDK may have issued the same commands in another order, and Core rejects that.
                     difference = self._replay_ignoring_order(history, settings)
         except (HourglassError, TimeoutError) as raised:
             error = difference = raised
@@ -326,7 +326,7 @@ class Replayer:
         execution = HistoryExecution(self._resolver.workflow, settings, recorder)
         if self._codec is not None:
             evaluate, codec = execution.activate, self._codec
-            # The codec may run on the session's own thread, because nothing else waits for that thread.
+            # The codec may run on the session's own thread, because no other caller waits for that thread.
             book = ContextBook(self._settings.namespace) if wants_context(codec) else None
 
             def activate(activation: Activation) -> Completion:
@@ -366,7 +366,7 @@ class Replayer:
         return in_context(self._codec, context)
 
     def _judge(self, history: History, execution: HistoryExecution, waiting_at: Site) -> _Verdict:
-        """Return Core's verdict, extended by what Core does not check."""
+        """Return Core's verdict, extended by checks that Core does not make."""
         eviction, error = execution.eviction, execution.error
         if error is not None and not isinstance(error, NondeterminismError):
             if isinstance(error, HourglassError) and execution.run is None:

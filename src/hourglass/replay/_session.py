@@ -1,7 +1,7 @@
-"""A session: a thread with its own event loop and Core's replay worker, which executes one history after
+"""A session: a thread with its own event loop and Core's replay worker. It executes one history after
 another.
 
-Unlike in a worker, workflow code runs on the thread that talks to Core: a replay has nothing else to keep
+Unlike in a worker, workflow code runs on the thread that talks to Core: a replay has no other work to keep
 alive, and switching threads for each activation would double its cost. The replayer waits in its own thread,
 with a timeout; a session that does not respond is abandoned.
 """
@@ -41,7 +41,7 @@ from hourglass.replay._moments import MomentRecorder
 
 _TICK = 0.05
 _SILENT_TICKS = (
-    16  # Core answers within milliseconds; silence for so many punctual ticks means that it never will
+    16  # Core answers within milliseconds; silence for this number of punctual ticks means that it never will
 )
 _BYTES_PER_TICK = 20_000  # of the encoded history; an event takes about 100 bytes
 
@@ -50,7 +50,7 @@ _LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled)
 
 
 class ReplayStep(msgspec.Struct, frozen=True):
-    """The commands with which a run answered one activation, and their positions in the code."""
+    """The commands of a run in answer to one activation, and their positions in the code."""
 
     history_length: int
     """The id of the event that started the workflow task."""
@@ -81,7 +81,7 @@ class HistoryExecution:
         self.is_evaluating = False
         """Whether workflow code is running."""
         self.difference_is_allowed = False
-        """Whether no engine checks the property that differs from the history, such as arguments."""
+        """Whether no engine checks the property that differs from the history, for example arguments."""
         self._local_activities: set[int] = set()
 
     def activate(self, activation: Activation) -> Completion:
@@ -141,7 +141,7 @@ class HistoryExecution:
 
     @property
     def waits_for_local_activity(self) -> bool:
-        """Whether the run waits for a local activity whose end is not in the history."""
+        """Whether the run waits for a local activity without an end in the history."""
         return bool(self._local_activities)
 
     def paths(self) -> frozenset[tuple[PathStep, ...]]:
@@ -158,7 +158,7 @@ class HistoryExecution:
         )
 
     def waiting_at(self) -> Site:
-        """Return the file and line at which the most recently active fiber waits, preferring the body.
+        """Return the file and line of the wait of the most recently active fiber, preferring the body.
 
         ("", 0) if no fiber waits in the author's code.
         """
@@ -320,7 +320,7 @@ class _Watch:
     """A detector of silence: it cancels the task when Core has not answered during `patience` punctual ticks
     of the loop.
 
-    Late ticks do not count: the machine is busy or workflow code runs, so silence proves nothing.
+    Late ticks do not count: the machine is busy or workflow code runs, so silence is no evidence.
     """
 
     def __init__(

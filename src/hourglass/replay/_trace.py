@@ -1,16 +1,13 @@
 """Comparison of the commands that a run issued while Core replayed it with its history, task by task. Pure.
 
-Core pairs commands with events in order, but it overlooks some differences. A command that comes a task too
-early waits for its event and matches it. The last task has no events to pair with. Arguments are never
-compared, nor names and ids in histories without Core's flag for them. This module compares everything again.
-Invariants:
+Core pairs commands with events in order, but it overlooks some differences. A command that comes a task too early waits for its
+event and matches it. The last task has no events to pair with. Arguments are never compared, nor names and ids in histories
+without Core's flag for them. This module compares everything again. Invariants:
 
-- A command belongs to the task of the activation that it answers: the history length of the activation identifies the
-  start of its task.
-- The rules of the embedded engine, which are Core's, decide which commands are sent (one that is cancelled within its
-  task is not).
-- The commands and events of a task are compared in order. Only if Core has accepted a different order, each event is
-  paired with the command that fits it best.
+- A command belongs to the task of the activation that it answers: the history length of the activation identifies the start of
+  its task.
+- The commands and events of a task are compared in order. Only if Core has accepted a different order, each event is paired with
+  the command that fits it best.
 """
 
 from __future__ import annotations
@@ -19,16 +16,21 @@ from collections.abc import Mapping, Sequence
 
 from hourglass._embedded.activations.command_matching import COMMAND_OF
 from hourglass._embedded.activations.command_matching import fits as engine_fits
-from hourglass._embedded.activations.outcomes import BadCommand, Outcomes
-from hourglass._embedded.transitions.run import RequestCancelChild
+from hourglass._embedded.activations.outcomes import BadCommand
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.call_sites import NOWHERE, Site
-from hourglass._evaluator.words import CommandSummary, spaced, summarize
+from hourglass._evaluator.words import CommandSummary
 from hourglass._history import events as h
 from hourglass.errors import NondeterminismError
 from hourglass.replay._comparison import both_end_update, changed_value, mismatch, same_thing
-from hourglass.replay._foreign_markers import LocalMark, MarkedTask, VersionMark
+from hourglass.replay._foreign_markers import LocalMark, MarkedTask
 from hourglass.replay._foreign_matching import pair_up
+from hourglass.replay._issued import IssuedCommands, unknown_command
+from hourglass.replay._marker_comparison import (
+    check_local_activities,
+    check_new_local_activities,
+    check_removed_markers,
+)
 from hourglass.replay._session import ReplayStep
 
 
@@ -58,15 +60,10 @@ class Trace:
         self._waiting_at = waiting_at
         self.is_allowed = False
         """Whether no engine checks the property that differs: arguments, durations, results, targets."""
-        self._outcomes = Outcomes.for_replay(run_id)
-        self._admitted: dict[str, h.UpdateRequest] = {}
-        self._sites: dict[tuple[type[c.Command], int], Site] = {}
-        self._by_identity: dict[int, tuple[c.Command, Site]] = {}
+        self._issued = IssuedCommands(run_id)
+        self._outcomes = self._issued.outcomes
         self._names: dict[str, str] = {}
-        self._drawn = False
-        self._locals: dict[int, c.ScheduleLocalActivity] = {}
-        self._patches: set[str] = set()
-        self._cancelled_locals: set[int] = set()
+        """The ids of children in this replay, mapped to the recorded ids."""
 
     def difference(
         self, tasks: Sequence[MarkedTask], steps: Sequence[ReplayStep]
@@ -81,63 +78,28 @@ class Trace:
             for group in _groups(tasks):
                 if group[0].history_length > last or not group[-1].is_completed:
                     break
-                self._replay_group(
+                self._issued.replay(
                     group, [step for task in group for step in by_task.get(task.history_length, ())]
                 )
                 if not self._accepted and group[-1].history_length >= last:
-                    self._check_removed_markers(group)
+                    check_removed_markers(group, self._issued, self._waiting_at, self._where)
                 self._compare_group(group)
-            self._compare_locals(tasks, marked)
+            check_local_activities(tasks, self._issued, self._where)
+            if self._accepted and tasks:
+                check_new_local_activities(tasks[-1], marked, self._issued, self._where)
         except NondeterminismError as error:
             return error
         except BadCommand:
             return None  # Core has accepted the command; a server would judge it itself
         return None
 
-    def _replay_group(self, group: Sequence[MarkedTask], steps: Sequence[ReplayStep]) -> None:
-        for task in group:
-            for event in task.new_events:
-                if isinstance(event.attributes, h.WorkflowExecutionUpdateAdmitted):
-                    request = event.attributes.request
-                    self._admitted[request.update_id] = request
-                self._outcomes.resolve(event.attributes, event.id)
-            for accepted in task.updates:
-                request_or_none = accepted.request or self._admitted.get(accepted.update_id)
-                if request_or_none is not None:
-                    self._outcomes.updates.receive(request_or_none, 0, is_replaying=True)
-        for step in steps:
-            self._drawn = self._drawn or step.has_drawn
-            for command, site in step.commands:
-                self._issue(command, site)
-
-    def _issue(self, command: c.Command, site: Site) -> None:
-        self._sites[type(command), getattr(command, "seq", 0)] = site
-        self._by_identity[id(command)] = command, site
-        match command:
-            case c.ScheduleLocalActivity():
-                self._locals.setdefault(command.seq, command)
-            case c.RequestCancelLocalActivity():
-                self._cancelled_locals.add(command.seq)
-            case c.SetPatchMarker():
-                self._patches.add(command.patch_id)
-            case _:
-                self._outcomes.issue(command, replaying=True)
-
-    def _site(self, command: c.Command) -> Site:
-        entry = self._by_identity.get(id(command))
-        if entry is not None and entry[0] is command:
-            return entry[1]
-        return self._sites.get((type(command), getattr(command, "seq", 0)), NOWHERE)
-
-    def _summarize(self, command: c.Command) -> CommandSummary:
-        return summarize_issued(command, self._site(command), self._outcomes)
-
     def _compare_group(self, group: Sequence[MarkedTask]) -> None:
-        if len(group) == 1 and self._is_as_recorded(group[0].command_events, self._outcomes.issued):
-            self._outcomes.bind(self._outcomes.issued[0], group[0].command_events[0].id)
-            self._outcomes.issued.clear()
+        of_task = self._issued.of_task
+        if len(group) == 1 and self._is_as_recorded(group[0].command_events, of_task):
+            self._outcomes.bind(of_task[0], group[0].command_events[0].id)
+            of_task.clear()
             return
-        issued = list(self._outcomes.issued)
+        issued = list(of_task)
         terminal = [command for command in issued if isinstance(command, c.TERMINAL)]
         ordinary = [command for command in issued if not isinstance(command, c.TERMINAL)]
         late = issued[issued.index(terminal[0]) + 1 :] if terminal else []
@@ -148,27 +110,7 @@ class Trace:
                 self._names[command.workflow_id] = getattr(event.attributes, "workflow_id", "")
             self._compare_pair(event, command, group[-1])
             self._outcomes.bind(command, event.id)
-        self._outcomes.issued.clear()
-
-    def _check_removed_markers(self, group: Sequence[MarkedTask]) -> None:
-        """Raise `NondeterminismError` if the task that Core rejected has a marker, but the code has not
-        requested its patch or its local activity.
-        """
-        for task in group:
-            for mark in task.marks:
-                if isinstance(mark, VersionMark):
-                    is_there = mark.is_deprecated or mark.change_id in self._patches
-                    recorded = CommandSummary("patch", mark.change_id, event_id=mark.event_id)
-                elif isinstance(mark, LocalMark):
-                    is_there = not mark.seq or mark.seq in self._locals
-                    recorded = summarize_local(mark)
-                else:
-                    continue
-                if not is_there:
-                    issued = [command for command in self._outcomes.issued if self._site(command)[0]]
-                    actual = self._summarize(issued[0]) if issued else None
-                    site = actual.site if actual is not None else self._waiting_at
-                    raise mismatch(recorded, actual, site, self._where(task))
+        of_task.clear()
 
     def _is_as_recorded(self, events: Sequence[h.HistoryEvent], commands: Sequence[c.Command]) -> bool:
         """Return whether a task only scheduled one activity, exactly as recorded.
@@ -232,7 +174,7 @@ class Trace:
                 return bool(self._outcomes.link_of(command) == event.attributes.scheduled_event_id)  # type: ignore[attr-defined]
             case _:
                 pass
-        recorded, issued = self._recorded.get(event.id), self._summarize(command)
+        recorded, issued = self._recorded.get(event.id), self._issued.summarize(command)
         return recorded is None or same_thing(recorded, issued, self._names, foreign=self._foreign)
 
     def _raise_mismatch(
@@ -250,77 +192,25 @@ class Trace:
             recorded = None
             if event is not None:
                 recorded = self._recorded.get(event.id) or unknown_command(event)
-            issued = self._summarize(command) if command is not None else None
+            issued = self._issued.summarize(command) if command is not None else None
             site = issued.site if issued is not None else self._waiting_at
             raise mismatch(recorded, issued, site, self._where(task))
 
     def _compare_pair(self, event: h.HistoryEvent, command: c.Command, task: MarkedTask) -> None:
-        recorded, issued = self._recorded.get(event.id), self._summarize(command)
+        recorded, issued = self._recorded.get(event.id), self._issued.summarize(command)
         if recorded is None:
             return
         if recorded.kind != issued.kind and not both_end_update(recorded, issued):
             raise mismatch(recorded, issued, issued.site, self._where(task))
-        if self._compare and not (self._foreign and self._drawn):
+        if self._compare and not (self._foreign and self._issued.has_drawn):
             changed = changed_value(recorded, issued, foreign=self._foreign)
             if changed is not None:
                 self.is_allowed = True
                 raise changed
 
-    def _compare_locals(self, tasks: Sequence[MarkedTask], marked: set[int]) -> None:
-        for task in tasks:
-            for mark in task.marks:
-                command = self._locals.get(mark.seq) if isinstance(mark, LocalMark) else None
-                if command is None or not isinstance(mark, LocalMark) or not mark.activity_type:
-                    continue
-                issued = summarize(command, self._site(command))
-                if mark.activity_type != command.activity_type:
-                    raise mismatch(summarize_local(mark), issued, issued.site, self._where(task))
-        if not self._accepted or not tasks or not tasks[-1].is_completed or self._has_closed():
-            return
-        if not tasks[-1].command_events and not tasks[-1].marks:
-            return  # it may have been completed only to extend its timeout
-        for seq, command in self._locals.items():
-            if seq not in marked and seq not in self._cancelled_locals:
-                issued = summarize(command, self._site(command))
-                raise mismatch(None, issued, self._site(command), self._where(tasks[-1]))
-
-    def _has_closed(self) -> bool:
-        return any(isinstance(command, c.TERMINAL) for command, _ in self._by_identity.values())
-
     def _where(self, task: MarkedTask) -> str:
         where = f"in the workflow task that started with event {task.history_length}"
         return f"{where}\n  {self._reason}" if self._reason else where
-
-
-def summarize_local(mark: LocalMark) -> CommandSummary:
-    """Return the summary of the local activity that a marker records."""
-    return CommandSummary(f"local activity {mark.activity_type}".rstrip(), event_id=mark.event_id)
-
-
-def unknown_command(event: h.HistoryEvent) -> CommandSummary:
-    """Return the summary of an event whose kind is not compared."""
-    return CommandSummary(spaced(h.kind_of(event.attributes)), event_id=event.id)
-
-
-def summarize_issued(command: c.Command, site: Site, outcomes: Outcomes) -> CommandSummary:
-    """Return the summary of any command, in terms of history events."""
-    match command:
-        case RequestCancelChild():
-            return summarize(c.RequestCancelExternal(seq=0, workflow_id=command.workflow_id), site)
-        case c.CancelTimer():
-            return _cancellation("timer", command.seq, outcomes.link_of(command), site)
-        case c.RequestCancelActivity():
-            return _cancellation("activity", command.seq, outcomes.link_of(command), site)
-        case c.CancelNexusOperation():
-            return _cancellation("Nexus operation", command.seq, outcomes.link_of(command), site)
-        case _:
-            return summarize(command, site)
-
-
-def _cancellation(kind: str, seq: int, event_id: int, site: Site) -> CommandSummary:
-    if event_id:
-        return CommandSummary(f"cancellation of the {kind} of event", str(event_id), site=site)
-    return CommandSummary(f"cancellation of {kind} number", str(seq), site=site)
 
 
 def _groups(tasks: Sequence[MarkedTask]) -> list[list[MarkedTask]]:

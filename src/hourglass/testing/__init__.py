@@ -27,7 +27,7 @@ _steps                 the steps of an environment, and choosers of the next one
 _stuck                 the explanation of a wait that will never end
 _threads               event loops and threads that all environments of a process share
 _time_skipper          `TimeSkipper`
-_trouble               parked runs, and errors of the test itself
+_errors               parked runs, and errors of the test itself
 _virtual_time          dates and durations in nanoseconds, and timers on the virtual clock
 plugin                 pytest fixtures, available wherever Hourglass and pytest are installed
 _explore               `env.explore`

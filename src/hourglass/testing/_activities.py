@@ -3,14 +3,14 @@
 Contexts, heartbeats, cancellation, results and the executor's limits are the worker's. Only the place differs: a plain fake
 runs on the thread of the test, and one with a virtual duration waits on the virtual clock before that. A real `def` activity
 runs in a thread (process activities, too), a real or fake `async def` one on the activity loop. Virtual time does not pass while
-one of those runs.
+one of these runs.
 
 Invariants:
 
 - An attempt that runs on the test's thread is over when the step that starts it is over.
 - The end of an attempt that ran elsewhere is a step of its own, so that the chooser decides when the engine receives it.
-- During the virtual duration of a fake the engine sees what it would see of a worker: heartbeats, if they are automatic or
-  requested, and the result. A cancellation ends the attempt at once.
+- During the virtual duration of a fake the engine receives the same calls as from a worker: heartbeats, if they are automatic
+  or requested, and the result. A cancellation ends the attempt at once.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from hourglass.activity._context import Equipment
 from hourglass.activity._options import LIVENESS_TIMEOUT
 from hourglass.errors import HourglassError, WorkflowStuck
 from hourglass.testing._calls import Call, RecordedAttempt
+from hourglass.testing._errors import EnvironmentErrors, is_for_test_runner
 from hourglass.testing._fakes import Fake, Raisable, raised
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._steps import Step, StepAdder
 from hourglass.testing._threads import QuietLoop, activity_loop, activity_threads
-from hourglass.testing._trouble import Troubles, is_to_be_let_out
 from hourglass.testing._virtual_time import VirtualTimers
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ _NO_MISHAP = Mishap()
 
 
 @dataclass(slots=True, eq=False)
-class Performance:
+class RunningAttempt:
     """An attempt in progress, as its environment sees it."""
 
     name: str
@@ -71,13 +71,13 @@ class Performance:
     """Whether it runs in a thread or on the activity loop."""
 
 
-class ActivityStage:
+class EnvironmentActivities:
     """The facts that all task queues of an environment share about activities: fakes, recorded calls, attempts in progress."""
 
     def __init__(
         self,
         registry: EnvironmentRegistry,
-        troubles: Troubles,
+        errors: EnvironmentErrors,
         clock: VirtualClock,
         equipment: Equipment,
         *,
@@ -85,14 +85,14 @@ class ActivityStage:
     ) -> None:
         """Create the stage. With `inline`, real `def` activities run on the test's thread, too, as `explore` needs."""
         self.registry = registry
-        self.troubles = troubles
+        self.errors = errors
         self.clock = clock
         self.equipment = equipment
         self.inline = inline
         self.timers = VirtualTimers(clock)
-        self.running: set[Performance] = set()
+        self.running: set[RunningAttempt] = set()
         """The attempts in threads and on the activity loop."""
-        self.asleep: set[Performance] = set()
+        self.asleep: set[RunningAttempt] = set()
         """The attempts that wait for virtual time."""
         self._records: dict[str, list[RecordedAttempt]] = {}
         self._watched: dict[str, tuple[Fake, ActivityDefinition]] = {}
@@ -109,7 +109,7 @@ class ActivityStage:
         return record
 
     def fake_of(self, task: ActivityTask) -> Fake:
-        """Return what executes for a task: a fake, or the activity itself."""
+        """Return the fake that executes for a task, or the activity itself in the form of a fake."""
         step = self.registry.steps.get(task.run_id, {}).get(task.activity_id)
         return self.registry.activity(task.activity_type, step)
 
@@ -121,14 +121,14 @@ class ActivityStage:
         return entry[1]
 
     def _watch(self, definition: ActivityDefinition) -> ActivityDefinition:
-        troubles = self.troubles
+        errors = self.errors
 
         def watched(*args: Any) -> Any:
             try:
                 return definition.fn(*args)
             except BaseException as error:
-                if is_to_be_let_out(error):
-                    troubles.add(error)
+                if is_for_test_runner(error):
+                    errors.add(error)
                 raise
 
         return replace(definition, fn=watched)
@@ -152,7 +152,7 @@ class EnvironmentMailbox(Mailbox):
             super().post(callback, argument)
 
 
-class Asleep:
+class SleepingFake:
     """A fake during its virtual duration."""
 
     is_process: ClassVar[bool] = False
@@ -166,11 +166,11 @@ class Asleep:
         self._attempt.finish_threadsafe(stopped(self._attempt.task, reason))
 
     def give_up(self) -> bool:
-        """Nothing to release."""
+        """Return True: there is no thread to release."""
         return True
 
     def stack(self) -> str:
-        """Nothing executes."""
+        """Return "": no code executes."""
         return ""
 
 
@@ -179,11 +179,11 @@ class EnvironmentRunner:
 
     trouble = ""
 
-    def __init__(self, stage: ActivityStage, steps: StepAdder) -> None:
+    def __init__(self, stage: EnvironmentActivities, steps: StepAdder) -> None:
         self._stage = stage
         self._steps = steps
         self._mishaps: dict[bytes, Mishap] = {}
-        self._performances: dict[bytes, Performance] = {}
+        self._running: dict[bytes, RunningAttempt] = {}
 
     def plan(self, token: bytes, mishap: Mishap) -> None:
         """Plan a mishap for the attempt with this token, which has not been started."""
@@ -193,47 +193,47 @@ class EnvironmentRunner:
         """Start an attempt; on the environment's thread."""
         task, stage = attempt.task, self._stage
         if task.attempt > _MAX_ATTEMPTS:
-            stage.troubles.add(
+            stage.errors.add(
                 WorkflowStuck(
                     f"activity {task.activity_type} of workflow {task.workflow_id!r} has failed {_MAX_ATTEMPTS} times, and its "
-                    f"retry policy goes on: give it maximum_attempts, or let the fake succeed"
+                    f"retry policy has no limit: set maximum_attempts, or let the fake succeed"
                 )
             )
         try:
             fake = stage.fake_of(task)
         except HourglassError as error:  # the test is wrong: another attempt would not help
-            stage.troubles.add(error)
+            stage.errors.add(error)
             attempt.finish_threadsafe(failed(task, type(error).__name__, str(error), non_retryable=True))
             return
         mishap = self._mishaps.pop(task.token, _NO_MISHAP)
-        performance = Performance(attempt_name(task), stage.record(task, fake), mishap)
-        self._performances[task.token] = performance
+        running = RunningAttempt(attempt_name(task), stage.record(task, fake), mishap)
+        self._running[task.token] = running
         if fake.takes:
-            self._sleep(attempt, performance, fake)
+            self._sleep(attempt, running, fake)
         else:
-            self._perform(attempt, performance, fake)
+            self._perform(attempt, running, fake)
 
-    def ended(self, result: ActivityResult) -> Performance | None:
+    def ended(self, result: ActivityResult) -> RunningAttempt | None:
         """Remove an attempt that has ended. Return None if its activity is unknown."""
-        performance = self._performances.pop(result.token, None)
-        if performance is not None:
-            self._stage.asleep.discard(performance)
-            self._stage.running.discard(performance)
+        running = self._running.pop(result.token, None)
+        if running is not None:
+            self._stage.asleep.discard(running)
+            self._stage.running.discard(running)
             if isinstance(result, ActivityOk):
-                performance.record.outcome.append("returned")
-        return performance
+                running.record.outcome.append("returned")
+        return running
 
     def abandon(self) -> None:
         """Forget all attempts in progress."""
-        for performance in self._performances.values():
-            self._stage.asleep.discard(performance)
-            self._stage.running.discard(performance)
-        self._performances.clear()
+        for running in self._running.values():
+            self._stage.asleep.discard(running)
+            self._stage.running.discard(running)
+        self._running.clear()
 
     def definition_of(self, task: ActivityTask) -> ActivityDefinition | None:
         """Return the activity of a task; None if it is unknown."""
-        performance = self._performances.get(task.token)
-        return None if performance is None else performance.record.fake.definition
+        running = self._running.get(task.token)
+        return None if running is None else running.record.fake.definition
 
     def statistics(self) -> RunnerStatistics:
         """Return the number of threads of all environments of this process."""
@@ -249,31 +249,31 @@ class EnvironmentRunner:
         )
 
     def stop(self) -> None:
-        """Nothing to stop: threads and loop belong to all environments of this process."""
+        """Do nothing: threads and loop belong to all environments of this process."""
 
-    def _sleep(self, attempt: Attempt, performance: Performance, fake: Fake) -> None:
-        self._stage.asleep.add(performance)
-        attempt.work = Asleep(attempt)
+    def _sleep(self, attempt: Attempt, running: RunningAttempt, fake: Fake) -> None:
+        self._stage.asleep.add(running)
+        attempt.work = SleepingFake(attempt)
 
         def wake() -> None:
             if not attempt.over:
-                self._stage.asleep.discard(performance)
-                self._perform(attempt, performance, fake)
+                self._stage.asleep.discard(running)
+                self._perform(attempt, running, fake)
 
-        attempt.after(fake.takes, lambda: self._steps.add(Step("woke", performance.name, wake)))
+        attempt.after(fake.takes, lambda: self._steps.add(Step("woke", running.name, wake)))
         if fake.beats is not None:
-            self._send_heartbeats(attempt, performance, fake.beats)
+            self._send_heartbeats(attempt, running, fake.beats)
 
-    def _send_heartbeats(self, attempt: Attempt, performance: Performance, interval: float) -> None:
+    def _send_heartbeats(self, attempt: Attempt, running: RunningAttempt, interval: float) -> None:
         def send() -> None:
-            if performance in self._stage.asleep:
+            if running in self._stage.asleep:
                 attempt.send(attempt.context.last_details)
                 attempt.after(interval, send)
 
         attempt.after(interval, send)
 
-    def _perform(self, attempt: Attempt, performance: Performance, fake: Fake) -> None:
-        error = performance.mishap.error
+    def _perform(self, attempt: Attempt, running: RunningAttempt, fake: Fake) -> None:
+        error = running.mishap.error
         planned = fake.planned(attempt.task.attempt) if error is None else raised(error)
         if planned is not None:
             attempt.work = None
@@ -281,19 +281,19 @@ class EnvironmentRunner:
             return
         definition = self._definition(attempt.task, fake)
         if definition.is_async:
-            self._leave_thread(performance)
+            self._leave_thread(running)
             attempt.work = work = LoopWork(activity_loop())
             start_on_loop(attempt, work, definition)
         elif not fake.real or self._stage.inline:
             attempt.work = None
             attempt.finish_threadsafe(call_plainly(attempt.task, attempt.context, definition))
         else:
-            self._leave_thread(performance)
+            self._leave_thread(running)
             attempt.work = activity_threads().submit(run_in_thread, attempt, definition)
 
-    def _leave_thread(self, performance: Performance) -> None:
-        performance.is_elsewhere = True
-        self._stage.running.add(performance)
+    def _leave_thread(self, running: RunningAttempt) -> None:
+        running.is_elsewhere = True
+        self._stage.running.add(running)
 
     def _definition(self, task: ActivityTask, fake: Fake) -> ActivityDefinition:
         if fake.definition.is_async or (fake.real and not self._stage.inline):

@@ -1,10 +1,10 @@
-"""`ActivityEnvironment`: runs an activity by itself, with a context as a worker sets it around one.
+"""`ActivityEnvironment`: executes a single activity, with the context that a worker would provide.
 
     env = ActivityEnvironment(attempt=2, heartbeat_details=(10,))
     assert env.run(copy_rows, "table") == 20
     assert env.heartbeats == [(15,), (20,)]
 
-What the activity raises is raised here as it is. No engine, no retries, no timeouts.
+Exceptions of the activity are raised unchanged. There is no engine, no retry and no timeout.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _INFO = Info(
 
 
 class ActivityEnvironment:
-    """The surroundings of one activity. Can be used for several, one after another.
+    """An environment in which one activity at a time is executed.
 
-    `info` is what `activity.info()` gives, `attempt` and `heartbeat_details` (of an earlier attempt) are the usual
-    parts of it. `on_heartbeat` is called at each heartbeat, in the activity's thread: to cancel it there, say.
+    `info` is returned by `activity.info()`; `attempt` and `heartbeat_details` (of an earlier attempt) replace parts of it.
+    `on_heartbeat` is called at each heartbeat with its details, in the activity's thread, for example to cancel the activity.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class ActivityEnvironment:
         resources: Sequence[Any] = (),
         converter: Converter = default_converter,
     ) -> None:
-        given = info or _INFO
+        base = info or _INFO
         self.info = replace(
-            given,
-            attempt=given.attempt if attempt is None else attempt,
+            base,
+            attempt=base.attempt if attempt is None else attempt,
             converter=converter,
             encoded_heartbeat_details=tuple(converter.encode_all(heartbeat_details))
-            or given.encoded_heartbeat_details,
+            or base.encoded_heartbeat_details,
         )
         self.heartbeats: list[tuple[Any, ...]] = []
         """The details of each heartbeat so far."""
         self.published: list[tuple[str, Any]] = []
-        """What was published so far, with its name."""
+        """The published values so far, with their names."""
         self._on_heartbeat = on_heartbeat
         self._client = client
         self._resources = Resources(resources)
@@ -78,7 +78,7 @@ class ActivityEnvironment:
         self._task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
 
     def run(self, activity: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run an activity, or any function as one, in this thread; an `async def` one on a loop of its own."""
+        """Execute an activity, or any function as an activity, in this thread; an `async def` one on an event loop of its own."""
         fn = _function(activity)
         if inspect.iscoroutinefunction(fn):
             return cast(R, asyncio.run(self._await(activity, fn, args, kwargs)))
@@ -96,18 +96,18 @@ class ActivityEnvironment:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """Run an `async def` activity, or any such function as one, on this loop."""
+        """Execute an `async def` activity, or any `async def` function as an activity, on the running event loop."""
         fn = _function(activity)
         if not inspect.iscoroutinefunction(fn):
-            raise UsageError(f"{getattr(fn, '__qualname__', fn)} is no async function: use run(…)")
+            raise UsageError(f"{getattr(fn, '__qualname__', fn)} is not an async function: use run(…)")
         return cast(R, await self._await(activity, fn, args, kwargs))
 
     def cancel(self) -> None:
-        """Ask the activity to stop, now or as soon as it runs. From any thread."""
+        """Cancel the activity, now or as soon as it is executed. May be called in any thread."""
         self._stop("CANCELLED")
 
     def shut_down_worker(self) -> None:
-        """The same, because the worker shuts down."""
+        """Cancel the activity as a worker does that shuts down. May be called in any thread."""
         self._stop("WORKER_SHUTDOWN")
 
     def _stop(self, reason: str) -> None:
@@ -165,7 +165,7 @@ class ActivityEnvironment:
         self.published.append((name, self._converter.decode(value)))
 
     def _beat(self, payloads: Payloads) -> None:
-        details = tuple(self._converter.decode(each) for each in payloads)
+        details = tuple(self._converter.decode(payload) for payload in payloads)
         self.heartbeats.append(details)
         if self._on_heartbeat is not None:
             self._on_heartbeat(*details)

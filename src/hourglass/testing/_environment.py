@@ -38,11 +38,11 @@ Ts = TypeVarTuple("Ts")
 class Environment(EnvironmentBase):
     """Workflows on virtual time, for a test: `with Environment() as env:`, or `async with`.
 
-    Workflows and activities need not be listed if they are called as decorated objects. `workflows`, `activities`
-    and `modules` are for those that are called by name, and for instances with activity methods. With
-    `real_activities=False` an activity without a fake is an error. `verify` and `watch` are those of `Worker`, and on by default.
-    Virtual time begins at `start`, passes only while the test waits in the environment, and ends at `horizon`. Workflow code
-    that runs for `deadlock_timeout` of real time without waiting is interrupted.
+    Workflows and activities need not be listed if they are called as decorated objects. `workflows`, `activities` and `modules`
+    list those that are called by name, and instances with activity methods. With `real_activities=False` an activity without a
+    fake is an error. `verify` and `watch` are options of `Worker`, and on by default. Virtual time begins at `start`, passes only
+    while the test waits in the environment, and ends at `horizon`. Workflow code that runs for `deadlock_timeout` of real time
+    without waiting is interrupted.
     """
 
     _asynchronous: AsyncEnvironment | None = None
@@ -50,13 +50,13 @@ class Environment(EnvironmentBase):
     def open(self) -> Environment:
         """Open the environment, as `with` does."""
         if self._opened is not None or self._asynchronous is not None:
-            raise UsageError("this Environment was opened before: make another")
+            raise UsageError("this Environment was opened before: create another one")
         self._opened = Fixture(self._settings)
         return self
 
     def close(self) -> None:
-        """Close the environment. Runs that are still open are executed a second time. Raise `WorkflowParked` if one of them did
-        something else then. May be called repeatedly.
+        """Close the environment. Runs that are still open are executed a second time. Raise `WorkflowParked` if one of them
+        issues other commands then. May be called repeatedly.
         """
         fixture = self._fixture
         if not fixture.driver.closed:
@@ -78,7 +78,7 @@ class Environment(EnvironmentBase):
     def open_async(self) -> AsyncEnvironment:
         """Open an environment for asyncio, as `async with` does."""
         if self._opened is not None or self._asynchronous is not None:
-            raise UsageError("this Environment was opened before: make another")
+            raise UsageError("this Environment was opened before: create another one")
         self._asynchronous = AsyncEnvironment(self._settings)
         return self._asynchronous.open()
 
@@ -113,9 +113,11 @@ class Environment(EnvironmentBase):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> WorkflowHandle[R]: ...
     def start_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start a workflow and return a handle to it, like a client. Everything that takes no virtual time is done."""
+        """Start a workflow and return a handle to it, like a client. All steps that take no virtual time are done before it
+        returns.
+        """
         self._fixture.driver.check()
-        self._fixture.driver.registry.meet_workflow(workflow)
+        self._fixture.driver.registry.register_workflow(workflow)
         return self.client.start_workflow(workflow, *args, **options)
 
     @overload
@@ -192,12 +194,12 @@ class Environment(EnvironmentBase):
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Let virtual time pass, and do everything that is due meanwhile."""
+        """Let virtual time pass, and do all steps that become due."""
         driver = self._fixture.driver
         driver.skip_to(driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds))
 
     def crash(self) -> None:
-        """Drop everything that a worker holds, as if its process had been killed: runs are rebuilt from their histories."""
+        """Drop the state of the worker, as if its process had been killed: runs are rebuilt from their histories."""
         self._fixture.driver.crash()
 
 
@@ -237,14 +239,14 @@ class AsyncEnvironment(EnvironmentBase):
     def open(self) -> AsyncEnvironment:
         """Open the environment, as `async with` does. Blocks for less than a millisecond."""
         if self._opened is not None:
-            raise UsageError("this Environment was opened before: make another")
+            raise UsageError("this Environment was opened before: create another one")
         self._runner = runner = borrow()
         self._opened = runner.submit(lambda: Fixture(self._settings, runner)).result()
         return self
 
     def close(self) -> None:
-        """Close the environment. Runs that are still open are executed a second time. Raise `WorkflowParked` if one of them did
-        something else then. May be called repeatedly.
+        """Close the environment. Runs that are still open are executed a second time. Raise `WorkflowParked` if one of them
+        issues other commands then. May be called repeatedly.
         """
         runner, self._runner = self._runner, None
         if runner is not None:
@@ -273,9 +275,11 @@ class AsyncEnvironment(EnvironmentBase):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> AsyncWorkflowHandle[R]: ...
     async def start_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start a workflow and return a handle to it, like a client. Everything that takes no virtual time is done."""
+        """Start a workflow and return a handle to it, like a client. All steps that take no virtual time are done before it
+        returns.
+        """
         self._check_open()
-        self._fixture.driver.registry.meet_workflow(workflow)
+        self._fixture.driver.registry.register_workflow(workflow)
         return await self.client.start_workflow(workflow, *args, **options)
 
     @overload
@@ -318,17 +322,17 @@ class AsyncEnvironment(EnvironmentBase):
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Let virtual time pass, and do everything that is due meanwhile."""
+        """Let virtual time pass, and do all steps that become due."""
         self._check_open()
         driver = self._fixture.driver
         length = span(duration, weeks, days, hours, minutes, seconds)
         await self._fixture.session.in_thread(lambda: driver.skip_to(driver.clock.now_ns() + length))
 
     async def crash(self) -> None:
-        """Drop everything that a worker holds, as if its process had been killed: runs are rebuilt from their histories."""
+        """Drop the state of the worker, as if its process had been killed: runs are rebuilt from their histories."""
         self._check_open()
         await self._fixture.session.in_thread(self._fixture.driver.crash)
 
     def _check_open(self) -> None:
         if self._fixture.driver.closed:
-            raise UsageError("this Environment is closed: what happens in it happens inside its `with` block")
+            raise UsageError("this Environment is closed: use it inside its `with` block")

@@ -138,8 +138,8 @@ class EnvironmentBase:
         """Replace an activity, passed as the decorated function or by name, for this environment.
 
         `function` is called in place of the activity, with its arguments. `returns` is a result. `raises` is an exception, or a
-        list with one for each attempt (None: the attempt succeeds); after the end of the list, the function or `returns`
-        applies. `takes` is the duration of an attempt in virtual time, which timeouts and cancellations see. During it heartbeats
+        list with one for each attempt (None: the attempt succeeds); after the end of the list, the function or `returns` applies.
+        `takes` is the duration of an attempt in virtual time, as it counts for timeouts and cancellations. During it heartbeats
         are sent as a worker sends them for activities without a heartbeat timeout, or every `heartbeat_every`.
         """
         fixture = self._fixture

@@ -1,4 +1,4 @@
-"""Fakes: what a test defines in place of an activity, checked where it is defined.
+"""Fakes: replacements of activities, checked where a test defines them.
 
 A fake has the parameters of the activity, and its arguments are decoded like the activity's, so it receives the same objects.
 """
@@ -34,7 +34,7 @@ class Fake:
 
     definition: ActivityDefinition
     shown: Callable[..., Any] | None
-    """The function whose parameters recorded calls are shown with; None if it is unknown."""
+    """The function that provides the parameters of recorded calls; None if it is unknown."""
     real: bool = False
     takes: float = 0.0
     beats: float | None = None
@@ -52,7 +52,7 @@ def raised(error: Raisable) -> BaseException:
 
 
 def shown(definition: ActivityDefinition) -> Callable[..., Any] | None:
-    """Return the function of an activity, or None if it takes a `self`, which calls do not have."""
+    """Return the function of an activity, or None if it has a parameter `self`: calls have none."""
     return None if definition.needs_instance else definition.fn
 
 
@@ -70,7 +70,7 @@ def make_fake(
     """Return a fake. Raise `UsageError` or `DefinitionError` if its parameters or its result do not match the activity's."""
     errors = _checked_errors(name, raises)
     if function is not None and returns is not UNSET:
-        raise UsageError(f"the fake of activity {name}: give a function or returns=, not both")
+        raise UsageError(f"the fake of activity {name}: pass a function or returns=, not both")
     if function is not None:
         _check_function(name, definition, function)
     elif returns is not UNSET:
@@ -79,7 +79,7 @@ def make_fake(
         _check_nothing(name, definition, raises)
     result = None if returns is UNSET else returns
     return Fake(
-        _definition(name, definition, function, _played(definition, function, result)),
+        _definition(name, definition, function, _implementation(definition, function, result)),
         shown(definition) if definition is not None else function,
         raises=errors,
         takes=optional_seconds(takes, "takes") or 0.0,
@@ -91,7 +91,7 @@ def _definition(
     name: str,
     real: ActivityDefinition | None,
     function: Callable[..., Any] | None,
-    played: Callable[..., Any],
+    implementation: Callable[..., Any],
 ) -> ActivityDefinition:
     if real is not None:
         signature, settings = real.signature, real.settings
@@ -99,9 +99,9 @@ def _definition(
         signature, settings = _own_signature(name, function), FOREIGN_DEFAULTS
     return ActivityDefinition(
         name=name,
-        fn=played,
+        fn=implementation,
         signature=signature,
-        is_async=function is not None and inspect.iscoroutinefunction(played),
+        is_async=function is not None and inspect.iscoroutinefunction(implementation),
         settings=settings,
     )
 
@@ -112,7 +112,7 @@ def _own_signature(name: str, function: Callable[..., Any] | None) -> Signature:
         try:
             return Signature.of(function, what=what)
         except DefinitionError:
-            pass  # a mock accepts anything, also **kwargs, which are never passed
+            pass  # a mock accepts all arguments, also **kwargs, which are never passed
 
     def anything(*args: Any) -> Any:
         raise NotImplementedError
@@ -120,7 +120,7 @@ def _own_signature(name: str, function: Callable[..., Any] | None) -> Signature:
     return Signature.of(anything, what=what)
 
 
-def _played(
+def _implementation(
     real: ActivityDefinition | None, function: Callable[..., Any] | None, result: Any
 ) -> Callable[..., Any]:
     """Return the function that is called for an attempt. It receives the activity's defaults, as the activity would."""
@@ -164,7 +164,7 @@ def _checked_error(name: str, error: Any) -> Raisable | None:
     kind = error if isinstance(error, type) else type(error)
     if error is not None and not issubclass(kind, BaseException):
         raise UsageError(
-            f"the fake of activity {name}: raises= is an exception, or a list with one for each attempt, not {error!r:.80}"
+            f"the fake of activity {name}: raises= must be an exception, or a list with one for each attempt, not {error!r:.80}"
         )
     checked: Raisable | None = error
     return checked
@@ -179,13 +179,13 @@ def _check_function(name: str, real: ActivityDefinition | None, function: Callab
         own = inspect.signature(function)
     except (TypeError, ValueError):
         return  # some callables written in C have no signature
-    wanted = _without_self(real)
+    expected = _without_self(real)
     try:
         own.bind(*[None] * len(real.signature.parameters))
     except TypeError as error:
         raise DefinitionError(
-            f"the fake of activity {name} must take what the activity takes: {name}{wanted}. "
-            f"{getattr(function, '__qualname__', function)}{own} cannot be called so ({error})"
+            f"the fake of activity {name} must accept the arguments of the activity: {name}{expected}. "
+            f"{getattr(function, '__qualname__', function)}{own} does not ({error})"
         ) from None
 
 
@@ -196,7 +196,7 @@ def _check_result(name: str, real: ActivityDefinition | None, value: Any, conver
             converter.decode(payload, real.signature.return_type)
     except PayloadError as error:
         raise UsageError(
-            f"the fake of activity {name}: returns= is not what the activity returns: {error}"
+            f"the fake of activity {name}: returns= does not match the return type of the activity: {error}"
         ) from error
 
 
@@ -205,5 +205,5 @@ def _check_nothing(name: str, real: ActivityDefinition | None, raises: Raises | 
     never_returns = raises is not None and not isinstance(raises, Sequence)
     if real is None or never_returns or real.signature.return_type in (None, type(None), Any):
         return
-    after = " when it has raised those" if raises is not None else ""
-    raise UsageError(f"the fake of activity {name}: say what it returns{after}, returns=…")
+    after = " for the attempts after those in raises=" if raises is not None else ""
+    raise UsageError(f"the fake of activity {name} has no result{after}: pass returns=…")

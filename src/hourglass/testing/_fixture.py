@@ -26,12 +26,12 @@ from hourglass.client._interception import Interceptor, activity_chain, workflow
 from hourglass.converter import Converter
 from hourglass.metrics import Registry, default_registry
 from hourglass.testing._driver import DriverPolicy, EnvironmentDriver
+from hourglass.testing._errors import EnvironmentErrors
 from hourglass.testing._guard import Guard
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._session import EnvironmentLink, EnvironmentSession, Runner
 from hourglass.testing._steps import Chooser
 from hourglass.testing._threads import current_loop
-from hourglass.testing._trouble import Troubles
 from hourglass.testing._virtual_time import as_ns
 
 IDENTITY = "test"
@@ -73,19 +73,19 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
         return EnvironmentRegistry(self.workflows, self.activities, self.modules, self.real_activities)
 
     def clock(self) -> VirtualClock:
-        """Return a clock that stands at the start time."""
+        """Return a clock that shows the start time."""
         return VirtualClock() if self.start is None else VirtualClock(as_ns(self.start))
 
     def evaluations(
         self, registry: EnvironmentRegistry, namespace: str
-    ) -> Callable[[str, Troubles], Evaluations]:
+    ) -> Callable[[str, EnvironmentErrors], Evaluations]:
         """Return a factory of evaluations for one task queue, as in production."""
         verify, watch = checked_verify(self.verify), checked_watch(self.watch, self.verify)
         if sys.getprofile() is not None:
             watch = None  # this thread is being profiled, and can have only one profile function
         exceptions = check_exceptions(self.failure_exceptions)
         generations = Generations(most=_GENERATIONS)
-        return lambda queue, troubles: Evaluations(
+        return lambda queue, errors: Evaluations(
             LaneContext(
                 registry.workflow,
                 RunSettings(
@@ -95,13 +95,13 @@ class FixtureSettings(msgspec.Struct, frozen=True, kw_only=True):
                     failure_exceptions=exceptions,
                     interceptors=workflow_interceptors(self.interceptors),
                     metrics=self.metrics,
-                    on_activity=registry.meet_activity,
+                    on_activity=registry.register_activity,
                     steps=registry.steps,
                 ),
                 verify=verify,
                 watcher=Watcher(watch) if watch is not None else None,
                 cache=StateCache(_LIMITS),
-                parked=troubles,
+                parked=errors,
                 first_check=_FIRST_CHECK,
                 on_demand=self.verify_on_demand,
                 generations=generations,
@@ -152,7 +152,7 @@ class Fixture:
         self.resources.open()
 
     def close(self) -> None:
-        """Close it, on its own thread. Raise `WorkflowParked` for an open run that did something else when it was executed a
+        """Close it, on its own thread. Raise `WorkflowParked` for an open run that issues other commands when it is executed a
         second time.
         """
         try:

@@ -1,7 +1,7 @@
 """Detection and interruption of workflow code that does not return, on the thread of an environment.
 
-A hang is judged by the worker's `HangDetector`. Only its caller differs: no control loop runs while the code does, so one thread
-looks at all environments of the process. It ends when there are none for a while.
+A hang is judged by the worker's `HangDetector`. Only its caller differs: no control loop runs beside the code, so one
+thread looks at all environments of the process. It ends when there are none for a while.
 
 Invariants:
 
@@ -31,7 +31,7 @@ _IDLE_LOOKS = 50  # after which the thread ends
 
 
 class WorkflowHung(WorkflowStuck):
-    """Raised in a test whose workflow code has not returned within the deadlock timeout."""
+    """Raised in a test: workflow code has not returned within the deadlock timeout."""
 
 
 class Guard:
@@ -81,7 +81,7 @@ class Guard:
         stack, self._stack = self._stack, None
         assert stack is not None
         raise WorkflowHung(
-            f"workflow code has run for {self._timeout:g} s without waiting for anything: it hangs at {stack.place}\n"
+            f"workflow code has run for {self._timeout:g} s without waiting: it hangs at {stack.place}\n"
             f"{stack.text}"
         ) from None
 
@@ -111,7 +111,7 @@ class Guard:
 
 
 def _unused(evaluations: Evaluations) -> None:
-    """Stand in for the work of a lane, which the environment's thread does itself."""
+    """Do nothing. The chore stands for the work of a lane: the environment's thread does it itself."""
 
 
 class _Watcher:

@@ -25,7 +25,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Later:
-    """A point in virtual time, for which actions can be scheduled."""
+    """A point in virtual time. Its methods schedule actions for it."""
 
     def __init__(self, driver: EnvironmentDriver, session: ClientSession, when_ns: int) -> None:
         self._driver = driver
@@ -68,7 +68,7 @@ class Later:
                 do()
             except BaseException as error:
                 error.add_note(f"raised by an action that the test scheduled for {self.time}: {name}")
-                self._driver.troubles.add(error)
+                self._driver.errors.add(error)
 
         step = Step("action", name, act)
         self._driver.clock.call_at(self._when_ns, lambda: self._driver.add(step))

@@ -15,16 +15,16 @@ from hourglass.errors import ApplicationError, UsageError
 from hourglass.testing._fakes import Raisable
 
 USUAL_ERRORS: tuple[Raisable, ...] = (
-    ApplicationError("an attempt fails, for the exploration", type="Explored"),
+    ApplicationError("a failed attempt, planned by explore", type="Explored"),
     ApplicationError(
-        "the activity fails for good, for the exploration", type="ExploredForGood", non_retryable=True
+        "a permanent failure, planned by explore", type="ExploredPermanently", non_retryable=True
     ),
 )
 
 
 @dataclass(frozen=True)
 class Mishaps:
-    """The errors that an activity may raise. One that is `sure` succeeds in the end, whatever happens to its attempts."""
+    """The errors that an activity may raise. One that is `sure` succeeds in the end, whatever mishaps its attempts have."""
 
     errors: tuple[Raisable, ...] = USUAL_ERRORS
     sure: bool = False
@@ -51,13 +51,15 @@ def checked_errors(name: str, errors: Any) -> tuple[Raisable, ...]:
     for error in listed:
         kind = error if isinstance(error, type) else type(error)
         if not issubclass(kind, Exception):
-            raise UsageError(f"may_fail({name}): with_= is an exception or a list of them, not {error!r:.80}")
+            raise UsageError(
+                f"may_fail({name}): with_= must be an exception or a list of exceptions, not {error!r:.80}"
+            )
         if isinstance(error, type):
             try:
                 error()
             except TypeError as problem:
                 raise UsageError(
-                    f"may_fail({name}): {error.__name__} cannot be made without arguments ({problem}): give an instance"
+                    f"may_fail({name}): {error.__name__} cannot be created without arguments ({problem}): pass an instance"
                 ) from None
     return listed
 

@@ -1,6 +1,6 @@
 """The registry of an environment: its workflows and activities by name, with their fakes and mishaps.
 
-Nothing needs to be listed that is called as a decorated object: a workflow is registered when it is started, or found in the
+Decorated objects need not be listed: a workflow is registered when it is started, or found in the
 module of a registered one; an activity is registered when workflow code calls it. Only objects that are called by name must be
 listed, be found in a module, or be faked.
 
@@ -57,8 +57,8 @@ class EnvironmentRegistry:
             _called=dict(self._called),
         )
 
-    def meet_workflow(self, workflow: object) -> None:
-        """Register a workflow that is started. Ignores any other object, which the client rejects."""
+    def register_workflow(self, workflow: object) -> None:
+        """Register a workflow that is started. Ignores any other object, because the client rejects it."""
         definition = workflow_definition(workflow)
         if definition is not None:
             self._started[definition.name] = definition
@@ -79,7 +79,7 @@ class EnvironmentRegistry:
         if fallback is not None and not fallback.dynamic:
             return fallback
         for definition in tuple(self._started.values()):
-            for value in _in_sight(definition):
+            for value in _reachable(definition):
                 candidate = _definition_of(value)
                 if candidate is not None and candidate.name == name:
                     self._started[name] = candidate
@@ -88,10 +88,10 @@ class EnvironmentRegistry:
             return fallback
         raise UnknownTypeError(
             f"this environment knows no workflow type {name!r}: start it with env.start_workflow or env.execute_workflow, as the "
-            "decorated object, or name it before: Environment(workflows=[…]) or Environment(modules=[…])"
+            "decorated object, or list it: Environment(workflows=[…]) or Environment(modules=[…])"
         )
 
-    def meet_activity(self, activity: Activity[..., Any]) -> None:
+    def register_activity(self, activity: Activity[..., Any]) -> None:
         """Register an activity that workflow code calls."""
         self._called[activity.name] = activity
 
@@ -102,7 +102,7 @@ class EnvironmentRegistry:
         if isinstance(activity, Activity):
             return activity.name, activity_definition(activity)
         raise UsageError(
-            f"an activity is passed as a function decorated with @activity.defn or by its name, not {activity!r:.80}"
+            f"an activity must be a function decorated with @activity.defn, or its name, not {activity!r:.80}"
         )
 
     def activity(self, name: str, step: ActivityDefinition | None = None) -> Fake:
@@ -113,7 +113,7 @@ class EnvironmentRegistry:
         definition = self._known(name) if step is None else step
         if definition is None:
             raise UnknownTypeError(
-                f"this environment knows no activity type {name!r}, which was called by name: give it, "
+                f"this environment knows no activity type {name!r}, which was called by name: pass it, "
                 f"Environment(activities=[…]), or fake it, env.fake({name!r}, returns=…)"
             )
         if not self.real_activities:
@@ -144,11 +144,11 @@ class EnvironmentRegistry:
 def _definition_of(obj: object) -> WorkflowDefinition | None:
     try:
         return workflow_definition(obj)
-    except Exception:  # proxies may raise anything
+    except Exception:  # proxies may raise any exception
         return None
 
 
-def _in_sight(definition: WorkflowDefinition) -> Iterator[object]:
+def _reachable(definition: WorkflowDefinition) -> Iterator[object]:
     """Yield the objects that a workflow's code can name: the globals of its module, and its closure."""
     fn: Callable[..., Any] = inspect.unwrap(definition.run)
     yield from list(getattr(fn, "__globals__", {}).values())

@@ -1,15 +1,15 @@
 """One task queue of an environment: the worker's dispatch, run on the thread of the test.
 
-A queue has what a worker process has for a task queue: a handle with its record, evaluations, an activity executor, and the
-dispatch with its jobs. The same code as in a worker completes activations, reports results, requests evictions and holds back
+A queue has the parts that a worker process has for a task queue: a handle with its record, evaluations, an activity executor, and
+the dispatch with its jobs. The same code as in a worker completes activations, reports results, requests evictions and holds back
 the results of local activities. These differ:
 
-- An item that the handle delivers becomes a step of the driver, which passes it to the dispatch.
+- An item that the handle delivers becomes a step of the driver, and the step passes it to the dispatch.
 - Instead of lanes the driver evaluates an activation at once. Lanes are threads, and a test has one.
-- Jobs have no supervisor process, because nothing can kill a job between two steps.
+- Jobs have no supervisor process, because no job can be killed between two steps.
 - The result of an attempt that ran on another thread reaches the engine as a step of its own.
 
-A crash drops everything that a worker loses with its process.
+A crash drops the state that a worker loses with its process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hourglass._worker.tree.dispatch import Dispatch
 from hourglass.errors import InternalError
 from hourglass.testing._activities import (
     HEARTBEAT_INTERVAL,
-    ActivityStage,
+    EnvironmentActivities,
     EnvironmentMailbox,
     EnvironmentRunner,
     Mishap,
@@ -51,7 +51,7 @@ J = TypeVar("J", bound=Job)
 
 IDENTITY = "test-worker"
 
-_UNLIMITED = 1_000_000  # nothing waits for a slot
+_UNLIMITED = 1_000_000  # no task waits for a slot
 
 
 class QueueDriver(StepAdder, Protocol):
@@ -85,7 +85,7 @@ class EnvironmentExecutor(ActivityExecutor):
 
 
 class _SteppedWaiter:
-    """Passes a result on: now, or as a step if the attempt ran on another thread; not at all if its result is lost."""
+    """Passes a result on: now, or as a step if the attempt ran on another thread; never if the mishap loses it."""
 
     def __init__(self, executor: EnvironmentExecutor, waiter: Waiter) -> None:
         self._executor = executor
@@ -93,14 +93,14 @@ class _SteppedWaiter:
 
     def executed(self, result: ActivityResult) -> None:
         executor = self._executor
-        performance = executor.runner.ended(result)
+        running = executor.runner.ended(result)
 
         def report() -> None:
-            if performance is None or not performance.mishap.result_lost:
+            if running is None or not running.mishap.result_lost:
                 executor.loop.call(self._waiter.executed, result)
 
-        if performance is not None and performance.is_elsewhere:
-            executor.steps.add(Step("ended", performance.name, report))
+        if running is not None and running.is_elsewhere:
+            executor.steps.add(Step("ended", running.name, report))
         else:
             report()
 
@@ -131,7 +131,7 @@ class ServedQueue:
         connection: Connection,
         loop: QuietLoop,
         make_evaluations: Callable[[str], Evaluations],
-        stage: ActivityStage,
+        stage: EnvironmentActivities,
         driver: QueueDriver,
     ) -> None:
         """Create the queue; on the loop."""
@@ -155,7 +155,7 @@ class ServedQueue:
         self.sender = ResultSender(connection, converter=stage.equipment.converter)
 
     async def open(self) -> None:
-        """Open a handle, and create everything that a worker process would hold; on the loop."""
+        """Open a handle, and create the state of a worker process; on the loop."""
         self.evaluations = self._make_evaluations(self.queue)
         config = HandleConfig(
             task_queue=self.queue,
@@ -197,7 +197,7 @@ class ServedQueue:
         self._driver.evaluate(self, activation, partial(self._loop.call, reply), generation)
 
     def attempt_ended(self, run_id: str, activity_id: str) -> None:
-        """Do nothing: no run is held."""
+        """Ignore it: no run is held until its local activities end."""
 
     def code_of(self, workflow_type: str) -> str:
         """Return "": there are no notes of executing code."""
@@ -211,7 +211,7 @@ class ServedQueue:
         record.runs.evicted(run_id)
 
     def crash(self) -> None:
-        """Drop everything that a worker loses with its process, and open the queue again."""
+        """Drop the state that a worker loses with its process, and open the queue again."""
         self._drop()
         self._loop.do(self.open())
 

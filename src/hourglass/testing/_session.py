@@ -1,7 +1,7 @@
 """The client of an environment: the same operations as with an engine, but a waiting call drives the environment.
 
 Blocking calls run on the environment's thread. An activity that runs in another thread may call too, while the test waits in the
-environment; any other thread is rejected. Asynchronous calls go through a `Runner`, which owns the environment's thread.
+environment; any other thread is rejected. Asynchronous calls go through a `Runner`, the owner of the environment's thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UNLIMITED = nullcontext()
 
 
 class Runner(Protocol):
-    """The thread to which an asynchronous environment belongs."""
+    """The thread of an asynchronous environment."""
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Call a function on the thread."""
@@ -64,8 +64,8 @@ class EnvironmentLink(Link):
     def portal(self) -> Portal:
         """Raise `UsageError`: an environment has no portal."""
         raise UsageError(
-            "this client belongs to a test Environment, which runs its workflows by itself and ends with its `with` block: "
-            "it is neither closed nor given to a Worker"
+            "this client belongs to a test Environment, which executes its workflows itself and ends with its `with` block: "
+            "do not close the client, and do not pass it to a Worker"
         )
 
     async def opened(self) -> Connection:
@@ -83,7 +83,7 @@ class EnvironmentSession(ClientSession):
     def perform(self, operation: ClientOperation[T]) -> T:
         """Run an operation to its end and return its result."""
         driver = self.driver
-        if driver.at_home or not in_activity():
+        if driver.is_own_thread or not in_activity():
             return operation.parse(driver.run(operation.ask(self)))
         if driver.closed:
             driver.check()
@@ -101,7 +101,7 @@ class EnvironmentSession(ClientSession):
         """Call a function on the environment's thread and await its result."""
         if self.runner is None:
             raise UsageError(
-                "this environment blocks: use its handles without await, or `async with Environment()`"
+                "this Environment is blocking: use its handles without await, or `async with Environment()`"
             )
         future = self.runner.submit(work)
         try:
@@ -116,7 +116,7 @@ class EnvironmentSession(ClientSession):
 
     def meet(self, workflow: object) -> None:
         """Register a workflow that a schedule will start."""
-        self.driver.registry.meet_workflow(workflow)
+        self.driver.registry.register_workflow(workflow)
 
     async def call(self, request: Request[A]) -> A:
         """Send a request to the engine, on the environment's loop."""
@@ -156,13 +156,13 @@ class EnvironmentSession(ClientSession):
                 cancel()
 
     async def _raise_if_parked(self, workflow_id: str, run_id: str) -> None:
-        """Raise the error of a parked run, which never closes and answers no query."""
-        if not self.driver.troubles.any_parked:
+        """Raise the error of a parked run: it never closes and answers no query."""
+        if not self.driver.errors.any_parked:
             return
         if not run_id:
             description = DescribeWorkflow(workflow_id=workflow_id)
             run_id = (await self.driver.connection.call(description)).summary.run_id
-        parked = self.driver.troubles.of_run(run_id)
+        parked = self.driver.errors.of_run(run_id)
         if parked is not None:
             raise parked.with_traceback(None)
 

@@ -1,4 +1,4 @@
-"""The steps of an environment, and choosers, which select the next one.
+"""The steps of an environment, and choosers of the next one.
 
 At any instant an environment knows the steps that are possible. One is chosen and done, then the possible steps are determined
 again; virtual time passes when there is none. The same choices lead to the same order.

@@ -1,6 +1,6 @@
-"""The explanation of a wait that will never end: what the awaited workflows wait for, and where.
+"""The explanation of a wait that never ends: the pending activities, or the line of code, of each awaited workflow.
 
-It queries the engine and the runs, and changes nothing.
+Queries the engine and the runs without changing them.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from hourglass._contract.workflows import DescribeWorkflow, QueryWorkflow, WaitF
 from hourglass._worker.code_origin import is_library, is_ours
 from hourglass.converter import default_converter
 from hourglass.errors import HourglassError, WorkflowStuck
-from hourglass.testing._trouble import Troubles
+from hourglass.testing._errors import EnvironmentErrors
 
 _PATIENCE = 2.0
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
-class Scene(Protocol):
+class WaitingDriver(Protocol):
     """The driver, as `explain` sees it."""
 
     connection: Connection
     waited_for: list[WaitForClose]
-    troubles: Troubles
+    errors: EnvironmentErrors
 
     def run_now(self, coro: Coroutine[Any, Any, str]) -> str:
         """Run a coroutine without letting virtual time pass."""
         ...
 
 
-def explain(scene: Scene, reason: str) -> WorkflowStuck:
+def explain(driver: WaitingDriver, reason: str) -> WorkflowStuck:
     """Return the error for a wait that will never end: the reason, then the position of each awaited workflow."""
-    parts = [scene.run_now(_position(scene.connection, wait)) for wait in tuple(scene.waited_for)]
-    parked = scene.troubles.known()
+    parts = [driver.run_now(_position(driver.connection, wait)) for wait in tuple(driver.waited_for)]
+    parked = driver.errors.known()
     parts += [str(error) for error in parked]
     stuck = WorkflowStuck(f"{reason}: {'; '.join(parts)}" if parts else reason)
     stuck.__cause__ = parked[0] if parked else None

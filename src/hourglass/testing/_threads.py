@@ -1,11 +1,12 @@
-"""What all environments of a process share, so that one costs next to nothing: loops and threads.
+"""The event loops and threads that all environments of a process share, so that an environment is cheap.
 
-Each thread that uses environments has one event loop, which runs only while the test waits in an environment.
-Threads for `def` activities and the loop for `async def` ones are the whole process's. Nothing here knows of
-workflows.
+Each thread that uses environments has one event loop, which runs only while the test waits in an environment. The threads for
+`def` activities and the loop for `async def` ones belong to the process. Must not know workflows.
 
-Invariants: a loop is closed when its thread is gone, or at exit; a forked child makes everything anew and frees
-nothing that it inherited.
+Invariants:
+
+- A loop is closed when its thread has ended, or at exit.
+- A forked child creates its own loops and threads, and does not free inherited ones.
 """
 
 from __future__ import annotations
@@ -33,27 +34,29 @@ _MOST_THREADS = 200
 
 
 class QuietLoop(asyncio.SelectorEventLoop):
-    """An event loop that is run in short pieces, and can tell whether it had anything to do."""
+    """An event loop that runs in short pieces, on the thread of the test."""
 
-    _ready: deque[Any]  # asyncio's own: what will run in the next turn,
-    _scheduled: list[Any]  # as a heap, what will run at its time,
-    _timer_cancelled_count: int  # and how much of that will not
+    _ready: deque[Any]  # attributes of asyncio: the handles of the next turn,
+    _scheduled: list[Any]  # the heap of timers,
+    _timer_cancelled_count: int  # and the number of cancelled timers in it
 
     def time(self) -> float:
-        """asyncio's, also while a test patches `time.monotonic`."""
+        """Return the monotonic time, also while a test patches `time.monotonic`."""
         return monotonic()
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """asyncio's, without its questions whether the loop is closed and debugged: each step of a test comes here."""
+        """Schedule a callback as asyncio does, without its checks for a closed or debugged loop: every step of a test comes
+        here.
+        """
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
-        """asyncio's, which leaves the handle in its heap until the loop goes round: this one hardly ever does, and nearly every
-        wait of a test has two timers, both cancelled before their time. The last of a heap can be taken off at once.
+        """Remove a cancelled timer at once if it is the last of the heap. asyncio would keep it until the loop runs. This one
+        hardly ever does, and nearly every wait of a test has two timers that are cancelled early.
         """
         if self._scheduled and self._scheduled[-1] is handle:
             self._scheduled.pop()
@@ -62,13 +65,11 @@ class QuietLoop(asyncio.SelectorEventLoop):
             self._timer_cancelled_count += 1
 
     def settle(self) -> bool:
-        """Let everything run that can, until there is nothing but timers and what other threads may bring; says whether
-        there was anything.
-        """
+        """Run all ready callbacks, until only timers and calls of other threads are left. Return whether there were any."""
         ready = self._ready
         if not ready:
             return False
-        # What `run_forever` would do, without a look at timers and sockets at each turn: those can wait.
+        # As `run_forever`, without checking timers and sockets at each turn: these can wait.
         asyncio._set_running_loop(self)
         try:
             while ready:
@@ -80,7 +81,7 @@ class QuietLoop(asyncio.SelectorEventLoop):
         return True
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Call something that belongs to this loop, in this thread."""
+        """Call a function in this thread as if the loop were running."""
         if asyncio._get_running_loop() is self:
             return function(*args)
         asyncio._set_running_loop(self)
@@ -90,40 +91,40 @@ class QuietLoop(asyncio.SelectorEventLoop):
             asyncio._set_running_loop(None)
 
     def do(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end, in this thread. One that never has to wait costs no turn of the loop."""
-        asyncio._set_running_loop(self)  # as far as the coroutine can see
+        """Run a coroutine to its end, in this thread. A coroutine that never waits costs no turn of the loop."""
+        asyncio._set_running_loop(self)  # the coroutine may ask for it
         try:
-            waits = coro.send(None)
+            awaited = coro.send(None)
         except StopIteration as end:
             result: T = end.value
             return result
         finally:
             asyncio._set_running_loop(None)
-        return self.run_until_complete(_resumed(coro, waits))
+        return self.run_until_complete(_resumed(coro, awaited))
 
 
-async def _resumed(coro: Coroutine[Any, Any, T], waits: Any) -> T:
-    """Go on with a coroutine that has begun outside a task."""
-    return cast(T, await _rest(coro, waits))
+async def _resumed(coro: Coroutine[Any, Any, T], awaited: Any) -> T:
+    """Continue a coroutine that was started outside a task."""
+    return cast(T, await _send_on(coro, awaited))
 
 
 @types.coroutine
-def _rest(coro: Coroutine[Any, Any, Any], waits: Any) -> Generator[Any, None, Any]:
+def _send_on(coro: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, None, Any]:
     while True:
         try:
-            yield waits
+            yield awaited
         except BaseException as error:
             step: Callable[[], Any] = partial(coro.throw, error)
         else:
             step = partial(coro.send, None)
         try:
-            waits = step()
+            awaited = step()
         except StopIteration as end:
             return end.value
 
 
 class _Shared:
-    """What this process's environments share."""
+    """The loops and threads of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -142,23 +143,23 @@ def current_loop() -> QuietLoop:
             "this thread runs an event loop, which an Environment would block: write `async with Environment() as env:` "
             "and await its methods (with pytest: the fixture hourglass_async_env)"
         )
-    me = threading.current_thread()
+    current = threading.current_thread()
     with _shared.lock:
-        loop = _shared.loops.get(me)
+        loop = _shared.loops.get(current)
         if loop is None:
-            for thread in [each for each in _shared.loops if not each.is_alive()]:
+            for thread in [owner for owner in _shared.loops if not owner.is_alive()]:
                 _shared.loops.pop(thread).close()
-            loop = _shared.loops[me] = QuietLoop()
+            loop = _shared.loops[current] = QuietLoop()
         return loop
 
 
 def activity_threads() -> ThreadPool:
-    """Where `def` activities run."""
+    """Return the threads for `def` activities."""
     return _shared.threads
 
 
 def activity_loop() -> LoopThread:
-    """Where `async def` activities run."""
+    """Return the loop for `async def` activities."""
     return _shared.activity_loop
 
 

@@ -18,13 +18,13 @@ from hourglass.interceptors import (
 
 
 class TimeSkipper(Interceptor):
-    """For tests with a real server and a real worker: a run that only waits goes on at once.
+    """An interceptor for tests with a real server and worker: the server skips the time in which a run only waits.
 
         with dev_server(time_skipping=True) as server, Client.connect(server.target, interceptors=[TimeSkipper()]) as client:
             ...
 
-    Each workflow that the client starts has a time of its own, and its children share it. With
-    `TimeSkipper(TimeSkippingConfig(enabled=False))` nothing is skipped before `handle.fast_forward(…)` says so.
+    Each workflow that the client starts has its own clock, which its children share. With
+    `TimeSkipper(TimeSkippingConfig(enabled=False))` time is skipped only by `handle.fast_forward(…)`.
     """
 
     def __init__(self, config: TimeSkippingConfig | None = None) -> None:
@@ -33,7 +33,7 @@ class TimeSkipper(Interceptor):
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Within the block workflows are started with real time; those that run are left as they are."""
+        """Start workflows without time skipping inside the block. Running workflows are not affected."""
         self._off += 1
         try:
             yield
@@ -41,15 +41,15 @@ class TimeSkipper(Interceptor):
             self._off -= 1
 
     def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
-        """For a `Client`."""
+        """Intercept the starts of a `Client`."""
         return _Starts(next, self)
 
     def intercept_async_client(self, next: AsyncClientOutboundInterceptor) -> AsyncClientOutboundInterceptor:
-        """For an `AsyncClient`."""
+        """Intercept the starts of an `AsyncClient`."""
         return _AsyncStarts(next, self)
 
     def stamp(self, input: StartWorkflowInput) -> None:
-        """Say how the time of a workflow that is started goes, unless its caller has."""
+        """Add the time skipping options to a start, unless the caller has set them."""
         if not self._off:
             input.options.setdefault("time_skipping", self.config)
 

@@ -21,9 +21,9 @@ def span(
     """Return a duration, given as one or in parts, in nanoseconds."""
     parts = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds_)
     if duration is not None and parts:
-        raise UsageError("give a duration, or its parts by name (days=3, hours=12), not both")
+        raise UsageError("pass a duration, or its parts by name (days=3, hours=12), not both")
     if duration is None and not parts:
-        raise UsageError("give a duration: a timedelta, seconds, or its parts by name (days=3, hours=12)")
+        raise UsageError("pass a duration: a timedelta, seconds, or its parts by name (days=3, hours=12)")
     chosen = parts if duration is None else duration
     if isinstance(chosen, timedelta):
         seconds(chosen)

@@ -1,10 +1,10 @@
-"""Pytest fixtures, there wherever Hourglass and pytest are installed.
+"""Pytest fixtures, available wherever Hourglass and pytest are installed.
 
-- `hourglass_env`: an `Environment`, workflows on virtual time, one for each test.
-- `hourglass_async_env`: the same for an `async def` test, whatever plugin runs those.
-- `hourglass_server`: a real Temporal dev server for the whole test session, started when a test first asks for it.
-- `hourglass_client`: a client connected to it, one for each test.
-- `hourglass_task_queue`: a task queue of its own for each test, so that tests do not take each other's work.
+- `hourglass_env`: an `Environment`, with workflows on virtual time, for each test.
+- `hourglass_async_env`: an `AsyncEnvironment` for each `async def` test, with any plugin that runs such tests.
+- `hourglass_server`: a real Temporal dev server for the test session, started on first use.
+- `hourglass_client`: a client of this server, for each test.
+- `hourglass_task_queue`: the name of a task queue for each test, so that tests do not receive each other's tasks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def hourglass_env() -> Iterator[Environment]:
 
 @pytest.fixture
 def hourglass_async_env() -> Iterator[AsyncEnvironment]:
-    """Workflows on virtual time, to be awaited. No fixture of an event loop's: it opens without awaiting."""
+    """Workflows on virtual time, for `async def` tests. Needs no fixture of an event loop, because it is opened without await."""
     from hourglass.testing import Environment
 
     env = Environment().open_async()

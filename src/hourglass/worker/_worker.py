@@ -75,7 +75,7 @@ _EXIT_MARGIN = 15.0
 _START_POLL = 0.05
 
 # One Application per client link and version: the workers of a client share a tree, those of different
-# clients share nothing. Two versions may serve the same queue, and a tree can serve a queue only once.
+# clients do not. Two versions may serve the same queue, and a tree can serve a queue only once.
 _applications: dict[tuple[Any, WorkerDeploymentVersion | None], Application] = {}
 
 
@@ -171,7 +171,7 @@ class Worker(WorkerFacts):
         """The client of this worker. Assign another client of the same engine and namespace, e.g. one with a
         new certificate, to use it from now on.
 
-        Attempts and tasks in progress continue. The other workers of the previous client, which share its
+        Attempts and tasks in progress continue. The other workers of the previous client, as they share its
         connection, change too. The converter and codec stay the same.
         """
         return self._client
@@ -384,7 +384,7 @@ class Worker(WorkerFacts):
             raise
 
     async def _end_begun(self) -> None:
-        """End a start whose caller was cancelled: it either cleans up by itself, or had just completed."""
+        """End a start after its caller was cancelled: it either cleans up by itself, or had just completed."""
         if self._beginning is not None:
             await asyncio.wait({self._beginning}, timeout=self._plan.config.graceful_shutdown + _EXIT_MARGIN)
         if self._has_begun:
@@ -410,7 +410,7 @@ class Worker(WorkerFacts):
         if app is not None:
             await asyncio.gather(*[app.stop_worker(queue_services.queue) for queue_services in services])
             if app.idle:
-                _forget(app)  # the Application refers to the link, which would otherwise never be freed
+                _forget(app)  # the Application refers to the link, and would keep it in memory
         return services
 
     async def _end_in_time(self) -> list[QueueServices] | None:
@@ -589,7 +589,7 @@ def _nexus(config: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusSe
 
 
 def _payload_warn(client: Client | AsyncClient) -> int:
-    """Return the size in bytes from which we warn of an activity's result; 0 on a server, because Core warns
+    """Return the size in bytes above which an activity's result is logged as a warning; 0 on a server, because Core warns
     itself.
     """
     where = client._session.link.where

@@ -200,11 +200,11 @@ def test_a_queue_without_a_worker_keeps_no_other_waiting(monkeypatch: pytest.Mon
         world = await opened(await filled(100, other="o"), queue="o")
         activation = await world.activation()
         await world.complete(activation.run_id, DONE)
-        before = len(world.engine.queues.all_tasks("q"))
+        before = len(world.engine.queues.of("q").tasks)
         assert before <= 14
         for _ in range(3):
             world.engine._upkeep.tick()
-        assert len(world.engine.queues.all_tasks("q")) == before + 12
+        assert len(world.engine.queues.of("q").tasks) == before + 12
         await world.close()
 
     run_async(body)
@@ -256,24 +256,23 @@ def test_a_worker_that_comes_later_has_the_rest(monkeypatch: pytest.MonkeyPatch)
     run_async(body)
 
 
-def test_what_is_late_waits_while_much_is_on_its_way_to_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_late_waits_while_much_is_on_its_way_to_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """While the store is behind, a worker is given new work and nothing of the backlog; then both."""
-
-    async def body() -> None:
-        world = await opened(await filled(20))
-        behind = True
-        monkeypatch.setattr(world.engine.queues, "is_behind", lambda: behind)
-        run_id = (await world.start("new")).run_id
-        poll = asyncio.create_task(world.activation())
-        assert (await poll).run_id == run_id
-        poll = asyncio.create_task(world.activation())
-        await settle()
-        assert not poll.done()
-        behind = False
-        assert (await poll).run_id != run_id
-        await world.close()
-
-    run_async(body)
+    world = await opened(await filled(20))
+    behind = True
+    world.engine.queues.is_paced = True
+    monkeypatch.setattr(world.engine.writes, "is_behind", lambda: behind)
+    run_id = (await world.start("new")).run_id
+    poll = asyncio.create_task(world.activation())
+    assert (await poll).run_id == run_id
+    poll = asyncio.create_task(world.activation())
+    await settle()
+    assert not poll.done()
+    behind = False
+    assert (await poll).run_id != run_id
+    await world.close()
 
 
 def test_timers_of_one_moment_let_others_have_their_turn() -> None:

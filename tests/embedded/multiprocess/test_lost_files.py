@@ -7,6 +7,7 @@ import os
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.polled import Polled
@@ -14,13 +15,12 @@ from tests.polled import Polled
 import hourglass
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleBroken
-from hourglass._embedded.multiprocess.shared_file import FileHandle
 from hourglass._embedded.store.store import FileLost
 
 from .test_hosts import config, hosts, run, start
 
 
-async def poll_on(handle: FileHandle) -> None:
+async def poll_on(handle: Any) -> None:
     while True:
         await handle.poll_activation()
 

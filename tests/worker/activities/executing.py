@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -37,7 +37,7 @@ class AwaitedExecutor(ActivityExecutor):
 
     def __init__(
         self,
-        resolver: Resolver,
+        activities: Resolver | Sequence[Any],
         converter: Converter,
         heartbeat: Heartbeat,
         *,
@@ -47,6 +47,7 @@ class AwaitedExecutor(ActivityExecutor):
         limits: ExecutorLimits = ExecutorLimits(),
         beat_interval: float = HEARTBEAT_INTERVAL,
     ) -> None:
+        resolver = activities if isinstance(activities, Resolver) else Resolver(activities=activities)
         equipment = Equipment(converter=converter, client=client, payload_limit=limits.payload_limit)
         runner = worker_runner(resolver, converter, max_threads=max_threads, own=own, limits=limits)
         super().__init__(equipment, heartbeat, runner, heartbeat_interval=beat_interval, limits=limits)

@@ -9,14 +9,12 @@ import pytest
 
 from hourglass import RetryPolicy, activity
 from hourglass._evaluator.commands import ScheduleActivity, ScheduleLocalActivity
-from hourglass._evaluator.context import RunSettings
-from hourglass._evaluator.evaluator import Evaluator
 from hourglass.activity import PlainCallWarning, activity_definition
 from hourglass.activity._definition import worker_started, worker_stopped
 from hourglass.errors import ArgumentError, DefinitionError, NotInWorkflowError, UsageError
 from hourglass.workflow import ActivityCancellationType
 
-from ..scripted import payloads, start, workflow
+from ..scripted import first_commands, payloads
 
 
 @activity.defn
@@ -48,15 +46,6 @@ class Payments:
         return cents // 10
 
 
-def commands(fn):
-    """What a workflow asks for in its first activation."""
-    run = Evaluator(workflow(fn).__hourglass_workflow__, "r", RunSettings())
-    completion = run.activate(start("r", fn.__name__))
-    run.drop()
-    assert run.error is None, run.error
-    return completion.commands
-
-
 def test_outside_a_workflow_it_is_the_function():
     """A plain call runs the function; name, docs and the function itself stay reachable."""
     assert double(3) == 6
@@ -85,7 +74,7 @@ def test_a_call_in_a_workflow_is_durable():
     def body() -> None:
         fetch("http://x")
 
-    (command,) = commands(body)
+    (command,) = first_commands(body)
     assert isinstance(command, ScheduleActivity)
     assert (command.activity_type, command.spec.task_queue) == ("Fetch", "io")
     assert command.spec.start_to_close_timeout == 5
@@ -99,7 +88,7 @@ def test_keyword_arguments_travel_by_position():
     def body() -> None:
         double(times=3, number=1)
 
-    assert commands(body)[0].arguments == payloads(1, 3)
+    assert first_commands(body)[0].arguments == payloads(1, 3)
 
 
 def test_start_begins_several_at_once():
@@ -109,7 +98,7 @@ def test_start_begins_several_at_once():
         tasks = [double.start(n) for n in range(3)]
         tasks[0].result()
 
-    assert [c.arguments for c in commands(body)] == [payloads(0), payloads(1), payloads(2)]
+    assert [c.arguments for c in first_commands(body)] == [payloads(0), payloads(1), payloads(2)]
 
 
 def test_local_calls_are_local():
@@ -119,7 +108,7 @@ def test_local_calls_are_local():
         double.start_local(1)
         double.local(2)
 
-    assert [type(c) for c in commands(body)] == [ScheduleLocalActivity, ScheduleLocalActivity]
+    assert [type(c) for c in first_commands(body)] == [ScheduleLocalActivity, ScheduleLocalActivity]
 
 
 def test_options_change_one_call_and_not_the_activity():
@@ -134,7 +123,7 @@ def test_options_change_one_call_and_not_the_activity():
         ).start(1)
         double(1)
 
-    one, other = commands(body)
+    one, other = first_commands(body)
     assert (one.spec.start_to_close_timeout, one.spec.heartbeat_timeout, one.activity_id) == (7, 4, "mine")
     assert one.spec.cancellation_type is ActivityCancellationType.ABANDON
     assert (other.spec.start_to_close_timeout, other.spec.heartbeat_timeout) == (600, 30)
@@ -162,7 +151,7 @@ def test_methods_are_durable_by_name_through_the_class():
         payments.refund.start("o")
         Payments.fee(5)
 
-    one, two, three = commands(body)
+    one, two, three = first_commands(body)
     assert one.activity_type == two.activity_type == "refund"
     assert one.arguments == two.arguments == payloads("o")
     assert one.spec.retry_policy is not None
@@ -196,7 +185,7 @@ def test_wrong_arguments_are_refused_before_anything_is_scheduled():
         except ArgumentError as error:
             seen.append(str(error))
 
-    commands(body)
+    first_commands(body)
     assert "activity double" in seen[0]
 
 

@@ -14,7 +14,6 @@ from tests.worker.activities.executing import AwaitedExecutor
 from hourglass import activity
 from hourglass._contract.handle import ActivityDeferred, ActivityOk, AttemptCancelled, AttemptFailed
 from hourglass._evaluator.specs import Payloads
-from hourglass._worker.resolver import Resolver
 from hourglass.converter import ApplicationFailure, CanceledFailure, default_converter
 from hourglass.errors import ApplicationError, Cancelled, UsageError
 
@@ -212,7 +211,7 @@ def with_executor(script: Script, **options) -> object:
     async def main() -> object:
         beats: list[tuple[bytes, Payloads]] = []
         executor = AwaitedExecutor(
-            Resolver(activities=ALL),
+            ALL,
             default_converter,
             lambda token, details: beats.append((token, details)),
             **{"max_threads": 8, **options},

@@ -16,6 +16,7 @@ from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import Activation, ActivityCompleted
 from hourglass._worker.health.quarantine import Quarantine
 from hourglass._worker.lanes.evaluation import LaneContext, Verdict
+from hourglass._worker.lanes.hang_detector import LOOK
 from hourglass._worker.lanes.lane import Lane, LaneJob
 from hourglass._worker.lanes.lanes import LaneSet
 from hourglass._worker.resolver import Resolver
@@ -194,6 +195,12 @@ class LaneWorld:
         """Let time pass as the control loop sees it: with a look at each interval."""
         for _ in range(int(seconds / INTERVAL)):
             self.clock.now += INTERVAL
+            self.lanes.look()
+
+    def look_at_intervals(self, seconds: float) -> None:
+        """Let time pass as the detector's timer sees it: with a look at each of its intervals."""
+        for _ in range(round(seconds / LOOK)):
+            self.clock.now += LOOK
             self.lanes.look()
 
     async def hang(self, run_id: str, activation: Activation) -> TaskFailed:

@@ -12,14 +12,11 @@ from hourglass._evaluator.commands import (
     TaskFailed,
     TaskFailureCause,
 )
-from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import Activation, ActivityCompleted, QueryReceived, RunEvicted
-from hourglass._worker.lanes.cache import CacheLimits, LostJournals, StateCache
-from hourglass._worker.lanes.evaluation import Evaluations, LaneContext
-from hourglass._worker.resolver import Resolver
+from hourglass._worker.lanes.cache import LostJournals
 from hourglass.converter import default_converter
 
-from ..scripted import evict, on, payloads, start, workflow
+from ..scripted import evict, lane_of, on, payloads, start, workflow
 
 unwound: list[str] = []
 answers: list[object] = []
@@ -66,9 +63,8 @@ def _clean():
     answers.clear()
 
 
-def evaluations(**options) -> Evaluations:
-    resolver = Resolver(workflows=[two_steps, many_steps, buggy, fickle, leaves])
-    return Evaluations(LaneContext(resolver.workflow, RunSettings(task_queue="q"), **options))
+def evaluations(**options):
+    return lane_of([two_steps, many_steps, buggy, fickle, leaves], **options)
 
 
 def resolved(seq: int, value: object = 0) -> ActivityCompleted:
@@ -179,7 +175,7 @@ def test_what_dies_inside_is_still_answered(caplog):
     def broken(_: str) -> object:
         raise RuntimeError("we have a bug")
 
-    lane = Evaluations(LaneContext(broken, RunSettings(task_queue="q")))  # type: ignore[arg-type]
+    lane = lane_of(broken)
     with caplog.at_level(logging.ERROR):
         completion = lane.evaluate(start("r", "two_steps", "a")).completion
     assert isinstance(completion, TaskFailed)
@@ -192,7 +188,7 @@ def test_fibers_go_first_and_come_back():
     """Beyond the limit the least recently used run loses its fibers, not its state, and goes on from its
     journal.
     """
-    lane = evaluations(cache=StateCache(CacheLimits(live=1)))
+    lane = evaluations(cache={"live": 1})
     lane.evaluate(start("a", "two_steps", "a"))
     lane.evaluate(start("b", "two_steps", "b"))
     assert unwound == ["a"]
@@ -205,16 +201,16 @@ def test_fibers_go_first_and_come_back():
 
 def test_states_go_last_by_asking_for_eviction():
     """Beyond the limit the least recently used runs are given back, each asked for once."""
-    lane = evaluations(cache=StateCache(CacheLimits(states=2)))
+    lane = evaluations(cache={"states": 2})
     asked = [lane.evaluate(start(name, "two_steps", name)).evict for name in "abcd"]
     assert asked == [(), (), ("a",), ("b",)]
     assert lane.evaluate(on("d", resolved(1))).evict == ()
 
 
-@pytest.mark.parametrize("limits", [CacheLimits(journal_entries=2), CacheLimits(journal_bytes=2 * 150)])
+@pytest.mark.parametrize("limits", [{"journal_entries": 2}, {"journal_bytes": 2 * 150}])
 def test_a_journal_that_grows_too_long_is_given_back(limits):
     """Its eviction is requested instead of keeping it."""
-    lane = evaluations(cache=StateCache(limits))
+    lane = evaluations(cache=limits)
     asked = [lane.evaluate(start("r", "many_steps", 9)).evict]
     asked += [lane.evaluate(on("r", resolved(n))).evict for n in range(1, 5)]
     assert asked.count(("r",)) == 1
@@ -223,7 +219,7 @@ def test_a_journal_that_grows_too_long_is_given_back(limits):
 
 def test_queries_leave_the_counts_alone():
     """Activations of queries only do not age a journal."""
-    lane = evaluations(cache=StateCache(CacheLimits(journal_entries=1)))
+    lane = evaluations(cache={"journal_entries": 1})
     lane.evaluate(start("r", "two_steps", "a"))
     for n in range(5):
         verdict = lane.evaluate(on("r", QueryReceived(str(n), "unknown")))
@@ -284,7 +280,7 @@ def talks() -> None:
 
 def test_a_run_that_comes_back_does_not_say_everything_again(caplog):
     """A task that is retried executes the same steps here once more: their log messages were written the first time."""
-    lane = Evaluations(LaneContext(Resolver(workflows=[talks]).workflow, RunSettings(task_queue="q")))
+    lane = lane_of([talks])
     with caplog.at_level(logging.WARNING, logger="hourglass.workflow"):
         for _ in range(3):
             lane.evaluate(start("r", "talks"))

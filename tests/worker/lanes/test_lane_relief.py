@@ -10,7 +10,7 @@ import pytest
 from hourglass import Client, Worker, activity, workflow
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded
 from hourglass._worker.health import debuggers
-from hourglass._worker.lanes.hang_detector import LOOK, HangDetector
+from hourglass._worker.lanes.hang_detector import HangDetector
 from hourglass._worker.lanes.lane import Chore
 from hourglass._worker.lanes.relief import is_worth_moving
 
@@ -20,9 +20,7 @@ from .lane_world import Clock, LaneWorld, completed, done, kind, living_fibers, 
 
 def look(world: LaneWorld, seconds: float = 0.1) -> None:
     """Let time pass as the timer sees it."""
-    for _ in range(round(seconds / LOOK)):
-        world.clock.now += LOOK
-        world.lanes.look()
+    world.look_at_intervals(seconds)
 
 
 async def blocked(world: LaneWorld, run_id: str = "slow") -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hourglass import activity
 from hourglass import workflow as public
 from hourglass._evaluator.behaviour import Flag
 from hourglass._evaluator.commands import ScheduleActivity, Succeeded
-from hourglass._evaluator.context import RunSettings
 from hourglass._evaluator.events import ActivityCompleted, RunEvicted
-from hourglass._worker.lanes.evaluation import Evaluations, LaneContext
-from hourglass._worker.resolver import Resolver
 from hourglass.converter import default_converter
 
-from ..scripted import evict, on, payloads, start, workflow
+from ..scripted import evict, lane_of, on, payloads, start, workflow
 
 
 @activity.defn
@@ -35,11 +34,11 @@ def limited() -> None:
     public.sleep(60)
 
 
-def _evaluations() -> Evaluations:
-    return Evaluations(LaneContext(Resolver(workflows=[limited]).workflow, RunSettings()))
+def _evaluations() -> Any:
+    return lane_of([limited])
 
 
-def _order(evaluations: Evaluations, run_id: str, *flags: int) -> list[object]:
+def _order(evaluations: Any, run_id: str, *flags: int) -> list[object]:
     """Replay a run's two tasks; who of the two asked first."""
     first = evaluations.evaluate(start(run_id, "limited", is_replaying=True, flags=flags))
     assert isinstance(first.completion, Succeeded)
@@ -50,7 +49,7 @@ def _order(evaluations: Evaluations, run_id: str, *flags: int) -> list[object]:
     return [default_converter.decode(each.arguments[0]) for each in asked]
 
 
-def _refuse(evaluations: Evaluations, run_id: str) -> None:
+def _refuse(evaluations: Any, run_id: str) -> None:
     evaluations.evaluate(on(run_id, RunEvicted("NONDETERMINISM")))
 
 

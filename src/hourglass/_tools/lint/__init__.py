@@ -11,19 +11,26 @@ It begins at functions and methods that are marked with `@workflow.defn` and the
 within the project; activities and child workflows are boundaries. Nothing is imported or executed: it reads
 syntax trees with the standard library's `ast`, and imports nothing else of Hourglass.
 
-    modules     the only part that reads files: parsed modules, imports, and comments that silence findings
-    scopes      which names each scope binds
-    values      the possible values of an expression, as data
-    resolving   from an expression to its values: names, attributes, annotations, results of calls
-    defining    every function and class of a module
-    kinds       decorators, entry points of workflow code, and which calls issue commands or wait
-    sharing     variables that runs share, and where a project changes them
-    external    effects of functions outside the project
-    order       code that depends on the order of a set, or loops over a collection that changes meanwhile
-    catching    exception handlers that never catch
-    body        the analysis of one function
-    checker     a whole check: from every workflow through everything it calls
-    rules       the rules, and the report of a check
+    modules       the only part that reads files: parsed modules, imports, and comments that silence findings
+    scopes        which names each scope binds
+    values        the possible values of an expression, as data
+    annotations   the value that an annotation describes
+    members       the members of classes
+    resolving     from an expression to its values: names, attributes, results of calls
+    defining      every function and class of a module
+    kinds         decorators, entry points of workflow code, and which calls issue commands or wait
+    sharing       variables that runs share, and where a project changes them
+    external      effects of functions outside the project
+    shared_uses   the rules on state that runs share
+    order         code that depends on the order of a set, or loops over a collection that changes meanwhile
+    endless       workflows that call themselves unconditionally
+    remote_calls  calls of activities and child workflows
+    catching      exception handlers that never catch
+    lens          the analyses of a project that the walk through a function queries
+    statements    the rules on single statements
+    body          the analysis of one function
+    checker       a whole check: from every workflow through everything it calls
+    rules         the rules, and the report of a check
 """
 
 from __future__ import annotations

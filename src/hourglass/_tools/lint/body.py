@@ -4,10 +4,6 @@ leads to.
 A function that is mentioned counts as called: it may be passed to `spawn`, `map` or `sorted(key=…)`, or be
 stored in a table first. Code inside `with workflow.unsafe():`, or behind a check that it is not in a
 workflow, does not count.
-
-The rules on state that runs share come first: defaults of parameters (a list, a dict or a set is one object
-that every call without that argument shares), and variables that each process computes at import from a
-clock, randomness or its environment.
 """
 
 from __future__ import annotations
@@ -17,26 +13,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hourglass._tools.lint import order, rules
-from hourglass._tools.lint.catching import Catching
+from hourglass._tools.lint.endless import endless_call
 from hourglass._tools.lint.external import BY_SETS, ON_LOOP, READS, is_function, rule_of_call
-from hourglass._tools.lint.kinds import BY_REFERENCE, Durable, Kinds
+from hourglass._tools.lint.kinds import BY_REFERENCE
+from hourglass._tools.lint.lens import Lens
 from hourglass._tools.lint.modules import Module
-from hourglass._tools.lint.order import Ordering, changed_meanwhile
-from hourglass._tools.lint.resolving import ValueResolver
-from hourglass._tools.lint.scopes import NameScope
-from hourglass._tools.lint.sharing import MUTATORS, Shared, Sharing
+from hourglass._tools.lint.order import Ordering
+from hourglass._tools.lint.shared_uses import SharedUses
+from hourglass._tools.lint.statements import StatementRules
 from hourglass._tools.lint.values import Class, External, Func, Instance, Value
-
-
-@dataclass(frozen=True)
-class Lens:
-    """The analyses of a project that the walk through a function queries."""
-
-    resolver: ValueResolver
-    kinds: Kinds
-    durable: Durable
-    sharing: Sharing
-    catching: Catching
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,128 +44,6 @@ class Seen:
     asks: bool = False
 
 
-_CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
-
-
-def default_changed(node: ast.AST, scope: NameScope) -> Iterator[str]:
-    """Yield the parameters of a function whose shared default this statement or call changes."""
-    name = _changed(node)
-    # A name with several bindings may be a copy of the default.
-    if name and name in _shared(scope) and len(scope.names.get(name, ())) == 1:
-        yield name
-
-
-def _changed(node: ast.AST) -> str:
-    match node:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in MUTATORS:
-            return name
-        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))]):
-            return name
-        case ast.AugAssign(target=ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name))):
-            return name
-        case ast.Delete(targets=[ast.Subscript(value=ast.Name(id=name))]):
-            return name
-        case _:
-            return ""
-
-
-def _shared(scope: NameScope) -> set[str]:
-    node = scope.node
-    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        return set()
-    arguments = node.args
-    places = [*arguments.posonlyargs, *arguments.args]
-    pairs = [
-        *zip(reversed(places), reversed(arguments.defaults), strict=False),
-        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-    ]
-    return {parameter.arg for parameter, default in pairs if isinstance(default, _CONTAINERS)}
-
-
-_DIFFERS = frozenset({rules.CLOCK, rules.RANDOM, rules.ENVIRONMENT, rules.IDENTITY})
-
-
-def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
-    """Return the part of a variable's value that differs between processes, or None if the value is constant."""
-    for value in _values(variable):
-        for node in ast.walk(value):
-            if isinstance(node, ast.Call | ast.Attribute) and (source := _differs(node, variable, resolver)):
-                return source
-    return None
-
-
-def _values(variable: Shared) -> Iterator[ast.expr]:
-    """Yield the expressions assigned to a variable, except on lines whose comment silences the rule."""
-    for binding in variable.module.scope.names.get(variable.name, ()):
-        value = getattr(binding.meaning, "value", None)
-        if isinstance(value, ast.expr) and binding.line not in variable.module.allowed:
-            yield value
-
-
-def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: ValueResolver) -> str | None:
-    target = node.func if isinstance(node, ast.Call) else node
-    for value in resolver.values(target, variable.module.scope):
-        name = value.name if isinstance(value, External) else ""
-        if isinstance(node, ast.Call) and rule_of_call(name, node) in _DIFFERS:
-            return f"{name.replace('()', '')}()"
-        if READS.get(name) in _DIFFERS:
-            return name
-    return None
-
-
-class SharedUses:
-    """One function's uses of shared variables: those it changes, and reads of those that change elsewhere or
-    differ by process.
-
-    It receives the nodes of the function and yields the code and message of each broken rule.
-    """
-
-    def __init__(self, lens: Lens, scope: NameScope, receiver: Class | None) -> None:
-        self._lens = lens
-        self._scope = scope
-        self._receiver = receiver
-        self._changed: set[tuple[Shared, int]] = set()  # reported already; a change is worse than a read
-
-    def changed(self, node: ast.AST) -> Iterator[tuple[str, str]]:
-        """Yield the rules that a statement or call breaks by changing shared variables."""
-        for name in default_changed(node, self._scope):
-            yield rules.GLOBALS, f"it changes the default of {name}, which all runs in a process share"
-        for variable in self._lens.sharing.changes(node, self._scope, self._receiver):
-            if not self._is_ours(variable):
-                self._changed.add((variable, getattr(node, "lineno", 0)))
-                yield rules.GLOBALS, f"it changes {variable.name}, which all runs in a process share"
-
-    def read(self, node: ast.expr) -> Iterator[tuple[str, str]]:
-        """Yield the rules that reading a variable breaks."""
-        variable = self._lens.sharing.variable(node, self._scope, self._receiver)
-        if variable is None or self._is_ours(variable) or (variable, node.lineno) in self._changed:
-            return
-        changed = self._lens.sharing.changed_at(variable)
-        if changed is not None:
-            module, place = changed
-            line = getattr(place, "lineno", 1)
-            if line not in module.allowed:
-                by = f"{module.shown}:{line} changes while the program runs"
-                yield rules.GLOBALS, f"it reads {variable.name}, which {by}"
-            return
-        made = made_at_import(variable, self._lens.resolver)
-        if made is not None:
-            yield rules.IMPORT_TIME, f"{variable.name} is made from {made} when its module is imported"
-
-    def _is_ours(self, variable: Shared) -> bool:
-        """Whether a variable holds a channel or another object of Hourglass that is meant to be shared."""
-        if "." in variable.name:
-            return False
-        values = self._lens.resolver.lookup(variable.name, variable.module.scope)
-        return any(isinstance(value, External) and value.name.startswith("hourglass.") for value in values)
-
-
-_DECIDED_BY_PROCESS = (
-    "hourglass.workflow.is_replaying",
-    "logging.Logger.isEnabledFor",
-    "logging.Logger.getEffectiveLevel",
-    "hourglass.workflow.logger.isEnabledFor",
-)
 _BUILT_WITH = ("__new__", "__init__", "__post_init__")
 
 
@@ -204,22 +67,29 @@ class _Walk:
         self._module = function.module
         self._scope = function.module.scope_of_function(function.node, function.scope)
         self._receiver = function.receiver
-        self._told_apart: set[ast.AST] = set()  # `id(…)` calls that only compare identities
-        self._by_reference: set[ast.AST] = (
-            set()
-        )  # names of activities and workflows that are passed by reference
+        self._identity_calls: set[ast.AST] = set()
+        """`id(…)` calls that only compare identities."""
+        self._by_reference: set[ast.AST] = set()
+        """Names of activities and workflows that are passed by reference."""
         self._ordering = Ordering(lambda node: lens.resolver.is_set(node, self._scope, self._receiver))
-        self._shared = SharedUses(lens, self._scope, self._receiver)
+        self._statements = StatementRules(lens, function, self._scope, self._receiver, is_async=is_async)
+        self._shared = SharedUses(lens.resolver, lens.sharing, self._scope, self._receiver)
 
     def function(self) -> None:
         """Analyse the body and the functions that decorators wrap around it."""
         node = self._function.node
-        if self._is_root and not isinstance(node, ast.Lambda):
-            self._endless(node)
+        if self._is_root:
+            endless = endless_call(self._function, self._values, self._lens.kinds)
+            if endless is not None:
+                self._hit(rules.ENDLESS, endless, f"{self._shown_name()} calls itself whatever happens")
         for statement in [node.body] if isinstance(node, ast.Lambda) else node.body:
             self._visit(statement)
         for wrapper in self._lens.kinds.decorators(self._function):
             self._follow(wrapper, node)
+
+    def _shown_name(self) -> str:
+        owner = self._receiver.node.name + "." if self._receiver is not None else ""
+        return f"{owner}{self._function.name}"
 
     def _values(self, node: ast.expr) -> tuple[Value, ...]:
         return self._lens.resolver.values(node, self._scope, self._receiver)
@@ -259,7 +129,9 @@ class _Walk:
 
     def _node(self, node: ast.AST) -> None:
         self._order(self._ordering.at(node))
-        self._told_apart.update(order.telling_apart(node))
+        self._identity_calls.update(order.telling_apart(node))
+        for code, place, message in self._statements.broken(node):
+            self._hit(code, place, message)
         match node:
             case ast.Call():
                 self._call(node)
@@ -270,12 +142,6 @@ class _Walk:
                 self._changes(node)
             case ast.With(items=items):
                 self._enter(items)
-            case ast.If(test=test) | ast.While(test=test):
-                self._branch(node, test)
-            case ast.For():
-                self._loop(node)
-            case ast.Try():
-                self._try(node)
             case ast.Return(value=ast.expr() as value) if self._is_root and self._ordering.is_set(value):
                 self._hit(rules.SET_ORDER, value, "the result is sent in the order of a set")
             case _:
@@ -341,7 +207,7 @@ class _Walk:
             self._on_loop(name, node)
             return
         code = rule_of_call(name, node)
-        if code == rules.IDENTITY and node in self._told_apart:
+        if code == rules.IDENTITY and node in self._identity_calls:
             return
         if code is not None:
             self._hit(code, node, f"{_shown(name)}() {rules.RULES[code].title}")
@@ -443,109 +309,6 @@ class _Walk:
     def _order(self, uses: Iterator[tuple[ast.expr, str]]) -> None:
         for expression, how in uses:
             self._hit(rules.SET_ORDER, expression, f"{how} a set, in an order that differs between processes")
-
-    def _branch(self, node: ast.If | ast.While, test: ast.expr) -> None:
-        for part in ast.walk(test):
-            if isinstance(part, ast.Call):
-                for name in self._externals(part.func):
-                    inside = [*node.body, *node.orelse]
-                    if name in _DECIDED_BY_PROCESS and self._lens.durable.asks(
-                        inside, self._scope, self._receiver
-                    ):
-                        shown = name.removeprefix("hourglass.")
-                        self._hit(rules.REPLAY_BRANCH, part, f"{shown}() decides what the workflow asks for")
-
-    def _loop(self, node: ast.For) -> None:
-        changed = changed_meanwhile(node, self._function, self._lens.resolver, self._lens.kinds)
-        if changed is not None and self._lens.durable.waits(node.body, self._scope, self._receiver):
-            where = f"line {getattr(changed, 'lineno', 1)} changes meanwhile"
-            self._hit(
-                rules.CHANGED_MEANWHILE, node.iter, f"the loop waits in its body while it walks what {where}"
-            )
-
-    def _try(self, node: ast.Try) -> None:
-        for handler in self._lens.catching.never_caught(
-            node, self._scope, self._receiver, is_async=self._is_async
-        ):
-            by, wrapped = _WRAPPED_IN[handler.remote]
-            self._hit(
-                rules.NEVER_CAUGHT,
-                handler.node,
-                f"what {by} raises is the cause of {wrapped}, which except {handler.name} lets pass",
-            )
-
-    def _endless(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Report a workflow that calls itself unconditionally: no branch and no deliberate exception comes
-        first.
-        """
-        for call in _certain_calls(node.body):
-            if self._is_itself(call):
-                self._hit(rules.ENDLESS, call, f"{self._shown_name()} calls itself whatever happens")
-                return
-            if not self._goes_on(call):
-                return
-
-    def _is_itself(self, call: ast.Call) -> bool:
-        for value in self._values(call.func):
-            match value:
-                case Func(node=node) if node is self._function.node and self._lens.kinds.is_boundary(value):
-                    return True
-                case External("hourglass.workflow.execute_child_workflow") if call.args:
-                    callees = self._values(call.args[0])
-                    return any(
-                        isinstance(candidate, Func) and candidate.node is self._function.node
-                        for candidate in callees
-                    )
-                case _:
-                    pass
-        return False
-
-    def _shown_name(self) -> str:
-        owner = self._receiver.node.name + "." if self._receiver is not None else ""
-        return f"{owner}{self._function.name}"
-
-    def _goes_on(self, call: ast.Call) -> bool:
-        """Whether a call is known to return, or to fail only for reasons that the workflow does not plan for."""
-        return all(
-            self._lens.kinds.is_boundary(value)
-            or (isinstance(value, External) and value.name != "hourglass.workflow.continue_as_new")
-            for value in self._values(call.func)
-        )
-
-
-def _certain_calls(statements: list[ast.stmt]) -> Iterator[ast.Call]:
-    """Yield the calls that are always made, in order, until the function may end."""
-    for statement in statements:
-        match statement:
-            case ast.Expr() | ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                yield from _called_in(statement)
-            case ast.Return(value=value):
-                yield from _called_in(value) if value is not None else ()
-                return
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Pass():
-                pass
-            case _:
-                return
-
-
-def _called_in(node: ast.AST) -> Iterator[ast.Call]:
-    """Yield the unconditional calls in an expression, arguments first."""
-    match node:
-        case ast.BoolOp(values=[first, *_]) | ast.IfExp(test=first):
-            yield from _called_in(first)
-        case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-            pass
-        case _:
-            for child in ast.iter_child_nodes(node):
-                yield from _called_in(child)
-            if isinstance(node, ast.Call):
-                yield node
-
-
-_WRAPPED_IN = {
-    "activity": ("an activity", "an ActivityError"),
-    "workflow": ("a child workflow", "a ChildWorkflowError"),
-}
 
 
 def _default_factory(node: ast.stmt) -> ast.expr | None:

@@ -16,17 +16,15 @@ import ast
 import builtins
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from hourglass._tools.lint.defining import own_nodes
 from hourglass._tools.lint.kinds import Kinds
 from hourglass._tools.lint.modules import OURS
+from hourglass._tools.lint.remote_calls import Remote, RemoteCalls, workflow_function
 from hourglass._tools.lint.resolving import ValueResolver
 from hourglass._tools.lint.scopes import Assigned, NameScope
 from hourglass._tools.lint.values import UNKNOWN, Class, External, Func, Instance, Items, Value, words
-
-Remote: TypeAlias = Literal["activity", "workflow"]
-"""The kind of remote call: an activity or a child workflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +113,6 @@ _WAITING = words(
 _WALKED = (ast.Constant, ast.Call, ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp)
 """Expressions that are not calls of anything themselves; calls inside them are visited on their own."""
 
-_ACTIVITIES = words("execute_activity execute_local_activity step")
-_CHILDREN = words("execute_child_workflow")
-_STARTS: dict[str, Remote] = {
-    "start_activity": "activity",
-    "start_local_activity": "activity",
-    "start_step": "activity",
-    "start_child_workflow": "workflow",
-}
 _SYNTAX: dict[type[ast.AST], frozenset[str]] = {
     ast.Subscript: words("LookupError KeyError IndexError"),
     ast.BinOp: words("ArithmeticError ZeroDivisionError OverflowError ValueError"),
@@ -276,7 +266,7 @@ class _Body:
         self._raised = raised
         self._scope = scope
         self._receiver = receiver
-        self._is_async = is_async
+        self._remote_calls = RemoteCalls(self._values, catching.kinds, is_async=is_async)
         self._known: set[ast.AST] = set()
 
     def walk(self, nodes: Sequence[ast.AST]) -> None:
@@ -362,11 +352,11 @@ class _Body:
                     self._raised.anything = True
 
     def _call(self, node: ast.Call) -> None:
-        remote = self._remote(node)
+        remote = self._remote_calls.awaited(node)
         if remote is not None:
             self._raised.remote.append(remote)
             return
-        if self._started(node) is not None or self._is_changed(node.func):
+        if self._remote_calls.started(node) is not None or self._remote_calls.is_copy(node.func):
             return
         if isinstance(node.func, ast.Attribute) and node.func.attr == "result" and not node.args:
             self._wait_for(node.func.value)
@@ -402,13 +392,13 @@ class _Body:
         elif not isinstance(getattr(builtins, name, None), type) or not name.endswith(("Error", "Exception")):
             self._raised.calls_others = True
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-        for argument in arguments[:1] if _ours(External(name)) == "map" else arguments:
+        for argument in arguments[:1] if workflow_function(External(name)) == "map" else arguments:
             bare = argument.value if isinstance(argument, ast.Starred) else argument
             if isinstance(bare, _WALKED):
                 continue
             for value in self._values(bare):
                 if self._kinds.is_boundary(value):
-                    self._raised.remote.append(self._kind(value))
+                    self._raised.remote.append(self._remote_calls.kind(value))
                 elif isinstance(value, Func):
                     self._function(value)
                 elif name in _WAITING:
@@ -441,57 +431,14 @@ class _Body:
         self.walk([node.body] if isinstance(node, ast.Lambda) else node.body)
         self._scope, self._receiver = before
 
-    def _remote(self, node: ast.Call) -> Remote | None:
-        """Return the kind of remote call that this call waits for, or None if it may be something else."""
-        values = self._values(node.func)
-        if all(map(self._kinds.is_boundary, values)) and not any(
-            isinstance(value, Class) for value in values
-        ):
-            return self._kind(values[0])
-        names = {_ours(value) for value in values}
-        if len(names) == 1:
-            (name,) = names
-            if self._is_async and "local" in name:
-                return None  # its failure is not wrapped there
-            if name in _ACTIVITIES:
-                return "activity"
-            if name in _CHILDREN:
-                return "workflow"
-        match node.func:
-            case ast.Attribute(value=owner, attr="local") if not self._is_async:
-                return self._boundary(owner)
-            case ast.Call(func=ast.Attribute(value=owner, attr="options")):
-                return self._boundary(owner)
-            case _:
-                return None
-
-    def _started(self, node: ast.expr) -> Remote | None:
-        """Return the kind of remote call that an expression has started, or None."""
-        if not isinstance(node, ast.Call):
-            return None
-        for value in self._values(node.func):
-            if (remote := _STARTS.get(_ours(value))) is not None:
-                return remote
-        match node.func:
-            case ast.Attribute(value=owner, attr="start" | "start_local"):
-                return self._boundary(owner)
-            case _:
-                return None
-
-    def _is_changed(self, function: ast.expr) -> bool:
-        """Whether this is `charge.options(…)`, which only returns a copy of an activity or a workflow."""
-        return (
-            isinstance(function, ast.Attribute)
-            and function.attr == "options"
-            and self._boundary(function.value) is not None
-        )
-
     def _wait_for(self, task: ast.expr) -> None:
         """Note `task.result()` or `await task`: a remote call if the task was started as one, else an unknown
         wait.
         """
         assigned = self._assigned(task)
-        started: list[Remote] = [kind for kind in map(self._started, assigned) if kind is not None]
+        started: list[Remote] = [
+            kind for kind in map(self._remote_calls.started, assigned) if kind is not None
+        ]
         self._raised.remote += started
         self._raised.anything |= not started or len(started) < len(assigned)
 
@@ -509,14 +456,6 @@ class _Body:
         ]
         return expressions if len(expressions) == len(bindings) else []
 
-    def _boundary(self, owner: ast.expr) -> Remote | None:
-        values = self._values(owner)
-        return self._kind(values[0]) if all(map(self._kinds.is_boundary, values)) else None
-
-    def _kind(self, value: Value) -> Remote:
-        is_activity = isinstance(value, Func | Class) and "activity" in self._kinds.of(value)
-        return "activity" if is_activity else "workflow"
-
 
 _QUIET = words(
     "__init__ __post_init__ __new__ __repr__ __str__ __enter__ __exit__ __aenter__ __aexit__ __hash__"
@@ -530,13 +469,6 @@ def _has_operators(cls: Class) -> bool:
         for statement in cls.node.body
         if isinstance(statement, ast.FunctionDef)
     )
-
-
-def _ours(value: Value) -> str:
-    """Return the name of a function of `hourglass.workflow`, or "" for anything else."""
-    if isinstance(value, External) and value.name.startswith("hourglass.workflow."):
-        return value.name.removeprefix("hourglass.workflow.")
-    return ""
 
 
 def _is_made(node: ast.AST) -> bool:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hourglass._tools.lint import rules
-from hourglass._tools.lint.body import Hit, Lens, Seen, look
+from hourglass._tools.lint.body import Hit, Seen, look
 from hourglass._tools.lint.catching import Catching
 from hourglass._tools.lint.kinds import Durable, Kinds, Root
+from hourglass._tools.lint.lens import Lens
 from hourglass._tools.lint.modules import EVERYTHING, Module, Project, UnreadableFile, allows, python_files
 from hourglass._tools.lint.resolving import ValueResolver
 from hourglass._tools.lint.sharing import Sharing

@@ -4,21 +4,19 @@ results.
 It knows no rules and guesses nothing: a value that the text does not determine is `Unknown`. Every visible
 binding contributes its values, so an expression may have several; an expression that depends on itself is
 `Unknown` there.
-
-An annotation describes a value: an object of a class, a set, a container of them. `Members` describes the
-classes of a project: what they inherit, what their bodies contain, what methods assign to `self`.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
+from hourglass._tools.lint.annotations import value_of
 from hourglass._tools.lint.defining import own_nodes
 from hourglass._tools.lint.external import CALLS, result_of_call
+from hourglass._tools.lint.members import Members
 from hourglass._tools.lint.modules import Module, Project
 from hourglass._tools.lint.scopes import (
     Assigned,
@@ -42,187 +40,9 @@ from hourglass._tools.lint.values import (
     ModuleRef,
     NamespacePackage,
     Value,
+    Values,
     words,
 )
-
-if TYPE_CHECKING:
-    from hourglass._tools.lint.scopes import NameScope
-
-
-_SETS = words(
-    "set frozenset typing.Set typing.FrozenSet typing.AbstractSet typing.MutableSet "
-    "collections.abc.Set collections.abc.MutableSet"
-)
-_WRAPPERS = words(
-    "typing.Optional typing.Annotated typing.Final typing.ClassVar typing.Required "
-    "typing.NotRequired dataclasses.InitVar"
-)
-_CONTAINERS = words(
-    "list tuple collections.deque typing.List typing.Tuple typing.Sequence typing.Iterable "
-    "typing.Iterator typing.Collection collections.abc.Sequence collections.abc.Iterable "
-    "collections.abc.Iterator collections.abc.Collection"
-)
-_MAPPINGS = words(
-    "dict collections.defaultdict collections.OrderedDict typing.Dict typing.Mapping "
-    "typing.MutableMapping collections.abc.Mapping collections.abc.MutableMapping"
-)
-_TYPES = frozenset({"type", "typing.Type"})
-
-
-def value_of(resolver: ValueResolver, node: ast.expr, scope: NameScope) -> Value:
-    """Return the value that an annotation describes."""
-    match node:
-        case ast.Constant(value=str(text)):
-            return _quoted(resolver, text, scope)
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _first_known(value_of(resolver, left, scope), value_of(resolver, right, scope))
-        case ast.Subscript(value=owner, slice=inside):
-            return _subscripted(resolver, owner, inside, scope)
-        case ast.Name() | ast.Attribute():
-            return _named(resolver, node, scope)
-        case _:
-            return UNKNOWN
-
-
-def _quoted(resolver: ValueResolver, text: str, scope: NameScope) -> Value:
-    try:
-        parsed = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        return UNKNOWN
-    return UNKNOWN if isinstance(parsed, ast.Constant) else value_of(resolver, parsed, scope)
-
-
-def _named(resolver: ValueResolver, node: ast.expr, scope: NameScope) -> Value:
-    for value in resolver.values(node, scope):
-        match value:
-            case Class():
-                return Instance(value)
-            case External(name) if name in _SETS:
-                return SET
-            case External(name) if name[:1].isupper() or "." in name:
-                return value
-            case _:
-                pass
-    return UNKNOWN
-
-
-def _subscripted(resolver: ValueResolver, owner: ast.expr, inside: ast.expr, scope: NameScope) -> Value:
-    for outer in resolver.values(owner, scope):
-        parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
-        match outer:
-            case External(name) if name in _SETS:
-                return SET
-            case External(name) if name in _WRAPPERS and parts:
-                return value_of(resolver, parts[0], scope)
-            case External("typing.Union"):
-                return _first_known(*(value_of(resolver, part, scope) for part in parts))
-            case External(name) if name in _CONTAINERS and parts:
-                return Items((value_of(resolver, parts[0], scope),))
-            case External(name) if name in _MAPPINGS and parts:
-                return Items((value_of(resolver, parts[-1], scope),))
-            case External(name) if name in _TYPES and parts:
-                described = value_of(resolver, parts[0], scope)
-                return described.cls if isinstance(described, Instance) else UNKNOWN
-            case Class():
-                return Instance(outer)
-            case _:
-                pass
-    return UNKNOWN
-
-
-def _first_known(*values: Value) -> Value:
-    return next((value for value in values if value not in (UNKNOWN, External("None"))), UNKNOWN)
-
-
-Values: TypeAlias = tuple[Value, ...]
-_Assignment: TypeAlias = tuple[ast.FunctionDef, ast.expr | None, ast.expr | None]
-"""A method, and the value and annotation that it assigns to an attribute."""
-
-
-class Members:
-    """The members of classes; attributes are cached."""
-
-    def __init__(self, resolver: ValueResolver) -> None:
-        self._resolver = resolver
-        self._attributes: dict[ast.ClassDef, dict[str, list[_Assignment]]] = {}
-
-    def bases(self, cls: Class) -> list[Class]:
-        """Return the class and the classes of the project that it inherits from, nearest first."""
-        result: list[Class] = []
-        todo = [cls]
-        while todo:
-            current = todo.pop(0)
-            if any(current.node is visited.node for visited in result):
-                continue
-            result.append(current)
-            for base in current.node.bases:
-                bare = base.value if isinstance(base, ast.Subscript) else base
-                todo += [
-                    value for value in self._resolver.values(bare, current.scope) if isinstance(value, Class)
-                ]
-        return result
-
-    def inherited(self, cls: Class, name: str, receiver: Class) -> Values:
-        """Return the values of a name in the body of a class or its bases; methods are bound to `receiver`."""
-        for base in self.bases(cls):
-            scope = base.module.scope_of_class(base.node, base.scope)
-            if name in scope.names:
-                values = self._resolver.lookup(name, scope)
-                return tuple(
-                    Func(value.module, value.node, value.scope, receiver)
-                    if isinstance(value, Func)
-                    else value
-                    for value in values
-                )
-        return ()
-
-    def assigned(self, cls: Class, name: str) -> Values:
-        """Return the values that methods assign to an attribute of `self`."""
-        result: list[Value] = []
-        for base in self.bases(cls):
-            scope = base.module.scope_of_class(base.node, base.scope)
-            for method, value, annotation in self._own_attributes(base).get(name, ()):
-                inner = base.module.scope_of_function(method, scope)
-                if annotation is not None:
-                    result.append(value_of(self._resolver, annotation, inner))
-                elif value is not None:
-                    result += self._resolver.values(value, inner, cls)
-        return tuple(result)
-
-    def _own_attributes(self, cls: Class) -> dict[str, list[_Assignment]]:
-        if cls.node not in self._attributes:
-            assignments: dict[str, list[_Assignment]] = {}
-            for method in cls.node.body:
-                for name, assignment in (
-                    _self_assignments(method) if isinstance(method, ast.FunctionDef) else ()
-                ):
-                    assignments.setdefault(name, []).append(assignment)
-            self._attributes[cls.node] = assignments
-        return self._attributes[cls.node]
-
-
-def _self_assignments(method: ast.FunctionDef) -> Iterator[tuple[str, _Assignment]]:
-    """Yield each assignment to an attribute of `self` in a method."""
-    for node in ast.walk(method):
-        match node:
-            case ast.Assign(targets=targets, value=value):
-                for target in targets:
-                    if name := _own_attribute(target):
-                        yield name, (method, value, None)
-            case ast.AnnAssign(target=target, value=bound, annotation=annotation):
-                if name := _own_attribute(target):
-                    yield name, (method, bound, annotation)
-            case _:
-                pass
-
-
-def _own_attribute(node: ast.expr) -> str:
-    match node:
-        case ast.Attribute(value=ast.Name(id="self"), attr=name):
-            return name
-        case _:
-            return ""
-
 
 _BUILTINS = frozenset(dir(builtins))
 _SET_METHODS = words("union intersection difference symmetric_difference copy")

@@ -99,6 +99,7 @@ class Unknown:
 Value: TypeAlias = (
     External | Class | Instance | Func | ModuleRef | NamespacePackage | Items | AnySet | Unknown
 )
+Values: TypeAlias = tuple[Value, ...]
 
 UNKNOWN = Unknown()
 SET = AnySet()

@@ -3,7 +3,7 @@
     options     pure: the steps that can happen next
     tokens      pure: an order as a short string
     choices     pure: the choices of one order
-    search      pure: which orders to try; all small deviations first
+    search      pure: the orders to try; all small deviations first
     shrinking   pure: the smallest order that still fails
     arrivals    signals, updates and calls from outside
     possible    the options of the next choice, the usual one first
@@ -12,7 +12,7 @@
     wording     events, commands and times as text
     story       an order as numbered lines
     orders      one order in an environment of its own
-    coverage    what was covered, and the progress line
+    coverage    counts of orders, choices and states, and the progress line
     explorer    one order after another
 
 An order is determined by its choices alone, and not by clocks, hashes or threads.

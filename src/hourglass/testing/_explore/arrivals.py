@@ -19,8 +19,8 @@ from hourglass.client import WorkflowHandle
 from hourglass.errors import ServiceError, UpdateFailedError, UsageError
 from hourglass.workflow import Channel
 
-Standing: TypeAlias = Literal["early", "ready", "due"]
-"""It cannot come yet; it may come; it must come before time goes on."""
+ArrivalState: TypeAlias = Literal["early", "ready", "due"]
+"""It may not be sent yet; it may be sent; it must be sent before time passes."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -28,18 +28,18 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(frozen=True)
 class Arrival:
-    """Something that comes from outside. Times are nanoseconds since the workflow was started."""
+    """A message or call from outside. Times are nanoseconds since the start of the workflow."""
 
     name: str
     send: Callable[[WorkflowHandle[Any]], object]
     after_ns: int = 0
     before_ns: int | None = None
 
-    def standing(self, passed_ns: int) -> Standing:
-        """Whether it may come, so long after the start."""
-        if passed_ns < self.after_ns:
+    def state(self, elapsed_ns: int) -> ArrivalState:
+        """Return its state at a time after the start."""
+        if elapsed_ns < self.after_ns:
             return "early"
-        return "due" if self.before_ns is not None and self.before_ns <= passed_ns else "ready"
+        return "due" if self.before_ns is not None and self.before_ns <= elapsed_ns else "ready"
 
     def __repr__(self) -> str:
         return f"<{self.name}, sometime>"
@@ -47,7 +47,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Sometime:
-    """A window of virtual time, in which something comes."""
+    """A window of virtual time for an arrival."""
 
     after_ns: int
     before_ns: int | None
@@ -59,34 +59,38 @@ class Sometime:
     @overload
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> Arrival: ...
     def signal(self, signal: Any, /, *args: Any) -> Arrival:  # type: ignore[misc]
-        """A signal."""
-        given = ", ".join(repr(each) for each in args)
-        return self._arrival(f"signal {_name(signal)}({given})", lambda handle: handle.signal(signal, *args))
+        """Return the arrival of a signal."""
+        arguments = ", ".join(map(repr, args))
+        return self._arrival(
+            f"signal {_name(signal)}({arguments})", lambda handle: handle.signal(signal, *args)
+        )
 
     @overload
     def update(self, update: str, /, *args: Any) -> Arrival: ...
     @overload
     def update(self, update: Callable[[*Ts], Any], /, *args: *Ts) -> Arrival: ...
     def update(self, update: Any, /, *args: Any) -> Arrival:  # type: ignore[misc]
-        """An update, whose sender waits for the answer; one that is refused is no matter of the exploration's."""
-        given = ", ".join(repr(each) for each in args)
+        """Return the arrival of an update. Its sender waits for the result. An update that fails or is rejected breaks no
+        property.
+        """
+        arguments = ", ".join(map(repr, args))
 
         def send(handle: WorkflowHandle[Any]) -> None:
             with suppress(UpdateFailedError, ServiceError):
                 handle.execute_update(update, *args)
 
-        return self._arrival(f"update {_name(update)}({given})", send)
+        return self._arrival(f"update {_name(update)}({arguments})", send)
 
     def cancel(self, reason: str = "") -> Arrival:
-        """A request to cancel the workflow."""
+        """Return the arrival of a cancellation request."""
         return self._arrival("a request to cancel", lambda handle: handle.cancel(reason))
 
     def terminate(self, reason: str = "") -> Arrival:
-        """The end of the workflow, from outside."""
+        """Return the arrival of a termination."""
         return self._arrival("a termination", lambda handle: handle.terminate(reason))
 
     def call(self, function: Callable[[WorkflowHandle[Any]], object], /) -> Arrival:
-        """Anything else: a function that gets the workflow's handle."""
+        """Return the arrival of a call of a function, with the workflow's handle."""
         return self._arrival(f"call of {_name(function)}", function)
 
     def _arrival(self, name: str, send: Callable[[WorkflowHandle[Any]], object]) -> Arrival:
@@ -94,23 +98,25 @@ class Sometime:
 
 
 def sometime(*, after: Duration = 0, before: Duration | None = None) -> Sometime:
-    """At any time, or not before and not after so long from the workflow's start: `sometime().signal(approve)`."""
+    """Return a window for arrivals, by default any time: `sometime().signal(approve)`. `after` and `before` are durations since
+    the start of the workflow.
+    """
     least, most = to_ns(seconds(after, "after")), optional_seconds(before, "before")
     if most is not None and to_ns(most) < least:
         raise UsageError("sometime(after=…, before=…): the window ends before it begins")
     return Sometime(least, None if most is None else to_ns(most))
 
 
-def checked_arrivals(given: Sequence[object]) -> tuple[Arrival, ...]:
-    """What an author lists as arrivals."""
-    for each in given:
-        if not isinstance(each, Arrival):
-            raise UsageError(f"arrivals= takes what sometime().signal(…) and the like make, not {each!r:.80}")
-    return tuple(each for each in given if isinstance(each, Arrival))
+def checked_arrivals(arrivals: Sequence[object]) -> tuple[Arrival, ...]:
+    """Return the arrivals as a tuple. Raise `UsageError` if one of them is of another type."""
+    for arrival in arrivals:
+        if not isinstance(arrival, Arrival):
+            raise UsageError(
+                f"arrivals= must be a list of arrivals, such as sometime().signal(…), not {arrival!r:.80}"
+            )
+    return tuple(arrival for arrival in arrivals if isinstance(arrival, Arrival))
 
 
-def _name(given: object) -> str:
-    name = (
-        given if isinstance(given, str) else getattr(given, "name", None) or getattr(given, "__name__", None)
-    )
-    return str(name or type(given).__name__)
+def _name(obj: object) -> str:
+    name = obj if isinstance(obj, str) else getattr(obj, "name", None) or getattr(obj, "__name__", None)
+    return str(name or type(obj).__name__)

@@ -18,15 +18,17 @@ from hourglass.testing._explore.options import SORT_OF, SORTS, Options, Sort
 
 
 class Chance(Protocol):
-    """Decides where no script does."""
+    """Chooses where a script has no choice."""
 
     def choose(self, options: Options) -> int:
-        """The place of what happens."""
+        """Return the index of an option."""
         ...
 
 
 class Choices:
-    """One order, as it is chosen. `taken` and `widths` grow with it; the script is of the length `scripted`."""
+    """The choices of one order. `taken` and `widths` record each choice and its number of options; `scripted` is the script's
+    length.
+    """
 
     def __init__(self, script: Sequence[int] = (), chance: Chance | None = None) -> None:
         self.taken: list[int] = []
@@ -36,7 +38,7 @@ class Choices:
         self._chance = chance
 
     def choose(self, options: Options) -> int:
-        """The place of what happens next."""
+        """Return the index of the next option, and record it."""
         width = len(options)
         if width == 1:
             return 0
@@ -56,10 +58,10 @@ class Choices:
 
 @dataclass
 class Swarm:
-    """Deviations by chance: of a few sorts only, now and then, and not too many.
+    """Random deviations: of few sorts, at a low rate, and at most `left`.
 
-    Few sorts at a time find more than all of them at once: a crash in every order would hide what comes without one.
-    Only `Random.random` is asked, which is the same on every machine and in every version of Python.
+    Few sorts at a time find more than all of them at once: a crash in every order would hide bugs that need none. Only
+    `Random.random` is used, which gives the same numbers on every machine and version of Python.
     """
 
     random: Random
@@ -69,18 +71,18 @@ class Swarm:
 
     @classmethod
     def drawn(cls, random: Random, points: int) -> Swarm:
-        """A new mixture, for orders of about so many choices."""
+        """Return a random mixture of sorts for orders of about `points` choices."""
         drawn: list[Sort] = [sort for sort in SORTS if random.random() < 0.6]
         sorts: frozenset[Sort] = frozenset(drawn or SORTS)
-        wanted = 2 + int(random.random() * 5)
-        return cls(random, sorts, min(0.6, 2 * wanted / max(points, 1)), wanted)
+        most = 2 + int(random.random() * 5)
+        return cls(random, sorts, min(0.6, 2 * most / max(points, 1)), most)
 
     def choose(self, options: Options) -> int:
-        """What is usual, or now and then something else."""
+        """Return 0, the usual option, or at a low rate the index of a deviation."""
         if not self.left or self.random.random() >= self.rate:
             return 0
-        others = [place for place in range(1, len(options)) if SORT_OF[options[place].kind] in self.sorts]
-        if not others:
+        deviations = [place for place in range(1, len(options)) if SORT_OF[options[place].kind] in self.sorts]
+        if not deviations:
             return 0
         self.left -= 1
-        return others[int(self.random.random() * len(others))]
+        return deviations[int(self.random.random() * len(deviations))]

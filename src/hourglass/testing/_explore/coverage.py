@@ -9,9 +9,9 @@ from time import monotonic
 
 @dataclass(frozen=True)
 class Exploration:
-    """What was covered: different orders, places where a choice was made, states of the workflow.
+    """The coverage of an exploration: different orders, points of choice, and states of the workflow.
 
-    `is_complete`: there is no other order. `deviations`: every order with fewer deviations than this was tried.
+    `is_complete`: every possible order was tried. `deviations`: every order with fewer deviations than this was tried.
     """
 
     workflow: str
@@ -33,29 +33,29 @@ class Exploration:
 
 @dataclass
 class Coverage:
-    """The same while it grows; on a terminal it says so once a second."""
+    """The coverage of a running exploration. Writes a progress line once a second if standard error is a terminal."""
 
     workflow: str
     seed: int
     orders: set[tuple[int, ...]] = field(default_factory=set)
     points: set[int] = field(default_factory=set)
     states: set[int] = field(default_factory=set)
-    _told: float = 0.0
+    _shown_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self._told = monotonic()
+        self._shown_at = monotonic()
 
     def add(self, order: tuple[int, ...], points: set[int], states: set[int]) -> None:
-        """One order more."""
+        """Add an order that was run."""
         self.orders.add(order)
         self.points |= points
         self.states |= states
-        if monotonic() - self._told >= 1 and sys.stderr.isatty():
-            self._told = monotonic()
-            sys.stderr.write(f"exploring {self.so_far()}\n")
+        if monotonic() - self._shown_at >= 1 and sys.stderr.isatty():
+            self._shown_at = monotonic()
+            sys.stderr.write(f"exploring {self.exploration()}\n")
 
-    def so_far(self, is_complete: bool = False, deviations: int = 0) -> Exploration:
-        """What is covered by now."""
+    def exploration(self, is_complete: bool = False, deviations: int = 0) -> Exploration:
+        """Return the coverage up to now."""
         return Exploration(
             workflow=self.workflow,
             orders=len(self.orders),

@@ -6,10 +6,10 @@ queries, cancellations of attempts.
 
 Invariants:
 
-- Only the choices decide what happens: no other thread runs while a choice is made.
+- Only the choices decide: no other thread runs while a choice is made.
 - The first option is the usual one: workflow tasks first, then attempts, then arrivals, then time. An order of first options only
   ends if the workflow does.
-- A crash drops everything that the worker knows. Before it, all runs are executed again and compared (I2).
+- A crash drops the state of the worker. Before it, all runs are executed again and compared (I2).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
 from hourglass.testing._activities import Mishap
 from hourglass.testing._driver import EnvironmentDriver
+from hourglass.testing._errors import QuietErrors
 from hourglass.testing._explore.arrivals import Arrival
 from hourglass.testing._explore.choices import Choices
 from hourglass.testing._explore.options import Option, Sort
@@ -36,47 +37,50 @@ from hourglass.testing._explore.possible import possible
 from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Step
 from hourglass.testing._stuck import explain
-from hourglass.testing._trouble import QuietTroubles
 
 _MOST_STEPS = 10_000
-_UNHEARD = Mishap(result_lost=True)
+_RESULT_LOST = Mishap(result_lost=True)
 
 
-class Teller(Protocol):
-    """Receives everything that happens, for the story."""
+class OrderObserver(Protocol):
+    """Receives all events of an order, for its story."""
 
     def chosen(self, option: Option, deviates: bool) -> None:
-        """An option has been chosen, and is about to be done."""
+        """Receive an option that was chosen and is about to be done."""
         ...
 
     def done(self, option: Option) -> None:
-        """An option has been done."""
+        """Receive an option that was done."""
         ...
 
     def evaluated(self, activation: Activation, completion: Completion | None) -> None:
-        """An activation has been evaluated; None: the workflow hangs."""
+        """Receive an activation that was evaluated, with its completion; None: the workflow hangs."""
         ...
 
     def passed(self) -> None:
-        """Virtual time has passed."""
+        """Receive the event that virtual time has passed."""
         ...
 
 
-class Exploring(EnvironmentDriver):
+class OrderDriver(EnvironmentDriver):
     """The driver of one order."""
 
-    make_troubles = QuietTroubles
+    make_errors = QuietErrors
     inline = True
     gates = True
     choices: Choices
     sorts: frozenset[Sort]
-    teller: Teller | None = None
+    observer: OrderObserver | None = None
 
     def explore(
-        self, choices: Choices, sorts: frozenset[Sort], arrivals: Sequence[Arrival], teller: Teller | None
+        self,
+        choices: Choices,
+        sorts: frozenset[Sort],
+        arrivals: Sequence[Arrival],
+        observer: OrderObserver | None,
     ) -> None:
-        """Set the choices, the sorts of mishaps and the arrivals of this order, before anything happens."""
-        self.choices, self.sorts, self.teller = choices, sorts, teller
+        """Set the choices, the sorts of mishaps and the arrivals of this order, before its first step."""
+        self.choices, self.sorts, self.observer = choices, sorts, observer
         self.arrivals: list[tuple[Arrival, Callable[[], object]]] = []
         self.planned = arrivals
         self.after_each: Callable[[], None] = lambda: None
@@ -119,7 +123,7 @@ class Exploring(EnvironmentDriver):
         return [due[self.choices.choose(options)]]
 
     def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
-        """Keep an item that a handle delivers: a chosen one, or one that is no choice; on the loop."""
+        """Keep an item that a handle delivers: a chosen one, or one without a choice; on the loop."""
         self._arrived.append((queue, item))
         self.ring()
 
@@ -137,12 +141,12 @@ class Exploring(EnvironmentDriver):
             if options:
                 self._choose(options)
             elif may_move():
-                raise explain(self, "nothing is due, and nothing is in progress")
+                raise explain(self, "no timer is pending, and no task is in progress")
             else:
                 self._await_others()
 
     def _possible(self) -> list[Option]:
-        passed = self.clock.now_ns() - self._begin_ns
+        elapsed = self.clock.now_ns() - self._begin_ns
         return possible(
             self.engine,
             self.registry.mishaps,
@@ -150,7 +154,7 @@ class Exploring(EnvironmentDriver):
             idle=self._known - self._late.keys(),
             late=self._late.keys(),
             steps=len(self.steps),
-            arrivals=[arrival.standing(passed) for arrival, _ in self.arrivals],
+            arrivals=[arrival.state(elapsed) for arrival, _ in self.arrivals],
             may_pass=self.clock.next_due_ns() is not None,
         )
 
@@ -162,11 +166,11 @@ class Exploring(EnvironmentDriver):
         if self._steps_done > _MOST_STEPS:
             raise WorkflowStuck(f"the workflow has not ended after {_MOST_STEPS:,} steps")
         option = options[place]
-        if self.teller is not None:
-            self.teller.chosen(option, place != 0)
+        if self.observer is not None:
+            self.observer.chosen(option, place != 0)
         self._do(option)
-        if self.teller is not None:
-            self.teller.done(option)
+        if self.observer is not None:
+            self.observer.done(option)
         self.after_each()
 
     def _absorb(self) -> None:
@@ -174,7 +178,7 @@ class Exploring(EnvironmentDriver):
         while True:
             self.loop.settle()
             ended = [step for step in self.steps if step.kind == "ended"]
-            for step in ended:  # of attempts on the activity loop: when their code ends is no choice
+            for step in ended:  # of attempts on the activity loop: the moment of their end is no choice
                 self.steps.remove(step)
                 step.do()
             items, self._arrived = self._arrived, []
@@ -193,7 +197,7 @@ class Exploring(EnvironmentDriver):
             case "task":
                 self._deliver(option.run_id, "")
             case "crash":
-                self._lose_all()
+                self._crash_worker()
                 self._deliver(option.run_id, "")
             case "die" | "late":
                 self._deliver(option.run_id, option.kind)
@@ -225,43 +229,43 @@ class Exploring(EnvironmentDriver):
             if option.kind == "fail":
                 queue.begin(item, Mishap(option.error))
             elif option.kind == "unheard":
-                queue.begin(item, _UNHEARD)
+                queue.begin(item, _RESULT_LOST)
 
     def _permit(self, run_id: str, event_id: int) -> None:
-        """Let the engine dispatch one task, which arrives."""
+        """Let the engine deliver one task."""
         self._permitted = (run_id, event_id)
         self.loop.call(self._wake)
         self.loop.settle()
         self._permitted = None
 
     def _wake(self) -> None:
-        for queue in self._queues.values():
-            queue.handle.wake()
+        self.engine.queues.wake_all()
+        self.engine.queues.dispatch()
 
     def _pass_time(self) -> None:
-        """Let virtual time pass until something has happened."""
-        before = self._marks()
+        """Let virtual time pass until the state of the engine or of an arrival has changed."""
+        before = self._progress()
         while self.loop.call(self._advance):
             self._absorb()
-            if self._marks() != before:
+            if self._progress() != before:
                 break
         if self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has reached the environment's horizon")
-        if self.teller is not None:
-            self.teller.passed()
+        if self.observer is not None:
+            self.observer.passed()
 
     def _advance(self) -> bool:
         return self.clock.advance_one()
 
-    def _marks(self) -> tuple[object, ...]:
-        """Return values that change whenever something happens."""
-        queues, passed = self.engine.queues, self.clock.now_ns() - self._begin_ns
+    def _progress(self) -> tuple[object, ...]:
+        """Return values that change with the state of the engine and of the arrivals."""
+        queues, elapsed = self.engine.queues, self.clock.now_ns() - self._begin_ns
         return (
             sum(record.run.length + len(record.run.held) for record in self.engine.runs.records()),
             len(queues.waiting_tasks()),
             len(queues.waiting_attempts()),
             len(self.steps),
-            *[arrival.standing(passed) for arrival, _ in self.arrivals],
+            *[arrival.state(elapsed) for arrival, _ in self.arrivals],
         )
 
     def evaluate(
@@ -280,14 +284,14 @@ class Exploring(EnvironmentDriver):
             self._fate = ""
         verdict = self._guarded(queue, activation, generation)
         if verdict is None:
-            if self.teller is not None:
-                self.teller.evaluated(activation, None)
+            if self.observer is not None:
+                self.observer.evaluated(activation, None)
             return
-        self._note(activation)
-        if self.teller is not None:
-            self.teller.evaluated(activation, verdict.completion)
+        self._record_state(activation)
+        if self.observer is not None:
+            self.observer.evaluated(activation, verdict.completion)
         if fate == "die":
-            self._lose_all()
+            self._crash_worker()
         elif fate == "late":
             self._complete_late(activation.run_id, partial(reply, verdict))
         else:
@@ -295,7 +299,7 @@ class Exploring(EnvironmentDriver):
         for name in queues_of(verdict.completion):
             self.loop.do(self.serve(name))
 
-    def _note(self, activation: Activation) -> None:
+    def _record_state(self, activation: Activation) -> None:
         run_id = activation.run_id
         self._known.add(run_id)
         if not activation.is_replaying:
@@ -320,7 +324,7 @@ class Exploring(EnvironmentDriver):
             del self._late[run_id]
             reply()
 
-    def _lose_all(self) -> None:
+    def _crash_worker(self) -> None:
         for queue in self._queues.values():
             queue.evaluations.recheck()
         self._known.clear()

@@ -1,4 +1,4 @@
-"""The exploration: one order after another until one breaks a property, which is shrunk and reported with its story."""
+"""The exploration: one order after another until one violates a property. It is shrunk and reported with its story."""
 
 from __future__ import annotations
 
@@ -20,37 +20,39 @@ _SILENT = logging.CRITICAL + 1
 
 
 def explore(plan: ExplorationPlan, runs: int, seed: int | None) -> Exploration:
-    """Try so many orders; raise `ExplorationFailed`, with its story, for the smallest that breaks a property."""
+    """Try up to `runs` orders. Raise `ExplorationFailed`, with the story of the smallest order that violates a property."""
     if not isinstance(runs, int) or runs < 1:
-        raise UsageError(f"runs= is how many orders are tried at most, at least 1, not {runs!r:.80}")
+        raise UsageError(
+            f"runs= must be the maximum number of orders, an int of at least 1, not {runs!r:.80}"
+        )
     if seed is not None and not isinstance(seed, int):
-        raise UsageError(f"seed= is a whole number, not {seed!r:.80}")
+        raise UsageError(f"seed= must be an int, not {seed!r:.80}")
     search, coverage = OrderSearch(runs, seed or 0), Coverage(plan.name, seed or 0)
     try:
-        found = _found(plan, search, coverage)
-        if found is None:
-            return coverage.so_far(search.is_complete, search.deviations)
+        failing = _first_failing(plan, search, coverage)
+        if failing is None:
+            return coverage.exploration(search.is_complete, search.deviations)
         with _quiet_logs():
-            script = _shrunk(plan, found, search.usual, coverage.orders)
+            script = _smallest(plan, failing, search.usual, coverage.orders)
     except KeyboardInterrupt:
-        sys.stderr.write(f"\ninterrupted; {coverage.so_far()}\n")
+        sys.stderr.write(f"\ninterrupted; {coverage.exploration()}\n")
         raise
-    raise _failed(plan, script, coverage.so_far())
+    raise _failed(plan, script, coverage.exploration())
 
 
 def replay(plan: ExplorationPlan, token: str) -> Exploration:
-    """Run the order that a token names, and no other."""
+    """Run the order of a token. Raise `ExplorationFailed` if it violates a property."""
     script, coverage = script_of(token), Coverage(plan.name, 0)
-    outcome = run_order(plan, Choices(script), watched=True)
+    outcome = run_order(plan, Choices(script), is_watched=True)
     coverage.add(script, outcome.points, outcome.states)
     if outcome.violation is not None:
-        raise _failed(plan, script, coverage.so_far())
-    return coverage.so_far()
+        raise _failed(plan, script, coverage.exploration())
+    return coverage.exploration()
 
 
-def _found(plan: ExplorationPlan, search: OrderSearch, coverage: Coverage) -> OrderOutcome | None:
-    """The first order that breaks a property. The usual one is watched and logs as ever: once is enough for that."""
-    outcome = _try_next(plan, search, coverage, watched=True)
+def _first_failing(plan: ExplorationPlan, search: OrderSearch, coverage: Coverage) -> OrderOutcome | None:
+    """Return the first order that violates a property, or None. Only the usual order is watched and logs: once is enough."""
+    outcome = _try_next(plan, search, coverage, is_watched=True)
     with _quiet_logs():
         while outcome is not None and outcome.violation is None:
             outcome = _try_next(plan, search, coverage)
@@ -58,51 +60,53 @@ def _found(plan: ExplorationPlan, search: OrderSearch, coverage: Coverage) -> Or
 
 
 def _try_next(
-    plan: ExplorationPlan, search: OrderSearch, coverage: Coverage, *, watched: bool = False
+    plan: ExplorationPlan, search: OrderSearch, coverage: Coverage, *, is_watched: bool = False
 ) -> OrderOutcome | None:
-    """Run the next order; None at the end."""
+    """Run the next order and return its result, or None after the last one."""
     choices = search.next()
     if choices is None:
         return None
-    outcome = run_order(plan, choices, watched=watched)
+    outcome = run_order(plan, choices, is_watched=is_watched)
     search.tried(choices)
     coverage.add(stripped(choices.taken), outcome.points, outcome.states)
     return outcome
 
 
-def _shrunk(plan: ExplorationPlan, found: OrderOutcome, usual: Sequence[int], tried: Set[Script]) -> Script:
-    assert found.violation is not None
-    if not any(found.choices.taken):
+def _smallest(
+    plan: ExplorationPlan, failing: OrderOutcome, usual: Sequence[int], tried: Set[Script]
+) -> Script:
+    assert failing.violation is not None
+    if not any(failing.choices.taken):
         return ()
-    if isinstance(found.violation.error, WorkflowHung):
-        return stripped(found.choices.taken)  # each further try would hang, too
-    key, itself = found.violation.key, stripped(found.choices.taken)
+    if isinstance(failing.violation.error, WorkflowHung):
+        return stripped(failing.choices.taken)  # every further run would hang too
+    key, itself = failing.violation.key, stripped(failing.choices.taken)
 
     def fails(script: Script) -> list[int] | None:
         if script in tried and script != itself:
-            return None  # it has held before
+            return None  # it was run before without a violation
         outcome = run_order(plan, Choices(script))
         same = outcome.violation is not None and outcome.violation.key == key
         return outcome.choices.taken if same else None
 
-    return shrink(found.choices.taken, fails, usual)
+    return shrink(failing.choices.taken, fails, usual)
 
 
-def _failed(plan: ExplorationPlan, script: Script, covered: Exploration) -> ExplorationFailed:
-    outcome = run_order(plan, Choices(script), telling=True)
+def _failed(plan: ExplorationPlan, script: Script, exploration: Exploration) -> ExplorationFailed:
+    outcome = run_order(plan, Choices(script), with_story=True)
     story, violation, token = outcome.story, outcome.violation, token_of(script)
     assert story is not None
     if violation is None:
         return ExplorationFailed(
-            f"an order of {plan.name} failed, and did not when it was run again: something but the order decides, such as "
-            f"state that fakes keep from one order to the next; make it anew in prepare=. The order was {token!r}",
+            f"an order of {plan.name} failed, and succeeded when it was run again. So its result depends on more than the order, "
+            f"such as state that fakes keep between orders: create that state in prepare=. The order was {token!r}",
             token=token,
         )
     error = ExplorationFailed(
         f"{plan.name}: {violation.short}\n\n{story}\n\n"
         f"broken: {violation}\n"
-        f"again:  the same call with story={token!r}\n"
-        f"tried:  {covered}",
+        f"repeat: the same call with story={token!r}\n"
+        f"tried:  {exploration}",
         token=token,
         story=tuple(line.text for line in story),
         broken=violation.broken,
@@ -113,7 +117,7 @@ def _failed(plan: ExplorationPlan, script: Script, covered: Exploration) -> Expl
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Logs are off while hundreds of orders run: a story tells of the order that matters."""
+    """Disable logging while hundreds of orders run. The failing order is reported by its story."""
     logger = logging.getLogger("hourglass")
     level = logger.level
     logger.setLevel(_SILENT)

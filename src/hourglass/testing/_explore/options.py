@@ -11,18 +11,18 @@ from typing import Literal, NamedTuple, TypeAlias
 from hourglass.testing._fakes import Raisable
 
 Kind: TypeAlias = Literal[
-    "task",  # a workflow gets to know what happened
-    "attempt",  # an attempt of an activity begins, and goes well
-    "step",  # something else that is ready: the end of a fake's duration, a late answer
-    "arrival",  # something comes from outside
-    "time",  # time passes until something is due
-    "due",  # one of several things that are due at the same instant
+    "task",  # a workflow receives new events
+    "attempt",  # an attempt of an activity executes
+    "step",  # another step that is ready: the end of a fake's duration, a late completion
+    "arrival",  # a message or call from outside
+    "time",  # virtual time passes until a timer or timeout is due
+    "due",  # one of several timers and timeouts of the same instant
     "fail",  # an attempt fails
-    "silent",  # an attempt does nothing and never answers
-    "unheard",  # an attempt does its work, and its answer is lost
-    "crash",  # the worker dies and comes back, before a workflow gets to know what happened
-    "die",  # the same after the workflow has gone on, and before the engine knows that
-    "late",  # a workflow's answer comes after the task has timed out: it is delivered again
+    "silent",  # an attempt never executes and has no result
+    "unheard",  # an attempt executes, and its result is lost
+    "crash",  # the worker crashes and is restarted before a workflow receives new events
+    "die",  # the worker crashes after it has evaluated a workflow task, and before it completes the task
+    "late",  # a completion arrives after its workflow task has timed out
 ]
 
 Sort: TypeAlias = Literal["order", "time", "failures", "timeouts", "redeliveries", "crashes"]
@@ -46,7 +46,7 @@ SORTS: tuple[Sort, ...] = ("order", "time", "failures", "timeouts", "redeliverie
 
 
 class Option(NamedTuple):
-    """Something that can happen next."""
+    """A step that can happen next."""
 
     kind: Kind
     run_id: str = ""
@@ -59,11 +59,11 @@ Options: TypeAlias = Sequence[Option]
 
 
 def chosen_sorts(*, crashes: bool, failures: bool, timeouts: bool, redeliveries: bool) -> frozenset[Sort]:
-    """The sorts of deviations that are wanted; order and time always are."""
-    wanted: dict[Sort, bool] = {
+    """Return the sorts of mishaps that are enabled. Deviations of order and time are always possible."""
+    enabled: dict[Sort, bool] = {
         "crashes": crashes,
         "failures": failures,
         "timeouts": timeouts,
         "redeliveries": redeliveries,
     }
-    return frozenset(sort for sort in SORTS if wanted.get(sort))
+    return frozenset(sort for sort in SORTS if enabled.get(sort))

@@ -13,11 +13,11 @@ from hourglass.client._options import StartOptions
 from hourglass.errors import WorkflowFailedError
 from hourglass.testing._explore.arrivals import Arrival
 from hourglass.testing._explore.choices import Choices
-from hourglass.testing._explore.driver import Exploring
+from hourglass.testing._explore.driver import OrderDriver
 from hourglass.testing._explore.options import Sort
 from hourglass.testing._explore.properties import Properties, Violation, broken_by
-from hourglass.testing._explore.story import OrderStory, StoryTeller
-from hourglass.testing._explore.wording import Words
+from hourglass.testing._explore.story import OrderStory, StoryWriter
+from hourglass.testing._explore.wording import Wording
 from hourglass.testing._fixture import Fixture, FixtureSettings
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.workflow._references import given_workflow
@@ -25,7 +25,7 @@ from hourglass.workflow._references import given_workflow
 
 @dataclass(frozen=True, kw_only=True)
 class ExplorationPlan:
-    """What is explored, and how."""
+    """The workflow to explore, with the options of the exploration."""
 
     workflow: Any
     arguments: Sequence[Any]
@@ -37,22 +37,24 @@ class ExplorationPlan:
     properties: Properties
     prepare: Callable[[Any], object] | None
     make_environment: Callable[[FixtureSettings, Fixture], Any]
-    """Makes the environment that the author's functions get."""
+    """Creates the environment that is passed to the author's functions."""
 
     @property
     def name(self) -> str:
-        """The workflow's."""
+        """The name of the workflow."""
         return given_workflow(self.workflow).name
 
 
 def start_options(options: StartOptions | None) -> Mapping[str, Any]:
-    """How each order's workflow is started: under the same id, so that nothing differs by itself."""
+    """Return the options for the start of each order's workflow. The id is the same in all orders, so that no order depends on
+    it.
+    """
     return {"id": "explored", **(options or {})}
 
 
 @dataclass(frozen=True)
 class OrderOutcome:
-    """What became of an order."""
+    """The result of an order that was run."""
 
     choices: Choices
     violation: Violation | None
@@ -62,41 +64,43 @@ class OrderOutcome:
 
 
 def run_order(
-    plan: ExplorationPlan, choices: Choices, *, telling: bool = False, watched: bool = False
+    plan: ExplorationPlan, choices: Choices, *, with_story: bool = False, is_watched: bool = False
 ) -> OrderOutcome:
-    """Run the workflow once, with these choices. `watched`: its calls are watched as the environment was told to."""
+    """Run the workflow once, with these choices. `is_watched`: forbidden calls are reported as the environment's options say."""
     settings = (
         plan.settings
-        if watched
+        if is_watched
         else msgspec.structs.replace(plan.settings, watch="off", verify_on_demand=True)
     )
-    fixture = Fixture(settings, registry=plan.registry.copy(), make_driver=Exploring)
+    fixture = Fixture(settings, registry=plan.registry.copy(), make_driver=OrderDriver)
     driver = fixture.driver
-    assert isinstance(driver, Exploring)
+    assert isinstance(driver, OrderDriver)
     workflow_id = plan.options["id"]
-    teller = StoryTeller(driver, Words(settings.converter), workflow_id) if telling else None
-    driver.explore(choices, plan.sorts, plan.arrivals, teller)
+    observer = StoryWriter(driver, Wording(settings.converter), workflow_id) if with_story else None
+    driver.explore(choices, plan.sorts, plan.arrivals, observer)
     env = plan.make_environment(settings, fixture)
     try:
-        violation = _violation(plan, fixture, driver, env)
+        violation = _run(plan, fixture, driver, env)
     finally:
         fixture.close()
-    return OrderOutcome(choices, violation, driver.states, driver.points, teller.story if teller else None)
+    return OrderOutcome(
+        choices, violation, driver.states, driver.points, observer.story if observer else None
+    )
 
 
-def _violation(plan: ExplorationPlan, fixture: Fixture, driver: Exploring, env: Any) -> Violation | None:
+def _run(plan: ExplorationPlan, fixture: Fixture, driver: OrderDriver, env: Any) -> Violation | None:
     if plan.prepare is not None:
         plan.prepare(env)
     try:
-        driver.registry.meet_workflow(plan.workflow)
+        driver.registry.register_workflow(plan.workflow)
         handle: WorkflowHandle[Any] = fixture.client.start_workflow(
             plan.workflow, *plan.arguments, **plan.options
         )
         driver.expect(lambda arrival: lambda: arrival.send(handle))
         if plan.properties.invariant is not None:
-            driver.after_each = lambda: plan.properties.hold_now(env)
+            driver.after_each = lambda: plan.properties.check_invariant(env)
         result = _result(handle)
-        plan.properties.hold_at_end(result, env, driver.excused)
+        plan.properties.check_end(result, env, driver.excused)
     except Exception as error:
         violation = broken_by(error)
         if violation is None:

@@ -1,6 +1,6 @@
 """The options of the next choice, read from the engine without changing it. The usual one is first.
 
-Usually workflow tasks come first, then attempts, then arrivals, and time passes when nothing else is left. Mishaps are last.
+Usually workflow tasks come first, then attempts, then arrivals, and time passes when no other step is left. Mishaps are last.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from hourglass._embedded.engine import Engine
-from hourglass.testing._explore.arrivals import Standing
+from hourglass.testing._explore.arrivals import ArrivalState
 from hourglass.testing._explore.options import Option, Sort
 from hourglass.testing._mishaps import Mishaps
 
@@ -23,29 +23,29 @@ def possible(
     idle: Set[str],
     late: Set[str],
     steps: int,
-    arrivals: Sequence[Standing],
+    arrivals: Sequence[ArrivalState],
     may_pass: bool,
 ) -> list[Option]:
-    """The options. `idle` runs are known to the worker, `late` ones have an answer on its way."""
+    """Return the options. `idle` runs are cached by the worker; the completions of `late` runs will arrive late."""
     tasks = [run_id for run_id in engine.queues.waiting_tasks() if run_id not in late]
     attempts = engine.queues.waiting_attempts()
     options = [Option("task", run_id) for run_id in tasks]
     options += [Option("attempt", run_id, event_id) for run_id, event_id in attempts]
     options += [Option("step", place=place) for place in range(steps)]
-    options += [Option("arrival", place=place) for place, each in enumerate(arrivals) if each != "early"]
+    options += [Option("arrival", place=place) for place, state in enumerate(arrivals) if state != "early"]
     if may_pass and "due" not in arrivals:
         options.append(Option("time"))
     for run_id in tasks:
-        options += _task_mishaps(run_id, sorts, known=run_id in idle)
+        options += _task_mishaps(run_id, sorts, is_cached=run_id in idle)
     for run_id, event_id in attempts:
         options += _attempt_mishaps(engine, mishaps, sorts, run_id, event_id)
     return options
 
 
-def _task_mishaps(run_id: str, sorts: frozenset[Sort], *, known: bool) -> list[Option]:
+def _task_mishaps(run_id: str, sorts: frozenset[Sort], *, is_cached: bool) -> list[Option]:
     options: list[Option] = []
     if "crashes" in sorts:
-        if known:  # else there is nothing to lose
+        if is_cached:  # otherwise the worker has no state of it to lose
             options.append(Option("crash", run_id))
         options.append(Option("die", run_id))
     if "redeliveries" in sorts:

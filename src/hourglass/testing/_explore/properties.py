@@ -1,7 +1,7 @@
-"""What must hold in every order, and what of it does not. Knows no driver.
+"""The properties that every order must keep, and their violations. Must not know drivers.
 
-Always forbidden: a run that is parked, stuck or not deterministic. The author adds an invariant, which holds after
-each step, a check of the end, and how the run may fail.
+A run that is parked, stuck or nondeterministic always violates a property. The author adds an invariant for every step, a
+check of the result, and the errors that a run may fail with.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hourglass.errors import (
     WorkflowParked,
     WorkflowStuck,
 )
-from hourglass.testing._trouble import is_to_be_let_out
+from hourglass.testing._errors import is_for_test_runner
 
 Broken: TypeAlias = Literal["check", "invariant", "end", "parked", "stuck", "nondeterministic"]
 Allowed: TypeAlias = tuple[type[BaseException] | str, ...]
@@ -27,26 +27,26 @@ Allowed: TypeAlias = tuple[type[BaseException] | str, ...]
 _WORDS: dict[Broken, str] = {
     "check": "the check does not hold",
     "invariant": "the invariant does not hold",
-    "end": "the workflow ends as it must not",
-    "parked": "the workflow's code has a bug, and is parked",
+    "end": "the workflow failed with an error that is not allowed",
+    "parked": "the workflow is parked",
     "stuck": "the workflow is stuck",
     "nondeterministic": "the workflow is not deterministic",
 }
 
-# Of these the author's own words come in the first line, too.
-_TOLD = frozenset(("check", "invariant", "end"))
+# Violations whose first line contains the message of the author's error.
+_WITH_MESSAGE = frozenset(("check", "invariant", "end"))
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A property that does not hold, and what says so."""
+    """A property that does not hold, and the error that shows it."""
 
     broken: Broken
     error: BaseException
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes two violations the same, where an order is shrunk."""
+        """A key: shrinking considers violations with the same key equal."""
         error = self.error
         if isinstance(error, WorkflowParked):
             error = error.__cause__ or error
@@ -54,9 +54,11 @@ class Violation:
 
     @property
     def short(self) -> str:
-        """What is broken, in a line."""
-        said = str(self.error).strip().split("\n")[0]
-        return f"{_WORDS[self.broken]}{f': {said:.100}' if said and self.broken in _TOLD else ''}"
+        """The violation in one line."""
+        message = str(self.error).strip().split("\n")[0]
+        return (
+            f"{_WORDS[self.broken]}{f': {message:.100}' if message and self.broken in _WITH_MESSAGE else ''}"
+        )
 
     def __str__(self) -> str:
         text = f"{type(self.error).__name__}: {self.error}" if str(self.error) else type(self.error).__name__
@@ -64,7 +66,7 @@ class Violation:
 
 
 class Violated(Exception):
-    """Raised where a property turns out not to hold; ends the order."""
+    """Raised when a property does not hold. Ends the order."""
 
     def __init__(self, broken: Broken, error: BaseException) -> None:
         super().__init__(broken)
@@ -73,45 +75,45 @@ class Violated(Exception):
 
 @dataclass(frozen=True)
 class Properties:
-    """What the author demands."""
+    """The author's properties."""
 
     check: Callable[[Any, Any], object] | None = None
     invariant: Callable[[Any], object] | None = None
     allowed: Allowed | None = None
 
-    def hold_now(self, env: Any) -> None:
+    def check_invariant(self, env: Any) -> None:
         """Raise `Violated` if the invariant does not hold."""
         if self.invariant is not None:
-            _demand("invariant", self.invariant, env)
+            _check("invariant", self.invariant, env)
 
-    def hold_at_end(self, result: Any, env: Any, excused: bool) -> None:
-        """Raise `Violated` if the run must not end so. `excused`: something went wrong that may make a run fail."""
+    def check_end(self, result: Any, env: Any, excused: bool) -> None:
+        """Raise `Violated` if the run must not have this result. `excused`: there was a mishap, and after it a run may fail."""
         if isinstance(result, WorkflowFailedError) and not self._may_end(result, excused):
             raise Violated("end", result)
         if self.check is not None:
-            _demand("check", self.check, result, env)
+            _check("check", self.check, result, env)
 
     def _may_end(self, error: WorkflowFailedError, excused: bool) -> bool:
         if self.allowed is None:
             return excused
-        return any(_is_one(each, allowed) for each in _chain(error) for allowed in self.allowed)
+        return any(_is_instance(cause, allowed) for cause in _causes(error) for allowed in self.allowed)
 
 
 def checked_allowed(allowed: Any) -> Allowed | None:
-    """How a run may fail, as the author says: exceptions, or the types of application errors by name."""
+    """Return the errors that a run may fail with: exception classes, or types of application errors by name. None: by default."""
     if allowed is None:
         return None
-    given: tuple[Any, ...] = tuple(allowed) if isinstance(allowed, (tuple, list)) else (allowed,)
-    for each in given:
-        if not isinstance(each, str) and not (isinstance(each, type) and issubclass(each, BaseException)):
+    kinds: tuple[Any, ...] = tuple(allowed) if isinstance(allowed, (tuple, list)) else (allowed,)
+    for kind in kinds:
+        if not isinstance(kind, str) and not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise UsageError(
-                f"allowed= takes classes of exceptions and names of their types, not {each!r:.80}"
+                f"allowed= must list exception classes or type names of application errors, not {kind!r:.80}"
             )
-    return given
+    return kinds
 
 
 def broken_by(error: BaseException) -> Violation | None:
-    """The property that an exception of the environment breaks; None if it is no matter of the workflow's."""
+    """Return the property that an exception of the environment violates. None if the workflow is not the cause."""
     match error:
         case Violated():
             return error.violation
@@ -126,13 +128,13 @@ def broken_by(error: BaseException) -> Violation | None:
             return None
 
 
-def _demand(broken: Broken, demand: Callable[..., object], *args: Any) -> None:
+def _check(broken: Broken, demand: Callable[..., object], *args: Any) -> None:
     try:
         holds = demand(*args)
     except (UsageError, KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:
-        if is_to_be_let_out(error) and not _is_failure(error):
+        if is_for_test_runner(error) and not _is_failure(error):
             raise
         raise Violated(broken, error) from None
     if holds is False:
@@ -145,14 +147,14 @@ def _is_failure(error: BaseException) -> bool:
     return type(error).__name__ == "Failed"
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    each: BaseException | None = error.__cause__
-    while each is not None:
-        yield each
-        each = each.__cause__ if isinstance(each, HourglassError) else None
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error.__cause__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ if isinstance(cause, HourglassError) else None
 
 
-def _is_one(error: BaseException, allowed: type[BaseException] | str) -> bool:
+def _is_instance(error: BaseException, allowed: type[BaseException] | str) -> bool:
     name = allowed if isinstance(allowed, str) else allowed.__name__
     if isinstance(error, ApplicationError) and error.type == name:
         return True

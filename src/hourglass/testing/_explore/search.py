@@ -1,6 +1,6 @@
 """The selection of the orders to try: all with few deviations from the usual one, then others at random.
 
-Pure except for the random numbers, which the seed determines. An order is a list of choices; after its last choice it continues
+Pure except for random numbers, determined by the seed. An order is a list of choices; after its last choice it continues
 as usual. Each order that was tried yields the orders with one more deviation, later than its last one. So every order is reached
 in exactly one way, and when none is left all were tried.
 
@@ -15,14 +15,14 @@ from random import Random
 
 from hourglass.testing._explore.choices import Choices, Swarm
 
-# The part of all orders that is tried systematically; the rest, by chance, reaches deeper.
+# The fraction of the orders that are tried systematically. The remaining ones are random and have more deviations.
 _SYSTEMATIC = 0.75
-_MOST_KEPT = 200_000
+_MOST_PENDING = 200_000
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """An order that leaves another one at a place."""
+    """An order that differs from `base` at a place, and ends there."""
 
     base: Sequence[int]
     place: int
@@ -33,7 +33,7 @@ class _Branch:
 
 
 class OrderSearch:
-    """Gives one order after another, and is told what became of each."""
+    """The orders to try, one after another. `tried` must be called after each."""
 
     def __init__(self, runs: int, seed: int) -> None:
         self._random = Random(seed)
@@ -43,29 +43,29 @@ class OrderSearch:
         self._next: list[_Branch] = []
         self._deviations = 0
         self._points = 0
-        self._first = True
+        self._is_first = True
         self._truncated = False
         self._is_systematic = True
         self.usual: tuple[int, ...] = ()
-        """Among how many the usual order, which is tried first, chooses at each place."""
+        """The number of options at each choice of the usual order. It is tried first."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether every order was tried."""
-        return not (self._first or self._level or self._next or self._truncated)
+        """Whether every possible order was tried."""
+        return not (self._is_first or self._level or self._next or self._truncated)
 
     @property
     def deviations(self) -> int:
-        """All orders with fewer deviations than this were tried."""
+        """The number of deviations below which all orders were tried."""
         return self._deviations
 
     def next(self) -> Choices | None:
-        """The choices of the next order; None at the end."""
+        """Return the choices of the next order, or None after the last one."""
         if self._left <= 0 or self.is_complete:
             return None
         self._left -= 1
-        if self._first:
-            self._first = False
+        if self._is_first:
+            self._is_first = False
             return Choices()
         if not self._level:
             self._level, self._next = self._next, []
@@ -77,7 +77,7 @@ class OrderSearch:
         return Choices(chance=Swarm.drawn(self._random, self._points))
 
     def tried(self, choices: Choices) -> None:
-        """What an order came to."""
+        """Add the orders with one more deviation than this one, after it was run."""
         if not self.usual:
             self.usual = tuple(choices.widths)
         self._points = max(self._points, len(choices.taken))
@@ -85,13 +85,13 @@ class OrderSearch:
             return
         for place in range(choices.scripted, len(choices.taken)):
             for choice in range(1, choices.widths[place]):
-                if len(self._next) >= _MOST_KEPT:
+                if len(self._next) >= _MOST_PENDING:
                     self._truncated = True
                     return
                 self._next.append(_Branch(choices.taken, place, choice))
 
     def _draw(self) -> _Branch:
-        """Any of this level: if there is no room for all of them, they shall not all be early ones."""
+        """Remove and return a random branch of this level: if not all of them can be tried, late deviations are among them."""
         level = self._level
         drawn = int(self._random.random() * len(level))
         level[drawn], level[-1] = level[-1], level[drawn]

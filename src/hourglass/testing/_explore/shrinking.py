@@ -14,28 +14,28 @@ from typing import TypeAlias
 
 Script: TypeAlias = tuple[int, ...]
 Fails: TypeAlias = Callable[[Script], Sequence[int] | None]
-"""Runs an order; gives the choices that it took if it fails as the first one did, else None."""
+"""Runs an order. Returns its choices if it fails as the original order did, otherwise None."""
 
-# So much later a deviation may come for a story to get shorter: what happens before it is then heard together.
+# By how many choices a deviation may move to later: the workflow then receives earlier events together, in fewer steps.
 _LATER = 3
 
 
 def size(taken: Sequence[int]) -> tuple[int, int, Script]:
-    """How large an order is."""
+    """Return a sort key: the smaller the key, the smaller the order."""
     return sum(1 for choice in taken if choice), len(taken), tuple(taken)
 
 
 def singles(widths: Sequence[int]) -> Iterator[Script]:
-    """All orders with one deviation, where the usual one chooses among so many at each place."""
+    """Yield all orders with one deviation. `widths` are the numbers of options at the choices of the usual order."""
     for place, width in enumerate(widths):
         for choice in range(1, width):
             yield (*[0] * place, choice)
 
 
 def shrink(taken: Sequence[int], fails: Fails, usual: Sequence[int] = (), most: int = 400) -> Script:
-    """The smallest order that was found within so many runs, without the usual choices at its end.
+    """Return the smallest failing order that is found within `most` runs, without the usual choices at its end.
 
-    `usual` are the widths of the usual order. All orders with one deviation are tried first: none is smaller.
+    `usual` are the widths of the usual order. All orders with one deviation are tried first, because none is smaller.
     """
     best = tuple(taken)
     tried: set[Script] = {()}
@@ -64,7 +64,7 @@ def shrink(taken: Sequence[int], fails: Fails, usual: Sequence[int] = (), most: 
 
 
 def stripped(script: Sequence[int]) -> Script:
-    """Without the usual choices at the end, which need not be said."""
+    """Return the script without the usual choices at its end."""
     end = len(script)
     while end and not script[end - 1]:
         end -= 1
@@ -72,7 +72,7 @@ def stripped(script: Sequence[int]) -> Script:
 
 
 def _smaller(best: Script) -> Iterator[Script]:
-    """Orders that may be smaller, the boldest first."""
+    """Yield orders that may be smaller, those with the largest difference first."""
     places = [place for place, choice in enumerate(best) if choice]
     chunk = len(places)
     while chunk:
@@ -83,24 +83,24 @@ def _smaller(best: Script) -> Iterator[Script]:
         for choice in range(1, best[place]):
             yield stripped((*best[:place], choice, *best[place + 1 :]))
     for place in places:
-        for other in (*range(place), *range(place + 1, place + 1 + _LATER)):
-            yield from _moved(best, place, other)
+        for target in (*range(place), *range(place + 1, place + 1 + _LATER)):
+            yield from _moved(best, place, target)
 
 
-def _moved(best: Script, place: int, other: int) -> Iterator[Script]:
-    """With a deviation at another place, where what it means may have another number."""
-    moved = list(best) + [0] * (other + 1 - len(best))
-    if moved[other]:
+def _moved(best: Script, place: int, target: int) -> Iterator[Script]:
+    """Yield the order with a deviation moved to another place, where the index of the same option may differ by one."""
+    moved = list(best) + [0] * (target + 1 - len(best))
+    if moved[target]:
         return
     moved[place] = 0
     for choice in (best[place], best[place] - 1, best[place] + 1):
         if choice > 0:
-            moved[other] = choice
+            moved[target] = choice
             yield stripped(moved)
 
 
 def _without(best: Script, places: Sequence[int]) -> Iterator[Script]:
-    """Without these deviations: the usual thing there, or no choice there at all."""
-    gone = frozenset(places)
-    yield stripped([0 if place in gone else choice for place, choice in enumerate(best)])
-    yield stripped([choice for place, choice in enumerate(best) if place not in gone])
+    """Yield the order without these deviations: with the usual choice, and without the choice."""
+    removed = frozenset(places)
+    yield stripped([0 if place in removed else choice for place, choice in enumerate(best)])
+    yield stripped([choice for place, choice in enumerate(best) if place not in removed])

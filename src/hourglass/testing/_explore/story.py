@@ -1,6 +1,6 @@
 """The story of one order: numbered lines with the virtual time, the steps, and the workflow's commands.
 
-Deviations are marked. The driver reports the steps (`Teller`).
+Deviations are marked. The driver reports the steps (`OrderObserver`).
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from hourglass._embedded.runs.run import LoadedRun
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._history import events as h
-from hourglass.testing._explore.driver import Exploring
+from hourglass.testing._explore.driver import OrderDriver
 from hourglass.testing._explore.options import Option
-from hourglass.testing._explore.wording import Words, clock_text
+from hourglass.testing._explore.wording import Wording, clock_text
 
-_CRASH = "the worker crashes; another one takes over, and executes the workflow again from its history"
-_DIES = "the worker dies before anybody heard of that, and another one takes over"
-_LATE = "this takes so long that its task times out: it will be refused"
+_CRASH = "the worker crashes; another one takes over and replays the workflow from its history"
+_DIES = "the worker crashes before it reports that, and another one takes over"
+_LATE = "the task times out before this is reported: the completion will be rejected"
 
-# Of a story that goes on and on the middle is left out, but for its deviations.
+# The middle of a long story is left out, except for its deviations.
 _HEAD, _TAIL = 60, 30
 
 
 @dataclass
 class StoryLine:
-    """Something that happened, when (in nanoseconds since the beginning), and what was done in answer."""
+    """A step, with its time in nanoseconds since the start, and the commands that followed."""
 
     time_ns: int
     text: str
@@ -36,7 +36,7 @@ class StoryLine:
 
 @dataclass
 class OrderStory:
-    """What happened, line by line."""
+    """The steps of an order, as lines."""
 
     lines: list[StoryLine] = field(default_factory=list)
 
@@ -60,81 +60,77 @@ class OrderStory:
         return "\n".join(text)
 
 
-class StoryTeller:
-    """Turns what the driver does into a story."""
+class StoryWriter:
+    """Writes the story of an order. Implements `OrderObserver`."""
 
-    def __init__(self, driver: Exploring, words: Words, workflow_id: str) -> None:
+    def __init__(self, driver: OrderDriver, wording: Wording, workflow_id: str) -> None:
         self.story = OrderStory()
         self._driver = driver
-        self._words = words
+        self._wording = wording
         self._workflow_id = workflow_id
         self._begin_ns = driver.clock.now_ns()
         self._option = Option("task")
         self._deviates = False
         self._attempts: dict[tuple[str, int], int] = {}
-        self._happened: dict[str, int] = {}
-
-    # --- from the driver ------------------------------------------------------------------------------------
+        self._events_seen: dict[str, int] = {}
 
     def chosen(self, option: Option, deviates: bool) -> None:
         """Record the option that was chosen."""
         self._option, self._deviates = option, deviates
         match option.kind:
             case "crash":
-                self._say(_CRASH)
+                self._add(_CRASH)
                 self._deviates = False
             case "fail" | "silent" | "unheard":
-                self._say(self._attempt_text(option))
+                self._add(self._attempt_text(option))
             case "arrival":
-                self._say(f"{self._driver.arrivals[option.place][0].name} comes")
+                self._add(f"{self._driver.arrivals[option.place][0].name} arrives")
             case "step":
-                self._say(self._step_text(option))
+                self._add(self._step_text(option))
             case _:
-                pass  # said when it is known what came of it
+                pass  # written when its result is known
 
     def done(self, option: Option) -> None:
-        """It has happened."""
+        """Receive an option that was done."""
         match option.kind:
             case "attempt":
-                self._say(self._attempt_text(option))
+                self._add(self._attempt_text(option))
             case "die":
-                self._say(_DIES, deviates=True)
+                self._add(_DIES, deviates=True)
             case "late":
-                self._say(_LATE, deviates=True)
+                self._add(_LATE, deviates=True)
             case _:
                 pass
-        self._look()
+        self._record_state()
 
     def evaluated(self, activation: e.Activation, completion: c.Completion | None) -> None:
-        """A workflow has gone on, or (None) hangs."""
+        """Receive an activation that was evaluated, with its completion; None: the workflow hangs."""
         if activation.is_replaying:
             return
         run_id = activation.run_id
-        heard = "; ".join(self._words.event(run_id, event) for event in activation.events)
+        events = "; ".join(self._wording.event(run_id, event) for event in activation.events)
         begins = isinstance(activation.events[0], e.RunStarted)
         deviates = self._deviates and self._option.kind == "task"
-        self._say(heard if begins else f"{self._name(run_id)} hears: {heard}", deviates=deviates)
+        self._add(events if begins else f"{self._name(run_id)} receives: {events}", deviates=deviates)
         answers = self.story.lines[-1].answers
         if completion is None:
-            answers.append("does not come back")
+            answers.append("does not return")
         elif isinstance(completion, c.Succeeded):
-            answers += [self._words.command(run_id, command) for command in completion.commands]
+            answers += [self._wording.command(run_id, command) for command in completion.commands]
         else:
-            answers.append(f"raises {self._words.failure(completion.failure)}")
+            answers.append(f"raises {self._wording.failure(completion.failure)}")
 
     def passed(self) -> None:
-        """Time has passed."""
+        """Receive the event that virtual time has passed."""
         for record in self._driver.engine.runs.records():
             for text in (*self._timed_out(record), *self._new_events(record)):
-                self._say(text)
+                self._add(text)
                 self._deviates = False
         if self._deviates:
-            self._say("time has passed, and what was ready still is")
-        self._look()
+            self._add("time passes while steps are still ready")
+        self._record_state()
 
-    # --- words ----------------------------------------------------------------------------------------------
-
-    def _say(self, text: str, deviates: bool | None = None) -> None:
+    def _add(self, text: str, deviates: bool | None = None) -> None:
         now = self._driver.clock.now_ns() - self._begin_ns
         self.story.lines.append(StoryLine(now, text, self._deviates if deviates is None else deviates))
 
@@ -147,7 +143,7 @@ class StoryTeller:
     def _step_text(self, option: Option) -> str:
         step = self._driver.steps[option.place]
         if step.kind == "action" and step.name == "late":
-            return "the late answer comes, and is refused: the workflow is executed again from its history"
+            return "the late completion arrives and is rejected: the workflow is replayed from its history"
         return f"{step.name} ends" if step.kind in ("woke", "ended") else step.name
 
     def _attempt_text(self, option: Option) -> str:
@@ -156,17 +152,17 @@ class StoryTeller:
         attempt = f"{call}, attempt {number}," if number > 1 else call
         match option.kind:
             case "silent":
-                return f"{attempt} never answers, and has done nothing"
+                return f"{attempt} never executes, and never has a result"
             case "unheard":
-                return f"{attempt} does its work, but its answer is lost"
+                return f"{attempt} executes, but its result is lost"
             case "fail":
                 made = option.error() if isinstance(option.error, type) else option.error
                 kind = getattr(made, "type", None) or type(made).__name__
-                final = ", for good" if getattr(made, "non_retryable", False) else ""
+                final = " permanently" if getattr(made, "non_retryable", False) else ""
                 return f"{attempt} fails{final}: {kind}"
             case _:
                 calls = self._driver.stage.calls(name)
-                return f"{attempt} {'does its work' if calls and calls[-1].returned else 'is carried out'}"
+                return f"{attempt} {'succeeds' if calls and calls[-1].returned else 'executes'}"
 
     def _called(self, option: Option) -> tuple[str, str]:
         record = self._driver.engine.record(option.run_id)
@@ -174,29 +170,27 @@ class StoryTeller:
             for event in record.events:
                 if event.id == option.event_id and isinstance(event.attributes, h.ActivityTaskScheduled):
                     scheduled = event.attributes
-                    return scheduled.activity_type, self._words.call(
+                    return scheduled.activity_type, self._wording.call(
                         scheduled.activity_type, scheduled.arguments
                     )
         return "", "an activity"
 
-    # --- what time brings -----------------------------------------------------------------------------------
-
-    def _look(self) -> None:
-        """Remember which attempts and events are known."""
+    def _record_state(self) -> None:
+        """Record the attempts and events up to now."""
         for record in self._driver.engine.runs.records():
             for event_id, activity in record.run.activities.items():
                 self._attempts[record.run.run_id, event_id] = activity.attempt
-            self._happened[record.run.run_id] = len(_happenings(record))
+            self._events_seen[record.run.run_id] = len(_timed_events(record))
 
     def _timed_out(self, record: LoadedRun) -> Iterator[str]:
         for event_id, activity in record.run.activities.items():
-            known = self._attempts.get((record.run.run_id, event_id), 1)
-            if activity.attempt > known:
-                reason = self._words.failure(activity.last_failure)
-                yield f"{activity.scheduled.activity_type}, attempt {known}, {reason}; it will be tried again"
+            attempt = self._attempts.get((record.run.run_id, event_id), 1)
+            if activity.attempt > attempt:
+                reason = self._wording.failure(activity.last_failure)
+                yield f"{activity.scheduled.activity_type}, attempt {attempt}, {reason}; it will be retried"
 
     def _new_events(self, record: LoadedRun) -> Iterator[str]:
-        for attributes in _happenings(record)[self._happened.get(record.run.run_id, 0) :]:
+        for attributes in _timed_events(record)[self._events_seen.get(record.run.run_id, 0) :]:
             match attributes:
                 case h.TimerFired():
                     yield "a timer fires"
@@ -207,20 +201,20 @@ class StoryTeller:
                         if isinstance(scheduled, h.ActivityTaskScheduled)
                         else "an activity"
                     )
-                    yield f"{name} has {self._words.failure(attributes.failure)}, for good"
+                    yield f"{name} {self._wording.failure(attributes.failure)} permanently"
                 case h.WorkflowTaskTimedOut():
-                    yield "the task has timed out, and will be delivered again"
+                    yield "the workflow task timed out and will be delivered again"
                 case _:
                     yield "the workflow has timed out"
 
 
-def _happenings(record: LoadedRun) -> list[h.Attributes]:
-    """What time has brought a run so far, what waits to be written included."""
+def _timed_events(record: LoadedRun) -> list[h.Attributes]:
+    """Return the timeouts and fired timers of a run, including any that are not in its history yet."""
     kinds = (
         h.TimerFired,
         h.ActivityTaskTimedOut,
         h.WorkflowTaskTimedOut,
         h.WorkflowExecutionTimedOut,
     )
-    everything = [*(event.attributes for event in record.events), *record.run.held]
-    return [each for each in everything if isinstance(each, kinds)]
+    events = [*(event.attributes for event in record.events), *record.run.held]
+    return [event for event in events if isinstance(event, kinds)]

@@ -15,21 +15,23 @@ USUAL = "usual"
 
 
 def token_of(script: Sequence[int]) -> str:
-    """The token of an order."""
+    """Return the token of an order."""
     named = [f"{place}.{choice}" for place, choice in enumerate(script) if choice]
     return "-".join(named) or USUAL
 
 
 def script_of(token: str) -> tuple[int, ...]:
-    """The order that a token names."""
+    """Return the order of a token. Raise `UsageError` if it is not a token."""
     if token == USUAL:
         return ()
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-        raise UsageError(f"story= is what a failed exploration printed, such as '4.2-9.1', not {token!r:.80}")
+        raise UsageError(
+            f"story= must be a token from the message of a failed exploration, such as '4.2-9.1', not {token!r:.80}"
+        )
     script: list[int] = []
-    for each in token.split("-"):
-        place, choice = map(int, each.split("."))
+    for deviation in token.split("-"):
+        place, choice = map(int, deviation.split("."))
         if place < len(script):
-            raise UsageError(f"story={token!r}: its places must ascend")
+            raise UsageError(f"story={token!r}: its positions must increase")
         script += [0] * (place - len(script)) + [choice]
     return tuple(script)

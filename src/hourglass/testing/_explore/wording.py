@@ -20,26 +20,28 @@ _UNITS = ((86_400, "day"), (3600, "hour"), (60, "minute"))
 
 
 def clock_text(ns: int) -> str:
-    """How long something is after the beginning: `0:00:10`, `7d 0:00:00`."""
-    whole, rest = divmod(ns, SECOND)
-    days, day = divmod(whole, 86_400)
-    hours, minutes, seconds = day // 3600, day // 60 % 60, day % 60
-    part = f".{rest // 1_000_000:03}" if rest >= 1_000_000 else ""
-    return f"{f'{days}d ' if days else ''}{hours}:{minutes:02}:{seconds:02}{part}"
+    """Return a time since the start as text: `0:00:10`, `7d 0:00:00`."""
+    seconds, fraction = divmod(ns, SECOND)
+    days, day = divmod(seconds, 86_400)
+    hours, minutes, second = day // 3600, day // 60 % 60, day % 60
+    part = f".{fraction // 1_000_000:03}" if fraction >= 1_000_000 else ""
+    return f"{f'{days}d ' if days else ''}{hours}:{minutes:02}:{second:02}{part}"
 
 
 def duration_text(ns: int) -> str:
-    """A duration: `7 days`, `90 s`."""
-    whole, rest = divmod(ns, SECOND)
+    """Return a duration as text: `7 days`, `90 s`."""
+    seconds, fraction = divmod(ns, SECOND)
     for length, name in _UNITS:
-        if whole and not rest and not whole % length:
-            count = whole // length
+        if seconds and not fraction and not seconds % length:
+            count = seconds // length
             return f"{count} {name}{'' if count == 1 else 's'}"
     return f"{ns / SECOND:g} s"
 
 
-class Words:
-    """Speaks of one workflow's runs; remembers what their numbers mean."""
+class Wording:
+    """The events and commands of a workflow's runs as text. Remembers the names of activities, timers and children by command
+    id.
+    """
 
     def __init__(self, converter: Converter) -> None:
         self._converter = converter
@@ -48,23 +50,23 @@ class Words:
         self._children: dict[tuple[str, int], str] = {}
 
     def value(self, payload: Payload | None) -> str:
-        """A payload as a value, not too long."""
+        """Return the `repr` of a payload's value, shortened."""
         if payload is None:
             return "None"
         try:
             text = repr(self._converter.decode(payload, Any))
-        except Exception:  # a converter of the author's: a story is told all the same
+        except Exception:  # raised by a converter of the author: the story goes without the value
             return "…"
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
     def call(self, name: str, arguments: Payloads) -> str:
-        """A call with its arguments."""
+        """Return a call with its arguments."""
         return f"{name}({', '.join(map(self.value, arguments))})"
 
     def failure(self, failure: Failure | None) -> str:
-        """What went wrong, by its innermost reason."""
+        """Return the innermost cause of a failure that is an application failure or a timeout."""
         if failure is None:
-            return "nothing is known"
+            return "an unknown failure"
         while failure.cause is not None and not isinstance(
             failure.info, (ApplicationFailure, TimeoutFailure)
         ):
@@ -77,33 +79,31 @@ class Words:
             case info:
                 return failure.message or type(info).__name__
 
-    # --- what a workflow hears ------------------------------------------------------------------------------
-
     def event(self, run_id: str, event: e.AnyEvent) -> str:
-        """An event, as the workflow hears it."""
+        """Return an event that a workflow receives."""
         match event:
             case e.RunStarted():
-                return f"{self.call(event.workflow_type, event.arguments)} begins"
+                return f"{self.call(event.workflow_type, event.arguments)} starts"
             case e.ActivityCompleted():
-                return f"{self._activity(run_id, event.seq)} is done: {self.value(event.result)}"
+                return f"{self._activity(run_id, event.seq)} completed: {self.value(event.result)}"
             case e.ActivityFailed():
-                return f"{self._activity(run_id, event.seq)} has failed: {self.failure(event.failure)}"
+                return f"{self._activity(run_id, event.seq)} failed: {self.failure(event.failure)}"
             case e.ActivityCancelled():
                 return f"{self._activity(run_id, event.seq)} was cancelled"
             case e.TimerFired():
-                return f"the timer of {self._timers.get((run_id, event.seq), '…')} has fired"
+                return f"the timer of {self._timers.get((run_id, event.seq), '…')} fired"
             case e.SignalReceived():
                 return f"signal {self.call(event.name, event.arguments)}"
             case e.UpdateReceived():
                 return f"update {self.call(event.name, event.arguments)}"
             case e.CancelRequested():
-                return "it is to cancel"
+                return "a cancellation request"
             case e.ChildStarted():
-                return f"{self._child(run_id, event.seq)} has started"
+                return f"{self._child(run_id, event.seq)} started"
             case e.ChildCompleted():
-                return f"{self._child(run_id, event.seq)} is done: {self.value(event.result)}"
+                return f"{self._child(run_id, event.seq)} completed: {self.value(event.result)}"
             case e.ChildFailed():
-                return f"{self._child(run_id, event.seq)} has failed: {self.failure(event.failure)}"
+                return f"{self._child(run_id, event.seq)} failed: {self.failure(event.failure)}"
             case _:
                 return spaced(type(event).__name__)
 
@@ -113,19 +113,17 @@ class Words:
     def _child(self, run_id: str, seq: int) -> str:
         return self._children.get((run_id, seq), "a child")
 
-    # --- what a workflow does -------------------------------------------------------------------------------
-
     def command(self, run_id: str, command: c.Command) -> str:
-        """A command, as the workflow's deed."""
+        """Return a command that a workflow issues."""
         match command:
             case c.ScheduleActivity() | c.ScheduleLocalActivity():
                 self._activities[run_id, command.seq] = command.activity_type
                 return f"calls {self.call(command.activity_type, command.arguments)}"
             case c.StartTimer():
                 self._timers[run_id, command.seq] = text = duration_text(command.duration_ns)
-                return f"sets a timer of {text}"
+                return f"starts a timer of {text}"
             case c.CancelTimer():
-                return f"drops the timer of {self._timers.get((run_id, command.seq), '…')}"
+                return f"cancels the timer of {self._timers.get((run_id, command.seq), '…')}"
             case c.RequestCancelActivity() | c.RequestCancelLocalActivity():
                 return f"cancels {self._activity(run_id, command.seq)}"
             case c.StartChildWorkflow():
@@ -152,8 +150,8 @@ class Words:
             case c.AcceptUpdate():
                 return "accepts the update"
             case c.CompleteUpdate():
-                return f"answers the update: {self.value(command.result)}"
+                return f"completes the update: {self.value(command.result)}"
             case c.RejectUpdate():
-                return f"refuses the update: {self.failure(command.failure)}"
+                return f"rejects the update: {self.failure(command.failure)}"
             case _:
                 return spaced(type(command).__name__)

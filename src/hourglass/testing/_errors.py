@@ -14,12 +14,12 @@ from hourglass._worker.health.parked import ParkedRuns
 from hourglass._worker.health.stopping import LaneStopped
 from hourglass.errors import NondeterminismError, ServiceError, WorkflowParked
 
-# The reasons for which an engine evicts a run whose completion it could not accept.
+# The reasons of an eviction by an engine that could not accept the run's completion.
 _REFUSED = frozenset(("FATAL", "NONDETERMINISM"))
 _NOT_A_BUG = (KeyboardInterrupt, SystemExit)
 
 
-class Troubles(ParkedRuns):
+class EnvironmentErrors(ParkedRuns):
     """The parked runs, reported by the evaluations, and urgent errors, reported by the driver."""
 
     def __init__(self) -> None:
@@ -60,9 +60,9 @@ class Troubles(ParkedRuns):
     def say_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
-        """Record a run whose code has a bug."""
+        """Record a run that is parked because of its code."""
         if error is not None and isinstance(error.__cause__, LaneStopped):
-            return  # it hung, which the guard that interrupted it reports
+            return  # it hung: the guard that interrupted it reports that
         super().say_parked(workflow, workflow_id, run_id, error, task_queue)
         self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
@@ -72,7 +72,7 @@ class Troubles(ParkedRuns):
         self._park(run_id, f"run {run_id}", error)
 
     def evicted(self, run_id: str, eviction: RunEvicted) -> None:
-        """Record an eviction by the engine, which parks the run if its completion was rejected."""
+        """Record an eviction by the engine. If the completion was rejected, the run is parked."""
         if eviction.reason in _REFUSED:
             kind = NondeterminismError if eviction.reason == "NONDETERMINISM" else ServiceError
             self._park(run_id, f"run {run_id}", kind(eviction.message))
@@ -85,7 +85,7 @@ class Troubles(ParkedRuns):
     def _park(self, run_id: str, name: str, error: BaseException | None) -> None:
         if isinstance(error, WorkflowParked):
             error = error.__cause__ or error
-        if error is not None and is_to_be_let_out(error):
+        if error is not None and is_for_test_runner(error):
             self.urgent.append(error)
             return
         if run_id in self._parked:
@@ -95,13 +95,13 @@ class Troubles(ParkedRuns):
         self._unraised.append((run_id, parked))
 
 
-class QuietTroubles(Troubles):
-    """Troubles for `explore`, which searches for them and reports them itself: nothing is logged."""
+class QuietErrors(EnvironmentErrors):
+    """The errors of an order of `explore`. They are not logged, because `explore` reports them itself."""
 
     def say_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
-        """Record a run whose code has a bug."""
+        """Record a run that is parked because of its code."""
         if error is None or not isinstance(error.__cause__, LaneStopped):
             self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
@@ -110,7 +110,7 @@ class QuietTroubles(Troubles):
         self._park(run_id, f"run {run_id}", error)
 
 
-def is_to_be_let_out(error: BaseException) -> bool:
+def is_for_test_runner(error: BaseException) -> bool:
     """Whether an exception in user code is meant for the test runner: Ctrl-C, `pytest.fail`, `pytest.skip`."""
     return isinstance(error, _NOT_A_BUG) or _is_of_pytest(error)
 

@@ -1,0 +1,135 @@
+"""The rules on state that runs share: changed defaults of parameters, and variables that differ between processes.
+
+A list, dict or set as the default of a parameter is one object, shared by all calls without that argument. A variable that is
+computed at import from a clock, randomness or the environment differs between processes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from hourglass._tools.lint import rules
+from hourglass._tools.lint.external import READS, rule_of_call
+from hourglass._tools.lint.resolving import ValueResolver
+from hourglass._tools.lint.scopes import NameScope
+from hourglass._tools.lint.sharing import MUTATORS, Shared, Sharing
+from hourglass._tools.lint.values import Class, External
+
+_CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
+
+
+def default_changed(node: ast.AST, scope: NameScope) -> Iterator[str]:
+    """Yield the parameters of a function whose shared default this statement or call changes."""
+    name = _changed(node)
+    # A name with several bindings may be a copy of the default.
+    if name and name in _shared(scope) and len(scope.names.get(name, ())) == 1:
+        yield name
+
+
+def _changed(node: ast.AST) -> str:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in MUTATORS:
+            return name
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=name))]):
+            return name
+        case ast.AugAssign(target=ast.Name(id=name) | ast.Subscript(value=ast.Name(id=name))):
+            return name
+        case ast.Delete(targets=[ast.Subscript(value=ast.Name(id=name))]):
+            return name
+        case _:
+            return ""
+
+
+def _shared(scope: NameScope) -> set[str]:
+    node = scope.node
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return set()
+    arguments = node.args
+    places = [*arguments.posonlyargs, *arguments.args]
+    pairs = [
+        *zip(reversed(places), reversed(arguments.defaults), strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    return {parameter.arg for parameter, default in pairs if isinstance(default, _CONTAINERS)}
+
+
+_DIFFERS = frozenset({rules.CLOCK, rules.RANDOM, rules.ENVIRONMENT, rules.IDENTITY})
+
+
+def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
+    """Return the part of a variable's value that differs between processes, or None if the value is constant."""
+    for value in _values(variable):
+        for node in ast.walk(value):
+            if isinstance(node, ast.Call | ast.Attribute) and (source := _differs(node, variable, resolver)):
+                return source
+    return None
+
+
+def _values(variable: Shared) -> Iterator[ast.expr]:
+    """Yield the expressions assigned to a variable, except on lines whose comment silences the rule."""
+    for binding in variable.module.scope.names.get(variable.name, ()):
+        value = getattr(binding.meaning, "value", None)
+        if isinstance(value, ast.expr) and binding.line not in variable.module.allowed:
+            yield value
+
+
+def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: ValueResolver) -> str | None:
+    target = node.func if isinstance(node, ast.Call) else node
+    for value in resolver.values(target, variable.module.scope):
+        name = value.name if isinstance(value, External) else ""
+        if isinstance(node, ast.Call) and rule_of_call(name, node) in _DIFFERS:
+            return f"{name.replace('()', '')}()"
+        if READS.get(name) in _DIFFERS:
+            return name
+    return None
+
+
+class SharedUses:
+    """One function's uses of shared variables: those it changes, and reads of those that change elsewhere or
+    differ by process.
+
+    It receives the nodes of the function and yields the code and message of each broken rule.
+    """
+
+    def __init__(
+        self, resolver: ValueResolver, sharing: Sharing, scope: NameScope, receiver: Class | None
+    ) -> None:
+        self._resolver = resolver
+        self._sharing = sharing
+        self._scope = scope
+        self._receiver = receiver
+        self._changed: set[tuple[Shared, int]] = set()  # reported already; a change is worse than a read
+
+    def changed(self, node: ast.AST) -> Iterator[tuple[str, str]]:
+        """Yield the rules that a statement or call breaks by changing shared variables."""
+        for name in default_changed(node, self._scope):
+            yield rules.GLOBALS, f"it changes the default of {name}, which all runs in a process share"
+        for variable in self._sharing.changes(node, self._scope, self._receiver):
+            if not self._is_ours(variable):
+                self._changed.add((variable, getattr(node, "lineno", 0)))
+                yield rules.GLOBALS, f"it changes {variable.name}, which all runs in a process share"
+
+    def read(self, node: ast.expr) -> Iterator[tuple[str, str]]:
+        """Yield the rules that reading a variable breaks."""
+        variable = self._sharing.variable(node, self._scope, self._receiver)
+        if variable is None or self._is_ours(variable) or (variable, node.lineno) in self._changed:
+            return
+        changed = self._sharing.changed_at(variable)
+        if changed is not None:
+            module, place = changed
+            line = getattr(place, "lineno", 1)
+            if line not in module.allowed:
+                by = f"{module.shown}:{line} changes while the program runs"
+                yield rules.GLOBALS, f"it reads {variable.name}, which {by}"
+            return
+        made = made_at_import(variable, self._resolver)
+        if made is not None:
+            yield rules.IMPORT_TIME, f"{variable.name} is made from {made} when its module is imported"
+
+    def _is_ours(self, variable: Shared) -> bool:
+        """Whether a variable holds a channel or another object of Hourglass that is meant to be shared."""
+        if "." in variable.name:
+            return False
+        values = self._resolver.lookup(variable.name, variable.module.scope)
+        return any(isinstance(value, External) and value.name.startswith("hourglass.") for value in values)

@@ -1,0 +1,82 @@
+"""The rules on single statements: `if` and `while`, `for`, `try`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from hourglass._tools.lint import rules
+from hourglass._tools.lint.lens import Lens
+from hourglass._tools.lint.order import changed_meanwhile
+from hourglass._tools.lint.scopes import NameScope
+from hourglass._tools.lint.values import Class, External, Func
+
+Broken: TypeAlias = tuple[str, ast.AST, str]
+"""A broken rule: its code, the node, and a message."""
+
+_DECIDED_BY_PROCESS = (
+    "hourglass.workflow.is_replaying",
+    "logging.Logger.isEnabledFor",
+    "logging.Logger.getEffectiveLevel",
+    "hourglass.workflow.logger.isEnabledFor",
+)
+
+_WRAPPED_IN = {
+    "activity": ("an activity", "an ActivityError"),
+    "workflow": ("a child workflow", "a ChildWorkflowError"),
+}
+
+
+class StatementRules:
+    """The rules on the statements of one function."""
+
+    def __init__(
+        self, lens: Lens, function: Func, scope: NameScope, receiver: Class | None, *, is_async: bool
+    ) -> None:
+        self._lens = lens
+        self._function = function
+        self._scope = scope
+        self._receiver = receiver
+        self._is_async = is_async
+
+    def broken(self, node: ast.AST) -> Iterator[Broken]:
+        """Yield the rules that a statement breaks."""
+        match node:
+            case ast.If() | ast.While():
+                return self._branch(node)
+            case ast.For():
+                return self._loop(node)
+            case ast.Try():
+                return self._try(node)
+            case _:
+                return iter(())
+
+    def _branch(self, node: ast.If | ast.While) -> Iterator[Broken]:
+        for call in ast.walk(node.test):
+            for name in self._externals(call.func) if isinstance(call, ast.Call) else ():
+                inside = [*node.body, *node.orelse]
+                if name in _DECIDED_BY_PROCESS and self._lens.durable.asks(
+                    inside, self._scope, self._receiver
+                ):
+                    shown = name.removeprefix("hourglass.")
+                    yield rules.REPLAY_BRANCH, call, f"{shown}() decides what the workflow asks for"
+
+    def _loop(self, node: ast.For) -> Iterator[Broken]:
+        changed = changed_meanwhile(node, self._function, self._lens.resolver, self._lens.kinds)
+        if changed is not None and self._lens.durable.waits(node.body, self._scope, self._receiver):
+            where = f"line {getattr(changed, 'lineno', 1)} changes meanwhile"
+            message = f"the loop waits in its body while it walks what {where}"
+            yield rules.CHANGED_MEANWHILE, node.iter, message
+
+    def _try(self, node: ast.Try) -> Iterator[Broken]:
+        for handler in self._lens.catching.never_caught(
+            node, self._scope, self._receiver, is_async=self._is_async
+        ):
+            by, wrapped = _WRAPPED_IN[handler.remote]
+            message = f"what {by} raises is the cause of {wrapped}, which except {handler.name} lets pass"
+            yield rules.NEVER_CAUGHT, handler.node, message
+
+    def _externals(self, node: ast.expr) -> Iterator[str]:
+        values = self._lens.resolver.values(node, self._scope, self._receiver)
+        return (value.name for value in values if isinstance(value, External))
