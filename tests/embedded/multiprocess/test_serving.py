@@ -157,7 +157,7 @@ async def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
         again.close()
 
 
-def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> None:
+async def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> None:
     """It is answered by how the run closed; sent again, it begins nothing, and of a run that has closed meanwhile the owner
     remembers the name, not the result, which may be large.
     """
@@ -166,71 +166,65 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
     )
     closed = wf.Executed("run", wf.RunCompleted((Payload(b"1", "json/plain"),)))
 
-    async def body() -> None:
-        calls: list[Any] = []
-        gate = asyncio.Event()
+    calls: list[Any] = []
+    gate = asyncio.Event()
 
-        async def answer(request: Any) -> Any:
-            if request == COUNT:
-                return wf.Count(7)
-            calls.append(request)
-            await gate.wait()
-            return closed
+    async def answer(request: Any) -> Any:
+        if request == COUNT:
+            return wf.Count(7)
+        calls.append(request)
+        await gate.wait()
+        return closed
 
-        async with serve(tmp_path / "a.db", answer):
-            link = await reach(tmp_path / "a.db")
-            first = asyncio.create_task(link.ask(start, "key"))
-            while not calls:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            link.close()
-            with pytest.raises(ConnectionLost):
-                await first
-            again = await reach(tmp_path / "a.db")
-            second = asyncio.create_task(again.ask(start, "key"))
+    async with serve(tmp_path / "a.db", answer):
+        link = await reach(tmp_path / "a.db")
+        first = asyncio.create_task(link.ask(start, "key"))
+        while not calls:  # noqa: ASYNC110
             await asyncio.sleep(0)
-            await again.ask(COUNT, "")  # what was said before has been heard
-            gate.set()
-            assert await second == closed
-            assert await again.ask(start, "key") == wf.Executed("run", wf.StillOpen("run"))
-            assert len(calls) == 1
-            assert await again.ask(start, "another key") == closed
-            again.close()
+        link.close()
+        with pytest.raises(ConnectionLost):
+            await first
+        again = await reach(tmp_path / "a.db")
+        second = asyncio.create_task(again.ask(start, "key"))
+        await asyncio.sleep(0)
+        await again.ask(COUNT, "")  # what was said before has been heard
+        gate.set()
+        assert await second == closed
+        assert await again.ask(start, "key") == wf.Executed("run", wf.StillOpen("run"))
+        assert len(calls) == 1
+        assert await again.ask(start, "another key") == closed
+        again.close()
 
-    run(body)
 
-
-def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(tmp_path: Path) -> None:
+async def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(tmp_path: Path) -> None:
     """The owner's wait ends with the client's, even if both words come at once; and nothing of it is kept."""
     start = wf.ExecuteWorkflow(
         start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
     )
 
-    async def body() -> None:
-        began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
+    began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
-        async def answer(request: Any) -> Any:
-            began.release()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.release()
+    async def answer(request: Any) -> Any:
+        began.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.release()
 
-        async with serve(tmp_path / "a.db", answer) as server:
-            link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.ask(start, "waited for"))
-            await began.acquire()
-            waiting.cancel()
-            await ended.acquire()
-            sudden = asyncio.create_task(link.ask(start, "given up at once"))
-            await asyncio.sleep(0)  # it is sent
-            sudden.cancel()
-            await began.acquire()
-            await ended.acquire()
-            while server._remembered:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            link.close()
-
-    run(body)
+    async with serve(tmp_path / "a.db", answer) as server:
+        link = await reach(tmp_path / "a.db")
+        waiting = asyncio.create_task(link.ask(start, "waited for"))
+        await began.acquire()
+        waiting.cancel()
+        await ended.acquire()
+        sudden = asyncio.create_task(link.ask(start, "given up at once"))
+        await asyncio.sleep(0)  # it is sent
+        sudden.cancel()
+        await began.acquire()
+        await ended.acquire()
+        while server._remembered:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        link.close()
 
 
 async def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
