@@ -36,7 +36,7 @@ async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[Own
         yield server
     finally:
         server.stop_listening()
-        server.hang_up()
+        server.disconnect_all()
 
 
 async def reach(path: Path, namespace: str = "default") -> OwnerConnection:

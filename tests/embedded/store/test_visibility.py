@@ -10,7 +10,7 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract.workflows import CountGroup, WorkflowStatus
-from hourglass._embedded.store.sqlite.writer import Written
+from hourglass._embedded.store.sqlite.batches import Written
 from hourglass._embedded.transitions.run import Run
 from hourglass._history import events as h
 from hourglass.converter import Payload
