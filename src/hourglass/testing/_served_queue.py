@@ -44,8 +44,8 @@ from hourglass.testing._activities import (
     EnvironmentRunner,
     Mishap,
 )
+from hourglass.testing._quiet_loop import QuietLoop
 from hourglass.testing._steps import Step, StepAdder
-from hourglass.testing._threads import QuietLoop
 
 J = TypeVar("J", bound=Job)
 
