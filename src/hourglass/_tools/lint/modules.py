@@ -41,11 +41,11 @@ def python_files(paths: Sequence[Path]) -> list[Path]:
 def _below(directory: Path) -> Iterator[Path]:
     for folder, inner, names in os.walk(directory):
         inner[:] = sorted(
-            each
-            for each in inner
-            if not each.startswith(".")
-            and each not in SKIPPED
-            and not os.path.exists(os.path.join(folder, each, "pyvenv.cfg"))
+            name
+            for name in inner
+            if not name.startswith(".")
+            and name not in SKIPPED
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
         )
         for name in sorted(names):
             if name.endswith(".py"):

@@ -179,8 +179,10 @@ class Sharing:
                     continue
                 scope = module.scope_of_function(function.node, function.scope)
                 for node in own_nodes_on(function.node, lines):
-                    found = any(match == variable for match in self.changes(node, scope, function.receiver))
-                    if found and not self._runs_at_import(function):
+                    is_changed = any(
+                        match == variable for match in self.changes(node, scope, function.receiver)
+                    )
+                    if is_changed and not self._runs_at_import(function):
                         yield module, node
 
     def _mentioning(self, variable: Shared, last: str) -> list[Module]:

@@ -123,7 +123,7 @@ class OrderDriver(EnvironmentDriver):
         return [due[self.choices.choose(options)]]
 
     def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
-        """Keep an item that a handle delivers: a chosen one, or one without a choice; on the loop."""
+        """Keep an item that a handle delivers until a step takes it; on the loop."""
         self._arrived.append((queue, item))
         self.ring()
 
