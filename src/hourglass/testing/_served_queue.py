@@ -85,7 +85,7 @@ class EnvironmentExecutor(ActivityExecutor):
 
 
 class _SteppedWaiter:
-    """A waiter that passes a result on: as a step if the attempt ran on another thread, never if a mishap loses it, otherwise now."""
+    """Passes a result on: as a step if the attempt ran on another thread, never if a mishap loses it, otherwise now."""
 
     def __init__(self, executor: EnvironmentExecutor, waiter: Waiter) -> None:
         self._executor = executor
