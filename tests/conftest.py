@@ -21,6 +21,7 @@ from hypothesis import settings
 import hourglass
 import quarantine
 import tiers
+from asynchronous import run_coroutine_test
 from effort import THOROUGH
 from hourglass._worker import portal
 from hourglass.testing import DevServer, dev_server
@@ -89,6 +90,12 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         if nextitem is None or nextitem.path != item.path:
             gc.collect()
             gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function. Directories with a loop of their own have the same hook."""
+    return run_coroutine_test(pyfuncitem)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ from hourglass._history import shapes, times
 from hourglass._history.tables import TASK_FAILURE_CAUSES, write_failure
 from hourglass.converter import Failure, FailureInfo
 
-from .memory_world import run_async, text
+from .memory_world import text
 
 
 def test_virtual_time_moves_only_when_told() -> None:
@@ -46,34 +46,26 @@ def test_a_callback_that_is_overdue_does_not_turn_time_back() -> None:
     assert seen == [10]
 
 
-def test_the_real_clock_calls_back_on_its_loop() -> None:
+async def test_the_real_clock_calls_back_on_its_loop() -> None:
     """A callback that is due runs on the running loop; one that was cancelled does not."""
-
-    async def body() -> None:
-        clock = RealClock()
-        done = asyncio.get_running_loop().create_future()
-        clock.call_at(clock.now_ns(), lambda: pytest.fail("cancelled"))()
-        clock.call_at(clock.now_ns() + 1000, lambda: done.set_result(clock.now_ns()))
-        assert await done <= clock.now_ns()
-
-    run_async(body)
+    clock = RealClock()
+    done = asyncio.get_running_loop().create_future()
+    clock.call_at(clock.now_ns(), lambda: pytest.fail("cancelled"))()
+    clock.call_at(clock.now_ns() + 1000, lambda: done.set_result(clock.now_ns()))
+    assert await done <= clock.now_ns()
 
 
-def test_the_real_clock_sleeps_in_pieces() -> None:
+async def test_the_real_clock_sleeps_in_pieces() -> None:
     """A callback far ahead wakes now and then to look at the wall clock, and runs only when its time has come."""
-
-    async def body() -> None:
-        clock = RealClock()
-        clock.longest_wait = 0.0
-        offsets = iter([0, 0, 5, 10**12])
-        start = clock.now_ns()
-        clock.now_ns = lambda: start + next(offsets)  # type: ignore[method-assign]
-        done = asyncio.get_running_loop().create_future()
-        clock.call_at(start + 10**12, lambda: done.set_result(None))
-        await done
-        assert next(offsets, "used up") == "used up"
-
-    run_async(body)
+    clock = RealClock()
+    clock.longest_wait = 0.0
+    offsets = iter([0, 0, 5, 10**12])
+    start = clock.now_ns()
+    clock.now_ns = lambda: start + next(offsets)  # type: ignore[method-assign]
+    done = asyncio.get_running_loop().create_future()
+    clock.call_at(start + 10**12, lambda: done.set_result(None))
+    await done
+    assert next(offsets, "used up") == "used up"
 
 
 def test_every_kind_of_failure_is_read() -> None:

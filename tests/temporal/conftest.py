@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from asynchronous import run_coroutine_test
 from hourglass.testing import DevServer, dev_server
+
+from . import live
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run coroutine functions with a limit for a real server."""
+    return run_coroutine_test(pyfuncitem, live.run)
 
 
 @pytest.fixture(scope="session")

@@ -30,116 +30,80 @@ def silent() -> Iterator[str]:
 
 
 @pytest.mark.server
-def test_connect(server: DevServer) -> None:
+async def test_connect(server: DevServer) -> None:
     """A connection knows its target, namespace and identity."""
-
-    async def test() -> None:
-        async with live.connected(server.target, identity="me") as connection:
-            assert (connection.target, connection.namespace) == (server.target, "default")
-            assert connection.identity == "me"
-            assert repr(connection) == f"TemporalConnection('{server.target}', namespace='default')"
-
-    live.run(test)
+    async with live.connected(server.target, identity="me") as connection:
+        assert (connection.target, connection.namespace) == (server.target, "default")
+        assert connection.identity == "me"
+        assert repr(connection) == f"TemporalConnection('{server.target}', namespace='default')"
 
 
 @pytest.mark.server
-def test_a_wrong_namespace(server: DevServer) -> None:
+async def test_a_wrong_namespace(server: DevServer) -> None:
     """A namespace that the server does not have is an error at connect, with the command that creates it."""
-
-    async def test() -> None:
-        with pytest.raises(NamespaceNotFoundError, match="temporal operator namespace create -n nowhere"):
-            await live.connect(server.target, namespace="nowhere")
-
-    live.run(test)
+    with pytest.raises(NamespaceNotFoundError, match="temporal operator namespace create -n nowhere"):
+        await live.connect(server.target, namespace="nowhere")
 
 
 @pytest.mark.server
-def test_a_handle_that_cannot_be_opened(server: DevServer) -> None:
+async def test_a_handle_that_cannot_be_opened(server: DevServer) -> None:
     """A handle that fails its check is an error that names the queue, and is freed in the background."""
-
-    async def test() -> None:
-        async with live.connected(server.target) as connection:
-            astray = TemporalConnection(connection._client, server.target, "nowhere", "me")
-            with pytest.raises(ServiceError, match=r"task queue 'lost'.*nowhere"):
-                await astray.open_handle(HandleConfig(task_queue="lost"))
-            await asyncio.gather(*astray._disposals)
-
-    live.run(test)
+    async with live.connected(server.target) as connection:
+        astray = TemporalConnection(connection._client, server.target, "nowhere", "me")
+        with pytest.raises(ServiceError, match=r"task queue 'lost'.*nowhere"):
+            await astray.open_handle(HandleConfig(task_queue="lost"))
+        await asyncio.gather(*astray._disposals)
 
 
 @pytest.mark.server
-def test_tls_to_a_server_without(server: DevServer) -> None:
+async def test_tls_to_a_server_without(server: DevServer) -> None:
     """TLS, or an API key, which implies it, to a plain server cannot connect, and the key is not in the message."""
-
-    async def test() -> None:
-        for options in ({"tls": True}, {"api_key": "sesame-123"}):
-            with pytest.raises(ConnectionFailedError, match=server.target) as caught:
-                await live.connect(server.target, timeout=5.0, **options)
-            assert "sesame" not in str(caught.value)
-
-    live.run(test)
+    for options in ({"tls": True}, {"api_key": "sesame-123"}):
+        with pytest.raises(ConnectionFailedError, match=server.target) as caught:
+            await live.connect(server.target, timeout=5.0, **options)
+        assert "sesame" not in str(caught.value)
 
 
 @pytest.mark.server
-def test_an_api_key_without_tls(server: DevServer) -> None:
+async def test_an_api_key_without_tls(server: DevServer) -> None:
     """`tls=False` sends an API key in the clear, for a proxy on the same machine; metadata goes along."""
-
-    async def test() -> None:
-        options = {"api_key": "k", "tls": False, "rpc_metadata": {"x-team": "a"}}
-        async with live.connected(server.target, **options) as connection:
-            await connection.check_namespace()
-
-    live.run(test)
+    options = {"api_key": "k", "tls": False, "rpc_metadata": {"x-team": "a"}}
+    async with live.connected(server.target, **options) as connection:
+        await connection.check_namespace()
 
 
-def test_nobody_there() -> None:
+async def test_nobody_there() -> None:
     """An address where nobody listens is an error that names it and says how to start a server."""
-
-    async def test() -> None:
-        target = f"127.0.0.1:{free_port()}"
-        with pytest.raises(ConnectionFailedError, match="temporal server start-dev") as caught:
-            await live.connect(target)
-        assert target in str(caught.value)
-        assert caught.value.status == "UNAVAILABLE"
-
-    live.run(test)
+    target = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ConnectionFailedError, match="temporal server start-dev") as caught:
+        await live.connect(target)
+    assert target in str(caught.value)
+    assert caught.value.status == "UNAVAILABLE"
 
 
-def test_a_silent_peer(silent: str) -> None:
+async def test_a_silent_peer(silent: str) -> None:
     """A peer that never answers is given up after the deadline, which Core's own does not do."""
-
-    async def test() -> None:
-        with pytest.raises(ConnectionFailedError, match=r"no answer within 0\.3 s"):
-            await live.connect(silent, timeout=0.3)
-
-    live.run(test)
+    with pytest.raises(ConnectionFailedError, match=r"no answer within 0\.3 s"):
+        await live.connect(silent, timeout=0.3)
 
 
-def test_a_cancelled_connect(silent: str) -> None:
+async def test_a_cancelled_connect(silent: str) -> None:
     """A connect may be cancelled while it waits."""
-
-    async def test() -> None:
-        connecting = asyncio.create_task(live.connect(silent, timeout=20.0))
-        await asyncio.wait([connecting], timeout=0.05)
-        connecting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await connecting
-
-    live.run(test)
+    connecting = asyncio.create_task(live.connect(silent, timeout=20.0))
+    await asyncio.wait([connecting], timeout=0.05)
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
 
 
 @pytest.mark.parametrize(
     "target",
     ["", "localhost", "http://localhost:7233", ":7233", "localhost:", "localhost:x", "h:70000", "::1:7"],
 )
-def test_a_target_that_makes_no_sense(target: str) -> None:
+async def test_a_target_that_makes_no_sense(target: str) -> None:
     """A target that is no host and port is refused before anything is sent."""
-
-    async def test() -> None:
-        with pytest.raises(TargetError, match=r"host|brackets"):
-            await live.connect(target)
-
-    live.run(test)
+    with pytest.raises(TargetError, match=r"host|brackets"):
+        await live.connect(target)
 
 
 def test_good_targets() -> None:
@@ -185,13 +149,9 @@ def test_half_a_client_certificate() -> None:
         TLSConfig(client_private_key=b"x")
 
 
-def test_a_certificate_that_is_none() -> None:
+async def test_a_certificate_that_is_none() -> None:
     """Bytes that are no certificate are an error at connect, and the bytes are not repeated."""
-
-    async def test() -> None:
-        tls = TLSConfig(server_root_ca_cert=b"no-certificate-at-all")
-        with pytest.raises((ConnectionFailedError, TargetError)) as caught:
-            await live.connect(f"127.0.0.1:{free_port()}", tls=tls, timeout=5.0)
-        assert "no-certificate" not in str(caught.value)
-
-    live.run(test)
+    tls = TLSConfig(server_root_ca_cert=b"no-certificate-at-all")
+    with pytest.raises((ConnectionFailedError, TargetError)) as caught:
+        await live.connect(f"127.0.0.1:{free_port()}", tls=tls, timeout=5.0)
+    assert "no-certificate" not in str(caught.value)

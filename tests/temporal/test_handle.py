@@ -26,7 +26,6 @@ from hourglass._evaluator import events as ev
 from hourglass.converter import ApplicationFailure, Failure
 
 from . import examples as ex
-from . import live
 from .core_fakes import FakeWorker, handle, poll_shutdown
 
 
@@ -79,121 +78,97 @@ def completions(worker: FakeWorker) -> list[tuple[str, str | None]]:
     return [(each.run_id, each.WhichOneof("status")) for each in sent]
 
 
-def test_items_are_delivered_as_they_come() -> None:
+async def test_items_are_delivered_as_they_come() -> None:
     """Each raw poll's result goes to the receiver in the turn in which it comes, and the next raw poll is made; one at a time."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        got = Received(handle(worker, workflow_polls_only=True))
-        for number in range(3):
-            assert len(worker.polls) == number + 1
-            worker.polls[number].set_result(activation(f"r{number}", TIMER))
-            await settle()
-        assert got.run_ids == ["r0", "r1", "r2"]
-        assert got.activations[0].events == (ev.TimerFired(1),)
-
-    live.run(test)
+    worker = FakeWorker()
+    got = Received(handle(worker, workflow_polls_only=True))
+    for number in range(3):
+        assert len(worker.polls) == number + 1
+        worker.polls[number].set_result(activation(f"r{number}", TIMER))
+        await settle()
+    assert got.run_ids == ["r0", "r1", "r2"]
+    assert got.activations[0].events == (ev.TimerFired(1),)
 
 
-def test_a_handle_that_is_paused_keeps_its_raw_poll() -> None:
+async def test_a_handle_that_is_paused_keeps_its_raw_poll() -> None:
     """It is neither cancelled nor repeated: its result is delivered, and polling goes on when the handle is resumed."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        it = handle(worker, workflow_polls_only=True)
-        got = Received(it)
-        it.pause(WorkKind.WORKFLOWS)
-        await settle()
-        assert not worker.polls[0].cancelled()
-        worker.polls[0].set_result(activation("on its way", TIMER))
-        await settle()
-        assert (got.run_ids, len(worker.polls)) == (["on its way"], 1)
-        it.resume(WorkKind.WORKFLOWS)
-        it.resume(WorkKind.WORKFLOWS)
-        assert len(worker.polls) == 2
-        worker.polls[1].set_result(activation("next", TIMER))
-        await settle()
-        assert got.run_ids == ["on its way", "next"]
-
-    live.run(test)
+    worker = FakeWorker()
+    it = handle(worker, workflow_polls_only=True)
+    got = Received(it)
+    it.pause(WorkKind.WORKFLOWS)
+    await settle()
+    assert not worker.polls[0].cancelled()
+    worker.polls[0].set_result(activation("on its way", TIMER))
+    await settle()
+    assert (got.run_ids, len(worker.polls)) == (["on its way"], 1)
+    it.resume(WorkKind.WORKFLOWS)
+    it.resume(WorkKind.WORKFLOWS)
+    assert len(worker.polls) == 2
+    worker.polls[1].set_result(activation("next", TIMER))
+    await settle()
+    assert got.run_ids == ["on its way", "next"]
 
 
-def test_a_raw_poll_that_somebody_cancels_is_made_again() -> None:
+async def test_a_raw_poll_that_somebody_cancels_is_made_again() -> None:
     """Against the rules, and yet the worker does not become one that polls nothing."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        got = Received(handle(worker, workflow_polls_only=True))
-        worker.polls[0].cancel()
-        await settle()
-        worker.polls[1].set_result(activation("r", TIMER))
-        await settle()
-        assert got.run_ids == ["r"]
-
-    live.run(test)
+    worker = FakeWorker()
+    got = Received(handle(worker, workflow_polls_only=True))
+    worker.polls[0].cancel()
+    await settle()
+    worker.polls[1].set_result(activation("r", TIMER))
+    await settle()
+    assert got.run_ids == ["r"]
 
 
-def test_a_handle_that_shuts_down_polls_to_the_end() -> None:
+async def test_a_handle_that_shuts_down_polls_to_the_end() -> None:
     """Also while it is paused: Core's shutdown would hang on what is not fetched."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        it = handle(worker, workflow_polls_only=True)
-        got = Received(it)
-        it.pause(WorkKind.WORKFLOWS)
-        worker.polls[0].set_result(activation("first", TIMER))
-        await settle()
-        it.initiate_shutdown()
-        it.pause(WorkKind.WORKFLOWS)
-        worker.polls[1].set_result(activation("left", TIMER))
-        await settle()
-        worker.polls[2].set_exception(poll_shutdown())
-        await settle()
-        assert got.run_ids == ["first", "left"]
-        assert len(worker.polls) == 3
-
-    live.run(test)
+    worker = FakeWorker()
+    it = handle(worker, workflow_polls_only=True)
+    got = Received(it)
+    it.pause(WorkKind.WORKFLOWS)
+    worker.polls[0].set_result(activation("first", TIMER))
+    await settle()
+    it.initiate_shutdown()
+    it.pause(WorkKind.WORKFLOWS)
+    worker.polls[1].set_result(activation("left", TIMER))
+    await settle()
+    worker.polls[2].set_exception(poll_shutdown())
+    await settle()
+    assert got.run_ids == ["first", "left"]
+    assert len(worker.polls) == 3
 
 
 @pytest.mark.parametrize("kind", ["workflows", "activities"])
-def test_a_kind_that_is_switched_off_ends_with_the_shutdown(kind: str) -> None:
+async def test_a_kind_that_is_switched_off_ends_with_the_shutdown(kind: str) -> None:
     """It makes no raw poll, and ends no sooner. (Where there are workflows there are local activities.)"""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        it = handle(worker, only(kind))
-        got = Received(it)
-        await settle()
-        assert (len(worker.polls), got.ends) == (2 if kind == "workflows" else 1, [])
-        it.initiate_shutdown()
-        it.initiate_shutdown()
-        for poll in worker.polls:
-            poll.set_exception(poll_shutdown())
-        await settle()
-        assert sorted(end.value for end, _ in got.ends) == ["activity", "workflow"]
-        assert {type(why) for _, why in got.ends} == {Shutdown}
-
-    live.run(test)
+    worker = FakeWorker()
+    it = handle(worker, only(kind))
+    got = Received(it)
+    await settle()
+    assert (len(worker.polls), got.ends) == (2 if kind == "workflows" else 1, [])
+    it.initiate_shutdown()
+    it.initiate_shutdown()
+    for poll in worker.polls:
+        poll.set_exception(poll_shutdown())
+    await settle()
+    assert sorted(end.value for end, _ in got.ends) == ["activity", "workflow"]
+    assert {type(why) for _, why in got.ends} == {Shutdown}
 
 
-def test_a_refused_completion_is_failed_though_nobody_waits() -> None:
+async def test_a_refused_completion_is_failed_though_nobody_waits() -> None:
     """The call is seen to its end, and the handle is not freed before."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        it = handle(worker)
-        raw: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        worker.answers.append(raw)
-        it.complete_workflow_task(cmd.Succeeded("r")).cancel()
-        ending = asyncio.create_task(it.finalize())
-        await settle()
-        assert (worker.finalized, raw.cancelled()) == (0, False)
-        raw.set_exception(ValueError("malformed"))
-        await ending
-        assert completions(worker) == [("r", "successful"), ("r", "failed")]
-        assert worker.finalized == 1
-
-    live.run(test)
+    worker = FakeWorker()
+    it = handle(worker)
+    raw: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    worker.answers.append(raw)
+    it.complete_workflow_task(cmd.Succeeded("r")).cancel()
+    ending = asyncio.create_task(it.finalize())
+    await settle()
+    assert (worker.finalized, raw.cancelled()) == (0, False)
+    raw.set_exception(ValueError("malformed"))
+    await ending
+    assert completions(worker) == [("r", "successful"), ("r", "failed")]
+    assert worker.finalized == 1
 
 
 @pytest.mark.parametrize(
@@ -204,170 +179,126 @@ def test_a_refused_completion_is_failed_though_nobody_waits() -> None:
         (PanicException("boom"), HandleBroken),
     ],
 )
-def test_how_polls_end(error: BaseException, expected: type[Exception]) -> None:
+async def test_how_polls_end(error: BaseException, expected: type[Exception]) -> None:
     """Core's shutdown is `Shutdown`, every other error and a panic `HandleBroken`; both are final, and said once per kind."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        it = handle(worker)
-        got = Received(it)
-        for poll in tuple(worker.polls):
-            poll.set_exception(error)
-        await settle()
-        for kind in WorkKind:
-            it.resume(kind)
-        it.initiate_shutdown()
-        await settle()
-        assert [(kind, type(why)) for kind, why in got.ends] == [(kind, expected) for kind in WorkKind]
-        assert len(worker.polls) == 2
-
-    live.run(test)
+    worker = FakeWorker()
+    it = handle(worker)
+    got = Received(it)
+    for poll in tuple(worker.polls):
+        poll.set_exception(error)
+    await settle()
+    for kind in WorkKind:
+        it.resume(kind)
+    it.initiate_shutdown()
+    await settle()
+    assert [(kind, type(why)) for kind, why in got.ends] == [(kind, expected) for kind in WorkKind]
+    assert len(worker.polls) == 2
 
 
-def test_activities_have_a_receiver_of_their_own() -> None:
+async def test_activities_have_a_receiver_of_their_own() -> None:
     """Activity tasks and cancellations; kinds that we do not know are passed over."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        got = Received(handle(worker, only("activities")))
-        worker.polls[0].set_result(TaskMessage(task_token=b"odd").SerializeToString())
-        await settle()
-        worker.polls[1].set_result(cancellation(b"t"))
-        await settle()
-        assert [item.token for item in got.activities] == [b"t"]
-        assert len(worker.polls) == 3
-
-    live.run(test)
+    worker = FakeWorker()
+    got = Received(handle(worker, only("activities")))
+    worker.polls[0].set_result(TaskMessage(task_token=b"odd").SerializeToString())
+    await settle()
+    worker.polls[1].set_result(cancellation(b"t"))
+    await settle()
+    assert [item.token for item in got.activities] == [b"t"]
+    assert len(worker.polls) == 3
 
 
-def test_an_unsupported_event_fails_its_task() -> None:
+async def test_an_unsupported_event_fails_its_task() -> None:
     """An activation that we cannot read is completed as failed, and the next one is delivered."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        got = Received(handle(worker, workflow_polls_only=True))
-        worker.polls[0].set_result(activation("odd", {"resolve_nexus_operation": {"seq": 1}}))
-        await settle()
-        worker.polls[1].set_result(activation("fine", TIMER))
-        await settle()
-        assert got.run_ids == ["fine"]
-        (failed,) = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
-        assert (failed.run_id, failed.WhichOneof("status")) == ("odd", "failed")
-        assert "resolve_nexus_operation" in failed.failed.failure.message
-
-    live.run(test)
+    worker = FakeWorker()
+    got = Received(handle(worker, workflow_polls_only=True))
+    worker.polls[0].set_result(activation("odd", {"resolve_nexus_operation": {"seq": 1}}))
+    await settle()
+    worker.polls[1].set_result(activation("fine", TIMER))
+    await settle()
+    assert got.run_ids == ["fine"]
+    (failed,) = (WorkflowActivationCompletion.FromString(data) for data in worker.completions)
+    assert (failed.run_id, failed.WhichOneof("status")) == ("odd", "failed")
+    assert "resolve_nexus_operation" in failed.failed.failure.message
 
 
-def test_bytes_that_cannot_be_read_end_the_handle() -> None:
+async def test_bytes_that_cannot_be_read_end_the_handle() -> None:
     """Which run they concern is unknown, so nothing can be failed: the handle is replaced."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        got = Received(handle(worker, workflow_polls_only=True))
-        worker.polls[0].set_result(b"\xff")
-        await settle()
-        assert [(kind, type(why)) for kind, why in got.ends] == [(WorkKind.WORKFLOWS, HandleBroken)]
-        assert len(worker.polls) == 1
-
-    live.run(test)
+    worker = FakeWorker()
+    got = Received(handle(worker, workflow_polls_only=True))
+    worker.polls[0].set_result(b"\xff")
+    await settle()
+    assert [(kind, type(why)) for kind, why in got.ends] == [(WorkKind.WORKFLOWS, HandleBroken)]
+    assert len(worker.polls) == 1
 
 
-def test_a_worker_that_is_gone_ends_the_handle() -> None:
+async def test_a_worker_that_is_gone_ends_the_handle() -> None:
     """If no further raw poll can be made the kind ends; what was delivered before stays delivered."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        it = handle(worker, workflow_polls_only=True)
-        got = Received(it)
-        it._worker.drop()
-        worker.polls[0].set_result(activation("last", TIMER))
-        await settle()
-        assert got.run_ids == ["last"]
-        assert [(kind, type(why)) for kind, why in got.ends] == [(WorkKind.WORKFLOWS, HandleBroken)]
-
-    live.run(test)
+    worker = FakeWorker()
+    it = handle(worker, workflow_polls_only=True)
+    got = Received(it)
+    it._worker.drop()
+    worker.polls[0].set_result(activation("last", TIMER))
+    await settle()
+    assert got.run_ids == ["last"]
+    assert [(kind, type(why)) for kind, why in got.ends] == [(WorkKind.WORKFLOWS, HandleBroken)]
 
 
 @pytest.mark.parametrize("error", [ValueError("Invalid proto"), RuntimeError("Completion failure")])
-def test_a_refused_completion_becomes_a_failed_task(error: Exception) -> None:
+async def test_a_refused_completion_becomes_a_failed_task(error: Exception) -> None:
     """Core keeps an activation open whose completion it refused, so that a failed task follows at once."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        worker.answers = [error]
-        assert await handle(worker).complete_workflow_task(cmd.Succeeded("r")) is CompletionResult.REFUSED
-        assert completions(worker) == [("r", "successful"), ("r", "failed")]
-
-    live.run(test)
+    worker = FakeWorker()
+    worker.answers = [error]
+    assert await handle(worker).complete_workflow_task(cmd.Succeeded("r")) is CompletionResult.REFUSED
+    assert completions(worker) == [("r", "successful"), ("r", "failed")]
 
 
-def test_a_completion_that_cannot_be_encoded_becomes_a_failed_task() -> None:
+async def test_a_completion_that_cannot_be_encoded_becomes_a_failed_task() -> None:
     """It never reaches Core, which would wait for it."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        broken = cmd.Succeeded("r", (object(),))  # type: ignore[arg-type]
-        assert await handle(worker).complete_workflow_task(broken) is CompletionResult.REFUSED
-        assert completions(worker) == [("r", "failed")]
-
-    live.run(test)
+    worker = FakeWorker()
+    broken = cmd.Succeeded("r", (object(),))  # type: ignore[arg-type]
+    assert await handle(worker).complete_workflow_task(broken) is CompletionResult.REFUSED
+    assert completions(worker) == [("r", "failed")]
 
 
-def test_a_refused_result_becomes_a_failed_attempt() -> None:
+async def test_a_refused_result_becomes_a_failed_attempt() -> None:
     """An activity's result that Core refuses is followed by a failed attempt, or the attempt would never end."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        worker.answers = [RuntimeError("Malformed activity completion")]
-        await handle(worker).complete_activity(ActivityDeferred(b"t"))
-        _, second = (ActivityTaskCompletion.FromString(data) for data in worker.completions)
-        assert (second.task_token, second.result.WhichOneof("status")) == (b"t", "failed")
-
-    live.run(test)
+    worker = FakeWorker()
+    worker.answers = [RuntimeError("Malformed activity completion")]
+    await handle(worker).complete_activity(ActivityDeferred(b"t"))
+    _, second = (ActivityTaskCompletion.FromString(data) for data in worker.completions)
+    assert (second.task_token, second.result.WhichOneof("status")) == (b"t", "failed")
 
 
 @pytest.mark.parametrize("is_last_here", [False, True])
-def test_a_local_attempt_that_is_the_last_here_is_final_for_core(is_last_here: bool) -> None:
+async def test_a_local_attempt_that_is_the_last_here_is_final_for_core(is_last_here: bool) -> None:
     """Core would begin it again on the very handle that shuts down, and never end."""
-
-    async def test() -> None:
-        worker = FakeWorker()
-        failure = Failure("stopped", ApplicationFailure(type="WorkerShutdown"))
-        await handle(worker).complete_activity(AttemptFailed(b"t", failure, is_last_here))
-        (sent,) = (ActivityTaskCompletion.FromString(data) for data in worker.completions)
-        assert sent.result.failed.failure.application_failure_info.non_retryable is is_last_here
-
-    live.run(test)
+    worker = FakeWorker()
+    failure = Failure("stopped", ApplicationFailure(type="WorkerShutdown"))
+    await handle(worker).complete_activity(AttemptFailed(b"t", failure, is_last_here))
+    (sent,) = (ActivityTaskCompletion.FromString(data) for data in worker.completions)
+    assert sent.result.failed.failure.application_failure_info.non_retryable is is_last_here
 
 
-def test_a_completion_that_is_refused_twice() -> None:
+async def test_a_completion_that_is_refused_twice() -> None:
     """A handle that refuses even the failed task, or panics, is broken."""
-
-    async def test() -> None:
-        for answers in ([RuntimeError("a"), RuntimeError("b")], [PanicException("p")]):
-            worker = FakeWorker()
-            worker.answers = list(answers)
-            with pytest.raises(HandleBroken):
-                await handle(worker).complete_workflow_task(cmd.Succeeded("r"))
-
-    live.run(test)
-
-
-def test_a_cancelled_completion_goes_through() -> None:
-    """A future that a caller cancels is not Core's: the completion goes on, and freeing the handle waits for it."""
-
-    async def test() -> None:
+    for answers in ([RuntimeError("a"), RuntimeError("b")], [PanicException("p")]):
         worker = FakeWorker()
-        held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        worker.answers = [held]
-        it = handle(worker)
-        it.complete_workflow_task(cmd.Succeeded("r")).cancel()
-        assert not held.cancelled()
-        freeing = asyncio.create_task(it.finalize())
-        await settle()
-        assert worker.finalized == 0
-        held.set_result(None)
-        await freeing
-        assert worker.finalized == 1
+        worker.answers = list(answers)
+        with pytest.raises(HandleBroken):
+            await handle(worker).complete_workflow_task(cmd.Succeeded("r"))
 
-    live.run(test)
+
+async def test_a_cancelled_completion_goes_through() -> None:
+    """A future that a caller cancels is not Core's: the completion goes on, and freeing the handle waits for it."""
+    worker = FakeWorker()
+    held: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    worker.answers = [held]
+    it = handle(worker)
+    it.complete_workflow_task(cmd.Succeeded("r")).cancel()
+    assert not held.cancelled()
+    freeing = asyncio.create_task(it.finalize())
+    await settle()
+    assert worker.finalized == 0
+    held.set_result(None)
+    await freeing
+    assert worker.finalized == 1

@@ -56,27 +56,23 @@ def test_a_workflow_with_an_activity(server: DevServer, loop: Callable[[], Any])
     live.run(test, loop)
 
 
-def test_cancelled_pollers_lose_nothing(server: DevServer) -> None:
+async def test_cancelled_pollers_lose_nothing(server: DevServer) -> None:
     """Poll loops that are cancelled at random lose neither an activation nor an activity."""
+    queue = live.unique("q")
+    chance = random.Random(7)
+    async with live.connected(server.target) as connection, live.working(connection, queue) as loops:
 
-    async def test() -> None:
-        queue = live.unique("q")
-        chance = random.Random(7)
-        async with live.connected(server.target) as connection, live.working(connection, queue) as loops:
+        async def disturb() -> None:
+            while True:
+                await asyncio.sleep(chance.random() * 0.01)  # a random instant is the point
+                loops.recycle(chance.choice(["workflows", "activities"]))
 
-            async def disturb() -> None:
-                while True:
-                    await asyncio.sleep(chance.random() * 0.01)  # a random instant is the point
-                    loops.recycle(chance.choice(["workflows", "activities"]))
-
-            disturber = asyncio.create_task(disturb())
-            ids = [live.unique("w") for _ in range(20)]
-            await asyncio.gather(*(connection.call(live.start(queue, each)) for each in ids))
-            outcomes = await asyncio.gather(*(live.outcome(connection, each) for each in ids))
-            disturber.cancel()
-            assert outcomes == [wf.RunCompleted((live.value("hello"),))] * 20
-
-    live.run(test)
+        disturber = asyncio.create_task(disturb())
+        ids = [live.unique("w") for _ in range(20)]
+        await asyncio.gather(*(connection.call(live.start(queue, each)) for each in ids))
+        outcomes = await asyncio.gather(*(live.outcome(connection, each) for each in ids))
+        disturber.cancel()
+        assert outcomes == [wf.RunCompleted((live.value("hello"),))] * 20
 
 
 class Unheard(cmd.Command, frozen=True):
@@ -85,264 +81,220 @@ class Unheard(cmd.Command, frozen=True):
 
 @pytest.mark.parametrize(
     "malformed",
-    [
-        (Unheard(),),
-        (cmd.AnswerQuery("legacy_query", live.value(1)), cmd.CompleteRun(live.value(1))),
-    ],
+    [(Unheard(),), (cmd.AnswerQuery("legacy_query", live.value(1)), cmd.CompleteRun(live.value(1)))],
     ids=["ours", "core's"],
 )
-def test_a_malformed_completion_fails_the_task_only(
+async def test_a_malformed_completion_fails_the_task_only(
     server: DevServer, malformed: tuple[cmd.Command, ...]
 ) -> None:
     """A completion that we or Core refuse becomes a failed task, and the run goes on when it is tried again."""
+    queue = live.unique("q")
+    answers = [malformed]
 
-    async def test() -> None:
-        queue = live.unique("q")
-        answers = [malformed]
+    def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+        return answers.pop() if answers else (cmd.CompleteRun(live.value("mended")),)
 
-        def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-            return answers.pop() if answers else (cmd.CompleteRun(live.value("mended")),)
-
-        async with (
-            live.connected(server.target) as connection,
-            live.working(connection, queue, evaluate) as loops,
-        ):
-            await connection.call(live.start(queue, queue))
-            assert await live.outcome(connection, queue) == wf.RunCompleted((live.value("mended"),))
-            assert "WORKFLOW_TASK_FAILED" in live.kinds(await live.history(connection, queue))
-            assert ev.RunEvicted in {type(event) for event in loops.events(ev.Event)}
-
-    live.run(test)
+    async with (
+        live.connected(server.target) as connection,
+        live.working(connection, queue, evaluate) as loops,
+    ):
+        await connection.call(live.start(queue, queue))
+        assert await live.outcome(connection, queue) == wf.RunCompleted((live.value("mended"),))
+        assert "WORKFLOW_TASK_FAILED" in live.kinds(await live.history(connection, queue))
+        assert ev.RunEvicted in {type(event) for event in loops.events(ev.Event)}
 
 
-def test_an_eviction_on_request(server: DevServer) -> None:
+async def test_an_eviction_on_request(server: DevServer) -> None:
     """A run whose eviction is requested is evicted with that reason, and replayed from its start afterwards."""
+    queue = live.unique("q")
 
-    async def test() -> None:
-        queue = live.unique("q")
+    def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+        if any(isinstance(event, ev.SignalReceived) for event in activation.events):
+            return (cmd.CompleteRun(live.value("signalled")),)
+        return ()
 
-        def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-            if any(isinstance(event, ev.SignalReceived) for event in activation.events):
-                return (cmd.CompleteRun(live.value("signalled")),)
-            return ()
+    async with (
+        live.connected(server.target) as connection,
+        live.working(connection, queue, evaluate) as loops,
+    ):
+        started = await connection.call(live.start(queue, queue))
 
-        async with (
-            live.connected(server.target) as connection,
-            live.working(connection, queue, evaluate) as loops,
-        ):
-            started = await connection.call(live.start(queue, queue))
+        async def evicted() -> bool:
+            if loops.events(ev.RunStarted):
+                loops.handle.request_eviction(started.run_id)
+            return bool(loops.events(ev.RunEvicted))
 
-            async def evicted() -> bool:
-                if loops.events(ev.RunStarted):
-                    loops.handle.request_eviction(started.run_id)
-                return bool(loops.events(ev.RunEvicted))
-
-            await live.until(evicted)
-            await connection.call(
-                wf.SignalWorkflow(workflow_id=queue, signal_name="go", request_id=live.unique("r"))
-            )
-            assert await live.outcome(connection, queue) == wf.RunCompleted((live.value("signalled"),))
-            evictions = loops.events(ev.RunEvicted)
-            assert isinstance(evictions[0], ev.RunEvicted)
-            assert evictions[0].reason == "LANG_REQUESTED"
-            assert len(loops.events(ev.RunStarted)) == 2
-
-    live.run(test)
+        await live.until(evicted)
+        await connection.call(
+            wf.SignalWorkflow(workflow_id=queue, signal_name="go", request_id=live.unique("r"))
+        )
+        assert await live.outcome(connection, queue) == wf.RunCompleted((live.value("signalled"),))
+        evictions = loops.events(ev.RunEvicted)
+        assert isinstance(evictions[0], ev.RunEvicted)
+        assert evictions[0].reason == "LANG_REQUESTED"
+        assert len(loops.events(ev.RunStarted)) == 2
 
 
-def test_an_activity_is_cancelled(server: DevServer) -> None:
+async def test_an_activity_is_cancelled(server: DevServer) -> None:
     """A heartbeat brings the news that an activity was cancelled, and its end as cancelled reaches the workflow."""
+    queue = live.unique("q")
+    cancelled: dict[bytes, asyncio.Event] = {}
 
-    async def test() -> None:
-        queue = live.unique("q")
-        cancelled: dict[bytes, asyncio.Event] = {}
+    def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+        for event in activation.events:
+            if isinstance(event, ev.RunStarted):
+                return (
+                    made(
+                        cmd.ScheduleActivity,
+                        seq=1,
+                        activity_id="1",
+                        activity_type="wait",
+                        start_to_close_timeout=20.0,
+                        heartbeat_timeout=10.0,
+                        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                    ),
+                )
+            if isinstance(event, ev.CancelRequested):
+                return (cmd.RequestCancelActivity(1),)
+            if isinstance(event, ev.ActivityCancelled):
+                return (cmd.CancelRun(),)
+        return ()
 
-        def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-            for event in activation.events:
-                if isinstance(event, ev.RunStarted):
-                    return (
-                        made(
-                            cmd.ScheduleActivity,
-                            seq=1,
-                            activity_id="1",
-                            activity_type="wait",
-                            start_to_close_timeout=20.0,
-                            heartbeat_timeout=10.0,
-                            cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                        ),
-                    )
-                if isinstance(event, ev.CancelRequested):
-                    return (cmd.RequestCancelActivity(1),)
-                if isinstance(event, ev.ActivityCancelled):
-                    return (cmd.CancelRun(),)
-            return ()
+    async with live.connected(server.target) as connection:
+        config = HandleConfig(task_queue=queue, heartbeat_throttle=0.05)
+        handle = await connection.open_handle(config)
 
-        async with live.connected(server.target) as connection:
-            config = HandleConfig(task_queue=queue, heartbeat_throttle=0.05)
-            handle = await connection.open_handle(config)
+        async def execute(item: ActivityItem) -> ActivityResult | None:
+            if isinstance(item, ActivityCancel):
+                assert item.reason == "CANCELLED"
+                cancelled[item.token].set()
+                return None
+            done = cancelled[item.token] = asyncio.Event()
+            await connection.call(wf.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
+            while not done.is_set():
+                handle.heartbeat(item.token, (live.value("alive"),))
+                await asyncio.sleep(0.05)
+            return AttemptCancelled(item.token, Failure("stopped", CanceledFailure()))
 
-            async def execute(item: ActivityItem) -> ActivityResult | None:
-                if isinstance(item, ActivityCancel):
-                    assert item.reason == "CANCELLED"
-                    cancelled[item.token].set()
-                    return None
-                done = cancelled[item.token] = asyncio.Event()
-                await connection.call(wf.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
-                while not done.is_set():
-                    handle.heartbeat(item.token, (live.value("alive"),))
-                    await asyncio.sleep(0.05)
-                return AttemptCancelled(item.token, Failure("stopped", CanceledFailure()))
-
-            loops = live.Loops(handle, evaluate, execute)
-            await connection.call(live.start(queue, queue))
-            assert isinstance(await live.outcome(connection, queue), wf.RunCanceled)
-            await loops.stop()
-
-    live.run(test)
+        loops = live.Loops(handle, evaluate, execute)
+        await connection.call(live.start(queue, queue))
+        assert isinstance(await live.outcome(connection, queue), wf.RunCanceled)
+        await loops.stop()
 
 
 @pytest.mark.parametrize("by", ["token", "ids"])
 @pytest.mark.parametrize("end", ["result", "failure", "cancelled"])
-def test_an_activity_is_completed_from_outside(server: DevServer, by: str, end: str) -> None:
+async def test_an_activity_is_completed_from_outside(server: DevServer, by: str, end: str) -> None:
     """A deferred activity is kept alive and ended by somebody else, by its token or by its ids, in each way."""
+    queue = live.unique("q")
+    deferred: asyncio.Future[ActivityTask] = asyncio.get_running_loop().create_future()
 
-    async def test() -> None:
-        queue = live.unique("q")
-        deferred: asyncio.Future[ActivityTask] = asyncio.get_running_loop().create_future()
+    async def execute(item: ActivityItem) -> ActivityResult | None:
+        assert isinstance(item, ActivityTask)
+        deferred.set_result(item)
+        return ActivityDeferred(item.token)
 
-        async def execute(item: ActivityItem) -> ActivityResult | None:
-            assert isinstance(item, ActivityTask)
-            deferred.set_result(item)
-            return ActivityDeferred(item.token)
+    def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+        for event in activation.events:
+            if isinstance(event, ev.RunStarted):
+                return (
+                    made(
+                        cmd.ScheduleActivity,
+                        seq=1,
+                        activity_id="a",
+                        activity_type="later",
+                        start_to_close_timeout=20.0,
+                        retry_policy=RetryRule(maximum_attempts=1),
+                        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                    ),
+                )
+            if isinstance(event, ev.CancelRequested):
+                return (cmd.RequestCancelActivity(1),)
+            if isinstance(event, (ev.ActivityCompleted, ev.ActivityFailed, ev.ActivityCancelled)):
+                return (cmd.CompleteRun(live.value(type(event).__name__)),)
+        return ()
 
-        def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-            for event in activation.events:
-                if isinstance(event, ev.RunStarted):
-                    return (
-                        made(
-                            cmd.ScheduleActivity,
-                            seq=1,
-                            activity_id="a",
-                            activity_type="later",
-                            start_to_close_timeout=20.0,
-                            retry_policy=RetryRule(maximum_attempts=1),
-                            cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                        ),
-                    )
-                if isinstance(event, ev.CancelRequested):
-                    return (cmd.RequestCancelActivity(1),)
-                if isinstance(event, (ev.ActivityCompleted, ev.ActivityFailed, ev.ActivityCancelled)):
-                    return (cmd.CompleteRun(live.value(type(event).__name__)),)
-            return ()
+    async with (
+        live.connected(server.target) as connection,
+        live.working(connection, queue, evaluate, execute),
+    ):
+        await connection.call(live.start(queue, queue))
+        token = (await deferred).token
+        where: dict[str, Any] = (
+            {"token": token} if by == "token" else {"workflow_id": queue, "activity_id": "a"}
+        )
+        beat = ac.HeartbeatActivity(details=(live.value(1),), **where)
+        assert not (await connection.call(beat)).cancel_requested
+        ends: dict[str, tuple[dict[str, Any], str]] = {
+            "result": ({"result": live.value(2)}, "ActivityCompleted"),
+            "failure": ({"failure": Failure("no", ApplicationFailure("No"))}, "ActivityFailed"),
+            "cancelled": ({"cancelled": True, "cancelled_details": (live.value(3),)}, "ActivityCancelled"),
+        }
+        how, expected = ends[end]
+        if end == "cancelled":
+            await connection.call(wf.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
 
-        async with (
-            live.connected(server.target) as connection,
-            live.working(connection, queue, evaluate, execute),
-        ):
-            await connection.call(live.start(queue, queue))
-            token = (await deferred).token
-            where: dict[str, Any] = (
-                {"token": token} if by == "token" else {"workflow_id": queue, "activity_id": "a"}
-            )
-            beat = ac.HeartbeatActivity(details=(live.value(1),), **where)
-            assert not (await connection.call(beat)).cancel_requested
-            ends: dict[str, tuple[dict[str, Any], str]] = {
-                "result": ({"result": live.value(2)}, "ActivityCompleted"),
-                "failure": ({"failure": Failure("no", ApplicationFailure("No"))}, "ActivityFailed"),
-                "cancelled": (
-                    {"cancelled": True, "cancelled_details": (live.value(3),)},
-                    "ActivityCancelled",
-                ),
-            }
-            how, expected = ends[end]
-            if end == "cancelled":
-                await connection.call(wf.CancelWorkflow(workflow_id=queue, request_id=live.unique("r")))
+            async def asked_to_stop() -> bool:
+                return (await connection.call(beat)).cancel_requested
 
-                async def asked_to_stop() -> bool:
-                    return (await connection.call(beat)).cancel_requested
-
-                await live.until(asked_to_stop)
+            await live.until(asked_to_stop)
+        await connection.call(ac.CompleteActivity(**how, **where))
+        assert await live.outcome(connection, queue) == wf.RunCompleted((live.value(expected),))
+        with pytest.raises(ServiceError, match="is no longer pending") as caught:
             await connection.call(ac.CompleteActivity(**how, **where))
-            assert await live.outcome(connection, queue) == wf.RunCompleted((live.value(expected),))
-            with pytest.raises(ServiceError, match="is no longer pending") as caught:
-                await connection.call(ac.CompleteActivity(**how, **where))
-            assert caught.value.status == "NOT_FOUND"
-
-    live.run(test)
+        assert caught.value.status == "NOT_FOUND"
 
 
-def test_shutdown(server: DevServer) -> None:
+async def test_shutdown(server: DevServer) -> None:
     """After `initiate_shutdown` both kinds end, once; then the handle is freed and refuses everything."""
-
-    async def test() -> None:
-        async with live.connected(server.target) as connection:
-            handle = Polled(await connection.open_handle(HandleConfig(task_queue=live.unique("q"))))
-            polls = [
-                asyncio.create_task(handle.poll_activation()),
-                asyncio.create_task(handle.poll_activity()),
-            ]
-            await asyncio.wait(polls, timeout=0.05)
-            handle.initiate_shutdown()
-            handle.initiate_shutdown()
-            for outcome in await asyncio.gather(*polls, return_exceptions=True):
-                assert isinstance(outcome, Shutdown)
-            with pytest.raises(Shutdown):
-                await handle.poll_activation()
-            await handle.finalize()
-            await handle.inner.finalize()
-            handle.initiate_shutdown()
-            with pytest.raises(HandleBroken):
-                await handle.complete_activation(cmd.Succeeded("r"))
-            with pytest.raises(HandleBroken):
-                handle.heartbeat(b"t", ())
-            with pytest.raises(HandleBroken):
-                handle.request_eviction("r")
-
-    live.run(test)
+    async with live.connected(server.target) as connection:
+        handle = Polled(await connection.open_handle(HandleConfig(task_queue=live.unique("q"))))
+        polls = [asyncio.create_task(handle.poll_activation()), asyncio.create_task(handle.poll_activity())]
+        await asyncio.wait(polls, timeout=0.05)
+        handle.initiate_shutdown()
+        handle.initiate_shutdown()
+        for outcome in await asyncio.gather(*polls, return_exceptions=True):
+            assert isinstance(outcome, Shutdown)
+        with pytest.raises(Shutdown):
+            await handle.poll_activation()
+        await handle.finalize()
+        await handle.inner.finalize()
+        handle.initiate_shutdown()
+        with pytest.raises(HandleBroken):
+            await handle.complete_activation(cmd.Succeeded("r"))
+        with pytest.raises(HandleBroken):
+            handle.heartbeat(b"t", ())
+        with pytest.raises(HandleBroken):
+            handle.request_eviction("r")
 
 
 @pytest.mark.parametrize("off", ["workflows", "activities"])
-def test_what_is_switched_off_waits_for_the_end(server: DevServer, off: str) -> None:
+async def test_what_is_switched_off_waits_for_the_end(server: DevServer, off: str) -> None:
     """A kind that the handle does not serve gives nothing, and ends with the rest: no early `Shutdown`."""
-
-    async def test() -> None:
-        async with live.connected(server.target) as connection:
-            config = HandleConfig(
-                task_queue=live.unique("q"), workflows=off != "workflows", activities=off != "activities"
-            )
-            handle = Polled(await connection.open_handle(config))
-            polls = [
-                asyncio.create_task(handle.poll_activation()),
-                asyncio.create_task(handle.poll_activity()),
-            ]
-            done, _ = await asyncio.wait(polls, timeout=0.2)
-            assert not done
-            handle.initiate_shutdown()
-            for outcome in await asyncio.gather(*polls, return_exceptions=True):
-                assert isinstance(outcome, Shutdown)
-            await handle.finalize()
-
-    live.run(test)
+    async with live.connected(server.target) as connection:
+        config = HandleConfig(
+            task_queue=live.unique("q"), workflows=off != "workflows", activities=off != "activities"
+        )
+        handle = Polled(await connection.open_handle(config))
+        polls = [asyncio.create_task(handle.poll_activation()), asyncio.create_task(handle.poll_activity())]
+        done, _ = await asyncio.wait(polls, timeout=0.2)
+        assert not done
+        handle.initiate_shutdown()
+        for outcome in await asyncio.gather(*polls, return_exceptions=True):
+            assert isinstance(outcome, Shutdown)
+        await handle.finalize()
 
 
-def test_a_second_handle_on_the_same_queue_is_refused(server: DevServer) -> None:
+async def test_a_second_handle_on_the_same_queue_is_refused(server: DevServer) -> None:
     """Core takes one handle per connection and queue; the second is an error that names the queue."""
-
-    async def test() -> None:
-        queue = live.unique("q")
-        async with live.connected(server.target) as connection, live.working(connection, queue):
-            with pytest.raises(ServiceError, match=queue):
-                await connection.open_handle(HandleConfig(task_queue=queue))
-
-    live.run(test)
+    queue = live.unique("q")
+    async with live.connected(server.target) as connection, live.working(connection, queue):
+        with pytest.raises(ServiceError, match=queue):
+            await connection.open_handle(HandleConfig(task_queue=queue))
 
 
-def test_a_queue_without_a_name_is_refused(server: DevServer) -> None:
+async def test_a_queue_without_a_name_is_refused(server: DevServer) -> None:
     """What Core would silently accept is refused before it sees it."""
-
-    async def test() -> None:
-        async with live.connected(server.target) as connection:
-            with pytest.raises(ValueError, match="must have a name"):
-                await connection.open_handle(HandleConfig(task_queue=" "))
-
-    live.run(test)
+    async with live.connected(server.target) as connection:
+        with pytest.raises(ValueError, match="must have a name"):
+            await connection.open_handle(HandleConfig(task_queue=" "))

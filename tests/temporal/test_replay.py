@@ -91,17 +91,13 @@ async def close(handle: live.Replaying) -> None:
     await handle.finalize()
 
 
-def test_a_history_that_fits() -> None:
+async def test_a_history_that_fits() -> None:
     """A workflow that does what its history says is replayed to its end and evicted for that; several in a row."""
-
-    async def test() -> None:
-        handle = live.replay_handle()
-        for number in range(3):
-            await handle.push(f"w-{number}", encoded(events()))
-            assert (await replayed(handle, sleeper)).reason in ("WORKFLOW_EXECUTION_ENDING", "LANG_REQUESTED")
-        await close(handle)
-
-    live.run(test)
+    handle = live.replay_handle()
+    for number in range(3):
+        await handle.push(f"w-{number}", encoded(events()))
+        assert (await replayed(handle, sleeper)).reason in ("WORKFLOW_EXECUTION_ENDING", "LANG_REQUESTED")
+    await close(handle)
 
 
 def test_a_history_that_does_not_fit() -> None:
@@ -133,42 +129,34 @@ def test_a_malformed_history_never_reaches_core() -> None:
         encoded(events()[:1])
 
 
-def test_shutdown_without_a_history() -> None:
+async def test_shutdown_without_a_history() -> None:
     """A replay handle that was never fed shuts down, also while it is polled."""
-
-    async def test() -> None:
-        handle = live.replay_handle()
-        poll = asyncio.create_task(handle.next_activation())
-        await asyncio.wait([poll], timeout=0.05)
-        handle.initiate_shutdown()
-        with pytest.raises(Shutdown):
-            await poll
-        await handle.finalize()
-
-    live.run(test)
+    handle = live.replay_handle()
+    poll = asyncio.create_task(handle.next_activation())
+    await asyncio.wait([poll], timeout=0.05)
+    handle.initiate_shutdown()
+    with pytest.raises(Shutdown):
+        await poll
+    await handle.finalize()
 
 
 @pytest.mark.server
-def test_a_recorded_history(server: DevServer) -> None:
+async def test_a_recorded_history(server: DevServer) -> None:
     """What a live run recorded replays, and its activations say that they are a replay."""
+    queue = live.unique("q")
+    async with live.connected(server.target) as connection, live.working(connection, queue):
+        await connection.call(live.start(queue, queue))
+        await live.outcome(connection, queue)
+        recorded = await live.history(connection, queue)
+    replays: list[bool] = []
 
-    async def test() -> None:
-        queue = live.unique("q")
-        async with live.connected(server.target) as connection, live.working(connection, queue):
-            await connection.call(live.start(queue, queue))
-            await live.outcome(connection, queue)
-            recorded = await live.history(connection, queue)
-        replays: list[bool] = []
+    def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
+        replays.append(activation.is_replaying)
+        return live.one_activity(activation)
 
-        def evaluate(activation: ev.Activation) -> tuple[cmd.Command, ...]:
-            replays.append(activation.is_replaying)
-            return live.one_activity(activation)
-
-        handle = live.replay_handle()
-        await handle.push(queue, encoded(recorded))
-        assert (await replayed(handle, evaluate)).reason != "NONDETERMINISM"
-        assert replays[0]
-        assert len(replays) == 2
-        await close(handle)
-
-    live.run(test)
+    handle = live.replay_handle()
+    await handle.push(queue, encoded(recorded))
+    assert (await replayed(handle, evaluate)).reason != "NONDETERMINISM"
+    assert replays[0]
+    assert len(replays) == 2
+    await close(handle)

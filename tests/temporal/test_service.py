@@ -56,239 +56,201 @@ def obedient(activation: ev.Activation) -> tuple[cmd.Command, ...]:
 
 def signal(workflow_id: str, name: str, *arguments: Payload, **options: Any) -> wf.SignalWorkflow:
     return wf.SignalWorkflow(
-        workflow_id=workflow_id,
-        signal_name=name,
-        request_id=live.unique("r"),
-        arguments=arguments,
-        **options,
+        workflow_id=workflow_id, signal_name=name, request_id=live.unique("r"), arguments=arguments, **options
     )
 
 
-def test_start_with_everything_and_describe(server: DevServer) -> None:
+async def test_start_with_everything_and_describe(server: DevServer) -> None:
     """What a workflow is started with is what its description shows."""
-
-    async def test() -> None:
-        queue = live.unique("q")
-        async with live.connected(server.target) as connection:
-            started = await connection.call(
-                live.start(
-                    queue,
-                    queue,
-                    arguments=(live.value(1),),
-                    execution_timeout=100.0,
-                    run_timeout=50.0,
-                    task_timeout=5.0,
-                    retry_policy=RetryRule(maximum_attempts=3),
-                    memo={"note": live.value("m")},
-                    search_attributes={"Colour": BLUE},
-                    headers={"h": live.value("h")},
-                    static_summary=live.value("short"),
-                    static_details=live.value("long"),
-                    priority_key=2,
-                )
+    queue = live.unique("q")
+    async with live.connected(server.target) as connection:
+        started = await connection.call(
+            live.start(
+                queue,
+                queue,
+                arguments=(live.value(1),),
+                execution_timeout=100.0,
+                run_timeout=50.0,
+                task_timeout=5.0,
+                retry_policy=RetryRule(maximum_attempts=3),
+                memo={"note": live.value("m")},
+                search_attributes={"Colour": BLUE},
+                headers={"h": live.value("h")},
+                static_summary=live.value("short"),
+                static_details=live.value("long"),
+                priority_key=2,
             )
-            assert started.started
-            described = await connection.call(wf.DescribeWorkflow(workflow_id=queue))
-            summary = described.summary
-            assert (summary.workflow_id, summary.run_id) == (queue, started.run_id)
-            assert (summary.workflow_type, summary.task_queue) == ("Sample", queue)
-            assert summary.status is wf.WorkflowStatus.RUNNING
-            assert summary.memo == {"note": live.value("m")}
-            assert summary.search_attributes["Colour"].data == BLUE.data
-            assert summary.start_time_ns > 0
-            assert summary.close_time_ns == 0
-            assert described.first_execution_run_id == started.run_id
-            assert described.static_summary == live.value("short")
-            assert described.static_details == live.value("long")
-            assert described.task_attempt == 1
-            first = json.loads((await live.history(connection, queue))[0])
-            attributes = first["workflowExecutionStartedEventAttributes"]
-            assert attributes["workflowRunTimeout"] == "50s"
-            assert attributes["retryPolicy"]["maximumAttempts"] == 3
-            assert attributes["header"]["fields"].keys() == {"h"}
-            assert attributes["priority"] == {"priorityKey": 2}
-            await connection.call(wf.TerminateWorkflow(workflow_id=queue))
+        )
+        assert started.started
+        described = await connection.call(wf.DescribeWorkflow(workflow_id=queue))
+        summary = described.summary
+        assert (summary.workflow_id, summary.run_id) == (queue, started.run_id)
+        assert (summary.workflow_type, summary.task_queue) == ("Sample", queue)
+        assert summary.status is wf.WorkflowStatus.RUNNING
+        assert summary.memo == {"note": live.value("m")}
+        assert summary.search_attributes["Colour"].data == BLUE.data
+        assert summary.start_time_ns > 0
+        assert summary.close_time_ns == 0
+        assert described.first_execution_run_id == started.run_id
+        assert described.static_summary == live.value("short")
+        assert described.static_details == live.value("long")
+        assert described.task_attempt == 1
+        first = json.loads((await live.history(connection, queue))[0])
+        attributes = first["workflowExecutionStartedEventAttributes"]
+        assert attributes["workflowRunTimeout"] == "50s"
+        assert attributes["retryPolicy"]["maximumAttempts"] == 3
+        assert attributes["header"]["fields"].keys() == {"h"}
+        assert attributes["priority"] == {"priorityKey": 2}
+        await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
-    live.run(test)
 
-
-def test_pending_activities(server: DevServer) -> None:
+async def test_pending_activities(server: DevServer) -> None:
     """A description shows the activities that a run waits for, and why the last attempt failed."""
+    queue = live.unique("q")
 
-    async def test() -> None:
-        queue = live.unique("q")
+    async def fail(item: Any) -> Any:
+        return AttemptFailed(item.token, Failure("not yet", ApplicationFailure("NotYet")))
 
-        async def fail(item: Any) -> Any:
-            return AttemptFailed(item.token, Failure("not yet", ApplicationFailure("NotYet")))
-
-        async with (
-            live.connected(server.target) as connection,
-            live.working(connection, queue, live.one_activity, fail),
-        ):
-            await connection.call(live.start(queue, queue))
-            pending: Any = ()
-            while not pending or pending[0].last_failure is None:
-                described = await connection.call(wf.DescribeWorkflow(workflow_id=queue))
-                pending = described.pending_activities
-                await asyncio.sleep(0.01)
-            assert (pending[0].activity_id, pending[0].activity_type) == ("1", "echo")
-            assert pending[0].state == "SCHEDULED"
-            assert pending[0].last_failure.message == "not yet"
-            assert pending[0].last_worker_identity == connection.identity
-            await connection.call(wf.TerminateWorkflow(workflow_id=queue))
-
-    live.run(test)
+    async with (
+        live.connected(server.target) as connection,
+        live.working(connection, queue, live.one_activity, fail),
+    ):
+        await connection.call(live.start(queue, queue))
+        pending: Any = ()
+        while not pending or pending[0].last_failure is None:
+            described = await connection.call(wf.DescribeWorkflow(workflow_id=queue))
+            pending = described.pending_activities
+            await asyncio.sleep(0.01)
+        assert (pending[0].activity_id, pending[0].activity_type) == ("1", "echo")
+        assert pending[0].state == "SCHEDULED"
+        assert pending[0].last_failure.message == "not yet"
+        assert pending[0].last_worker_identity == connection.identity
+        await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-def test_ends(server: DevServer) -> None:
+async def test_ends(server: DevServer) -> None:
     """`WaitForClose` tells how a run ended: returned, failed, cancelled, terminated, continued, timed out."""
+    queue = live.unique("q")
+    async with live.connected(server.target) as connection, live.working(connection, queue, obedient):
 
-    async def test() -> None:
-        queue = live.unique("q")
-        async with live.connected(server.target) as connection, live.working(connection, queue, obedient):
+        async def ended(name: str, *end: sv.Request[Any], **options: Any) -> wf.Outcome:
+            started = await connection.call(live.start(queue, name, **options))
+            for request in end:
+                await connection.call(request)
+            return await live.outcome(connection, name, started.run_id)
 
-            async def ended(name: str, *end: sv.Request[Any], **options: Any) -> wf.Outcome:
-                started = await connection.call(live.start(queue, name, **options))
-                for request in end:
-                    await connection.call(request)
-                return await live.outcome(connection, name, started.run_id)
-
-            a, b, c, d, e, f = (live.unique(letter) for letter in "abcdef")
-            assert await ended(a, signal(a, "return", live.value(9))) == wf.RunCompleted((live.value(9),))
-            failed = await ended(b, signal(b, "fail"))
-            assert isinstance(failed, wf.RunFailed)
-            assert failed.failure.message == "boom"
-            assert failed.failure.info == ApplicationFailure("Boom", True)
-            cancel = wf.CancelWorkflow(workflow_id=c, request_id=live.unique("r"), reason="enough")
-            assert await ended(c, cancel) == wf.RunCanceled()
-            end = wf.TerminateWorkflow(workflow_id=d, reason="enough", details=(live.value(1),))
-            assert await ended(d, end) == wf.RunTerminated("enough", (live.value(1),))
-            continued = await ended(e, signal(e, "again"))
-            assert isinstance(continued, wf.RunContinued)
-            latest = await connection.call(wf.DescribeWorkflow(workflow_id=e))
-            assert latest.summary.run_id == continued.new_run_id
-            assert await ended(f, run_timeout=1.0) == wf.RunTimedOut()
-            await connection.call(wf.TerminateWorkflow(workflow_id=e))
-
-    live.run(test)
+        a, b, c, d, e, f = (live.unique(letter) for letter in "abcdef")
+        assert await ended(a, signal(a, "return", live.value(9))) == wf.RunCompleted((live.value(9),))
+        failed = await ended(b, signal(b, "fail"))
+        assert isinstance(failed, wf.RunFailed)
+        assert failed.failure.message == "boom"
+        assert failed.failure.info == ApplicationFailure("Boom", True)
+        cancel = wf.CancelWorkflow(workflow_id=c, request_id=live.unique("r"), reason="enough")
+        assert await ended(c, cancel) == wf.RunCanceled()
+        end = wf.TerminateWorkflow(workflow_id=d, reason="enough", details=(live.value(1),))
+        assert await ended(d, end) == wf.RunTerminated("enough", (live.value(1),))
+        continued = await ended(e, signal(e, "again"))
+        assert isinstance(continued, wf.RunContinued)
+        latest = await connection.call(wf.DescribeWorkflow(workflow_id=e))
+        assert latest.summary.run_id == continued.new_run_id
+        assert await ended(f, run_timeout=1.0) == wf.RunTimedOut()
+        await connection.call(wf.TerminateWorkflow(workflow_id=e))
 
 
-def test_still_open(server: DevServer) -> None:
+async def test_still_open(server: DevServer) -> None:
     """Waiting for a run that does not close ends with `StillOpen`, for that is no error."""
-
-    async def test() -> None:
-        async with live.connected(server.target) as connection:
-            queue = live.unique("q")
-            started = await connection.call(live.start(queue, queue))
-            request = wf.WaitForClose(workflow_id=queue, run_id=started.run_id, rpc_timeout=0.2)
-            assert await connection.call(request) == wf.StillOpen(started.run_id)
-            waiting = wf.GetHistory(workflow_id=queue, wait_new=True)
-            page = await connection.call(waiting)
-            assert live.kinds(list(page.events))[0] == "WORKFLOW_EXECUTION_STARTED"
-            later = wf.GetHistory(
-                workflow_id=queue, wait_new=True, next_page_token=page.next_page_token, rpc_timeout=0.2
-            )
-            nothing = await connection.call(later)
-            assert nothing.events == ()
-            assert nothing.next_page_token
-            await connection.call(wf.TerminateWorkflow(workflow_id=queue))
-
-    live.run(test)
+    async with live.connected(server.target) as connection:
+        queue = live.unique("q")
+        started = await connection.call(live.start(queue, queue))
+        request = wf.WaitForClose(workflow_id=queue, run_id=started.run_id, rpc_timeout=0.2)
+        assert await connection.call(request) == wf.StillOpen(started.run_id)
+        waiting = wf.GetHistory(workflow_id=queue, wait_new=True)
+        page = await connection.call(waiting)
+        assert live.kinds(list(page.events))[0] == "WORKFLOW_EXECUTION_STARTED"
+        later = wf.GetHistory(
+            workflow_id=queue, wait_new=True, next_page_token=page.next_page_token, rpc_timeout=0.2
+        )
+        nothing = await connection.call(later)
+        assert nothing.events == ()
+        assert nothing.next_page_token
+        await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-def test_signal_with_start(server: DevServer) -> None:
+async def test_signal_with_start(server: DevServer) -> None:
     """A start that carries a signal starts once, and signals the running workflow the next time."""
-
-    async def test() -> None:
-        queue = live.unique("q")
-        both: dict[str, Any] = {"signal_name": "return", "signal_arguments": (live.value(3),)}
-        quiet: dict[str, Any] = {"signal_name": "hello"}
-        async with live.connected(server.target) as connection, live.working(connection, queue, obedient):
-            first = await connection.call(live.start(queue, queue, **quiet))
-            second = await connection.call(live.start(queue, queue, **both))
-            assert (first.started, second.started) == (True, False)
-            assert first.run_id == second.run_id
-            assert await live.outcome(connection, queue) == wf.RunCompleted((live.value(3),))
-
-    live.run(test)
+    queue = live.unique("q")
+    both: dict[str, Any] = {"signal_name": "return", "signal_arguments": (live.value(3),)}
+    quiet: dict[str, Any] = {"signal_name": "hello"}
+    async with live.connected(server.target) as connection, live.working(connection, queue, obedient):
+        first = await connection.call(live.start(queue, queue, **quiet))
+        second = await connection.call(live.start(queue, queue, **both))
+        assert (first.started, second.started) == (True, False)
+        assert first.run_id == second.run_id
+        assert await live.outcome(connection, queue) == wf.RunCompleted((live.value(3),))
 
 
-def test_a_start_that_is_repeated(server: DevServer) -> None:
+async def test_a_start_that_is_repeated(server: DevServer) -> None:
     """The same request id starts once; another is refused with the run that exists, or uses it where asked."""
-
-    async def test() -> None:
-        queue = live.unique("q")
-        async with live.connected(server.target) as connection:
-            started = await connection.call(live.start(queue, queue, request_id="same"))
-            again = await connection.call(live.start(queue, queue, request_id="same"))
-            assert again.run_id == started.run_id
-            with pytest.raises(WorkflowAlreadyStartedError, match=queue) as caught:
-                await connection.call(live.start(queue, queue))
-            assert (caught.value.workflow_id, caught.value.run_id) == (queue, started.run_id)
-            existing = await connection.call(
-                live.start(queue, queue, id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING)
-            )
-            assert existing == wf.Started(started.run_id, False)
-            await connection.call(wf.TerminateWorkflow(workflow_id=queue))
-
-    live.run(test)
-
-
-def test_queries(server: DevServer) -> None:
-    """A query is answered by the worker; a handler that fails becomes `QueryFailedError` with its message."""
-
-    async def test() -> None:
-        queue = live.unique("q")
-        async with live.connected(server.target) as connection:
+    queue = live.unique("q")
+    async with live.connected(server.target) as connection:
+        started = await connection.call(live.start(queue, queue, request_id="same"))
+        again = await connection.call(live.start(queue, queue, request_id="same"))
+        assert again.run_id == started.run_id
+        with pytest.raises(WorkflowAlreadyStartedError, match=queue) as caught:
             await connection.call(live.start(queue, queue))
-            ask = wf.QueryWorkflow(workflow_id=queue, query_name="echo", arguments=(live.value(5),))
-            async with live.working(connection, queue, obedient):
-                assert await connection.call(ask) == wf.QueryAnswer((live.value(5),))
-                with pytest.raises(QueryFailedError, match="no such query"):
-                    await connection.call(wf.QueryWorkflow(workflow_id=queue, query_name="other"))
-            lonely = wf.QueryWorkflow(workflow_id=queue, query_name="echo", rpc_timeout=0.5)
-            with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
-                await connection.call(lonely)
-            await connection.call(wf.TerminateWorkflow(workflow_id=queue))
-
-    live.run(test)
+        assert (caught.value.workflow_id, caught.value.run_id) == (queue, started.run_id)
+        existing = await connection.call(
+            live.start(queue, queue, id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING)
+        )
+        assert existing == wf.Started(started.run_id, False)
+        await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-def test_list_and_count(server: DevServer) -> None:
+async def test_queries(server: DevServer) -> None:
+    """A query is answered by the worker; a handler that fails becomes `QueryFailedError` with its message."""
+    queue = live.unique("q")
+    async with live.connected(server.target) as connection:
+        await connection.call(live.start(queue, queue))
+        ask = wf.QueryWorkflow(workflow_id=queue, query_name="echo", arguments=(live.value(5),))
+        async with live.working(connection, queue, obedient):
+            assert await connection.call(ask) == wf.QueryAnswer((live.value(5),))
+            with pytest.raises(QueryFailedError, match="no such query"):
+                await connection.call(wf.QueryWorkflow(workflow_id=queue, query_name="other"))
+        lonely = wf.QueryWorkflow(workflow_id=queue, query_name="echo", rpc_timeout=0.5)
+        with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
+            await connection.call(lonely)
+        await connection.call(wf.TerminateWorkflow(workflow_id=queue))
+
+
+async def test_list_and_count(server: DevServer) -> None:
     """Runs are listed page by page and counted by a filter; a wrong filter says so."""
+    kind = live.unique("Kind").replace("-", "")
+    async with live.connected(server.target) as connection:
+        ids = {live.unique("w") for _ in range(3)}
+        for each in ids:
+            await connection.call(live.start("nobody", each, workflow_type=kind))
+        query = f'WorkflowType = "{kind}"'
 
-    async def test() -> None:
-        kind = live.unique("Kind").replace("-", "")
-        async with live.connected(server.target) as connection:
-            ids = {live.unique("w") for _ in range(3)}
-            for each in ids:
-                await connection.call(live.start("nobody", each, workflow_type=kind))
-            query = f'WorkflowType = "{kind}"'
+        async def all_visible() -> bool:
+            return (await connection.call(wf.CountWorkflows(query=query))).count == 3
 
-            async def all_visible() -> bool:
-                return (await connection.call(wf.CountWorkflows(query=query))).count == 3
-
-            await live.until(all_visible)
-            found: list[wf.WorkflowSummary] = []
-            token = b""
-            for _ in range(5):
-                page = await connection.call(
-                    wf.ListWorkflows(query=query, page_size=2, next_page_token=token)
-                )
-                assert len(page.workflows) <= 2
-                found += page.workflows
-                token = page.next_page_token
-                if not token:
-                    break
-            assert {each.workflow_id for each in found} == ids
-            assert {each.workflow_type for each in found} == {kind}
-            with pytest.raises(ServiceError, match="ListWorkflows was refused") as caught:
-                await connection.call(wf.ListWorkflows(query="WorkflowType ="))
-            assert caught.value.status == "INVALID_ARGUMENT"
-            for each in ids:
-                await connection.call(wf.TerminateWorkflow(workflow_id=each))
-
-    live.run(test)
+        await live.until(all_visible)
+        found: list[wf.WorkflowSummary] = []
+        token = b""
+        for _ in range(5):
+            page = await connection.call(wf.ListWorkflows(query=query, page_size=2, next_page_token=token))
+            assert len(page.workflows) <= 2
+            found += page.workflows
+            token = page.next_page_token
+            if not token:
+                break
+        assert {each.workflow_id for each in found} == ids
+        assert {each.workflow_type for each in found} == {kind}
+        with pytest.raises(ServiceError, match="ListWorkflows was refused") as caught:
+            await connection.call(wf.ListWorkflows(query="WorkflowType ="))
+        assert caught.value.status == "INVALID_ARGUMENT"
+        for each in ids:
+            await connection.call(wf.TerminateWorkflow(workflow_id=each))
 
 
 @pytest.mark.parametrize(
@@ -303,44 +265,32 @@ def test_list_and_count(server: DevServer) -> None:
         lambda name: wf.GetHistory(workflow_id=name),
     ],
 )
-def test_no_such_workflow(server: DevServer, request_for: Any) -> None:
+async def test_no_such_workflow(server: DevServer, request_for: Any) -> None:
     """Every request about a workflow that is not there says which one."""
-
-    async def test() -> None:
-        name = live.unique("missing")
-        async with live.connected(server.target) as connection:
-            with pytest.raises(WorkflowNotFoundError, match=name) as caught:
-                await connection.call(request_for(name))
-            assert caught.value.status == "NOT_FOUND"
-
-    live.run(test)
+    name = live.unique("missing")
+    async with live.connected(server.target) as connection:
+        with pytest.raises(WorkflowNotFoundError, match=name) as caught:
+            await connection.call(request_for(name))
+        assert caught.value.status == "NOT_FOUND"
 
 
-def test_a_history_in_temporals_json(server: DevServer) -> None:
+async def test_a_history_in_temporals_json(server: DevServer) -> None:
     """The events that we fetch, put together, are a history that temporalio's own reader takes."""
-
-    async def test() -> None:
-        queue = live.unique("q")
-        async with live.connected(server.target) as connection, live.working(connection, queue):
-            await connection.call(live.start(queue, queue))
-            await live.outcome(connection, queue)
-            events = await live.history(connection, queue)
-        text = json.dumps({"events": [json.loads(event) for event in events]})
-        read = WorkflowHistory.from_json(queue, text)
-        assert len(read.events) == len(events) == 11
-        assert json.loads(read.to_json()) == json.loads(text)
-
-    live.run(test)
+    queue = live.unique("q")
+    async with live.connected(server.target) as connection, live.working(connection, queue):
+        await connection.call(live.start(queue, queue))
+        await live.outcome(connection, queue)
+        events = await live.history(connection, queue)
+    text = json.dumps({"events": [json.loads(event) for event in events]})
+    read = WorkflowHistory.from_json(queue, text)
+    assert len(read.events) == len(events) == 11
+    assert json.loads(read.to_json()) == json.loads(text)
 
 
-def test_a_closed_connection(server: DevServer) -> None:
+async def test_a_closed_connection(server: DevServer) -> None:
     """A connection that was closed says so instead of hanging or crashing."""
-
-    async def test() -> None:
-        async with live.connected(server.target) as connection:
-            pass
-        await connection.close()
-        with pytest.raises(ServiceError, match="closed"):
-            await connection.call(wf.CountWorkflows())
-
-    live.run(test)
+    async with live.connected(server.target) as connection:
+        pass
+    await connection.close()
+    with pytest.raises(ServiceError, match="closed"):
+        await connection.call(wf.CountWorkflows())

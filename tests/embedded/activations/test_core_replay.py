@@ -30,7 +30,7 @@ from hourglass._evaluator import specs
 from hourglass._evaluator.specs import RetryRule
 from hourglass.converter import CanceledFailure, Failure, Payload
 
-from ..memory_world import World, app_failure, run_async, text
+from ..memory_world import World, app_failure, text
 
 MINUTE = timedelta(minutes=1)
 DRAWN: list[float] = []
@@ -242,65 +242,51 @@ def drive_end(how: str) -> Callable[[World], Coroutine[Any, Any, None]]:
     ],
     ids=["steps", "cancelling", "fail", "continue", "terminate", "time-out"],
 )
-def test_core_replays_what_we_wrote(
+async def test_core_replays_what_we_wrote(
     drive: Callable[[World], Coroutine[Any, Any, None]], definition: type, last: str
 ) -> None:
     """Core replays the exported history of a driven run against the equivalent `temporalio` workflow."""
-
-    async def body() -> None:
-        world = await World.new()
-        first = world.connection.engine.current
-        await drive(world)
-        record = first("w")
-        assert record is not None
-        run_id = record.run.started.first_run_id
-        events = [json.loads(each) for each in await world.history(run_id=run_id)]
-        assert events[-1]["eventType"] == last
-        assert [int(each["eventId"]) for each in events] == list(range(1, len(events) + 1))
-        history = WorkflowHistory.from_json("w", json.dumps({"events": events}))
-        # Our field names must all be known to Temporal's own JSON form: what it does not know it would drop.
-        written = json.loads(history.to_json())["events"]
-        assert [list(each) for each in written] == [list(each) for each in events]
-        replayer = Replayer(workflows=[definition], workflow_runner=UnsandboxedWorkflowRunner())
-        await replayer.replay_workflow(history)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    first = world.connection.engine.current
+    await drive(world)
+    record = first("w")
+    assert record is not None
+    run_id = record.run.started.first_run_id
+    events = [json.loads(each) for each in await world.history(run_id=run_id)]
+    assert events[-1]["eventType"] == last
+    assert [int(each["eventId"]) for each in events] == list(range(1, len(events) + 1))
+    history = WorkflowHistory.from_json("w", json.dumps({"events": events}))
+    # Our field names must all be known to Temporal's own JSON form: what it does not know it would drop.
+    written = json.loads(history.to_json())["events"]
+    assert [list(each) for each in written] == [list(each) for each in events]
+    replayer = Replayer(workflows=[definition], workflow_runner=UnsandboxedWorkflowRunner())
+    await replayer.replay_workflow(history)
+    await world.close()
 
 
-def test_our_seed_is_cores() -> None:
+async def test_our_seed_is_cores() -> None:
     """A `temporalio` workflow that Core replays draws the number that our seed of the run gives."""
-
-    async def body() -> None:
-        world = await World.new()
-        await drive_steps(world)
-        record = world.connection.engine.current("w")
-        assert record is not None
-        events = [json.loads(each) for each in await world.history()]
-        history = WorkflowHistory.from_json("w", json.dumps({"events": events}))
-        DRAWN.clear()
-        await Replayer(workflows=[Steps], workflow_runner=UnsandboxedWorkflowRunner()).replay_workflow(
-            history
-        )
-        assert [random.Random(seed_of(record.run.run_id)).random()] == DRAWN
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await drive_steps(world)
+    record = world.connection.engine.current("w")
+    assert record is not None
+    events = [json.loads(each) for each in await world.history()]
+    history = WorkflowHistory.from_json("w", json.dumps({"events": events}))
+    DRAWN.clear()
+    await Replayer(workflows=[Steps], workflow_runner=UnsandboxedWorkflowRunner()).replay_workflow(history)
+    assert [random.Random(seed_of(record.run.run_id)).random()] == DRAWN
+    await world.close()
 
 
-def test_core_refuses_a_history_of_another_workflow() -> None:
+async def test_core_refuses_a_history_of_another_workflow() -> None:
     """The proof above can fail: a history whose activity has another id does not replay."""
-
-    async def body() -> None:
-        world = await World.new()
-        await drive_steps(world)
-        events = [json.loads(each) for each in await world.history()]
-        scheduled = next(each for each in events if each["eventType"] == "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED")
-        scheduled["activityTaskScheduledEventAttributes"]["activityId"] = "7"
-        history = WorkflowHistory.from_json("w", json.dumps({"events": events}))
-        replayer = Replayer(workflows=[Steps], workflow_runner=UnsandboxedWorkflowRunner())
-        with pytest.raises(workflow.NondeterminismError):
-            await replayer.replay_workflow(history)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await drive_steps(world)
+    events = [json.loads(each) for each in await world.history()]
+    scheduled = next(each for each in events if each["eventType"] == "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED")
+    scheduled["activityTaskScheduledEventAttributes"]["activityId"] = "7"
+    history = WorkflowHistory.from_json("w", json.dumps({"events": events}))
+    replayer = Replayer(workflows=[Steps], workflow_runner=UnsandboxedWorkflowRunner())
+    with pytest.raises(workflow.NondeterminismError):
+        await replayer.replay_workflow(history)
+    await world.close()

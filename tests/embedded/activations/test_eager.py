@@ -23,7 +23,7 @@ from hourglass._evaluator.specs import ActivitySpec, StartSpec
 from hourglass._history import events as h
 from hourglass.converter import Payload
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, settle, text
 from ..store.store_conformance import NOW, Life, activity
 
 LIMITS = Limits()
@@ -98,19 +98,15 @@ def test_nothing_of_an_overgrown_run_is_taken() -> None:
     assert begun(step) == []
 
 
-def test_a_worker_that_does_not_poll_takes_nothing() -> None:
+async def test_a_worker_that_does_not_poll_takes_nothing() -> None:
     """Without a poll that waits an attempt is offered, and the first poll that comes gets it."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, activity(1))
-        assert world.engine.queues.waiting_attempts() == [(run_id, 5)]
-        assert isinstance(await world.handle.poll_activity(), ActivityTask)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, activity(1))
+    assert world.engine.queues.waiting_attempts() == [(run_id, 5)]
+    assert isinstance(await world.handle.poll_activity(), ActivityTask)
+    await world.close()
 
 
 class TasksOnly(DispatchPolicy):
@@ -122,74 +118,62 @@ class TasksOnly(DispatchPolicy):
         return scheduled_event_id == 0
 
 
-def test_a_policy_decides_also_for_those_who_wait() -> None:
+async def test_a_policy_decides_also_for_those_who_wait() -> None:
     """Where it decides what is taken when, nothing passes it by."""
-
-    async def body() -> None:
-        policy = TasksOnly()
-        world = await World.new(policy=policy)
-        run_id = (await world.start()).run_id
-        poll = await started(world.handle.poll_activity())
-        await world.activation()
-        await world.complete(run_id, activity(1))
-        await settle()
-        assert not poll.done()
-        policy.is_selective = False
-        world.engine.queues.wake_all()
-        assert isinstance(await poll, ActivityTask)
-        await world.close()
-
-    run_async(body)
+    policy = TasksOnly()
+    world = await World.new(policy=policy)
+    run_id = (await world.start()).run_id
+    poll = await started(world.handle.poll_activity())
+    await world.activation()
+    await world.complete(run_id, activity(1))
+    await settle()
+    assert not poll.done()
+    policy.is_selective = False
+    world.engine.queues.wake_all()
+    assert isinstance(await poll, ActivityTask)
+    await world.close()
 
 
-def test_those_who_waited_before_come_first() -> None:
+async def test_those_who_waited_before_come_first() -> None:
     """An attempt that waits already is not passed by one that is asked for later."""
-
-    async def body() -> None:
-        world = await World.new(max_concurrent_activities=1)
-        ids = [(await world.start(name)).run_id for name in ("a", "b", "c")]
-        polls = [await started(world.handle.poll_activity()) for _ in ids]
-        for _ in ids:
-            await world.activation()
-        for run_id in ids:
-            await world.complete(run_id, activity(1))
-        seen = []
-        for _ in ids:
-            await settle()
-            (poll,) = (each for each in polls if each.done())
-            polls.remove(poll)
-            seen.append(poll.result().run_id)
-            await world.handle.complete_activity(ActivityOk(poll.result().token, text("r")))
-        assert seen == ids
-        await world.close()
-
-    run_async(body)
-
-
-def test_results_that_meet_a_task_are_held() -> None:
-    """The first of two results brings a task at once; the second, which comes while that is out, the next one."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
+    world = await World.new(max_concurrent_activities=1)
+    ids = [(await world.start(name)).run_id for name in ("a", "b", "c")]
+    polls = [await started(world.handle.poll_activity()) for _ in ids]
+    for _ in ids:
         await world.activation()
-        await world.complete(run_id, activity(1), activity(2))
-        items = [await world.handle.poll_activity() for _ in range(2)]
-        poll = await started(world.activation())
-        for item in items:
-            await world.handle.complete_activity(ActivityOk(item.token, text(item.token.decode()[-3:-1])))
-        first = await poll
-        await world.complete(run_id)
-        second = await world.activation()
-        assert [
-            event.seq
-            for each in (first, second)
-            for event in each.events
-            if isinstance(event, e.ActivityCompleted)
-        ] == [1, 2]
-        await world.close()
+    for run_id in ids:
+        await world.complete(run_id, activity(1))
+    seen = []
+    for _ in ids:
+        await settle()
+        (poll,) = (each for each in polls if each.done())
+        polls.remove(poll)
+        seen.append(poll.result().run_id)
+        await world.handle.complete_activity(ActivityOk(poll.result().token, text("r")))
+    assert seen == ids
+    await world.close()
 
-    run_async(body)
+
+async def test_results_that_meet_a_task_are_held() -> None:
+    """The first of two results brings a task at once; the second, which comes while that is out, the next one."""
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, activity(1), activity(2))
+    items = [await world.handle.poll_activity() for _ in range(2)]
+    poll = await started(world.activation())
+    for item in items:
+        await world.handle.complete_activity(ActivityOk(item.token, text(item.token.decode()[-3:-1])))
+    first = await poll
+    await world.complete(run_id)
+    second = await world.activation()
+    assert [
+        event.seq
+        for each in (first, second)
+        for event in each.events
+        if isinstance(event, e.ActivityCompleted)
+    ] == [1, 2]
+    await world.close()
 
 
 @given(

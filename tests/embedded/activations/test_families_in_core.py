@@ -14,7 +14,7 @@ from hourglass._temporal.handle import ReplayHandle
 from hourglass.replay import History
 
 from ..families import Batch, Family, Member
-from ..memory_world import World, run_async
+from ..memory_world import World
 
 SEEDS = 40
 
@@ -33,39 +33,33 @@ async def replay(handle: ReplayHandle, member: Member) -> tuple[list[Batch], e.R
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_core_tells_families_what_the_engine_told_them(part: int) -> None:
+async def test_core_tells_families_what_the_engine_told_them(part: int) -> None:
     """Every run of forty families is replayed by Core without complaint, and Core's activations are the engine's."""
-
-    async def body() -> None:
-        handle = ReplayHandle()
-        kinds: set[type[e.Event]] = set()
-        for seed in range(part * SEEDS // 4, (part + 1) * SEEDS // 4):
-            world = await World.new(max_cached_workflows=(0, 1000)[seed % 2])
-            family = Family(world, seed)
-            await world.start()
-            await family.live(20)
-            for record in list(world.engine.runs.records()):
-                if not any(isinstance(each.attributes, h.WorkflowTaskCompleted) for each in record.events):
-                    continue
-                run = record.run
-                history = GetHistory(workflow_id=run.started.workflow_id, run_id=run.run_id)
-                recorded = History.from_events("w", (await world.call(history)).events)
-                await handle.push(run.started.workflow_id, recorded.replayable)
-                told, verdict = await replay(handle, Member(seed))
-                assert verdict.reason in ("WORKFLOW_EXECUTION_ENDING", "CACHE_FULL", "LANG_REQUESTED"), (
-                    verdict
-                )
-                told = told[: _settled(record, told)]
-                assert _without_start(told) == _without_start(family.known[run.run_id][: len(told)])
-                kinds.update(type(event) for events, _, _ in told for event in events)
-            await world.close()
-        assert {e.ChildStarted, e.ChildStartFailed, e.ExternalCancelResolved} <= kinds
-        handle.initiate_shutdown()
-        with pytest.raises(Shutdown):
-            await handle.next_activation()
-        await handle.finalize()
-
-    run_async(body)
+    handle = ReplayHandle()
+    kinds: set[type[e.Event]] = set()
+    for seed in range(part * SEEDS // 4, (part + 1) * SEEDS // 4):
+        world = await World.new(max_cached_workflows=(0, 1000)[seed % 2])
+        family = Family(world, seed)
+        await world.start()
+        await family.live(20)
+        for record in list(world.engine.runs.records()):
+            if not any(isinstance(each.attributes, h.WorkflowTaskCompleted) for each in record.events):
+                continue
+            run = record.run
+            history = GetHistory(workflow_id=run.started.workflow_id, run_id=run.run_id)
+            recorded = History.from_events("w", (await world.call(history)).events)
+            await handle.push(run.started.workflow_id, recorded.replayable)
+            told, verdict = await replay(handle, Member(seed))
+            assert verdict.reason in ("WORKFLOW_EXECUTION_ENDING", "CACHE_FULL", "LANG_REQUESTED"), verdict
+            told = told[: _settled(record, told)]
+            assert _without_start(told) == _without_start(family.known[run.run_id][: len(told)])
+            kinds.update(type(event) for events, _, _ in told for event in events)
+        await world.close()
+    assert {e.ChildStarted, e.ChildStartFailed, e.ExternalCancelResolved} <= kinds
+    handle.initiate_shutdown()
+    with pytest.raises(Shutdown):
+        await handle.next_activation()
+    await handle.finalize()
 
 
 def _settled(record: LoadedRun, told: list[Batch]) -> int:

@@ -28,7 +28,7 @@ from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 from hourglass.errors import TimeoutType
 from hourglass.workflow import ActivityCancellationType
 
-from ..memory_world import World, app_failure, run_async, settle, text
+from ..memory_world import World, app_failure, settle, text
 from ..runs.test_recovery import next_epoch
 
 Kind = ActivityCancellationType
@@ -79,69 +79,56 @@ async def markers(world: World) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_result_is_a_marker_of_the_same_task() -> None:
+async def test_a_result_is_a_marker_of_the_same_task() -> None:
     """The attempt is handed out at once; its result comes in the next activation, and one task is enough."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, local(arguments=(text("x"),), summary=text("s")))
-        task = await world.activity()
-        assert (task.is_local, task.activity_type, task.arguments, task.attempt) == (
-            True,
-            "a",
-            (text("x"),),
-            1,
-        )
-        assert (task.run_id, task.workflow_id, task.spec.task_queue) == (run_id, "w", "q")
-        await world.handle.complete_activity(ActivityOk(task.token, text("y")))
-        assert await told(world) == e.ActivityCompleted(1, text("y"), is_local=True)
-        await world.complete(run_id, c.CompleteRun(text("end")))
-        assert world.kinds() == [
-            "WorkflowExecutionStarted",
-            *TASK,
-            "MarkerRecorded",
-            "WorkflowExecutionCompleted",
-        ]
-        (data,) = await markers(world)
-        assert list(data) == [
-            "seq",
-            "attempt",
-            "activity_id",
-            "activity_type",
-            "complete_time",
-            "backoff",
-            "original_schedule_time",
-            "activation_index",
-        ]
-        assert (data["seq"], data["attempt"], data["backoff"], data["activation_index"]) == (1, 1, None, 1)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, local(arguments=(text("x"),), summary=text("s")))
+    task = await world.activity()
+    assert (task.is_local, task.activity_type, task.arguments, task.attempt) == (True, "a", (text("x"),), 1)
+    assert (task.run_id, task.workflow_id, task.spec.task_queue) == (run_id, "w", "q")
+    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    assert await told(world) == e.ActivityCompleted(1, text("y"), is_local=True)
+    await world.complete(run_id, c.CompleteRun(text("end")))
+    assert world.kinds() == [
+        "WorkflowExecutionStarted",
+        *TASK,
+        "MarkerRecorded",
+        "WorkflowExecutionCompleted",
+    ]
+    (data,) = await markers(world)
+    assert list(data) == [
+        "seq",
+        "attempt",
+        "activity_id",
+        "activity_type",
+        "complete_time",
+        "backoff",
+        "original_schedule_time",
+        "activation_index",
+    ]
+    assert (data["seq"], data["attempt"], data["backoff"], data["activation_index"]) == (1, 1, None, 1)
+    await world.close()
 
 
-def test_short_pauses_pass_within_the_task() -> None:
+async def test_short_pauses_pass_within_the_task() -> None:
     """A failed attempt is made again after its pause, with a new token and the next number."""
-
-    async def body() -> None:
-        world = await World.new()
-        rule = RetryRule(initial_interval=2.0, maximum_attempts=3)
-        run_id = await begun(world, local(retry_policy=rule))
-        for number in (1, 2):
-            task = await world.activity()
-            assert task.attempt == number
-            await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
-            await settle()
-            assert world.is_idle, "only time can move things on"
-            world.clock.advance(2.0 * number)
+    world = await World.new()
+    rule = RetryRule(initial_interval=2.0, maximum_attempts=3)
+    run_id = await begun(world, local(retry_policy=rule))
+    for number in (1, 2):
         task = await world.activity()
-        assert task.attempt == 3
-        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("never")))
-        assert await told(world) == e.ActivityFailed(1, app_failure("never"), is_local=True)
-        await world.complete(run_id, c.CompleteRun(text("end")))
-        assert [each["attempt"] for each in await markers(world)] == [3]
-        await world.close()
-
-    run_async(body)
+        assert task.attempt == number
+        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+        await settle()
+        assert world.is_idle, "only time can move things on"
+        world.clock.advance(2.0 * number)
+    task = await world.activity()
+    assert task.attempt == 3
+    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("never")))
+    assert await told(world) == e.ActivityFailed(1, app_failure("never"), is_local=True)
+    await world.complete(run_id, c.CompleteRun(text("end")))
+    assert [each["attempt"] for each in await markers(world)] == [3]
+    await world.close()
 
 
 @pytest.mark.parametrize(
@@ -152,438 +139,355 @@ def test_short_pauses_pass_within_the_task() -> None:
         Failure("no", ApplicationFailure(type="never")),
     ],
 )
-def test_what_must_not_be_retried_is_not(failure: Failure) -> None:
+async def test_what_must_not_be_retried_is_not(failure: Failure) -> None:
     """By the failure itself, or by its name in the policy, in whatever case."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
-        task = await world.activity()
-        await world.handle.complete_activity(AttemptFailed(task.token, failure))
-        assert await told(world) == e.ActivityFailed(1, failure, is_local=True)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await begun(world, local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
+    task = await world.activity()
+    await world.handle.complete_activity(AttemptFailed(task.token, failure))
+    assert await told(world) == e.ActivityFailed(1, failure, is_local=True)
+    await world.close()
 
 
-def test_a_long_pause_is_left_to_the_run() -> None:
+async def test_a_long_pause_is_left_to_the_run() -> None:
     """Beyond the threshold the run is told how long to wait, and asks again under another number."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, local(local_retry_threshold=0.5))
-        task = await world.activity()
-        asked_ns = world.clock.now_ns()
-        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
-        event = await told(world)
-        assert event == e.ActivityBackedOff(1, 2, 1.0, asked_ns)
-        await world.complete(run_id, c.StartTimer(1, 1_000_000_000))
-        world.clock.advance(1)
-        assert await told(world) == e.TimerFired(1)
-        await world.complete(run_id, local(2, attempt=2, original_schedule_time_ns=asked_ns))
-        assert (await world.activity()).attempt == 2
-        (data,) = await markers(world)
-        assert data["backoff"] == {"seconds": 1, "nanos": 0}
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, local(local_retry_threshold=0.5))
+    task = await world.activity()
+    asked_ns = world.clock.now_ns()
+    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+    event = await told(world)
+    assert event == e.ActivityBackedOff(1, 2, 1.0, asked_ns)
+    await world.complete(run_id, c.StartTimer(1, 1_000_000_000))
+    world.clock.advance(1)
+    assert await told(world) == e.TimerFired(1)
+    await world.complete(run_id, local(2, attempt=2, original_schedule_time_ns=asked_ns))
+    assert (await world.activity()).attempt == 2
+    (data,) = await markers(world)
+    assert data["backoff"] == {"seconds": 1, "nanos": 0}
+    await world.close()
 
 
 @pytest.mark.parametrize(
     "limit", [TimeoutType.START_TO_CLOSE, TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START]
 )
-def test_each_limit_ends_it(limit: TimeoutType) -> None:
+async def test_each_limit_ends_it(limit: TimeoutType) -> None:
     """The run is told which limit passed; who works on it is told to stop."""
-
-    async def body() -> None:
-        world = await World.new()
-        options = {f"{limit.name.lower()}_timeout": 3.0, "retry_policy": RetryRule(maximum_attempts=1)}
-        await begun(world, local(**options))
-        task = None if limit is TimeoutType.SCHEDULE_TO_START else await world.activity()
-        world.clock.advance(3)
-        event = await told(world)
-        assert isinstance(event, e.ActivityFailed)
-        assert event.failure.message == "Local Activity timed out"
-        assert event.failure.cause is not None
-        assert event.failure.cause.info.type is limit  # type: ignore[union-attr]
-        if task is not None:
-            assert await world.cancel() == ActivityCancel(task.token, "TIMED_OUT")
-            await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    options = {f"{limit.name.lower()}_timeout": 3.0, "retry_policy": RetryRule(maximum_attempts=1)}
+    await begun(world, local(**options))
+    task = None if limit is TimeoutType.SCHEDULE_TO_START else await world.activity()
+    world.clock.advance(3)
+    event = await told(world)
+    assert isinstance(event, e.ActivityFailed)
+    assert event.failure.message == "Local Activity timed out"
+    assert event.failure.cause is not None
+    assert event.failure.cause.info.type is limit  # type: ignore[union-attr]
+    if task is not None:
+        assert await world.cancel() == ActivityCancel(task.token, "TIMED_OUT")
+        await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
+    await world.close()
 
 
-def test_the_whole_limit_counts_pauses() -> None:
+async def test_the_whole_limit_counts_pauses() -> None:
     """A pause that outlasts schedule-to-close ends with it."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(
-            world,
-            local(schedule_to_close_timeout=5.0, retry_policy=RetryRule(initial_interval=7.0)),
-        )
-        task = await world.activity()
-        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
-        world.clock.advance(5)
-        event = await told(world)
-        assert isinstance(event, e.ActivityFailed)
-        assert event.failure.message == "Local Activity timed out"
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await begun(world, local(schedule_to_close_timeout=5.0, retry_policy=RetryRule(initial_interval=7.0)))
+    task = await world.activity()
+    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+    world.clock.advance(5)
+    event = await told(world)
+    assert isinstance(event, e.ActivityFailed)
+    assert event.failure.message == "Local Activity timed out"
+    await world.close()
 
 
-def test_places_are_limited() -> None:
+async def test_places_are_limited() -> None:
     """No more attempts are out than the worker has places."""
-
-    async def body() -> None:
-        world = await World.new(max_concurrent_local_activities=1)
-        await begun(world, local(1), local(2))
-        first = await world.activity()
-        assert world.handle._local.next_item() is None
-        await world.handle.complete_activity(ActivityOk(first.token))
-        assert (await world.activity()).activity_id == "2"
-        await world.close()
-
-    run_async(body)
+    world = await World.new(max_concurrent_local_activities=1)
+    await begun(world, local(1), local(2))
+    first = await world.activity()
+    assert world.handle._local.next_item() is None
+    await world.handle.complete_activity(ActivityOk(first.token))
+    assert (await world.activity()).activity_id == "2"
+    await world.close()
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_cancelling(kind: Kind) -> None:
+async def test_cancelling(kind: Kind) -> None:
     """Waiting, the run hears of it when it has stopped; else at once. Who is abandoned is not told."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, local(cancellation_type=kind))
-        task = await world.activity()
-        await beats(world)
-        await world.complete(run_id, c.RequestCancelLocalActivity(1))
-        if kind is not Kind.ABANDON:
-            assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
-        if kind is Kind.WAIT_CANCELLATION_COMPLETED:
-            await world.handle.complete_activity(
-                AttemptCancelled(task.token, Failure("stopped", CanceledFailure()))
-            )
-        event = await told(world)
-        assert isinstance(event, e.ActivityCancelled)
-        assert event.failure.message == "Local Activity cancelled"
-        await world.complete(run_id, c.CompleteRun(text("end")))
-        assert world.kinds().count("MarkerRecorded") == 1
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, local(cancellation_type=kind))
+    task = await world.activity()
+    await beats(world)
+    await world.complete(run_id, c.RequestCancelLocalActivity(1))
+    if kind is not Kind.ABANDON:
+        assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
+    if kind is Kind.WAIT_CANCELLATION_COMPLETED:
+        await world.handle.complete_activity(
+            AttemptCancelled(task.token, Failure("stopped", CanceledFailure()))
+        )
+    event = await told(world)
+    assert isinstance(event, e.ActivityCancelled)
+    assert event.failure.message == "Local Activity cancelled"
+    await world.complete(run_id, c.CompleteRun(text("end")))
+    assert world.kinds().count("MarkerRecorded") == 1
+    await world.close()
 
 
-def test_a_failure_after_a_cancel_is_not_retried() -> None:
+async def test_a_failure_after_a_cancel_is_not_retried() -> None:
     """An attempt that was told to stop and fails is the last one."""
-
-    async def body() -> None:
-        world = await World.new()
-        waiting = Kind.WAIT_CANCELLATION_COMPLETED
-        run_id = await begun(world, local(cancellation_type=waiting))
-        task = await world.activity()
-        await beats(world)
-        await world.complete(run_id, c.RequestCancelLocalActivity(1))
-        await world.cancel()
-        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("broke")))
-        assert await told(world) == e.ActivityFailed(1, app_failure("broke"), is_local=True)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    waiting = Kind.WAIT_CANCELLATION_COMPLETED
+    run_id = await begun(world, local(cancellation_type=waiting))
+    task = await world.activity()
+    await beats(world)
+    await world.complete(run_id, c.RequestCancelLocalActivity(1))
+    await world.cancel()
+    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("broke")))
+    assert await told(world) == e.ActivityFailed(1, app_failure("broke"), is_local=True)
+    await world.close()
 
 
-def test_a_task_that_waits_for_long_beats() -> None:
+async def test_a_task_that_waits_for_long_beats() -> None:
     """After 0.8 of its time the task is answered and asked for again; what arrived meanwhile is told."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, local())
-        task = await world.activity()
-        world.clock.advance(7.9)
-        await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
-        assert world.kinds()[-1] == "WorkflowTaskStarted"
-        world.clock.advance(0.1)
-        event = await told(world)
-        assert isinstance(event, e.SignalReceived)
-        await world.complete(run_id)
-        polling = asyncio.create_task(ends(world, run_id))
-        for _ in range(3):
-            await settle()
-            world.clock.advance(8)
+    world = await World.new()
+    run_id = await begun(world, local())
+    task = await world.activity()
+    world.clock.advance(7.9)
+    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+    assert world.kinds()[-1] == "WorkflowTaskStarted"
+    world.clock.advance(0.1)
+    event = await told(world)
+    assert isinstance(event, e.SignalReceived)
+    await world.complete(run_id)
+    polling = asyncio.create_task(ends(world, run_id))
+    for _ in range(3):
         await settle()
-        await world.handle.complete_activity(ActivityOk(task.token, text("y")))
-        await polling
-        assert world.kinds()[1:] == [
-            *TASK,
-            "WorkflowExecutionSignaled",
-            *TASK,
-            *TASK,
-            *TASK,
-            *TASK,
-            "MarkerRecorded",
-            "WorkflowExecutionCompleted",
-        ]
-        await world.close()
+        world.clock.advance(8)
+    await settle()
+    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    await polling
+    assert world.kinds()[1:] == [
+        *TASK,
+        "WorkflowExecutionSignaled",
+        *TASK,
+        *TASK,
+        *TASK,
+        *TASK,
+        "MarkerRecorded",
+        "WorkflowExecutionCompleted",
+    ]
+    await world.close()
 
-    run_async(body)
 
-
-def test_an_end_between_two_tasks_waits_for_the_next() -> None:
+async def test_an_end_between_two_tasks_waits_for_the_next() -> None:
     """Nobody polls for the task that a heartbeat asked for: the result is told when somebody does."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, local())
-        task = await world.activity()
-        world.clock.advance(8)
-        await world.handle.complete_activity(ActivityOk(task.token, text("y")))
-        assert not world.handle._cache.ready
-        await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
-        activation = await world.activation()
-        assert [type(event) for event in activation.events] == [e.SignalReceived, e.ActivityCompleted]
-        await world.complete(run_id, c.CompleteRun(text("end")))
-        assert (await markers(world))[0]["activation_index"] == 0
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, local())
+    task = await world.activity()
+    world.clock.advance(8)
+    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    assert not world.handle._cache.ready
+    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+    activation = await world.activation()
+    assert [type(event) for event in activation.events] == [e.SignalReceived, e.ActivityCompleted]
+    await world.complete(run_id, c.CompleteRun(text("end")))
+    assert (await markers(world))[0]["activation_index"] == 0
+    await world.close()
 
 
-def test_a_query_is_answered_at_a_heartbeat() -> None:
+async def test_a_query_is_answered_at_a_heartbeat() -> None:
     """While a local activity runs, queries wait for the next heartbeat, and for no longer."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, local())
-        task = await world.activity()
-        asking = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
-        await settle()
-        assert not world.handle._cache.ready
-        world.clock.advance(8)
-        question = await told(world)
-        assert isinstance(question, e.QueryReceived)
-        await world.complete(run_id, c.AnswerQuery(question.id, text("so")))
-        assert (await asking).result == (text("so"),)
-        await world.handle.complete_activity(ActivityOk(task.token, text("y")))
-        await ends(world, run_id)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, local())
+    task = await world.activity()
+    asking = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
+    await settle()
+    assert not world.handle._cache.ready
+    world.clock.advance(8)
+    question = await told(world)
+    assert isinstance(question, e.QueryReceived)
+    await world.complete(run_id, c.AnswerQuery(question.id, text("so")))
+    assert (await asking).result == (text("so"),)
+    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    await ends(world, run_id)
+    await world.close()
 
 
-def test_a_crash_makes_it_run_again() -> None:
+async def test_a_crash_makes_it_run_again() -> None:
     """What was recorded is replayed, what was not is executed again by the next worker."""
-
-    async def body() -> None:
-        first = await World.new()
-        run_id = await begun(first, local(1))
-        task = await first.activity()
-        await first.handle.complete_activity(ActivityOk(task.token, text("one")))
-        await first.activation()
-        await first.complete(run_id, local(2))
-        await first.activity()
-        first.clock.advance(8)
-        await settle()  # the heartbeat records the first
-        world = await next_epoch(first)
-        started = await world.activation()
-        assert isinstance(started.events[0], e.RunStarted)
-        await world.complete(run_id, local(1))
-        assert await told(world) == e.ActivityCompleted(1, text("one"), is_local=True)
-        await world.complete(run_id, local(2))
-        again = await world.activity()
-        assert (again.activity_id, again.attempt) == ("2", 1)
-        await world.handle.complete_activity(ActivityOk(again.token, text("two")))
-        assert await told(world) == e.ActivityCompleted(2, text("two"), is_local=True)
-        await world.close()
-
-    run_async(body)
+    first = await World.new()
+    run_id = await begun(first, local(1))
+    task = await first.activity()
+    await first.handle.complete_activity(ActivityOk(task.token, text("one")))
+    await first.activation()
+    await first.complete(run_id, local(2))
+    await first.activity()
+    first.clock.advance(8)
+    await settle()  # the heartbeat records the first
+    world = await next_epoch(first)
+    started = await world.activation()
+    assert isinstance(started.events[0], e.RunStarted)
+    await world.complete(run_id, local(1))
+    assert await told(world) == e.ActivityCompleted(1, text("one"), is_local=True)
+    await world.complete(run_id, local(2))
+    again = await world.activity()
+    assert (again.activity_id, again.attempt) == ("2", 1)
+    await world.handle.complete_activity(ActivityOk(again.token, text("two")))
+    assert await told(world) == e.ActivityCompleted(2, text("two"), is_local=True)
+    await world.close()
 
 
-def test_a_replay_tells_what_was_told_together_together() -> None:
+async def test_a_replay_tells_what_was_told_together_together() -> None:
     """Two that ended in different activations of one task come in two activations when replayed."""
-
-    async def body() -> None:
-        world = await World.new(max_cached_workflows=0)
-        run_id = await begun(world, local(1), local(2), local(3))
-        tasks = [await world.activity() for _ in range(3)]
-        await world.handle.complete_activity(ActivityOk(tasks[1].token, text("2")))
-        assert await told(world) == e.ActivityCompleted(2, text("2"), is_local=True)
-        for task in (tasks[2], tasks[0]):
-            await world.handle.complete_activity(ActivityOk(task.token, text("x")))
-        await world.complete(run_id)
-        live = await world.activation()
-        assert [event.seq for event in live.events] == [3, 1]  # type: ignore[union-attr]
-        await world.complete(run_id, c.StartTimer(1, 1))
-        assert isinstance(await told(world), e.RunEvicted)
-        await world.complete(run_id)
-        world.clock.advance(1)
-        again = await world.activation()
-        assert isinstance(again.events[0], e.RunStarted)
-        await world.complete(run_id, local(1), local(2), local(3))
-        replayed = await world.activation()
-        assert [event.seq for event in replayed.events] == [2]  # type: ignore[union-attr]
-        assert replayed.is_replaying
-        await world.complete(run_id)
-        replayed = await world.activation()
-        assert [event.seq for event in replayed.events] == [3, 1]  # type: ignore[union-attr]
-        assert replayed.timestamp_ns == live.timestamp_ns
-        await world.complete(run_id, c.StartTimer(1, 1))
-        assert await told(world) == e.TimerFired(1)
-        await world.close()
-
-    run_async(body)
+    world = await World.new(max_cached_workflows=0)
+    run_id = await begun(world, local(1), local(2), local(3))
+    tasks = [await world.activity() for _ in range(3)]
+    await world.handle.complete_activity(ActivityOk(tasks[1].token, text("2")))
+    assert await told(world) == e.ActivityCompleted(2, text("2"), is_local=True)
+    for task in (tasks[2], tasks[0]):
+        await world.handle.complete_activity(ActivityOk(task.token, text("x")))
+    await world.complete(run_id)
+    live = await world.activation()
+    assert [event.seq for event in live.events] == [3, 1]  # type: ignore[union-attr]
+    await world.complete(run_id, c.StartTimer(1, 1))
+    assert isinstance(await told(world), e.RunEvicted)
+    await world.complete(run_id)
+    world.clock.advance(1)
+    again = await world.activation()
+    assert isinstance(again.events[0], e.RunStarted)
+    await world.complete(run_id, local(1), local(2), local(3))
+    replayed = await world.activation()
+    assert [event.seq for event in replayed.events] == [2]  # type: ignore[union-attr]
+    assert replayed.is_replaying
+    await world.complete(run_id)
+    replayed = await world.activation()
+    assert [event.seq for event in replayed.events] == [3, 1]  # type: ignore[union-attr]
+    assert replayed.timestamp_ns == live.timestamp_ns
+    await world.complete(run_id, c.StartTimer(1, 1))
+    assert await told(world) == e.TimerFired(1)
+    await world.close()
 
 
 @pytest.mark.parametrize("change", [{"activity_type": "b"}, {"activity_id": "other"}, None])
-def test_another_local_activity_is_nondeterminism(change: dict[str, str] | None) -> None:
+async def test_another_local_activity_is_nondeterminism(change: dict[str, str] | None) -> None:
     """A replay that asks for another one, or for none, fails its task."""
-
-    async def body() -> None:
-        world = await World.new(max_cached_workflows=0)
-        run_id = await begun(world, local())
-        task = await world.activity()
-        await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    world = await World.new(max_cached_workflows=0)
+    run_id = await begun(world, local())
+    task = await world.activity()
+    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 1))
+    await told(world)
+    await world.complete(run_id)
+    world.clock.advance(1)
+    await world.activation()
+    if change is None:
+        await world.complete(run_id, c.StartTimer(1, 1))
+    else:
+        await world.complete(run_id, msgspec.structs.replace(local(), **change))
         await world.activation()
         await world.complete(run_id, c.StartTimer(1, 1))
-        await told(world)
-        await world.complete(run_id)
-        world.clock.advance(1)
-        await world.activation()
-        if change is None:
-            await world.complete(run_id, c.StartTimer(1, 1))
-        else:
-            await world.complete(run_id, msgspec.structs.replace(local(), **change))
-            await world.activation()
-            await world.complete(run_id, c.StartTimer(1, 1))
-        evicted = await told(world)
-        assert isinstance(evicted, e.RunEvicted)
-        assert evicted.reason == "NONDETERMINISM"
-        await world.close()
-
-    run_async(body)
+    evicted = await told(world)
+    assert isinstance(evicted, e.RunEvicted)
+    assert evicted.reason == "NONDETERMINISM"
+    await world.close()
 
 
-def test_a_run_that_closes_forgets_its_local_activities() -> None:
+async def test_a_run_that_closes_forgets_its_local_activities() -> None:
     """They are cancelled; what they say afterwards is of no interest, and leaves no marker."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, local())
-        task = await world.activity()
-        await beats(world)
-        await world.complete(run_id, c.CompleteRun(text("end")))
-        assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
-        await world.handle.complete_activity(ActivityOk(task.token, text("late")))
-        assert "MarkerRecorded" not in world.kinds()
-        assert world.kinds()[-1] == "WorkflowExecutionCompleted"
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, local())
+    task = await world.activity()
+    await beats(world)
+    await world.complete(run_id, c.CompleteRun(text("end")))
+    assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
+    await world.handle.complete_activity(ActivityOk(task.token, text("late")))
+    assert "MarkerRecorded" not in world.kinds()
+    assert world.kinds()[-1] == "WorkflowExecutionCompleted"
+    await world.close()
 
 
-def test_a_run_that_is_terminated_while_its_task_rests() -> None:
+async def test_a_run_that_is_terminated_while_its_task_rests() -> None:
     """The worker is told to forget it, and to stop the attempt."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, local())
-        task = await world.activity()
-        await world.call(TerminateWorkflow(workflow_id="w"))
-        assert isinstance(await told(world), e.RunEvicted)
-        assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
-        await world.complete(run_id)
-        await world.handle.complete_activity(ActivityOk(task.token))
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, local())
+    task = await world.activity()
+    await world.call(TerminateWorkflow(workflow_id="w"))
+    assert isinstance(await told(world), e.RunEvicted)
+    assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
+    await world.complete(run_id)
+    await world.handle.complete_activity(ActivityOk(task.token))
+    await world.close()
 
 
-def test_a_worker_that_leaves_hands_its_pauses_over() -> None:
+async def test_a_worker_that_leaves_hands_its_pauses_over() -> None:
     """While an attempt pauses nobody waits for it: the run's task is asked for again, by whoever comes."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, local())
-        task = await world.activity()
-        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
-        world.handle.initiate_shutdown()
-        for poll in (world.handle.poll_activation, world.handle.poll_activity):
-            with pytest.raises(Shutdown):
-                await poll()
-        await world.handle.finalize()
-        assert world.kinds()[-2:] == ["WorkflowTaskCompleted", "WorkflowTaskScheduled"]
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await begun(world, local())
+    task = await world.activity()
+    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+    world.handle.initiate_shutdown()
+    for poll in (world.handle.poll_activation, world.handle.poll_activity):
+        with pytest.raises(Shutdown):
+            await poll()
+    await world.handle.finalize()
+    assert world.kinds()[-2:] == ["WorkflowTaskCompleted", "WorkflowTaskScheduled"]
+    await world.close()
 
 
-def test_a_worker_that_leaves_waits_for_its_attempts() -> None:
+async def test_a_worker_that_leaves_waits_for_its_attempts() -> None:
     """An attempt that is being made may end; its run goes on with it."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, local())
-        task = await world.activity()
-        world.handle.initiate_shutdown()
-        await world.handle.complete_activity(ActivityOk(task.token, text("y")))
-        assert isinstance(await told(world), e.ActivityCompleted)
-        await world.complete(run_id, c.CompleteRun(text("end")))
-        assert isinstance(await told(world), e.RunEvicted)
-        await world.complete(run_id)
-        for poll in (world.handle.poll_activation, world.handle.poll_activity):
-            with pytest.raises(Shutdown):
-                await poll()
-        await world.handle.finalize()
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, local())
+    task = await world.activity()
+    world.handle.initiate_shutdown()
+    await world.handle.complete_activity(ActivityOk(task.token, text("y")))
+    assert isinstance(await told(world), e.ActivityCompleted)
+    await world.complete(run_id, c.CompleteRun(text("end")))
+    assert isinstance(await told(world), e.RunEvicted)
+    await world.complete(run_id)
+    for poll in (world.handle.poll_activation, world.handle.poll_activity):
+        with pytest.raises(Shutdown):
+            await poll()
+    await world.handle.finalize()
+    await world.close()
 
 
-def test_an_eviction_that_is_asked_for_ends_the_rest() -> None:
+async def test_an_eviction_that_is_asked_for_ends_the_rest() -> None:
     """The task is given back with what there is, and the next one executes the local activity again."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, local())
-        task = await world.activity()
-        world.handle.request_eviction(run_id)
-        assert isinstance(await told(world), e.RunEvicted)
-        assert isinstance(await world.cancel(), ActivityCancel)
-        await world.handle.complete_activity(ActivityOk(task.token, text("lost")))
-        await world.complete(run_id)
-        assert isinstance((await world.activation()).events[0], e.RunStarted)
-        await world.complete(run_id, local())
-        assert isinstance(await world.activity(), ActivityTask)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, local())
+    task = await world.activity()
+    world.handle.request_eviction(run_id)
+    assert isinstance(await told(world), e.RunEvicted)
+    assert isinstance(await world.cancel(), ActivityCancel)
+    await world.handle.complete_activity(ActivityOk(task.token, text("lost")))
+    await world.complete(run_id)
+    assert isinstance((await world.activation()).events[0], e.RunStarted)
+    await world.complete(run_id, local())
+    assert isinstance(await world.activity(), ActivityTask)
+    await world.close()
 
 
-def test_it_cannot_be_completed_by_somebody_else() -> None:
+async def test_it_cannot_be_completed_by_somebody_else() -> None:
     """A local activity that leaves itself to others fails, and says why."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, local())
-        task = await world.activity()
-        await world.handle.complete_activity(ActivityDeferred(task.token))
-        event = await told(world)
-        assert isinstance(event, e.ActivityFailed)
-        assert "cannot be completed later" in event.failure.message
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await begun(world, local())
+    task = await world.activity()
+    await world.handle.complete_activity(ActivityDeferred(task.token))
+    event = await told(world)
+    assert isinstance(event, e.ActivityFailed)
+    assert "cannot be completed later" in event.failure.message
+    await world.close()
 
 
-def test_one_without_a_limit_is_refused() -> None:
+async def test_one_without_a_limit_is_refused() -> None:
     """As Core does it: the task fails."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, local(start_to_close_timeout=None))
-        evicted = await told(world)
-        assert isinstance(evicted, e.RunEvicted)
-        assert "no time limit" in evicted.message
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await begun(world, local(start_to_close_timeout=None))
+    evicted = await told(world)
+    assert isinstance(evicted, e.RunEvicted)
+    assert "no time limit" in evicted.message
+    await world.close()

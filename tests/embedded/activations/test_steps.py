@@ -161,92 +161,76 @@ def test_eager_dispatch_changes_nothing_that_can_be_seen(seed: int) -> None:
     assert all(stored is not None and not stored.run.is_open for stored in eager[0])  # type: ignore[attr-defined]
 
 
-def test_an_answer_that_cannot_be_encoded_fails_its_task_and_no_other() -> None:
+async def test_an_answer_that_cannot_be_encoded_fails_its_task_and_no_other() -> None:
     """What is raised in the midst of the short way fails the task of that run; it is offered again."""
-
-    async def body() -> None:
-        world = await World.new()
-        worker = Worker(world, 1)
-        await settle()
-        await world.start()
-        await settle()
-        (first,) = worker.activations
-        broken = c.ScheduleActivity(1, "1", "echo", ActivitySpec(), (object(),))  # type: ignore[arg-type]
-        world.handle.forgets(Succeeded(first.run_id, (broken,)))
-        await settle()
-        assert world.kinds()[-1] == "WorkflowTaskFailed"
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    worker = Worker(world, 1)
+    await settle()
+    await world.start()
+    await settle()
+    (first,) = worker.activations
+    broken = c.ScheduleActivity(1, "1", "echo", ActivitySpec(), (object(),))  # type: ignore[arg-type]
+    world.handle.forgets(Succeeded(first.run_id, (broken,)))
+    await settle()
+    assert world.kinds()[-1] == "WorkflowTaskFailed"
+    await world.close()
 
 
-def test_a_workflow_that_is_executed_is_answered_once_at_its_end() -> None:
+async def test_a_workflow_that_is_executed_is_answered_once_at_its_end() -> None:
     """A start and its wait are one request, which says which run it was and how it ended; the same request again says
     the same.
     """
-
-    async def body() -> None:
-        world = await World.new()
-        worker = Worker(world, 1)
-        await settle()
-        request = StartWorkflow(
-            workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
-        )
-        call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
-        await settle()
-        assert not call.done()
-        await worker.work(signals=0)
-        answer = await call
-        assert isinstance(answer.outcome, RunCompleted)
-        assert await answer_request(world.engine, ExecuteWorkflow(start=request)) == answer
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    worker = Worker(world, 1)
+    await settle()
+    request = StartWorkflow(
+        workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
+    )
+    call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
+    await settle()
+    assert not call.done()
+    await worker.work(signals=0)
+    answer = await call
+    assert isinstance(answer.outcome, RunCompleted)
+    assert await answer_request(world.engine, ExecuteWorkflow(start=request)) == answer
+    await world.close()
 
 
-def test_nothing_is_said_of_an_execution_before_its_end_is_durable() -> None:
+async def test_nothing_is_said_of_an_execution_before_its_end_is_durable() -> None:
     """The run has closed in memory, and its caller still waits: for the commit of the close."""
-
-    async def body() -> None:
-        store = ScriptedStore()
-        world = await World.new(store=store)
-        request = StartWorkflow(
-            workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
-        )
-        call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
-        run_id = (await world.activation()).run_id
-        await world.complete(run_id, c.CompleteRun(text("1")))
-        await settle()
-        record = world.engine.current("w")
-        assert record is not None
-        assert not record.run.is_open
-        assert not call.done()
-        store.commit()
-        assert (await call).run_id == run_id
-        await world.close()
-
-    run_async(body)
+    store = ScriptedStore()
+    world = await World.new(store=store)
+    request = StartWorkflow(
+        workflow_id="w", workflow_type="W", request_id="one", spec=StartSpec(task_queue="q")
+    )
+    call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
+    run_id = (await world.activation()).run_id
+    await world.complete(run_id, c.CompleteRun(text("1")))
+    await settle()
+    record = world.engine.current("w")
+    assert record is not None
+    assert not record.run.is_open
+    assert not call.done()
+    store.commit()
+    assert (await call).run_id == run_id
+    await world.close()
 
 
-def test_a_start_that_is_refused_is_refused_to_its_executor_when_that_is_durable() -> None:
+async def test_a_start_that_is_refused_is_refused_to_its_executor_when_that_is_durable() -> None:
     """That the id is taken is said when the start that took it is durable, not before."""
-
-    async def body() -> None:
-        store = ScriptedStore()
-        world = await World.new(store=store)
-        started = asyncio.ensure_future(world.start())
-        request = StartWorkflow(
-            workflow_id="w", workflow_type="W", request_id="two", spec=StartSpec(task_queue="q")
-        )
-        await settle()
-        call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
-        await settle()
-        assert not call.done()
-        assert not started.done()
-        store.commit()
-        with pytest.raises(WorkflowAlreadyStartedError):
-            await call
-        await started
-        await world.close()
-
-    run_async(body)
+    store = ScriptedStore()
+    world = await World.new(store=store)
+    started = asyncio.ensure_future(world.start())
+    request = StartWorkflow(
+        workflow_id="w", workflow_type="W", request_id="two", spec=StartSpec(task_queue="q")
+    )
+    await settle()
+    call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
+    await settle()
+    assert not call.done()
+    assert not started.done()
+    store.commit()
+    with pytest.raises(WorkflowAlreadyStartedError):
+        await call
+    await started
+    await world.close()

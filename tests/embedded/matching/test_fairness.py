@@ -256,24 +256,22 @@ def test_a_worker_that_comes_later_has_the_rest(monkeypatch: pytest.MonkeyPatch)
     run_async(body)
 
 
-def test_what_is_late_waits_while_much_is_on_its_way_to_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_late_waits_while_much_is_on_its_way_to_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """While the store is behind, a worker is given new work and nothing of the backlog; then both."""
-
-    async def body() -> None:
-        world = await opened(await filled(20))
-        behind = True
-        monkeypatch.setattr(world.engine.queues, "is_behind", lambda: behind)
-        run_id = (await world.start("new")).run_id
-        poll = asyncio.create_task(world.activation())
-        assert (await poll).run_id == run_id
-        poll = asyncio.create_task(world.activation())
-        await settle()
-        assert not poll.done()
-        behind = False
-        assert (await poll).run_id != run_id
-        await world.close()
-
-    run_async(body)
+    world = await opened(await filled(20))
+    behind = True
+    monkeypatch.setattr(world.engine.queues, "is_behind", lambda: behind)
+    run_id = (await world.start("new")).run_id
+    poll = asyncio.create_task(world.activation())
+    assert (await poll).run_id == run_id
+    poll = asyncio.create_task(world.activation())
+    await settle()
+    assert not poll.done()
+    behind = False
+    assert (await poll).run_id != run_id
+    await world.close()
 
 
 def test_timers_of_one_moment_let_others_have_their_turn() -> None:

@@ -20,7 +20,7 @@ from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import ActivitySpec, RetryRule
 from hourglass._history.events import kind_of
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, settle, text
 
 
 class Receiver:
@@ -51,305 +51,251 @@ def kinds(world: World, run_id: str) -> list[str]:
     return [kind_of(event.attributes) for event in record.events]
 
 
-def test_what_waits_is_spread() -> None:
+async def test_what_waits_is_spread() -> None:
     """Two workers that have nothing in hand get the same number of runs, whichever of them polled first."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        one, two = Receiver(world, identity="one"), Receiver(world, identity="two")
-        await settle()
-        for number in range(6):
-            await world.start(f"w{number}")
-        await settle()
-        assert (len(one.activations), len(two.activations)) == (3, 3)
-
-    run_async(body)
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    one, two = Receiver(world, identity="one"), Receiver(world, identity="two")
+    await settle()
+    for number in range(6):
+        await world.start(f"w{number}")
+    await settle()
+    assert (len(one.activations), len(two.activations)) == (3, 3)
 
 
-def test_attempts_of_one_run_are_spread() -> None:
+async def test_attempts_of_one_run_are_spread() -> None:
     """Of eight activities that a run asks for at once its own worker takes one at once, and in the end each has four."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        one, two = Receiver(world), Receiver(world)
-        started = await world.start("w")
-        await settle()
-        (holder, other) = (one, two) if one.activations else (two, one)
-        holder.complete(started.run_id, *(schedule(seq) for seq in range(1, 9)))
-        await settle()
-        assert (len(holder.activities), len(other.activities)) == (4, 4)
-
-    run_async(body)
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    one, two = Receiver(world), Receiver(world)
+    started = await world.start("w")
+    await settle()
+    (holder, other) = (one, two) if one.activations else (two, one)
+    holder.complete(started.run_id, *(schedule(seq) for seq in range(1, 9)))
+    await settle()
+    assert (len(holder.activities), len(other.activities)) == (4, 4)
 
 
-def test_one_step_after_the_other_stays_with_one_worker() -> None:
+async def test_one_step_after_the_other_stays_with_one_worker() -> None:
     """A run whose activities come one by one has all of it done by the worker that began it, while that has nothing else."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        one, two = Receiver(world), Receiver(world)
-        started = await world.start("w")
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    one, two = Receiver(world), Receiver(world)
+    started = await world.start("w")
+    await settle()
+    (holder, other) = (one, two) if one.activations else (two, one)
+    for seq in range(1, 5):
+        holder.complete(started.run_id, schedule(seq))
         await settle()
-        (holder, other) = (one, two) if one.activations else (two, one)
-        for seq in range(1, 5):
-            holder.complete(started.run_id, schedule(seq))
-            await settle()
-            task = holder.activities[-1]
-            assert task.activity_id == str(seq)
-            holder.handle.complete_activity(ActivityOk(task.token, text("done")))
-            await settle()
-        assert len(holder.activations) == 5
-        assert not other.activations
-        assert not other.activities
-
-    run_async(body)
+        task = holder.activities[-1]
+        assert task.activity_id == str(seq)
+        holder.handle.complete_activity(ActivityOk(task.token, text("done")))
+        await settle()
+    assert len(holder.activations) == 5
+    assert not other.activations
+    assert not other.activities
 
 
-def test_a_run_stays_with_the_worker_that_knows_it() -> None:
+async def test_a_run_stays_with_the_worker_that_knows_it() -> None:
     """Its tasks wait for that worker while it is full, although another has nothing to do."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        one = Receiver(world, max_concurrent_workflow_tasks=1)
-        first = await world.start("first")
-        await settle()
-        one.complete(first.run_id, c.StartTimer(1, 10**12))
-        await world.start("second")
-        await settle()
-        assert len(one.activations) == 2, "now it is full"
-        two = Receiver(world)
-        await world.call(made(SignalWorkflow, workflow_id="first", signal_name="s", request_id="r"))
-        await settle()
-        assert not two.activations
-        one.complete(one.activations[-1].run_id, c.StartTimer(1, 10**12))
-        await settle()
-        assert [each.run_id for each in one.activations] == [
-            first.run_id,
-            one.activations[1].run_id,
-            first.run_id,
-        ]
-        one.lose()
-        await world.call(made(SignalWorkflow, workflow_id="first", signal_name="s", request_id="r2"))
-        await settle()
-        assert {each.run_id for each in two.activations} == {first.run_id}, "no worker knows it any more"
-
-    run_async(body)
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    one = Receiver(world, max_concurrent_workflow_tasks=1)
+    first = await world.start("first")
+    await settle()
+    one.complete(first.run_id, c.StartTimer(1, 10**12))
+    await world.start("second")
+    await settle()
+    assert len(one.activations) == 2, "now it is full"
+    two = Receiver(world)
+    await world.call(made(SignalWorkflow, workflow_id="first", signal_name="s", request_id="r"))
+    await settle()
+    assert not two.activations
+    one.complete(one.activations[-1].run_id, c.StartTimer(1, 10**12))
+    await settle()
+    assert [each.run_id for each in one.activations] == [
+        first.run_id,
+        one.activations[1].run_id,
+        first.run_id,
+    ]
+    one.lose()
+    await world.call(made(SignalWorkflow, workflow_id="first", signal_name="s", request_id="r2"))
+    await settle()
+    assert {each.run_id for each in two.activations} == {first.run_id}, "no worker knows it any more"
 
 
-def test_the_task_of_a_lost_worker_is_wanted_at_once() -> None:
+async def test_the_task_of_a_lost_worker_is_wanted_at_once() -> None:
     """Another worker replays the run and goes on; what the lost one says later counts for nothing."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        one, two = Receiver(world), Receiver(world)
-        started = await world.start("w")
-        await settle()
-        holder, other = (one, two) if one.activations else (two, one)
-        holder.lose()
-        await settle()
-        assert [each.run_id for each in other.activations] == [started.run_id]
-        assert isinstance(other.activations[0].events[0], e.RunStarted)
-        other.complete(started.run_id, c.CompleteRun(text("done")))
-        holder.complete(started.run_id, c.FailRun(msgspec.UNSET))  # type: ignore[arg-type]
-        await settle()
-        assert kinds(world, started.run_id)[-1] == "WorkflowExecutionCompleted"
-        assert "WorkflowTaskTimedOut" in kinds(world, started.run_id)
-
-    run_async(body)
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    one, two = Receiver(world), Receiver(world)
+    started = await world.start("w")
+    await settle()
+    holder, other = (one, two) if one.activations else (two, one)
+    holder.lose()
+    await settle()
+    assert [each.run_id for each in other.activations] == [started.run_id]
+    assert isinstance(other.activations[0].events[0], e.RunStarted)
+    other.complete(started.run_id, c.CompleteRun(text("done")))
+    holder.complete(started.run_id, c.FailRun(msgspec.UNSET))  # type: ignore[arg-type]
+    await settle()
+    assert kinds(world, started.run_id)[-1] == "WorkflowExecutionCompleted"
+    assert "WorkflowTaskTimedOut" in kinds(world, started.run_id)
 
 
-def test_the_attempt_of_a_lost_worker() -> None:
+async def test_the_attempt_of_a_lost_worker() -> None:
     """It is tried again elsewhere at once; if that worker is lost, too, after the pause of its policy: it may be to blame."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        two = Receiver(world, activities=False)
-        lost = [Receiver(world, workflows=False)]
-        started = await world.start("w")
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    two = Receiver(world, activities=False)
+    lost = [Receiver(world, workflows=False)]
+    started = await world.start("w")
+    await settle()
+    two.complete(started.run_id, schedule(1, retry_policy=RetryRule(initial_interval=1.0)))
+    for attempt in (1, 2):
         await settle()
-        two.complete(started.run_id, schedule(1, retry_policy=RetryRule(initial_interval=1.0)))
-        for attempt in (1, 2):
-            await settle()
-            assert [task.attempt for task in lost[-1].activities] == [attempt]
-            lost.append(Receiver(world, workflows=False))
-            lost[-2].lose()
-        await settle()
-        last = lost[-1]
-        assert not last.activities
-        world.clock.advance(2.0)
-        await settle()
-        assert [task.attempt for task in last.activities] == [3]
-        lost[0].handle.complete_activity(ActivityOk(lost[0].activities[0].token, text("late")))
-        last.handle.complete_activity(ActivityOk(last.activities[0].token, text("done")))
-        await settle()
-        assert two.activations[-1].events == (e.ActivityCompleted(1, text("done")),)
-
-    run_async(body)
+        assert [task.attempt for task in lost[-1].activities] == [attempt]
+        lost.append(Receiver(world, workflows=False))
+        lost[-2].lose()
+    await settle()
+    last = lost[-1]
+    assert not last.activities
+    world.clock.advance(2.0)
+    await settle()
+    assert [task.attempt for task in last.activities] == [3]
+    lost[0].handle.complete_activity(ActivityOk(lost[0].activities[0].token, text("late")))
+    last.handle.complete_activity(ActivityOk(last.activities[0].token, text("done")))
+    await settle()
+    assert two.activations[-1].events == (e.ActivityCompleted(1, text("done")),)
 
 
-def test_an_attempt_that_may_be_made_once_fails_with_its_worker() -> None:
+async def test_an_attempt_that_may_be_made_once_fails_with_its_worker() -> None:
     """Its run hears of it at once, and no other worker tries it."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        one, two = Receiver(world, workflows=False), Receiver(world, activities=False)
-        started = await world.start("w")
-        await settle()
-        two.complete(started.run_id, schedule(1, retry_policy=RetryRule(maximum_attempts=1)))
-        await settle()
-        three = Receiver(world, workflows=False)
-        one.lose()
-        await settle()
-        assert isinstance(two.activations[-1].events[0], e.ActivityFailed)
-        assert not three.activities
-
-    run_async(body)
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    one, two = Receiver(world, workflows=False), Receiver(world, activities=False)
+    started = await world.start("w")
+    await settle()
+    two.complete(started.run_id, schedule(1, retry_policy=RetryRule(maximum_attempts=1)))
+    await settle()
+    three = Receiver(world, workflows=False)
+    one.lose()
+    await settle()
+    assert isinstance(two.activations[-1].events[0], e.ActivityFailed)
+    assert not three.activities
 
 
-def test_a_query_in_the_hands_of_a_lost_worker_is_answered_by_another() -> None:
+async def test_a_query_in_the_hands_of_a_lost_worker_is_answered_by_another() -> None:
     """The client that asked hears nothing of it."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        one = Receiver(world)
-        started = await world.start("w")
-        await settle()
-        one.complete(started.run_id, c.StartTimer(1, 10**12))
-        asking = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="count")))
-        await settle()
-        assert isinstance(one.activations[-1].events[0], e.QueryReceived)
-        two = Receiver(world)
-        one.lose()
-        await settle()
-        two.complete(started.run_id, c.StartTimer(1, 10**12))  # replayed first
-        await settle()
-        query = two.activations[-1].events[0]
-        assert isinstance(query, e.QueryReceived)
-        two.complete(started.run_id, c.AnswerQuery(query.id, text("7")))
-        assert (await asking).result == (text("7"),)
-
-    run_async(body)
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    one = Receiver(world)
+    started = await world.start("w")
+    await settle()
+    one.complete(started.run_id, c.StartTimer(1, 10**12))
+    asking = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="count")))
+    await settle()
+    assert isinstance(one.activations[-1].events[0], e.QueryReceived)
+    two = Receiver(world)
+    one.lose()
+    await settle()
+    two.complete(started.run_id, c.StartTimer(1, 10**12))  # replayed first
+    await settle()
+    query = two.activations[-1].events[0]
+    assert isinstance(query, e.QueryReceived)
+    two.complete(started.run_id, c.AnswerQuery(query.id, text("7")))
+    assert (await asking).result == (text("7"),)
 
 
-def test_the_local_activity_of_a_lost_worker_begins_anew() -> None:
+async def test_the_local_activity_of_a_lost_worker_begins_anew() -> None:
     """It counts with its task: the next worker asks for it again."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        one = Receiver(world)
-        started = await world.start("w")
-        await settle()
-        local = c.ScheduleLocalActivity(1, "1", "act", ActivitySpec(start_to_close_timeout=60.0))
-        one.complete(started.run_id, local)
-        await settle()
-        assert [task.is_local for task in one.activities] == [True]
-        two = Receiver(world)
-        one.lose()
-        await settle()
-        two.complete(started.run_id, local)
-        await settle()
-        (task,) = two.activities
-        assert (task.is_local, task.attempt) == (True, 1)
-        two.handle.complete_activity(ActivityOk(task.token, text("done")))
-        await settle()
-        assert two.activations[-1].events == (e.ActivityCompleted(1, text("done"), is_local=True),)
-
-    run_async(body)
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    one = Receiver(world)
+    started = await world.start("w")
+    await settle()
+    local = c.ScheduleLocalActivity(1, "1", "act", ActivitySpec(start_to_close_timeout=60.0))
+    one.complete(started.run_id, local)
+    await settle()
+    assert [task.is_local for task in one.activities] == [True]
+    two = Receiver(world)
+    one.lose()
+    await settle()
+    two.complete(started.run_id, local)
+    await settle()
+    (task,) = two.activities
+    assert (task.is_local, task.attempt) == (True, 1)
+    two.handle.complete_activity(ActivityOk(task.token, text("done")))
+    await settle()
+    assert two.activations[-1].events == (e.ActivityCompleted(1, text("done"), is_local=True),)
 
 
-def test_a_worker_gets_what_it_knows() -> None:
+async def test_a_worker_gets_what_it_knows() -> None:
     """A task or an attempt goes to a worker that knows its type, however busy that is; what none knows goes to any."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        old = Receiver(world, workflow_types=frozenset({"W"}), activity_types=frozenset({"act"}))
-        new = Receiver(
-            world, workflow_types=frozenset({"W", "X"}), activity_types=frozenset({"act", "later"})
-        )
-        runs = [await world.start(f"x{number}", workflow_type="X") for number in range(4)]
-        await settle()
-        assert not old.activations
-        assert len(new.activations) == 4
-        new.complete(runs[0].run_id, schedule(1, "later"), schedule(2, "later"), schedule(3, "act"))
-        await settle()
-        assert [task.activity_type for task in new.activities] == ["later", "later"]
-        assert [task.activity_type for task in old.activities] == ["act"]
-        one = await world.start("w", workflow_type="W")
-        await settle()
-        old.complete(one.run_id, schedule(1, "later"))
-        await settle()
-        assert [task.activity_type for task in new.activities] == ["later"] * 3, (
-            "it asks for what it does not know"
-        )
-        old.handle.complete_activity(ActivityOk(old.activities[0].token, text("done")))
-        await world.start("u", workflow_type="unknown")
-        await settle()
-        assert len(old.activations) == 2, "it has less in hand, and says loudly what it lacks"
-
-    run_async(body)
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    old = Receiver(world, workflow_types=frozenset({"W"}), activity_types=frozenset({"act"}))
+    new = Receiver(world, workflow_types=frozenset({"W", "X"}), activity_types=frozenset({"act", "later"}))
+    runs = [await world.start(f"x{number}", workflow_type="X") for number in range(4)]
+    await settle()
+    assert not old.activations
+    assert len(new.activations) == 4
+    new.complete(runs[0].run_id, schedule(1, "later"), schedule(2, "later"), schedule(3, "act"))
+    await settle()
+    assert [task.activity_type for task in new.activities] == ["later", "later"]
+    assert [task.activity_type for task in old.activities] == ["act"]
+    one = await world.start("w", workflow_type="W")
+    await settle()
+    old.complete(one.run_id, schedule(1, "later"))
+    await settle()
+    assert [task.activity_type for task in new.activities] == ["later"] * 3, (
+        "it asks for what it does not know"
+    )
+    old.handle.complete_activity(ActivityOk(old.activities[0].token, text("done")))
+    await world.start("u", workflow_type="unknown")
+    await settle()
+    assert len(old.activations) == 2, "it has less in hand, and says loudly what it lacks"
 
 
-def test_a_worker_beside_a_busy_engine_gets_less() -> None:
+async def test_a_worker_beside_a_busy_engine_gets_less() -> None:
     """What it has in hand weighs as much more as the engine keeps its process busy."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.engine.queues.handicap = 3.0
-        other = Receiver(world)
-        waiting = [asyncio.create_task(world.activation())]
-        for number in range(8):
-            await world.start(f"w{number}")
-            await settle()
-            if waiting[-1].done():
-                waiting.append(asyncio.create_task(world.activation()))
-        waiting[-1].cancel()
-        assert (len(world.seen), len(other.activations)) == (2, 6)
-
-    run_async(body)
+    world = await World.new()
+    world.engine.queues.handicap = 3.0
+    other = Receiver(world)
+    waiting = [asyncio.create_task(world.activation())]
+    for number in range(8):
+        await world.start(f"w{number}")
+        await settle()
+        if waiting[-1].done():
+            waiting.append(asyncio.create_task(world.activation()))
+    waiting[-1].cancel()
+    assert (len(world.seen), len(other.activations)) == (2, 6)
 
 
-def test_light_work_stays_beside_the_engine() -> None:
+async def test_light_work_stays_beside_the_engine() -> None:
     """Where nothing weighs there, what comes is the engine's own worker's, and another process gets what it has no room for."""
-
-    async def body() -> None:
-        world = await World.new("another")
-        other, here = Receiver(world), Receiver(world, process_id=0, max_concurrent_workflow_tasks=6)
-        world.engine.queues.handicap = 0.0
+    world = await World.new("another")
+    other, here = Receiver(world), Receiver(world, process_id=0, max_concurrent_workflow_tasks=6)
+    world.engine.queues.handicap = 0.0
+    await settle()
+    for number in range(8):
+        await world.start(f"w{number}")
         await settle()
-        for number in range(8):
-            await world.start(f"w{number}")
-            await settle()
-        assert (len(here.activations), len(other.activations)) == (6, 2)
-
-    run_async(body)
+    assert (len(here.activations), len(other.activations)) == (6, 2)
 
 
-def test_an_idle_worker_beside_the_engine_comes_first() -> None:
+async def test_an_idle_worker_beside_the_engine_comes_first() -> None:
     """Nothing has to be sent to it: of runs that come one at a time it gets all, whichever worker came first."""
-
-    async def body() -> None:
-        world = await World.new("another")
-        other, here = Receiver(world), Receiver(world, process_id=0)
+    world = await World.new("another")
+    other, here = Receiver(world), Receiver(world, process_id=0)
+    await settle()
+    for number in range(3):
+        run_id = (await world.start(f"w{number}")).run_id
         await settle()
-        for number in range(3):
-            run_id = (await world.start(f"w{number}")).run_id
-            await settle()
-            here.complete(run_id, c.CompleteRun(None))
-            await settle()
-            here.complete(run_id)  # the eviction
-        assert not other.activations
-
-    run_async(body)
+        here.complete(run_id, c.CompleteRun(None))
+        await settle()
+        here.complete(run_id)  # the eviction
+    assert not other.activations
 
 
 def use(share: float, control: float) -> ProcessorUse:
@@ -400,22 +346,18 @@ def test_the_use_of_a_processor_follows_what_a_process_says() -> None:
     assert 0.0 <= noted.control == noted.share < 1.0
 
 
-def test_an_attempt_that_was_not_handed_out_is_not_lost() -> None:
+async def test_an_attempt_that_was_not_handed_out_is_not_lost() -> None:
     """A worker that ends before an attempt may leave the engine has never had it: the same attempt goes to another."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.handle.initiate_shutdown()
-        one = Receiver(world, activities=False)
-        two = Receiver(world, workflows=False)
-        started = await world.start("w")
-        await settle()
-        one.complete(started.run_id, schedule(1))
-        assert two.handle.slots_used == (0, 1)
-        two.lose()  # in the same turn of the loop: it was taken, and not given out yet
-        assert not two.activities
-        three = Receiver(world, workflows=False)
-        await settle()
-        assert [(type(task), task.attempt) for task in three.activities] == [(ActivityTask, 1)]
-
-    run_async(body)
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    one = Receiver(world, activities=False)
+    two = Receiver(world, workflows=False)
+    started = await world.start("w")
+    await settle()
+    one.complete(started.run_id, schedule(1))
+    assert two.handle.slots_used == (0, 1)
+    two.lose()  # in the same turn of the loop: it was taken, and not given out yet
+    assert not two.activities
+    three = Receiver(world, workflows=False)
+    await settle()
+    assert [(type(task), task.attempt) for task in three.activities] == [(ActivityTask, 1)]

@@ -98,24 +98,20 @@ def test_the_first_owns_the_second_works_for_it(tmp_path: Path, caplog: pytest.L
         run(body)
 
 
-def test_a_worker_of_a_queue_that_the_owner_does_not_serve_works(tmp_path: Path) -> None:
+async def test_a_worker_of_a_queue_that_the_owner_does_not_serve_works(tmp_path: Path) -> None:
     """The owner's engine serves all queues that a process has a worker for."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            await one.open_handle(config("q"))
-            second = Polled(await two.open_handle(config("other")))
-            assert two.standing.startswith("working for process ")
-            started = await one.calls.call(start("w", "other"))
-            assert await poll(second) == started.run_id
-            await second.complete_activation(Succeeded(started.run_id, (CompleteRun(Payload(b"1")),)))
-            assert isinstance(await one.calls.call(wf.WaitForClose(workflow_id="w")), wf.RunCompleted)
-            assert (await second.poll_activation()).events[0] == RunEvicted(
-                "WORKFLOW_EXECUTION_ENDING", "the run has closed"
-            )
-            await second.finalize()
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        await one.open_handle(config("q"))
+        second = Polled(await two.open_handle(config("other")))
+        assert two.standing.startswith("working for process ")
+        started = await one.calls.call(start("w", "other"))
+        assert await poll(second) == started.run_id
+        await second.complete_activation(Succeeded(started.run_id, (CompleteRun(Payload(b"1")),)))
+        assert isinstance(await one.calls.call(wf.WaitForClose(workflow_id="w")), wf.RunCompleted)
+        assert (await second.poll_activation()).events[0] == RunEvicted(
+            "WORKFLOW_EXECUTION_ENDING", "the run has closed"
+        )
+        await second.finalize()
 
 
 def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,31 +142,27 @@ def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: py
     run(body)
 
 
-def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: Path) -> None:
+async def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: Path) -> None:
     """The owner goes on, and gives the rest to others; with the end of the connection they get that, too."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            handle = Polled(await one.open_handle(config("the owner's")))
-            assert handle.engine is not None
-            peer = unix_socket.reach(one.path)
-            assert peer is not None
-            mute = HandleConfig(task_queue="q", identity="mute", max_concurrent_workflow_tasks=3)
-            for message in (
-                wire.Hello(protocol=wire.PROTOCOL, namespace="default", pid=1),
-                wire.OpenHandle(1, 1, mute),
-            ):
-                data = wire.encode(message)
-                peer.send(len(data).to_bytes(4, "big") + data)
-            await until(lambda: "q" in handle.engine.engine.queues.served())  # type: ignore[union-attr]
-            runs = {(await one.calls.call(start(f"w{number}"))).run_id for number in range(20)}
-            second = Polled(await two.open_handle(config()))
-            got = {await poll(second) for _ in range(17)}
-            assert len(got) == 17
-            unix_socket.close(peer)
-            assert got | {await poll(second) for _ in range(3)} == runs
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        handle = Polled(await one.open_handle(config("the owner's")))
+        assert handle.engine is not None
+        peer = unix_socket.reach(one.path)
+        assert peer is not None
+        mute = HandleConfig(task_queue="q", identity="mute", max_concurrent_workflow_tasks=3)
+        for message in (
+            wire.Hello(protocol=wire.PROTOCOL, namespace="default", pid=1),
+            wire.OpenHandle(1, 1, mute),
+        ):
+            data = wire.encode(message)
+            peer.send(len(data).to_bytes(4, "big") + data)
+        await until(lambda: "q" in handle.engine.engine.queues.served())  # type: ignore[union-attr]
+        runs = {(await one.calls.call(start(f"w{number}"))).run_id for number in range(20)}
+        second = Polled(await two.open_handle(config()))
+        got = {await poll(second) for _ in range(17)}
+        assert len(got) == 17
+        unix_socket.close(peer)
+        assert got | {await poll(second) for _ in range(3)} == runs
 
 
 @pytest.mark.parametrize(
@@ -180,66 +172,51 @@ def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: Path) -
         wire.WorkAnswers(handle=1, heartbeats=((b"{}", ()),)),
     ],
 )
-def test_a_worker_that_talks_nonsense_is_cut_off(tmp_path: Path, nonsense: wire.WorkAnswers) -> None:
+async def test_a_worker_that_talks_nonsense_is_cut_off(tmp_path: Path, nonsense: wire.WorkAnswers) -> None:
     """Its connection ends, its work is given to others, and the owner goes on; what concerns no handle of it is ignored."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 3) as (one, two, three):
-            await one.open_handle(config("the owner's"))
-            second = Polled(await two.open_handle(config()))
-            started = await one.calls.call(start("w"))
-            assert await poll(second) == started.run_id
-            third = Polled(await three.open_handle(config()))
-            owner = await two.calls.reach()
-            assert owner is not None
-            owner.tell(wire.WorkAnswers(handle=99, evictions=("no run",)))
-            owner.tell(wire.ShutDownHandle(99))
-            await owner.close_handle(99)
-            assert owner.is_open
-            owner.tell(msgspec.structs.replace(nonsense, handle=next(iter(owner._handles))))
-            assert await poll(third) == started.run_id
-            assert one.standing == "owner"
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 3) as (one, two, three):
+        await one.open_handle(config("the owner's"))
+        second = Polled(await two.open_handle(config()))
+        started = await one.calls.call(start("w"))
+        assert await poll(second) == started.run_id
+        third = Polled(await three.open_handle(config()))
+        owner = await two.calls.reach()
+        assert owner is not None
+        owner.tell(wire.WorkAnswers(handle=99, evictions=("no run",)))
+        owner.tell(wire.ShutDownHandle(99))
+        await owner.close_handle(99)
+        assert owner.is_open
+        owner.tell(msgspec.structs.replace(nonsense, handle=next(iter(owner._handles))))
+        assert await poll(third) == started.run_id
+        assert one.standing == "owner"
 
 
-def test_a_worker_that_is_refused_says_so(tmp_path: Path) -> None:
+async def test_a_worker_that_is_refused_says_so(tmp_path: Path) -> None:
     """What the owner refuses a worker with is raised where its handle is opened."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            await one.open_handle(config())
-            owner = await two.calls.reach()
-            assert owner is not None
-            with pytest.raises(ServiceError, match="the task queue must have a name"):
-                await owner.open_handle(config(" "))
-            assert not (await two.open_handle(config())).is_new, "the connection goes on"
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        await one.open_handle(config())
+        owner = await two.calls.reach()
+        assert owner is not None
+        with pytest.raises(ServiceError, match="the task queue must have a name"):
+            await owner.open_handle(config(" "))
+        assert not (await two.open_handle(config())).is_new, "the connection goes on"
 
 
-def test_a_worker_of_another_process_that_is_shut_down_ends(tmp_path: Path) -> None:
+async def test_a_worker_of_another_process_that_is_shut_down_ends(tmp_path: Path) -> None:
     """A handle that works for another process ends when it is told to, and wants the file no longer."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            handle = Polled(await one.open_handle(config()))
-            second = Polled(await two.open_handle(config()))
-            polls = [
-                asyncio.create_task(second.poll_activation()),
-                asyncio.create_task(second.poll_activity()),
-            ]
-            await asyncio.sleep(0)
-            second.initiate_shutdown()
-            for each in polls:
-                with pytest.raises(Shutdown):
-                    await each
-            await second.finalize()
-            assert two.standing == "client"
-            await handle.finalize()
-            assert two.standing == "client"
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        handle = Polled(await one.open_handle(config()))
+        second = Polled(await two.open_handle(config()))
+        polls = [asyncio.create_task(second.poll_activation()), asyncio.create_task(second.poll_activity())]
+        await asyncio.sleep(0)
+        second.initiate_shutdown()
+        for each in polls:
+            with pytest.raises(Shutdown):
+                await each
+        await second.finalize()
+        assert two.standing == "client"
+        await handle.finalize()
+        assert two.standing == "client"
 
 
 def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -272,66 +249,54 @@ def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCa
         run(body)
 
 
-def test_a_wait_on_our_own_engine_goes_on_elsewhere(tmp_path: Path) -> None:
+async def test_a_wait_on_our_own_engine_goes_on_elsewhere(tmp_path: Path) -> None:
     """A wait that began while this process owned the file ends with the run, although another process owns it then."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            handle = Polled(await one.open_handle(config()))
-            await one.calls.call(start("w"))
-            waiting = asyncio.create_task(one.calls.call(wf.WaitForClose(workflow_id="w")))
-            await asyncio.sleep(0)
-            await handle.finalize()
-            await two.open_handle(config())
-            assert (one.standing, two.standing) == ("client", "owner")
-            assert not waiting.done()
-            await two.calls.call(wf.TerminateWorkflow(workflow_id="w"))
-            assert isinstance(await waiting, wf.RunTerminated)
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        handle = Polled(await one.open_handle(config()))
+        await one.calls.call(start("w"))
+        waiting = asyncio.create_task(one.calls.call(wf.WaitForClose(workflow_id="w")))
+        await asyncio.sleep(0)
+        await handle.finalize()
+        await two.open_handle(config())
+        assert (one.standing, two.standing) == ("client", "owner")
+        assert not waiting.done()
+        await two.calls.call(wf.TerminateWorkflow(workflow_id="w"))
+        assert isinstance(await waiting, wf.RunTerminated)
 
 
-def test_a_caller_that_gives_up_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_caller_that_gives_up_leaves_nothing_behind(tmp_path: Path) -> None:
     """A wait on our own engine that is cancelled is a cancellation, and nobody holds on to the run any more."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 1) as (one,):
-            await one.open_handle(config())
-            started = await one.calls.call(start("w"))
-            room = one.calls.engine
-            assert room is not None
-            record = room.engine.record(started.run_id)
-            assert record is not None
-            waiting = asyncio.create_task(one.calls.call(wf.WaitForClose(workflow_id="w")))
-            await asyncio.sleep(0)
-            assert record.users == 1
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert record.users == 0
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 1) as (one,):
+        await one.open_handle(config())
+        started = await one.calls.call(start("w"))
+        room = one.calls.engine
+        assert room is not None
+        record = room.engine.record(started.run_id)
+        assert record is not None
+        waiting = asyncio.create_task(one.calls.call(wf.WaitForClose(workflow_id="w")))
+        await asyncio.sleep(0)
+        assert record.users == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert record.users == 0
 
 
-def test_without_an_owner_a_client_does_it_alone(tmp_path: Path) -> None:
+async def test_without_an_owner_a_client_does_it_alone(tmp_path: Path) -> None:
     """Starting, signalling, looking, listing and ending need no worker; many at once share one opening of the file."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            many = [each.calls.call(start(f"w{n}")) for n in range(20) for each in (one, two)]
-            answers = await asyncio.gather(*many)
-            assert len({answer.run_id for answer in answers}) == 20, "the same request is one run"
-            assert (await one.calls.call(wf.CountWorkflows())).count == 20
-            await two.calls.call(wf.SignalWorkflow(workflow_id="w1", signal_name="n", request_id="x"))
-            assert (await one.calls.call(wf.DescribeWorkflow(workflow_id="w1"))).summary.workflow_id == "w1"
-            await one.calls.call(wf.CancelWorkflow(workflow_id="w2", request_id="y"))
-            await two.calls.call(wf.TerminateWorkflow(workflow_id="w3", reason="enough"))
-            assert await one.calls.call(wf.WaitForClose(workflow_id="w3")) == wf.RunTerminated("enough")
-            page = await one.calls.call(wf.GetHistory(workflow_id="w1"))
-            assert len(page.events) == 3
-            assert (one.standing, two.standing) == ("client", "client")
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        many = [each.calls.call(start(f"w{n}")) for n in range(20) for each in (one, two)]
+        answers = await asyncio.gather(*many)
+        assert len({answer.run_id for answer in answers}) == 20, "the same request is one run"
+        assert (await one.calls.call(wf.CountWorkflows())).count == 20
+        await two.calls.call(wf.SignalWorkflow(workflow_id="w1", signal_name="n", request_id="x"))
+        assert (await one.calls.call(wf.DescribeWorkflow(workflow_id="w1"))).summary.workflow_id == "w1"
+        await one.calls.call(wf.CancelWorkflow(workflow_id="w2", request_id="y"))
+        await two.calls.call(wf.TerminateWorkflow(workflow_id="w3", reason="enough"))
+        assert await one.calls.call(wf.WaitForClose(workflow_id="w3")) == wf.RunTerminated("enough")
+        page = await one.calls.call(wf.GetHistory(workflow_id="w1"))
+        assert len(page.events) == 3
+        assert (one.standing, two.standing) == ("client", "client")
 
 
 def test_waiting_without_an_owner_says_so(
@@ -358,20 +323,16 @@ def test_waiting_without_an_owner_says_so(
         run(body)
 
 
-def test_a_termination_that_is_repeated_is_no_error(tmp_path: Path) -> None:
+async def test_a_termination_that_is_repeated_is_no_error(tmp_path: Path) -> None:
     """A termination whose answer was lost and that is sent again was carried out; another one finds the run closed."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 1) as (one,):
-            await one.calls.call(start("w"))
-            for _ in range(2):
-                await one.calls.call(wf.TerminateWorkflow(workflow_id="w", request_id="t"))
-            with pytest.raises(ServiceError):
-                await one.calls.call(wf.TerminateWorkflow(workflow_id="w", request_id="another"))
-            signal = wf.SignalWorkflow(workflow_id="w", signal_name="n", request_id="x")
-            assert not await was_carried_out(signal, one.calls.call)
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 1) as (one,):
+        await one.calls.call(start("w"))
+        for _ in range(2):
+            await one.calls.call(wf.TerminateWorkflow(workflow_id="w", request_id="t"))
+        with pytest.raises(ServiceError):
+            await one.calls.call(wf.TerminateWorkflow(workflow_id="w", request_id="another"))
+        signal = wf.SignalWorkflow(workflow_id="w", signal_name="n", request_id="x")
+        assert not await was_carried_out(signal, one.calls.call)
 
 
 def test_a_connection_that_outlives_its_owner_is_left(
@@ -400,66 +361,54 @@ def test_a_connection_that_outlives_its_owner_is_left(
     run(body)
 
 
-def test_connections_of_a_process_share_a_host(tmp_path: Path) -> None:
+async def test_connections_of_a_process_share_a_host(tmp_path: Path) -> None:
     """A client in the owner's process asks the engine without a socket; the last one out lets go of the file."""
-
-    async def body() -> None:
-        one = await connect_file(str(tmp_path / "a.db"), identity="one")
-        two = await connect_file(str(tmp_path / "." / "a.db"), identity="two")
-        assert isinstance(one, FileConnection)
-        await one.open_handle(HandleConfig(task_queue="q"))
-        assert (two.standing, two.identity) == ("owner", "two")
-        (tmp_path / "a.db-sock").unlink()  # so that there is no other way
-        await two.call(start("w"))
-        with pytest.raises(NamespaceNotFoundError, match="a file has one namespace"):
-            await connect_file(str(tmp_path / "a.db"), namespace="other")
-        await two.close()
-        assert one.standing == "owner"
-        await one.close()
-        await one.close()
-        with pytest.raises(ServiceError, match="the connection is closed"):
-            await one.call(wf.CountWorkflows())
-        async with hosts(tmp_path / "a.db", 1) as (after,):
-            assert (await after.calls.call(wf.CountWorkflows())).count == 1
-
-    run(body)
+    one = await connect_file(str(tmp_path / "a.db"), identity="one")
+    two = await connect_file(str(tmp_path / "." / "a.db"), identity="two")
+    assert isinstance(one, FileConnection)
+    await one.open_handle(HandleConfig(task_queue="q"))
+    assert (two.standing, two.identity) == ("owner", "two")
+    (tmp_path / "a.db-sock").unlink()  # so that there is no other way
+    await two.call(start("w"))
+    with pytest.raises(NamespaceNotFoundError, match="a file has one namespace"):
+        await connect_file(str(tmp_path / "a.db"), namespace="other")
+    await two.close()
+    assert one.standing == "owner"
+    await one.close()
+    await one.close()
+    with pytest.raises(ServiceError, match="the connection is closed"):
+        await one.call(wf.CountWorkflows())
+    async with hosts(tmp_path / "a.db", 1) as (after,):
+        assert (await after.calls.call(wf.CountWorkflows())).count == 1
 
 
-def test_time_limits_and_closing_end_a_call(tmp_path: Path) -> None:
+async def test_time_limits_and_closing_end_a_call(tmp_path: Path) -> None:
     """A call that nobody answers ends with its time limit, or with its connection."""
-
-    async def body() -> None:
-        link = await connect_file(str(tmp_path / "a.db"))
-        await link.call(start("w"))
-        with pytest.raises(ServiceTimeoutError, match=r"QueryWorkflow was not answered within 0.05 s"):
-            await link.call(wf.QueryWorkflow(workflow_id="w", query_name="n", rpc_timeout=0.05))
-        waiting = asyncio.create_task(link.call(wf.WaitForClose(workflow_id="w")))
-        await asyncio.sleep(0.01)  # the wait reaches the engine; if it is late the test shows less
-        await link.close()
-        with pytest.raises(ServiceError, match="the connection is closed"):
-            await waiting
-
-    run(body)
+    link = await connect_file(str(tmp_path / "a.db"))
+    await link.call(start("w"))
+    with pytest.raises(ServiceTimeoutError, match=r"QueryWorkflow was not answered within 0.05 s"):
+        await link.call(wf.QueryWorkflow(workflow_id="w", query_name="n", rpc_timeout=0.05))
+    waiting = asyncio.create_task(link.call(wf.WaitForClose(workflow_id="w")))
+    await asyncio.sleep(0.01)  # the wait reaches the engine; if it is late the test shows less
+    await link.close()
+    with pytest.raises(ServiceError, match="the connection is closed"):
+        await waiting
 
 
-def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     """A file that is no database refuses clients and workers alike, stays as it was, and its lock is free again."""
-
-    async def body() -> None:
-        (tmp_path / "a.db").write_bytes(b"not a database at all" * 100)
-        async with hosts(tmp_path / "a.db", 1) as (one,):
-            with pytest.raises(StorageError, match="is not a database"):
-                await one.calls.call(wf.CountWorkflows())
-            with pytest.raises(StorageError, match="is not a database"):
-                await one.open_handle(config())
-            assert one._lock.is_free()
-            assert (tmp_path / "a.db").read_bytes() == b"not a database at all" * 100
-        with pytest.raises(StorageError, match="is a directory"):
-            await connect_file(str(tmp_path))
-        with pytest.raises(StorageError, match="there is no directory"):
-            await connect_file(str(tmp_path / "none" / "a.db"))
-
-    run(body)
+    (tmp_path / "a.db").write_bytes(b"not a database at all" * 100)
+    async with hosts(tmp_path / "a.db", 1) as (one,):
+        with pytest.raises(StorageError, match="is not a database"):
+            await one.calls.call(wf.CountWorkflows())
+        with pytest.raises(StorageError, match="is not a database"):
+            await one.open_handle(config())
+        assert one._lock.is_free()
+        assert (tmp_path / "a.db").read_bytes() == b"not a database at all" * 100
+    with pytest.raises(StorageError, match="is a directory"):
+        await connect_file(str(tmp_path))
+    with pytest.raises(StorageError, match="there is no directory"):
+        await connect_file(str(tmp_path / "none" / "a.db"))
 
 
 def test_a_deleted_socket_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -546,30 +495,26 @@ def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch: pytes
     run(body)
 
 
-def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
+async def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the owner is there it is left to it to make its lock again, and its work is not done twice."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            look_every(60.0, monkeypatch)
-            await one.open_handle(config())
-            await two.open_handle(config())
-            os.unlink(f"{one.path}-lock")
-            there = partial(os.path.lexists, f"{one.path}-lock")
-            for _ in range(5):
-                two._changed.ring()
-                await asyncio.sleep(0.01)  # it looks, and must change nothing
-            assert not there()
-            one._changed.ring()
-            await until(there)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        look_every(60.0, monkeypatch)
+        await one.open_handle(config())
+        await two.open_handle(config())
+        os.unlink(f"{one.path}-lock")
+        there = partial(os.path.lexists, f"{one.path}-lock")
+        for _ in range(5):
             two._changed.ring()
             await asyncio.sleep(0.01)  # it looks, and must change nothing
-            assert one.standing == "owner"
-            assert two.standing.startswith("working for")
-
-    run(body)
+        assert not there()
+        one._changed.ring()
+        await until(there)
+        two._changed.ring()
+        await asyncio.sleep(0.01)  # it looks, and must change nothing
+        assert one.standing == "owner"
+        assert two.standing.startswith("working for")
 
 
 def test_of_two_owners_the_former_stops_at_its_next_commit(
@@ -605,23 +550,19 @@ def test_of_two_owners_the_former_stops_at_its_next_commit(
         run(body)
 
 
-def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has taken the lock that was made anew: the holder of the old one stops without a commit."""
-
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 1) as (one,):
-            look_every(60.0, monkeypatch)
-            handle = Polled(await one.open_handle(config()))
-            os.unlink(f"{one.path}-lock")
-            other = FileLock(one.path)
-            assert other.try_take()
-            one._changed.ring()
-            with pytest.raises(HandleBroken):
-                await handle.poll_activation()
-            assert one.standing != "owner"
-            other.drop()
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 1) as (one,):
+        look_every(60.0, monkeypatch)
+        handle = Polled(await one.open_handle(config()))
+        os.unlink(f"{one.path}-lock")
+        other = FileLock(one.path)
+        assert other.try_take()
+        one._changed.ring()
+        with pytest.raises(HandleBroken):
+            await handle.poll_activation()
+        assert one.standing != "owner"
+        other.drop()
 
 
 @pytest.mark.parametrize("needs_worker", [False, True])

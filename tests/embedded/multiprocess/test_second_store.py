@@ -84,56 +84,48 @@ async def poll_on(handle: Handle) -> None:
         await handle.poll_activation()
 
 
-def test_several_processes_share_it(tmp_path: Path) -> None:
+async def test_several_processes_share_it(tmp_path: Path) -> None:
     """Without an owner, with one, over its socket, and after another has taken over: nothing of it is SQLite's."""
-
-    async def body() -> None:
-        opener = DumbOpener()
-        one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
-        started = await client.calls.call(start("without an owner"))
-        assert opener.opened == ["briefly"]
-        handle = Polled(await one.open_handle(HandleConfig(task_queue="q", identity="one")))
-        assert await complete_one(handle) == started.run_id
-        handle.pause(WorkKind.WORKFLOWS)
-        second = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
-        assert (one.standing, two.standing[:11]) == ("owner", "working for")
-        over_the_socket = await client.calls.call(start("over the socket"))
-        assert await complete_one(second) == over_the_socket.run_id, "the work comes over it, too"
-        afterwards = await client.calls.call(start("afterwards"))
-        waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="afterwards")))
-        handle.initiate_shutdown()
-        await handle.finalize()
-        with pytest.raises(HandleBroken):
-            await poll_on(second)
-        third = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
-        assert await complete_one(third) == afterwards.run_id
-        assert isinstance(await waiting, wf.RunCompleted)
-        assert two.standing == "owner"
-        assert opener.opened == ["briefly", "to own", "to own"]
-        for each in (two, client, one):
-            await each.close()
-
-    run_async(body)
+    opener = DumbOpener()
+    one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
+    started = await client.calls.call(start("without an owner"))
+    assert opener.opened == ["briefly"]
+    handle = Polled(await one.open_handle(HandleConfig(task_queue="q", identity="one")))
+    assert await complete_one(handle) == started.run_id
+    handle.pause(WorkKind.WORKFLOWS)
+    second = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
+    assert (one.standing, two.standing[:11]) == ("owner", "working for")
+    over_the_socket = await client.calls.call(start("over the socket"))
+    assert await complete_one(second) == over_the_socket.run_id, "the work comes over it, too"
+    afterwards = await client.calls.call(start("afterwards"))
+    waiting = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="afterwards")))
+    handle.initiate_shutdown()
+    await handle.finalize()
+    with pytest.raises(HandleBroken):
+        await poll_on(second)
+    third = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
+    assert await complete_one(third) == afterwards.run_id
+    assert isinstance(await waiting, wf.RunCompleted)
+    assert two.standing == "owner"
+    assert opener.opened == ["briefly", "to own", "to own"]
+    for each in (two, client, one):
+        await each.close()
 
 
-def test_what_only_reads_is_answered_where_there_is_no_room(tmp_path: Path) -> None:
+async def test_what_only_reads_is_answered_where_there_is_no_room(tmp_path: Path) -> None:
     """A store that says so is opened to be read; what would change something hears why it cannot."""
-
-    async def body() -> None:
-        opener = DumbOpener()
-        path = tmp_path / "a"
-        path.touch()
-        client = SharedFile(opener, str(path), "default")
-        await client.calls.call(start("w"))
-        opener.full = "there is no room"
-        await asyncio.sleep(0.01)  # the store is closed after a moment without work
-        assert (await client.calls.call(wf.CountWorkflows())).count == 1
-        with pytest.raises(StorageError, match="there is no room"):
-            await client.calls.call(start("another"))
-        assert opener.opened == ["briefly", "read only"]
-        await client.close()
-
-    run_async(body)
+    opener = DumbOpener()
+    path = tmp_path / "a"
+    path.touch()
+    client = SharedFile(opener, str(path), "default")
+    await client.calls.call(start("w"))
+    opener.full = "there is no room"
+    await asyncio.sleep(0.01)  # the store is closed after a moment without work
+    assert (await client.calls.call(wf.CountWorkflows())).count == 1
+    with pytest.raises(StorageError, match="there is no room"):
+        await client.calls.call(start("another"))
+    assert opener.opened == ["briefly", "read only"]
+    await client.close()
 
 
 def test_only_the_door_names_a_kind_of_store() -> None:

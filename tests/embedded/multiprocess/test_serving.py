@@ -66,110 +66,95 @@ async def count(request: s.Request[Any]) -> wf.Count:
     return wf.Count(7)
 
 
-def test_many_requests_are_in_flight_at_once(tmp_path: Path) -> None:
+async def test_many_requests_are_in_flight_at_once(tmp_path: Path) -> None:
     """Answers come as they are ready, each to who asked, in any order."""
+    gate = asyncio.Event()
 
-    async def body() -> None:
-        gate = asyncio.Event()
+    async def answer(request: Any) -> wf.Count:
+        if request.query == "slow":
+            await gate.wait()
+        return wf.Count(len(request.query))
 
-        async def answer(request: Any) -> wf.Count:
-            if request.query == "slow":
-                await gate.wait()
-            return wf.Count(len(request.query))
-
-        async with serve(tmp_path / "a.db", answer):
-            link = await reach(tmp_path / "a.db")
-            slow = asyncio.create_task(link.ask(wf.CountWorkflows(query="slow"), "k0"))
-            quick = [link.ask(wf.CountWorkflows(query="x" * n), f"k{n}") for n in range(1, 200)]
-            assert [each.count for each in await asyncio.gather(*quick)] == list(range(1, 200))
-            assert not slow.done()
-            gate.set()
-            assert (await slow).count == 4
-            assert link.in_flight == 0
-            link.close()
-
-    run(body)
+    async with serve(tmp_path / "a.db", answer):
+        link = await reach(tmp_path / "a.db")
+        slow = asyncio.create_task(link.ask(wf.CountWorkflows(query="slow"), "k0"))
+        quick = [link.ask(wf.CountWorkflows(query="x" * n), f"k{n}") for n in range(1, 200)]
+        assert [each.count for each in await asyncio.gather(*quick)] == list(range(1, 200))
+        assert not slow.done()
+        gate.set()
+        assert (await slow).count == 4
+        assert link.in_flight == 0
+        link.close()
 
 
-def test_an_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> None:
+async def test_an_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> None:
     """What the engine raises the client raises, and the connection goes on."""
 
-    async def body() -> None:
-        async def answer(request: Any) -> Any:
-            if isinstance(request, wf.DescribeWorkflow):
-                raise WorkflowNotFoundError("no such workflow", status="NOT_FOUND")
-            return wf.Count(1)
+    async def answer(request: Any) -> Any:
+        if isinstance(request, wf.DescribeWorkflow):
+            raise WorkflowNotFoundError("no such workflow", status="NOT_FOUND")
+        return wf.Count(1)
 
-        async with serve(tmp_path / "a.db", answer):
-            link = await reach(tmp_path / "a.db")
-            with pytest.raises(WorkflowNotFoundError, match="no such workflow"):
-                await link.ask(DESCRIBE, "k1")
-            assert (await link.ask(COUNT, "k2")).count == 1
-            link.close()
-
-    run(body)
+    async with serve(tmp_path / "a.db", answer):
+        link = await reach(tmp_path / "a.db")
+        with pytest.raises(WorkflowNotFoundError, match="no such workflow"):
+            await link.ask(DESCRIBE, "k1")
+        assert (await link.ask(COUNT, "k2")).count == 1
+        link.close()
 
 
-def test_giving_up_cancels_the_owners_wait(tmp_path: Path) -> None:
+async def test_giving_up_cancels_the_owners_wait(tmp_path: Path) -> None:
     """A wait that is cancelled at the client is cancelled at the owner; so is what a lost client only wanted to read."""
+    began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
-    async def body() -> None:
-        began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
+    async def answer(request: Any) -> Any:
+        began.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.release()
 
-        async def answer(request: Any) -> Any:
-            began.release()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.release()
-
-        async with serve(tmp_path / "a.db", answer):
-            link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k1"))
-            await began.acquire()
-            waiting.cancel()
-            await ended.acquire()
-            waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k2"))
-            await began.acquire()
-            link.close()
-            await ended.acquire()
-            with pytest.raises(ConnectionLost):
-                await waiting
-
-    run(body)
+    async with serve(tmp_path / "a.db", answer):
+        link = await reach(tmp_path / "a.db")
+        waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k1"))
+        await began.acquire()
+        waiting.cancel()
+        await ended.acquire()
+        waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k2"))
+        await began.acquire()
+        link.close()
+        await ended.acquire()
+        with pytest.raises(ConnectionLost):
+            await waiting
 
 
-def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
+async def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
     """A client that lost the connection asks again under the same key and gets the same answer; the engine is asked once."""
+    calls: list[Any] = []
+    gate = asyncio.Event()
 
-    async def body() -> None:
-        calls: list[Any] = []
-        gate = asyncio.Event()
+    async def answer(request: Any) -> Any:
+        calls.append(request)
+        await gate.wait()
+        return s.Nothing()
 
-        async def answer(request: Any) -> Any:
-            calls.append(request)
-            await gate.wait()
-            return s.Nothing()
-
-        async with serve(tmp_path / "a.db", answer):
-            link = await reach(tmp_path / "a.db")
-            first = asyncio.create_task(link.ask(SIGNAL, "key"))
-            while not calls:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            link.close()
-            with pytest.raises(ConnectionLost):
-                await first
-            again = await reach(tmp_path / "a.db")
-            second = asyncio.create_task(again.ask(SIGNAL, "key"))
-            gate.set()
-            assert await second == s.Nothing()
-            assert await again.ask(SIGNAL, "key") == s.Nothing()
-            assert len(calls) == 1
-            await again.ask(SIGNAL, "another key")
-            assert len(calls) == 2
-            again.close()
-
-    run(body)
+    async with serve(tmp_path / "a.db", answer):
+        link = await reach(tmp_path / "a.db")
+        first = asyncio.create_task(link.ask(SIGNAL, "key"))
+        while not calls:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        link.close()
+        with pytest.raises(ConnectionLost):
+            await first
+        again = await reach(tmp_path / "a.db")
+        second = asyncio.create_task(again.ask(SIGNAL, "key"))
+        gate.set()
+        assert await second == s.Nothing()
+        assert await again.ask(SIGNAL, "key") == s.Nothing()
+        assert len(calls) == 1
+        await again.ask(SIGNAL, "another key")
+        assert len(calls) == 2
+        again.close()
 
 
 def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> None:
@@ -248,33 +233,29 @@ def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(t
     run(body)
 
 
-def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
     """What an owner cannot answer any more is lost for its client, who can ask the next; it is no error of the request."""
+    closing = asyncio.Event()
 
-    async def body() -> None:
-        closing = asyncio.Event()
+    async def answer(request: Any) -> Any:
+        await closing.wait()
+        raise EngineClosed("closed")
 
-        async def answer(request: Any) -> Any:
-            await closing.wait()
-            raise EngineClosed("closed")
-
-        async with serve(tmp_path / "a.db", answer) as server:
-            link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.ask(COUNT, "k"))
-            while not server.peers or not link.in_flight:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            server.stop_listening()
-            assert await remote.connect(str(tmp_path / "a.db"), "default") is None
-            closing.set()
+    async with serve(tmp_path / "a.db", answer) as server:
+        link = await reach(tmp_path / "a.db")
+        waiting = asyncio.create_task(link.ask(COUNT, "k"))
+        while not server.peers or not link.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0)
-            server.hang_up()
-            with pytest.raises(ConnectionLost):
-                await waiting
-            await link.lost.wait()
-            with pytest.raises(ConnectionLost):
-                await link.ask(COUNT, "k")
-
-    run(body)
+        server.stop_listening()
+        assert await remote.connect(str(tmp_path / "a.db"), "default") is None
+        closing.set()
+        await asyncio.sleep(0)
+        server.hang_up()
+        with pytest.raises(ConnectionLost):
+            await waiting
+        await link.lost.wait()
+        with pytest.raises(ConnectionLost):
+            await link.ask(COUNT, "k")
 
 
 @pytest.mark.parametrize(
@@ -289,137 +270,108 @@ def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
     ],
     ids=["http", "nonsense", "huge", "empty", "noise", "no greeting"],
 )
-def test_garbage_ends_only_its_peer(tmp_path: Path, garbage: bytes) -> None:
+async def test_garbage_ends_only_its_peer(tmp_path: Path, garbage: bytes) -> None:
     """A peer that talks nonsense is cut off; the others do not notice."""
-
-    async def body() -> None:
-        async with serve(tmp_path / "a.db", count):
-            link = await reach(tmp_path / "a.db")
-            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "a.db-sock"))
-            writer.write(garbage)
-            writer.write_eof()
-            assert await reader.read() == b""
-            writer.close()
-            assert (await link.ask(COUNT, "k")).count == 7
-            link.close()
-
-    run(body)
+    async with serve(tmp_path / "a.db", count):
+        link = await reach(tmp_path / "a.db")
+        reader, writer = await asyncio.open_unix_connection(str(tmp_path / "a.db-sock"))
+        writer.write(garbage)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        assert (await link.ask(COUNT, "k")).count == 7
+        link.close()
 
 
-def test_garbage_after_the_greeting_ends_only_its_peer(tmp_path: Path) -> None:
+async def test_garbage_after_the_greeting_ends_only_its_peer(tmp_path: Path) -> None:
     """So is one that begins well: a request that is none, a number used twice."""
-
-    async def body() -> None:
-        async with serve(tmp_path / "a.db", lambda _: asyncio.Event().wait()):
-            bad = [
-                wire.encode(wire.RequestMessage(1, "k", "os.system", msgspec.Raw(wire.encode({"x": 1})))),
-                wire.ask(1, "k", DESCRIBE),
-            ]
-            for frame in bad:
-                link = await reach(tmp_path / "a.db")
-                link.stream.send(frame)
-                link.stream.send(frame)
-                await link.lost.wait()
-
-    run(body)
-
-
-def test_an_owner_that_talks_nonsense_is_left(tmp_path: Path) -> None:
-    """A client believes an owner nothing that makes no sense: what it waits for is lost, and the connection ended."""
-
-    async def body() -> None:
-        async def answer(request: Any) -> Any:
-            return s.Nothing()  # not what was asked for
-
-        async with serve(tmp_path / "a.db", answer):
+    async with serve(tmp_path / "a.db", lambda _: asyncio.Event().wait()):
+        bad = [
+            wire.encode(wire.RequestMessage(1, "k", "os.system", msgspec.Raw(wire.encode({"x": 1})))),
+            wire.ask(1, "k", DESCRIBE),
+        ]
+        for frame in bad:
             link = await reach(tmp_path / "a.db")
-            with pytest.raises(ConnectionLost, match="was invalid"):
-                await link.ask(COUNT, "k")
+            link.stream.send(frame)
+            link.stream.send(frame)
             await link.lost.wait()
 
-    run(body)
+
+async def test_an_owner_that_talks_nonsense_is_left(tmp_path: Path) -> None:
+    """A client believes an owner nothing that makes no sense: what it waits for is lost, and the connection ended."""
+
+    async def answer(request: Any) -> Any:
+        return s.Nothing()  # not what was asked for
+
+    async with serve(tmp_path / "a.db", answer):
+        link = await reach(tmp_path / "a.db")
+        with pytest.raises(ConnectionLost, match="was invalid"):
+            await link.ask(COUNT, "k")
+        await link.lost.wait()
 
 
-def test_another_version_is_told_so(tmp_path: Path) -> None:
+async def test_another_version_is_told_so(tmp_path: Path) -> None:
     """A process that speaks another version of the protocol is refused with a text that says what to do."""
-
-    async def body() -> None:
-        async with serve(tmp_path / "a.db", count):
-            with pytest.raises(ForeignProtocol, match="run the same release of Hourglass in both"):
-                await remote.connect(str(tmp_path / "a.db"), "default", protocol=99)
-
-    run(body)
+    async with serve(tmp_path / "a.db", count):
+        with pytest.raises(ForeignProtocol, match="run the same release of Hourglass in both"):
+            await remote.connect(str(tmp_path / "a.db"), "default", protocol=99)
 
 
-def test_another_namespace_is_told_so(tmp_path: Path) -> None:
+async def test_another_namespace_is_told_so(tmp_path: Path) -> None:
     """A client of another namespace hears which one the file holds."""
-
-    async def body() -> None:
-        async with serve(tmp_path / "a.db", count, namespace="shop"):
-            with pytest.raises(NamespaceNotFoundError, match="holds the namespace 'shop', not 'default'"):
-                await remote.connect(str(tmp_path / "a.db"), "default")
-
-    run(body)
+    async with serve(tmp_path / "a.db", count, namespace="shop"):
+        with pytest.raises(NamespaceNotFoundError, match="holds the namespace 'shop', not 'default'"):
+            await remote.connect(str(tmp_path / "a.db"), "default")
 
 
-def test_what_is_too_large_is_an_error_not_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_too_large_is_an_error_not_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A request or an answer above the limit is refused by name; the connection goes on."""
+    for module in (unix_socket, remote, serving):
+        monkeypatch.setattr(module, "FRAME_LIMIT", 2000)
 
-    async def body() -> None:
-        for module in (unix_socket, remote, serving):
-            monkeypatch.setattr(module, "FRAME_LIMIT", 2000)
+    async def answer(request: Any) -> Any:
+        if isinstance(request, wf.GetHistory):
+            return wf.HistoryPage((b"x" * 3000,))
+        return wf.Count(7)
 
-        async def answer(request: Any) -> Any:
-            if isinstance(request, wf.GetHistory):
-                return wf.HistoryPage((b"x" * 3000,))
-            return wf.Count(7)
-
-        async with serve(tmp_path / "a.db", answer):
-            link = await reach(tmp_path / "a.db")
-            with pytest.raises(ServiceError, match=r"the request has .* bytes") as caught:
-                await link.ask(wf.CountWorkflows(query="x" * 3000), "k1")
-            assert caught.value.status == "INVALID_ARGUMENT"
-            with pytest.raises(ServiceError, match=r"the answer has .* bytes"):
-                await link.ask(wf.GetHistory(workflow_id="w"), "k2")
-            assert (await link.ask(COUNT, "k3")).count == 7
-            link.close()
-
-    run(body)
+    async with serve(tmp_path / "a.db", answer):
+        link = await reach(tmp_path / "a.db")
+        with pytest.raises(ServiceError, match=r"the request has .* bytes") as caught:
+            await link.ask(wf.CountWorkflows(query="x" * 3000), "k1")
+        assert caught.value.status == "INVALID_ARGUMENT"
+        with pytest.raises(ServiceError, match=r"the answer has .* bytes"):
+            await link.ask(wf.GetHistory(workflow_id="w"), "k2")
+        assert (await link.ask(COUNT, "k3")).count == 7
+        link.close()
 
 
-def test_a_socket_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_socket_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither side speaks with a process of another user."""
-
-    async def body() -> None:
-        async with serve(tmp_path / "a.db", count) as server:
-            with monkeypatch.context() as stranger:
-                stranger.setattr(unix_socket, "_peer", lambda _: (0, 54321))
-                with pytest.raises(StorageError, match="belongs to an untrusted user"):
-                    unix_socket.reach(str(tmp_path / "a.db"))
-                raw = socket.socket(socket.AF_UNIX)
-                raw.setblocking(False)
-                raw.connect(str(tmp_path / "a.db-sock"))
-                assert await asyncio.get_running_loop().sock_recv(raw, 10) == b""
-                raw.close()
-            while server.peers:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-
-    run(body)
+    async with serve(tmp_path / "a.db", count) as server:
+        with monkeypatch.context() as stranger:
+            stranger.setattr(unix_socket, "_peer", lambda _: (0, 54321))
+            with pytest.raises(StorageError, match="belongs to an untrusted user"):
+                unix_socket.reach(str(tmp_path / "a.db"))
+            raw = socket.socket(socket.AF_UNIX)
+            raw.setblocking(False)
+            raw.connect(str(tmp_path / "a.db-sock"))
+            assert await asyncio.get_running_loop().sock_recv(raw, 10) == b""
+            raw.close()
+        while server.peers:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
-def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     """The socket of a dead owner is nobody to its clients, and its successor takes the name."""
-
-    async def body() -> None:
-        dead = socket.socket(socket.AF_UNIX)
-        dead.bind(str(tmp_path / "a.db-sock"))
-        dead.listen()
-        dead.close()
-        assert await remote.connect(str(tmp_path / "a.db"), "default") is None
-        async with serve(tmp_path / "a.db", count):
-            link = await reach(tmp_path / "a.db")
-            assert (await link.ask(COUNT, "k")).count == 7
-            link.close()
-        assert not (tmp_path / "a.db-sock").exists()
-
-    run(body)
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(tmp_path / "a.db-sock"))
+    dead.listen()
+    dead.close()
+    assert await remote.connect(str(tmp_path / "a.db"), "default") is None
+    async with serve(tmp_path / "a.db", count):
+        link = await reach(tmp_path / "a.db")
+        assert (await link.ask(COUNT, "k")).count == 7
+        link.close()
+    assert not (tmp_path / "a.db-sock").exists()

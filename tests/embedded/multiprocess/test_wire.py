@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -338,28 +337,24 @@ class Silent:
 
 
 @pytest.mark.parametrize("end", ["the engine failed", "the connection ended"])
-def test_a_worker_has_only_what_it_was_given(end: str) -> None:
+async def test_a_worker_has_only_what_it_was_given(end: str) -> None:
     """One attempt was delivered, another one arrived while the worker was paused, when the owner's engine ends: it will claim
     the first of the next owner, and not the second, which no worker would ever end.
     """
-
-    async def body() -> None:
-        handle = RemoteHandle(Silent(), 1, HandleConfig(task_queue="q"))
-        given, waiting = (
-            msgspec.structs.replace(whole(ActivityTask), token=each, is_local=False)
-            for each in (b"given", b"waiting")
-        )
-        delivered: list[ActivityItem] = []
-        handle.start(lambda _: None, delivered.extend, lambda kind, why: None)
-        handle.receive(wire.HandleWork(handle=1, tasks=(given,)))
-        handle.pause(WorkKind.ACTIVITIES)
-        handle.receive(wire.HandleWork(handle=1, tasks=(waiting,), cancels=(ActivityCancel(b"given"),)))
-        assert delivered == [given]
-        assert handle.attempts == {b"given"}
-        if end == "the engine failed":
-            handle.end(wire.PollEnded(1, True, end))
-        else:
-            handle.fail(end)
-        assert handle.attempts == {b"given"}
-
-    asyncio.run(body())
+    handle = RemoteHandle(Silent(), 1, HandleConfig(task_queue="q"))
+    given, waiting = (
+        msgspec.structs.replace(whole(ActivityTask), token=each, is_local=False)
+        for each in (b"given", b"waiting")
+    )
+    delivered: list[ActivityItem] = []
+    handle.start(lambda _: None, delivered.extend, lambda kind, why: None)
+    handle.receive(wire.HandleWork(handle=1, tasks=(given,)))
+    handle.pause(WorkKind.ACTIVITIES)
+    handle.receive(wire.HandleWork(handle=1, tasks=(waiting,), cancels=(ActivityCancel(b"given"),)))
+    assert delivered == [given]
+    assert handle.attempts == {b"given"}
+    if end == "the engine failed":
+        handle.end(wire.PollEnded(1, True, end))
+    else:
+        handle.fail(end)
+    assert handle.attempts == {b"given"}

@@ -24,7 +24,7 @@ from hourglass._evaluator import commands as c
 from hourglass.client import IdReusePolicy
 from hourglass.errors import WorkflowAlreadyStartedError
 
-from ..memory_world import World, open_engine, run_async, settle, text
+from ..memory_world import World, open_engine, settle, text
 
 HOUR = 3600 * SECOND
 DAY = 24 * HOUR
@@ -235,78 +235,64 @@ async def closed(world: World, workflow_id: str) -> None:
     await world.complete(run_id)
 
 
-def test_no_closed_run_is_forgotten_by_a_clock_that_has_jumped() -> None:
+async def test_no_closed_run_is_forgotten_by_a_clock_that_has_jumped() -> None:
     """A month ahead for a moment, over restarts too, deletes nothing: an id that was paid is refused as ever."""
-
-    async def body() -> None:
-        hands, store = Hands(), memory_store()
-        world = await engine_by(hands, store)
-        await closed(world, "paid")
-        again = made(
-            StartWorkflow,
-            workflow_id="paid",
-            request_id="again",
-            workflow_type="W",
-            task_queue="q",
-            id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE,
-        )
-        hands.go(TICK, 31 * DAY)
-        for _ in range(3):
-            await looked(world, hands)
-        await world.close()
-        world = await engine_by(hands, store)
-        for _ in range(3):
-            await looked(world, hands)
-        with pytest.raises(WorkflowAlreadyStartedError):
-            await world.call(again)
-        hands.go(TICK, -31 * DAY)
+    hands, store = Hands(), memory_store()
+    world = await engine_by(hands, store)
+    await closed(world, "paid")
+    again = made(
+        StartWorkflow,
+        workflow_id="paid",
+        request_id="again",
+        workflow_type="W",
+        task_queue="q",
+        id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE,
+    )
+    hands.go(TICK, 31 * DAY)
+    for _ in range(3):
         await looked(world, hands)
-        with pytest.raises(WorkflowAlreadyStartedError):
-            await world.call(again)
-        await world.close()
+    await world.close()
+    world = await engine_by(hands, store)
+    for _ in range(3):
+        await looked(world, hands)
+    with pytest.raises(WorkflowAlreadyStartedError):
+        await world.call(again)
+    hands.go(TICK, -31 * DAY)
+    await looked(world, hands)
+    with pytest.raises(WorkflowAlreadyStartedError):
+        await world.call(again)
+    await world.close()
 
-    run_async(body)
 
-
-def test_a_jump_after_a_sudden_end_is_not_believed() -> None:
+async def test_a_jump_after_a_sudden_end_is_not_believed() -> None:
     """A process that was killed has said in time how late it was: events that clients write during a jump prove nothing."""
-
-    async def body() -> None:
-        hands, store = Hands(), memory_store()
-        world = await engine_by(hands, store)
-        await closed(world, "paid")
-        world.engine.runs.stop()  # as if killed: nothing more is written
-        world.engine._upkeep.close()
-        hands.wall += 31 * DAY
-        client = await open_engine(hands.restarted(), store, recovered=False)
-        await client.call(
-            made(StartWorkflow, workflow_id="w", request_id="1", workflow_type="W", task_queue="q")
-        )
-        world = await engine_by(hands, store)
-        for _ in range(3):
-            await looked(world, hands)
-        assert (await store.count("WorkflowId = 'paid'")).count == 1
-        await world.close()
-
-    run_async(body)
+    hands, store = Hands(), memory_store()
+    world = await engine_by(hands, store)
+    await closed(world, "paid")
+    world.engine.runs.stop()  # as if killed: nothing more is written
+    world.engine._upkeep.close()
+    hands.wall += 31 * DAY
+    client = await open_engine(hands.restarted(), store, recovered=False)
+    await client.call(made(StartWorkflow, workflow_id="w", request_id="1", workflow_type="W", task_queue="q"))
+    world = await engine_by(hands, store)
+    for _ in range(3):
+        await looked(world, hands)
+    assert (await store.count("WorkflowId = 'paid'")).count == 1
+    await world.close()
 
 
-def test_a_month_that_passes_is_a_month() -> None:
+async def test_a_month_that_passes_is_a_month() -> None:
     """Retention works as ever by a clock that does not jump."""
-
-    async def body() -> None:
-        hands, store = Hands(), memory_store()
-        world = await engine_by(hands, store)
-        await closed(world, "old")
-        hands.go_far(29 * DAY)
-        await looked(world, hands)
-        assert (await store.count("")).count == 1
-        hands.go_far(2 * DAY)
-        await looked(world, hands)
-        assert (await store.count("")).count == 0
-        await world.close()
-
-    run_async(body)
+    hands, store = Hands(), memory_store()
+    world = await engine_by(hands, store)
+    await closed(world, "old")
+    hands.go_far(29 * DAY)
+    await looked(world, hands)
+    assert (await store.count("")).count == 1
+    hands.go_far(2 * DAY)
+    await looked(world, hands)
+    assert (await store.count("")).count == 0
+    await world.close()
 
 
 def times(world: World, workflow_id: str) -> list[int]:
@@ -315,75 +301,63 @@ def times(world: World, workflow_id: str) -> list[int]:
     return [event.time_ns for event in record.events]
 
 
-def test_timers_follow_the_clock_back_and_events_do_not() -> None:
+async def test_timers_follow_the_clock_back_and_events_do_not() -> None:
     """A timer from before a jump keeps its time, one from within begins again; no event is earlier than the one before."""
-
-    async def body() -> None:
-        hands, store = Hands(), memory_store()
-        world = await engine_by(hands, store)
-        start = hands.wall
-        before = (await world.start("before")).run_id
-        await world.activation()
-        await world.complete(before, c.StartTimer(1, 8 * HOUR))
-        hands.go(TICK, 5 * HOUR)
-        await looked(world, hands)
-        within = (await world.start("within")).run_id
-        await world.activation()
-        await world.complete(within, c.StartTimer(1, 10 * SECOND))
-        hands.go(TICK, -5 * HOUR)
-        await looked(world, hands)
-        timers = {
-            run_id: next(iter(record.run.timers.values())).due_ns
-            for run_id in (before, within)
-            if (record := world.engine.record(run_id)) is not None
-        }
-        assert timers[before] == start + 8 * HOUR
-        assert hands.wall < timers[within] <= hands.wall + 10 * SECOND
-        hands.go(11 * SECOND)
-        await looked(world, hands)
-        assert "TimerFired" in world.kinds("within")
-        assert "TimerFired" not in world.kinds("before")
-        assert times(world, "within") == sorted(times(world, "within"))
-        await world.close()
-
-    run_async(body)
+    hands, store = Hands(), memory_store()
+    world = await engine_by(hands, store)
+    start = hands.wall
+    before = (await world.start("before")).run_id
+    await world.activation()
+    await world.complete(before, c.StartTimer(1, 8 * HOUR))
+    hands.go(TICK, 5 * HOUR)
+    await looked(world, hands)
+    within = (await world.start("within")).run_id
+    await world.activation()
+    await world.complete(within, c.StartTimer(1, 10 * SECOND))
+    hands.go(TICK, -5 * HOUR)
+    await looked(world, hands)
+    timers = {
+        run_id: next(iter(record.run.timers.values())).due_ns
+        for run_id in (before, within)
+        if (record := world.engine.record(run_id)) is not None
+    }
+    assert timers[before] == start + 8 * HOUR
+    assert hands.wall < timers[within] <= hands.wall + 10 * SECOND
+    hands.go(11 * SECOND)
+    await looked(world, hands)
+    assert "TimerFired" in world.kinds("within")
+    assert "TimerFired" not in world.kinds("before")
+    assert times(world, "within") == sorted(times(world, "within"))
+    await world.close()
 
 
-def test_what_sleeps_in_the_store_since_a_jump_is_found_after_a_restart() -> None:
+async def test_what_sleeps_in_the_store_since_a_jump_is_found_after_a_restart() -> None:
     """A timer of ten seconds that was started five hours ahead does not sleep five hours when the clock is right again."""
-
-    async def body() -> None:
-        hands, store = Hands(), memory_store()
-        world = await engine_by(hands, store)
-        hands.go(TICK, 5 * HOUR)
-        await looked(world, hands)
-        run_id = (await world.start("within")).run_id
-        await world.activation()
-        await world.complete(run_id, c.StartTimer(1, 10 * SECOND))
-        await world.close()
-        hands.wall -= 5 * HOUR
-        world = await engine_by(hands, store)
-        await settle()
-        hands.go(11 * SECOND)
-        await looked(world, hands)
-        await settle()
-        assert "TimerFired" in world.kinds("within")
-        await world.close()
-
-    run_async(body)
+    hands, store = Hands(), memory_store()
+    world = await engine_by(hands, store)
+    hands.go(TICK, 5 * HOUR)
+    await looked(world, hands)
+    run_id = (await world.start("within")).run_id
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 10 * SECOND))
+    await world.close()
+    hands.wall -= 5 * HOUR
+    world = await engine_by(hands, store)
+    await settle()
+    hands.go(11 * SECOND)
+    await looked(world, hands)
+    await settle()
+    assert "TimerFired" in world.kinds("within")
+    await world.close()
 
 
-def test_waits_of_this_process_do_not_follow_the_wall() -> None:
+async def test_waits_of_this_process_do_not_follow_the_wall() -> None:
     """What is to be done after a while, such as the next heartbeat, is done after that while, however the wall is set."""
-
-    async def body() -> None:
-        hands = Hands()
-        called = [asyncio.Event(), asyncio.Event()]
-        hands.clock.call_after(0, called[0].set)
-        later = hands.clock.call_after(HOUR, called[1].set)
-        hands.go(TICK, 5 * HOUR)
-        await called[0].wait()
-        assert not called[1].is_set()
-        later()
-
-    run_async(body)
+    hands = Hands()
+    called = [asyncio.Event(), asyncio.Event()]
+    hands.clock.call_after(0, called[0].set)
+    later = hands.clock.call_after(HOUR, called[1].set)
+    hands.go(TICK, 5 * HOUR)
+    await called[0].wait()
+    assert not called[1].is_set()
+    later()

@@ -76,27 +76,23 @@ def test_a_thread_that_is_behind_is_not_asked_to_forget_more(
     run_async(body)
 
 
-def test_a_large_history_is_nowhere_twice(tmp_path: Path) -> None:
+async def test_a_large_history_is_nowhere_twice(tmp_path: Path) -> None:
     """Ten megabytes of events come into memory within half as much again."""
-
-    async def body() -> None:
-        store = open_sqlite(tmp_path / "a.db")
-        story = Story("a")
-        store.append(story.start())
-        for _ in range(20):
-            await store.durable(store.append(story.signal(500_000)))
-        tracemalloc.start()
-        try:
-            stored = store.load("a")
-            _, most = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert stored is not None
-        assert stored.events == tuple(story.events)
-        assert most < 15_000_000
-        store.close()
-
-    run_async(body)
+    store = open_sqlite(tmp_path / "a.db")
+    story = Story("a")
+    store.append(story.start())
+    for _ in range(20):
+        await store.durable(store.append(story.signal(500_000)))
+    tracemalloc.start()
+    try:
+        stored = store.load("a")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert stored is not None
+    assert stored.events == tuple(story.events)
+    assert most < 15_000_000
+    store.close()
 
 
 class _Reader:
@@ -233,37 +229,33 @@ def _activity(seq: int = 1) -> c.ScheduleActivity:
     )
 
 
-def test_runs_that_are_busy_are_kept_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_runs_that_are_busy_are_kept_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for two runs, and memory for four that are busy: while activities are under way none of four is evicted; of
     those that only sleep the oldest goes.
     """
+    world = await World.new(max_cached_workflows=2, max_busy_workflows=4)
 
-    async def body() -> None:
-        world = await World.new(max_cached_workflows=2, max_busy_workflows=4)
+    async def begin(name: str, command: c.Command) -> list[str]:
+        """The runs that are evicted for a new one."""
+        run_id = (await world.start(name)).run_id
+        evicted = []
+        while True:
+            activation = await world.activation()
+            if isinstance(activation.events[0], e.RunEvicted):
+                evicted.append(activation.run_id)
+                await world.complete(activation.run_id)
+            else:
+                assert activation.run_id == run_id
+                await world.complete(run_id, command)
+                return evicted
 
-        async def begin(name: str, command: c.Command) -> list[str]:
-            """The runs that are evicted for a new one."""
-            run_id = (await world.start(name)).run_id
-            evicted = []
-            while True:
-                activation = await world.activation()
-                if isinstance(activation.events[0], e.RunEvicted):
-                    evicted.append(activation.run_id)
-                    await world.complete(activation.run_id)
-                else:
-                    assert activation.run_id == run_id
-                    await world.complete(run_id, command)
-                    return evicted
-
-        for name in "abcd":
-            assert await begin(name, _activity()) == []
-        assert len(await begin("e", c.StartTimer(1, 10**12))) == 1  # now there are more than memory allows
-        sleeper = world.engine.current("e")
-        assert sleeper is not None
-        assert sleeper.run.run_id in await begin("f", _activity())
-        await world.close()
-
-    run_async(body)
+    for name in "abcd":
+        assert await begin(name, _activity()) == []
+    assert len(await begin("e", c.StartTimer(1, 10**12))) == 1  # now there are more than memory allows
+    sleeper = world.engine.current("e")
+    assert sleeper is not None
+    assert sleeper.run.run_id in await begin("f", _activity())
+    await world.close()
 
 
 def test_the_cache_follows_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,18 +305,14 @@ def test_starts_without_an_owner_share_an_opening(tmp_path: Path, monkeypatch: p
     run_async(body)
 
 
-def test_forgetting_in_memory_looks_at_its_own_workflow_only() -> None:
+async def test_forgetting_in_memory_looks_at_its_own_workflow_only() -> None:
     """A run that is forgotten leaves the earlier run of its workflow as the latest, if it is there."""
-
-    async def body() -> None:
-        store = memory_store()
-        for run_id, name in (("a1", "a"), ("b1", "b"), ("a2", "a")):
-            story = Story(run_id, name)
-            store.append(story.start())
-            store.append(story.close())
-        store.forget("a2")
-        assert (store.current("a"), store.current("b")) == ("a1", "b1")
-        store.forget("a1")
-        assert (store.current("a"), store.current("b")) == ("", "b1")
-
-    run_async(body)
+    store = memory_store()
+    for run_id, name in (("a1", "a"), ("b1", "b"), ("a2", "a")):
+        story = Story(run_id, name)
+        store.append(story.start())
+        store.append(story.close())
+    store.forget("a2")
+    assert (store.current("a"), store.current("b")) == ("a1", "b1")
+    store.forget("a1")
+    assert (store.current("a"), store.current("b")) == ("", "b1")

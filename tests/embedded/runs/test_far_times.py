@@ -26,7 +26,7 @@ from hourglass._evaluator.retries import backoff
 from hourglass._evaluator.specs import RetryRule
 from hourglass.errors import ServiceError
 
-from ..memory_world import World, app_failure, run_async, text
+from ..memory_world import World, app_failure, text
 
 LONGEST = 292 * 365 * 86400.0  # what the public API lets pass
 TODAY = 1_800_000_000 * SECOND
@@ -174,27 +174,23 @@ DOORS: dict[str, Door] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_far_date_stops_no_other_run(tmp_path: Path, door: str) -> None:
+async def test_a_far_date_stops_no_other_run(tmp_path: Path, door: str) -> None:
     """The caller who names it is answered, other workflows end, and so they do when the file is opened anew."""
-
-    async def body() -> None:
-        for epoch in ("first", "second"):
-            world = await open_world(tmp_path / "a.db")
-            if epoch == "first":
-                await DOORS[door](world)
-            started = await world.start(f"bystander of {epoch}")
-            while True:
-                activation = await world.activation()
-                if activation.run_id == started.run_id:
-                    break
-                await world.fail(activation.run_id)
-            await world.complete(started.run_id, DONE)
-            assert isinstance(await world.outcome(f"bystander of {epoch}"), wf.RunCompleted)
-            assert not world.engine.runs.parked
-            assert world.engine.failed is None
-            await world.close()
-
-    run_async(body)
+    for epoch in ("first", "second"):
+        world = await open_world(tmp_path / "a.db")
+        if epoch == "first":
+            await DOORS[door](world)
+        started = await world.start(f"bystander of {epoch}")
+        while True:
+            activation = await world.activation()
+            if activation.run_id == started.run_id:
+                break
+            await world.fail(activation.run_id)
+        await world.complete(started.run_id, DONE)
+        assert isinstance(await world.outcome(f"bystander of {epoch}"), wf.RunCompleted)
+        assert not world.engine.runs.parked
+        assert world.engine.failed is None
+        await world.close()
 
 
 @given(
@@ -244,23 +240,19 @@ def test_far_dates_travel_between_processes() -> None:
         wire.ask(1, "k", wf.ListWorkflows(page_size=10**30))
 
 
-def test_numbers_that_fit_nowhere_are_refused_in_words(tmp_path: Path) -> None:
+async def test_numbers_that_fit_nowhere_are_refused_in_words(tmp_path: Path) -> None:
     """A number above 64 bits fails the request that has it, and nothing else."""
-
-    async def body() -> None:
-        world = await open_world(tmp_path / "a.db")
-        with pytest.raises(ServiceError, match="larger than 64 bits"):
-            await world.start("w", retry_policy=RetryRule(maximum_attempts=10**30))
-        assert (
-            await world.call(wf.ListWorkflows(page_size=10**30))
-        ).workflows == ()  # a page has a limit of its own
-        state = sc.EngineScheduleState(limited_actions=True, remaining_actions=10**30)
-        huge = sc.EngineSchedule(action=schedule().action, spec=schedule().spec, state=state)
-        with pytest.raises(ServiceError, match="cannot be written"):
-            await world.call(sc.CreateSchedule(schedule_id="huge", schedule=huge, request_id="1"))
-        assert [each.schedule_id for each in (await world.call(sc.ListSchedules())).schedules] == []
-        await world.start("other")
-        assert (await world.activation()).run_id
-        await world.close()
-
-    run_async(body)
+    world = await open_world(tmp_path / "a.db")
+    with pytest.raises(ServiceError, match="larger than 64 bits"):
+        await world.start("w", retry_policy=RetryRule(maximum_attempts=10**30))
+    assert (
+        await world.call(wf.ListWorkflows(page_size=10**30))
+    ).workflows == ()  # a page has a limit of its own
+    state = sc.EngineScheduleState(limited_actions=True, remaining_actions=10**30)
+    huge = sc.EngineSchedule(action=schedule().action, spec=schedule().spec, state=state)
+    with pytest.raises(ServiceError, match="cannot be written"):
+        await world.call(sc.CreateSchedule(schedule_id="huge", schedule=huge, request_id="1"))
+    assert [each.schedule_id for each in (await world.call(sc.ListSchedules())).schedules] == []
+    await world.start("other")
+    assert (await world.activation()).run_id
+    await world.close()

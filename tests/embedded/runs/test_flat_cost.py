@@ -68,79 +68,67 @@ async def steps(world: World, run_id: str, tasks: list[ActivityTask]) -> list[in
     return costs
 
 
-def test_a_step_costs_the_same_with_many_activities_pending() -> None:
+async def test_a_step_costs_the_same_with_many_activities_pending() -> None:
     """One activity after the other of 3,000 ends: the last costs what the first did, and touches itself alone."""
-
-    async def body() -> None:
-        store = Noting()
-        world = await World.new(store=store, limits=ROOMY, max_concurrent_activities=10_000)
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(
-            run_id,
-            *[
-                made(
-                    c.ScheduleActivity,
-                    seq=seq,
-                    activity_id=str(seq),
-                    activity_type="a",
-                    start_to_close_timeout=60.0 + seq,
-                )
-                for seq in range(1, 3001)
-            ],
-        )
-        with Calls() as first:
-            tasks = [await world.activity()]
-        for _ in range(2998):
-            tasks.append(await world.activity())
-        with Calls() as last:
-            tasks.append(await world.activity())
-        assert abs(first.count - last.count) <= 20
-        costs = await steps(world, run_id, tasks)
-        assert max(costs[10:]) <= min(costs) * 1.5
-        assert {len(change.touched) for change in store.changes[-100:]} == {0, 1}
-        await world.close()
-
-    run_async(body)
+    store = Noting()
+    world = await World.new(store=store, limits=ROOMY, max_concurrent_activities=10_000)
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(
+        run_id,
+        *[
+            made(
+                c.ScheduleActivity,
+                seq=seq,
+                activity_id=str(seq),
+                activity_type="a",
+                start_to_close_timeout=60.0 + seq,
+            )
+            for seq in range(1, 3001)
+        ],
+    )
+    with Calls() as first:
+        tasks = [await world.activity()]
+    for _ in range(2998):
+        tasks.append(await world.activity())
+    with Calls() as last:
+        tasks.append(await world.activity())
+    assert abs(first.count - last.count) <= 20
+    costs = await steps(world, run_id, tasks)
+    assert max(costs[10:]) <= min(costs) * 1.5
+    assert {len(change.touched) for change in store.changes[-100:]} == {0, 1}
+    await world.close()
 
 
-def test_a_signal_costs_the_same_after_many() -> None:
+async def test_a_signal_costs_the_same_after_many() -> None:
     """The three thousandth signal costs what the tenth did."""
-
-    async def body() -> None:
-        world = await World.new(limits=ROOMY)
-        await world.start()
-        costs = []
-        for number in range(3000):
-            request = wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=f"r{number}")
-            with Calls() as calls:
-                await world.call(request)
-            costs.append(calls.count)
-        assert max(costs[10:]) <= min(costs) * 1.2
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=ROOMY)
+    await world.start()
+    costs = []
+    for number in range(3000):
+        request = wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=f"r{number}")
+        with Calls() as calls:
+            await world.call(request)
+        costs.append(calls.count)
+    assert max(costs[10:]) <= min(costs) * 1.2
+    await world.close()
 
 
-def test_a_timer_fires_at_the_same_cost_among_many() -> None:
+async def test_a_timer_fires_at_the_same_cost_among_many() -> None:
     """Each of 2,000 timers fires alone; no firing looks at the others."""
-
-    async def body() -> None:
-        world = await World.new(limits=ROOMY)
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, *[c.StartTimer(seq, seq * 10**9) for seq in range(1, 2001)])
-        costs = []
-        for seq in range(1, 2001):
-            with Calls() as calls:
-                world.clock.advance(1)
-            costs.append(calls.count)
-            assert (await world.activation()).events == (e.TimerFired(seq),)
-            await world.complete(run_id)
-        assert max(costs[10:]) <= min(costs) * 1.5
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=ROOMY)
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, *[c.StartTimer(seq, seq * 10**9) for seq in range(1, 2001)])
+    costs = []
+    for seq in range(1, 2001):
+        with Calls() as calls:
+            world.clock.advance(1)
+        costs.append(calls.count)
+        assert (await world.activation()).events == (e.TimerFired(seq),)
+        await world.complete(run_id)
+    assert max(costs[10:]) <= min(costs) * 1.5
+    await world.close()
 
 
 # --- what is kept to make it so ---------------------------------------------------------------------------
@@ -203,25 +191,21 @@ def test_touched_and_wake_times_are_right_for_generated_runs(seed: int, lazy: bo
     run_async(body)
 
 
-def test_what_is_due_is_named_once() -> None:
+async def test_what_is_due_is_named_once() -> None:
     """What was looked at is due once; what is left keeps its time."""
-
-    async def body() -> None:
-        wakes = Wakes()
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, c.StartTimer(1, 5 * 10**9), c.StartTimer(2, 9 * 10**9))
-        record = world.engine.record(run_id)
-        assert record is not None
-        run, now = record.run, world.clock.now_ns()
-        for event_id in _all_ids(run):
-            wakes.enter(event_id, _item_wake_ns(run, event_id, now))
-        assert wakes.next_ns(run, now) == now + 5 * 10**9
-        assert wakes.due(now) == []
-        assert wakes.due(now + 5 * 10**9) == [5]
-        world.clock.advance(5)
-        assert wakes.next_ns(record.run, world.clock.now_ns()) == now + 9 * 10**9
-        await world.close()
-
-    run_async(body)
+    wakes = Wakes()
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 5 * 10**9), c.StartTimer(2, 9 * 10**9))
+    record = world.engine.record(run_id)
+    assert record is not None
+    run, now = record.run, world.clock.now_ns()
+    for event_id in _all_ids(run):
+        wakes.enter(event_id, _item_wake_ns(run, event_id, now))
+    assert wakes.next_ns(run, now) == now + 5 * 10**9
+    assert wakes.due(now) == []
+    assert wakes.due(now + 5 * 10**9) == [5]
+    world.clock.advance(5)
+    assert wakes.next_ns(record.run, world.clock.now_ns()) == now + 9 * 10**9
+    await world.close()

@@ -75,351 +75,289 @@ def activity(seq: int = 1, **more: Any) -> c.ScheduleActivity:
     )
 
 
-def test_an_acknowledgement_waits_for_the_commit() -> None:
+async def test_an_acknowledgement_waits_for_the_commit() -> None:
     """Start, signal, description, list and history are answered after the commit, in any case not before."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        start = await started(world.start())
-        assert not start.done()
-        store.commit()
-        run_id = (await start).run_id
-        calls = [
-            await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))),
-            await started(world.call(wf.DescribeWorkflow(workflow_id="w"))),
-            await started(world.call(wf.ListWorkflows())),
-            await started(world.call(wf.CountWorkflows())),
-            await started(world.call(wf.GetHistory(workflow_id="w", run_id=run_id))),
-        ]
-        assert [call.done() for call in calls] == [False] * 5
-        store.commit()
-        _, description, page, number, history = await asyncio.gather(*calls)
-        assert description.summary.history_length == len(history.events) == 3
-        assert [each.run_id for each in page.workflows] == [run_id]
-        assert number == wf.Count(1)
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    start = await started(world.start())
+    assert not start.done()
+    store.commit()
+    run_id = (await start).run_id
+    calls = [
+        await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))),
+        await started(world.call(wf.DescribeWorkflow(workflow_id="w"))),
+        await started(world.call(wf.ListWorkflows())),
+        await started(world.call(wf.CountWorkflows())),
+        await started(world.call(wf.GetHistory(workflow_id="w", run_id=run_id))),
+    ]
+    assert [call.done() for call in calls] == [False] * 5
+    store.commit()
+    _, description, page, number, history = await asyncio.gather(*calls)
+    assert description.summary.history_length == len(history.events) == 3
+    assert [each.run_id for each in page.workflows] == [run_id]
+    assert number == wf.Count(1)
+    await world.close()
 
 
-def test_a_step_takes_one_commit() -> None:
+async def test_a_step_takes_one_commit() -> None:
     """What an attempt returned, and what the workflow then asks for, become durable together, before the next attempt."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        start = await started(world.start())
-        task = await started(world.activation())
-        run_id = (await task).run_id
-        assert not start.done()
-        store.commit()
-        assert (await start).run_id == run_id
+    world, store = await new_world()
+    start = await started(world.start())
+    task = await started(world.activation())
+    run_id = (await task).run_id
+    assert not start.done()
+    store.commit()
+    assert (await start).run_id == run_id
+    attempt = await started(world.handle.poll_activity())
+    before = store.commits
+    for seq in range(1, 6):
+        await world.complete(run_id, activity(seq))
+        await settle()
+        assert not attempt.done()
+        assert store.commit() == (1 if seq == 1 else 2)  # changes: the answer, and the result that it answers
+        item = await attempt
         attempt = await started(world.handle.poll_activity())
-        before = store.commits
-        for seq in range(1, 6):
-            await world.complete(run_id, activity(seq))
-            await settle()
-            assert not attempt.done()
-            assert store.commit() == (
-                1 if seq == 1 else 2
-            )  # changes: the answer, and the result that it answers
-            item = await attempt
-            attempt = await started(world.handle.poll_activity())
-            task = await started(world.activation())
-            await world.handle.complete_activity(ActivityOk(item.token, text("r")))
-            assert (await task).events == (e.ActivityCompleted(seq, text("r")),)
-        assert store.commits - before == 5
-        attempt.cancel()
-        await world.close()
-
-    run_async(body)
+        task = await started(world.activation())
+        await world.handle.complete_activity(ActivityOk(item.token, text("r")))
+        assert (await task).events == (e.ActivityCompleted(seq, text("r")),)
+    assert store.commits - before == 5
+    attempt.cancel()
+    await world.close()
 
 
-def test_many_runs_share_a_commit() -> None:
+async def test_many_runs_share_a_commit() -> None:
     """Their attempts wait together, and come out in order, at once."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        starts = [await started(world.start(f"w{number}")) for number in range(20)]
-        ids = [(await world.activation()).run_id for _ in starts]
-        for run_id in ids:
-            await world.complete(run_id, activity())
-        poll = await started(world.handle.poll_activity())
-        assert not poll.done()
-        store.commit()
-        assert [(await start).run_id for start in starts] == ids
-        first = await poll
-        assert [first.run_id, *(item.run_id for item in world.handle.take_activities())] == ids
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    starts = [await started(world.start(f"w{number}")) for number in range(20)]
+    ids = [(await world.activation()).run_id for _ in starts]
+    for run_id in ids:
+        await world.complete(run_id, activity())
+    poll = await started(world.handle.poll_activity())
+    assert not poll.done()
+    store.commit()
+    assert [(await start).run_id for start in starts] == ids
+    first = await poll
+    assert [first.run_id, *(item.run_id for item in world.handle.take_activities())] == ids
+    await world.close()
 
 
-def test_nobody_runs_ahead_for_ever() -> None:
+async def test_nobody_runs_ahead_for_ever() -> None:
     """While nothing becomes durable, activations are given out for a limited number of changes, and then wait."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        start = await started(world.start())
-        run_id, seq = (await world.activation()).run_id, 0
-        while len(store.queue) < AHEAD:
-            seq += 1
-            await world.complete(run_id, c.StartTimer(seq, 10**9))
-            world.clock.advance(2)
-            poll = await started(world.activation())
-            if not poll.done():
-                break
-        assert AHEAD <= len(store.queue) < AHEAD + 5
-        store.commit()
-        await start
-        assert (await poll).events == (e.TimerFired(seq),)
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    start = await started(world.start())
+    run_id, seq = (await world.activation()).run_id, 0
+    while len(store.queue) < AHEAD:
+        seq += 1
+        await world.complete(run_id, c.StartTimer(seq, 10**9))
+        world.clock.advance(2)
+        poll = await started(world.activation())
+        if not poll.done():
+            break
+    assert AHEAD <= len(store.queue) < AHEAD + 5
+    store.commit()
+    await start
+    assert (await poll).events == (e.TimerFired(seq),)
+    await world.close()
 
 
-def test_a_local_activity_waits_for_what_its_run_knew() -> None:
+async def test_a_local_activity_waits_for_what_its_run_knew() -> None:
     """The signal that the run answers by a local activity must be durable before the activity is begun."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        start = await started(world.start())
-        run_id = (await world.activation()).run_id
-        poll = await started(world.handle.poll_activity())
-        local = made(
-            c.ScheduleLocalActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0
-        )
-        await world.complete(run_id, local)
-        await settle()
-        assert not poll.done()
-        store.commit()
-        await start
-        assert (await poll).is_local
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    start = await started(world.start())
+    run_id = (await world.activation()).run_id
+    poll = await started(world.handle.poll_activity())
+    local = made(
+        c.ScheduleLocalActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0
+    )
+    await world.complete(run_id, local)
+    await settle()
+    assert not poll.done()
+    store.commit()
+    await start
+    assert (await poll).is_local
+    await world.close()
 
 
-def test_a_poll_that_is_cancelled_loses_nothing() -> None:
+async def test_a_poll_that_is_cancelled_loses_nothing() -> None:
     """The item that a cancelled poll waited for is what the next poll gives, once and before the others."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        starts = [await started(world.start(name)) for name in ("a", "b")]
-        ids = [(await world.activation()).run_id for _ in starts]
-        store.commit()
-        assert [(await start).run_id for start in starts] == ids
-        for run_id in ids:
-            await world.complete(run_id, activity())
-        for _ in range(3):
-            poll = await started(world.handle.poll_activity())
-            assert not poll.done()
-            poll.cancel()
-            await settle()
-        store.commit()
-        items = [await world.activity() for _ in ids]
-        assert [item.run_id for item in items] == ids
-        assert world.engine.attempts.take(world.handle) is None
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    starts = [await started(world.start(name)) for name in ("a", "b")]
+    ids = [(await world.activation()).run_id for _ in starts]
+    store.commit()
+    assert [(await start).run_id for start in starts] == ids
+    for run_id in ids:
+        await world.complete(run_id, activity())
+    for _ in range(3):
+        poll = await started(world.handle.poll_activity())
+        assert not poll.done()
+        poll.cancel()
+        await settle()
+    store.commit()
+    items = [await world.activity() for _ in ids]
+    assert [item.run_id for item in items] == ids
+    assert world.engine.attempts.take(world.handle) is None
+    await world.close()
 
 
-def test_an_attempt_that_ended_before_it_was_given_out_is_never_given_out() -> None:
+async def test_an_attempt_that_ended_before_it_was_given_out_is_never_given_out() -> None:
     """The run is terminated while its attempt waits for the commit: the worker does not hear of it."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        start = await started(world.start())
-        store.commit()
-        run_id = (await start).run_id
-        task = await started(world.activation())
-        store.commit()
-        await task
-        await world.complete(run_id, activity(), c.StartTimer(1, 10**9))
-        poll = await started(world.handle.poll_activity())
-        ended = await started(world.call(wf.TerminateWorkflow(workflow_id="w")))
-        store.commit()
-        await ended
-        await settle()
-        assert not poll.done()
-        assert world.has_out  # its eviction waits for a poll
-        poll.cancel()
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    start = await started(world.start())
+    store.commit()
+    run_id = (await start).run_id
+    task = await started(world.activation())
+    store.commit()
+    await task
+    await world.complete(run_id, activity(), c.StartTimer(1, 10**9))
+    poll = await started(world.handle.poll_activity())
+    ended = await started(world.call(wf.TerminateWorkflow(workflow_id="w")))
+    store.commit()
+    await ended
+    await settle()
+    assert not poll.done()
+    assert world.has_out  # its eviction waits for a poll
+    poll.cancel()
+    await world.close()
 
 
-def test_a_cancellation_comes_after_its_attempt() -> None:
+async def test_a_cancellation_comes_after_its_attempt() -> None:
     """An attempt that is to be cancelled while it waits for the commit is given out, then its cancellation."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        start = await started(world.start())
-        task = await started(world.activation())
-        store.commit()
-        run_id = (await start).run_id
-        await task
-        waits = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-        await world.complete(run_id, activity(cancellation_type=waits))
-        poll = await started(world.handle.poll_activity())
-        signalled = await started(
-            world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-        )
-        await world.activation()
-        store.commit()
-        await signalled
-        await world.complete(run_id, c.RequestCancelActivity(1))
-        item = await poll
-        assert isinstance(item, ActivityTask)
-        poll = await started(world.handle.poll_activity())
-        assert not poll.done()
-        store.commit()
-        assert await poll == ActivityCancel(item.token, "CANCELLED")
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    start = await started(world.start())
+    task = await started(world.activation())
+    store.commit()
+    run_id = (await start).run_id
+    await task
+    waits = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+    await world.complete(run_id, activity(cancellation_type=waits))
+    poll = await started(world.handle.poll_activity())
+    signalled = await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
+    await world.activation()
+    store.commit()
+    await signalled
+    await world.complete(run_id, c.RequestCancelActivity(1))
+    item = await poll
+    assert isinstance(item, ActivityTask)
+    poll = await started(world.handle.poll_activity())
+    assert not poll.done()
+    store.commit()
+    assert await poll == ActivityCancel(item.token, "CANCELLED")
+    await world.close()
 
 
-def test_a_handle_that_shuts_down_gives_back_what_it_did_not_give_out() -> None:
+async def test_a_handle_that_shuts_down_gives_back_what_it_did_not_give_out() -> None:
     """An attempt that was taken and waits for the commit goes to another handle, as the same attempt."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        start = await started(world.start())
-        task = await started(world.activation())
-        store.commit()
-        run_id = (await start).run_id
-        await task
-        await world.complete(run_id, activity())
-        poll = await started(world.handle.poll_activity())
-        assert store.appended[-1].run.activities[5].started_ns
-        world.handle.initiate_shutdown()
-        other = PolledEngine(
-            await world.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
-        )
-        second = await started(other.poll_activity())
-        store.commit()
-        item = await second
-        assert (item.attempt, item.run_id) == (1, run_id)
-        poll.cancel()
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    start = await started(world.start())
+    task = await started(world.activation())
+    store.commit()
+    run_id = (await start).run_id
+    await task
+    await world.complete(run_id, activity())
+    poll = await started(world.handle.poll_activity())
+    assert store.appended[-1].run.activities[5].started_ns
+    world.handle.initiate_shutdown()
+    other = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q", identity="other")))
+    second = await started(other.poll_activity())
+    store.commit()
+    item = await second
+    assert (item.attempt, item.run_id) == (1, run_id)
+    poll.cancel()
+    await world.close()
 
 
-def test_a_call_that_is_not_answered_in_time_is_repeated_without_harm() -> None:
+async def test_a_call_that_is_not_answered_in_time_is_repeated_without_harm() -> None:
     """The limit of a call ends the wait for the commit; the same request again is answered with the same run."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        with pytest.raises(ServiceTimeoutError):
-            await world.start(request_id="r", rpc_timeout=0.0)
-        again = await started(world.start(request_id="r"))
-        store.commit()
-        assert (await world.engine.store.count("")).count == 1
-        assert (await again).run_id == store.disk.current("w")
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    with pytest.raises(ServiceTimeoutError):
+        await world.start(request_id="r", rpc_timeout=0.0)
+    again = await started(world.start(request_id="r"))
+    store.commit()
+    assert (await world.engine.store.count("")).count == 1
+    assert (await again).run_id == store.disk.current("w")
+    await world.close()
 
 
-def test_a_dead_store_ends_the_engine() -> None:
+async def test_a_dead_store_ends_the_engine() -> None:
     """Whoever waits hears of it: polls break, calls are refused, queries end; nothing more is appended."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        start = await started(world.start())
-        store.commit()
-        await start
-        close = await started(world.call(wf.WaitForClose(workflow_id="w")))
-        query = await started(world.call(wf.QueryWorkflow(workflow_id="w", query_name="q")))
-        run_id = (await world.activation()).run_id
-        await world.complete(run_id, activity())
-        polls = [await started(world.handle.poll_activity())]
-        signal = await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
-        store.die("no such disk")
-        await settle()
-        for poll in polls:
-            with pytest.raises(HandleBroken, match="no such disk"):
-                await poll
-        for call in (close, query, signal):
-            with pytest.raises(StorageError, match="no such disk"):
-                await call
-        assert isinstance(world.engine.failed, StorageError)
-        with pytest.raises(StorageError):
-            await world.start("other")
-        with pytest.raises(HandleBroken):
-            await world.handle.poll_activation()
-        with pytest.raises(HandleBroken):
-            await world.handle.complete_activity(ActivityDeferred(b'["r",5,1]'))
-        appended = len(store.appended)
-        world.clock.advance(86_400)
-        await world.close()
-        assert len(store.appended) == appended
-
-    run_async(body)
+    world, store = await new_world()
+    start = await started(world.start())
+    store.commit()
+    await start
+    close = await started(world.call(wf.WaitForClose(workflow_id="w")))
+    query = await started(world.call(wf.QueryWorkflow(workflow_id="w", query_name="q")))
+    run_id = (await world.activation()).run_id
+    await world.complete(run_id, activity())
+    polls = [await started(world.handle.poll_activity())]
+    signal = await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
+    store.die("no such disk")
+    await settle()
+    for poll in polls:
+        with pytest.raises(HandleBroken, match="no such disk"):
+            await poll
+    for call in (close, query, signal):
+        with pytest.raises(StorageError, match="no such disk"):
+            await call
+    assert isinstance(world.engine.failed, StorageError)
+    with pytest.raises(StorageError):
+        await world.start("other")
+    with pytest.raises(HandleBroken):
+        await world.handle.poll_activation()
+    with pytest.raises(HandleBroken):
+        await world.handle.complete_activity(ActivityDeferred(b'["r",5,1]'))
+    appended = len(store.appended)
+    world.clock.advance(86_400)
+    await world.close()
+    assert len(store.appended) == appended
 
 
-def test_a_store_that_dies_unwatched_is_noticed() -> None:
+async def test_a_store_that_dies_unwatched_is_noticed() -> None:
     """Nobody waits for a commit, and yet the engine finds out, by its own tick."""
-
-    async def body() -> None:
-        world, store = await new_world(opened=True)
-        start = await started(world.start())
-        store.commit()
-        run_id = (await start).run_id
-        task = await started(world.activation())
-        store.commit()
-        await task
-        await world.complete(run_id)
-        store.die()
-        world.engine._upkeep.tick()
-        await settle()
-        assert world.engine.failed is not None
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world(opened=True)
+    start = await started(world.start())
+    store.commit()
+    run_id = (await start).run_id
+    task = await started(world.activation())
+    store.commit()
+    await task
+    await world.complete(run_id)
+    store.die()
+    world.engine._upkeep.tick()
+    await settle()
+    assert world.engine.failed is not None
+    await world.close()
 
 
-def test_connections_share_an_engine() -> None:
+async def test_connections_share_an_engine() -> None:
     """A connection's close ends its own handles and nothing else; closed handles are not kept."""
-
-    async def body() -> None:
-        world = await World.new()
-        other = EngineConnection(world.engine)
-        assert (other.target, other.namespace) == ("local:", "default")
-        for _ in range(3):
-            handle = PolledEngine(await other.open_handle(HandleConfig(task_queue="q2")))
-            await handle.finalize()
-        assert not other._handles
-        await other.open_handle(HandleConfig(task_queue="q2"))
-        await other.close()
-        await world.start()
-        assert isinstance((await world.activation()).events[0], e.RunStarted)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    other = EngineConnection(world.engine)
+    assert (other.target, other.namespace) == ("local:", "default")
+    for _ in range(3):
+        handle = PolledEngine(await other.open_handle(HandleConfig(task_queue="q2")))
+        await handle.finalize()
+    assert not other._handles
+    await other.open_handle(HandleConfig(task_queue="q2"))
+    await other.close()
+    await world.start()
+    assert isinstance((await world.activation()).events[0], e.RunStarted)
+    await world.close()
 
 
-def test_a_store_that_is_nearly_full_takes_no_new_runs() -> None:
+async def test_a_store_that_is_nearly_full_takes_no_new_runs() -> None:
     """Starts are refused with the reason, a repeated one is answered, signals go on."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        first = await started(world.start(request_id="r"))
-        store.commit()
-        store.refusal = "8 MB are left"
-        with pytest.raises(StorageError, match="8 MB are left"):
-            await world.start("other")
-        with pytest.raises(StorageError, match="8 MB are left"):
-            await world.start(id_conflict_policy=wf.IdConflictPolicy.TERMINATE_EXISTING)
-        assert (await world.start(request_id="r")).run_id == (await first).run_id
-        signal = await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
-        store.commit()
-        assert await signal == s.Nothing()
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    first = await started(world.start(request_id="r"))
+    store.commit()
+    store.refusal = "8 MB are left"
+    with pytest.raises(StorageError, match="8 MB are left"):
+        await world.start("other")
+    with pytest.raises(StorageError, match="8 MB are left"):
+        await world.start(id_conflict_policy=wf.IdConflictPolicy.TERMINATE_EXISTING)
+    assert (await world.start(request_id="r")).run_id == (await first).run_id
+    signal = await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
+    store.commit()
+    assert await signal == s.Nothing()
+    await world.close()
 
 
 async def closed(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
@@ -534,61 +472,49 @@ def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     run_async(body)
 
 
-def test_a_refusal_does_not_wait_for_others() -> None:
+async def test_a_refusal_does_not_wait_for_others() -> None:
     """What is durable may be told while the commit of something else is on its way."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        await _begun(world, store)
-        other = await started(world.start("other"))
-        with pytest.raises(WorkflowAlreadyStartedError):
-            await world.start(request_id="again")
-        with pytest.raises(WorkflowNotFoundError):
-            await world.call(wf.DescribeWorkflow(workflow_id="nobody's"))
-        assert not other.done()
-        store.commit()
-        await other
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    await _begun(world, store)
+    other = await started(world.start("other"))
+    with pytest.raises(WorkflowAlreadyStartedError):
+        await world.start(request_id="again")
+    with pytest.raises(WorkflowNotFoundError):
+        await world.call(wf.DescribeWorkflow(workflow_id="nobody's"))
+    assert not other.done()
+    store.commit()
+    await other
+    await world.close()
 
 
-def test_a_refusal_that_rests_on_what_is_lost() -> None:
+async def test_a_refusal_that_rests_on_what_is_lost() -> None:
     """When the store dies first, whoever asked hears of that: nothing was started, and nobody is told that it was."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        start = await started(world.start(request_id="first"))
-        refused = await started(world.start(request_id="second"))
-        store.die()
-        outcomes = await asyncio.gather(start, refused, return_exceptions=True)
-        assert [type(each) for each in outcomes] == [StorageError, StorageError]
-        assert store.disk.current("w") == ""
-
-    run_async(body)
+    world, store = await new_world()
+    start = await started(world.start(request_id="first"))
+    refused = await started(world.start(request_id="second"))
+    store.die()
+    outcomes = await asyncio.gather(start, refused, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [StorageError, StorageError]
+    assert store.disk.current("w") == ""
 
 
-def test_a_heartbeat_of_what_has_ended_is_told_when_that_is_durable() -> None:
+async def test_a_heartbeat_of_what_has_ended_is_told_when_that_is_durable() -> None:
     """A worker is not told to stop an attempt before the end of its run is durable."""
-
-    async def body() -> None:
-        world, store = await new_world()
-        await _begun(world, store)
-        activation = await world.activation()
-        await world.complete(activation.run_id, activity(heartbeat_timeout=60.0))
-        attempt = await started(world.activity())
-        store.commit()
-        item = await attempt
-        end = await started(world.call(wf.TerminateWorkflow(workflow_id="w")))
-        world.handle.heartbeat(item.token, ())
-        poll = await started(world.handle.poll_activity())
-        assert not poll.done()
-        store.commit()
-        await end
-        assert isinstance(await poll, ActivityCancel)
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    await _begun(world, store)
+    activation = await world.activation()
+    await world.complete(activation.run_id, activity(heartbeat_timeout=60.0))
+    attempt = await started(world.activity())
+    store.commit()
+    item = await attempt
+    end = await started(world.call(wf.TerminateWorkflow(workflow_id="w")))
+    world.handle.heartbeat(item.token, ())
+    poll = await started(world.handle.poll_activity())
+    assert not poll.done()
+    store.commit()
+    await end
+    assert isinstance(await poll, ActivityCancel)
+    await world.close()
 
 
 _STEPS = st.lists(

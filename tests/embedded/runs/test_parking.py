@@ -79,120 +79,104 @@ def test_the_run_is_parked_and_named_and_the_others_go_on(
         run_async(body)
 
 
-def test_a_parked_run_can_be_looked_at_and_ended(tmp_path: Path) -> None:
+async def test_a_parked_run_can_be_looked_at_and_ended(tmp_path: Path) -> None:
     """It stands as before the step; signals reach it, what would wait for its code is refused, and terminate ends it."""
-
-    async def body() -> None:
-        world, store = await open_world(tmp_path / "a.db")
-        started = await world.start("bad")
-        await world.activation()
-        store.spoils = has_timer  # type: ignore[method-assign]
-        await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
-        assert isinstance((await world.activation()).events[0], e.RunEvicted)
-        await world.complete(started.run_id)
-        await world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="1"))
-        description = await world.call(wf.DescribeWorkflow(workflow_id="bad"))
-        assert description.summary.status is wf.WorkflowStatus.RUNNING
-        waits = (
-            wf.WaitForClose(workflow_id="bad"),
-            wf.QueryWorkflow(workflow_id="bad", query_name="q"),
-            UpdateWorkflow(workflow_id="bad", update_id="u", update_name="u"),
-        )
-        for request in waits:
-            with pytest.raises(StorageError, match="this run is parked"):
-                await world.call(request)
-        await world.call(wf.TerminateWorkflow(workflow_id="bad", reason="enough"))
-        assert await world.outcome("bad") == wf.RunTerminated("enough")
-        await world.close()
-
-    run_async(body)
+    world, store = await open_world(tmp_path / "a.db")
+    started = await world.start("bad")
+    await world.activation()
+    store.spoils = has_timer  # type: ignore[method-assign]
+    await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
+    assert isinstance((await world.activation()).events[0], e.RunEvicted)
+    await world.complete(started.run_id)
+    await world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="1"))
+    description = await world.call(wf.DescribeWorkflow(workflow_id="bad"))
+    assert description.summary.status is wf.WorkflowStatus.RUNNING
+    waits = (
+        wf.WaitForClose(workflow_id="bad"),
+        wf.QueryWorkflow(workflow_id="bad", query_name="q"),
+        UpdateWorkflow(workflow_id="bad", update_id="u", update_name="u"),
+    )
+    for request in waits:
+        with pytest.raises(StorageError, match="this run is parked"):
+            await world.call(request)
+    await world.call(wf.TerminateWorkflow(workflow_id="bad", reason="enough"))
+    assert await world.outcome("bad") == wf.RunTerminated("enough")
+    await world.close()
 
 
-def test_a_parked_run_is_tried_again_when_the_file_is_opened_anew(tmp_path: Path) -> None:
+async def test_a_parked_run_is_tried_again_when_the_file_is_opened_anew(tmp_path: Path) -> None:
     """Nothing of the step was kept, so that the run does it again, and goes on if it can be stored now."""
-
-    async def body() -> None:
-        world, store = await open_world(tmp_path / "a.db")
-        started = await world.start("bad")
-        await world.activation()
-        store.spoils = has_timer  # type: ignore[method-assign]
-        await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
-        assert isinstance((await world.activation()).events[0], e.RunEvicted)
-        await world.complete(started.run_id)
-        await world.close()
-        again, _ = await open_world(tmp_path / "a.db")
-        activation = await again.activation()
-        assert isinstance(activation.events[0], e.RunStarted)
-        await again.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
-        await settle()
-        again.clock.advance(6.0)
-        await again.activation()
-        await again.complete(started.run_id, DONE)
-        assert isinstance(await again.outcome("bad"), wf.RunCompleted)
-        await again.close()
-
-    run_async(body)
+    world, store = await open_world(tmp_path / "a.db")
+    started = await world.start("bad")
+    await world.activation()
+    store.spoils = has_timer  # type: ignore[method-assign]
+    await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
+    assert isinstance((await world.activation()).events[0], e.RunEvicted)
+    await world.complete(started.run_id)
+    await world.close()
+    again, _ = await open_world(tmp_path / "a.db")
+    activation = await again.activation()
+    assert isinstance(activation.events[0], e.RunStarted)
+    await again.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
+    await settle()
+    again.clock.advance(6.0)
+    await again.activation()
+    await again.complete(started.run_id, DONE)
+    assert isinstance(await again.outcome("bad"), wf.RunCompleted)
+    await again.close()
 
 
-def test_attempts_of_a_parked_run_are_stopped(tmp_path: Path) -> None:
+async def test_attempts_of_a_parked_run_are_stopped(tmp_path: Path) -> None:
     """An attempt that a worker has of it is told to stop; its end, if the store knows the attempt, still counts."""
-
-    async def body() -> None:
-        world, store = await open_world(tmp_path / "a.db")
-        started = await world.start("bad")
-        await world.activation()
-        await world.complete(started.run_id, ACTIVITY)
-        task = await world.activity()
-        store.spoils = lambda run: run.cancel_requested  # type: ignore[method-assign]
-        with pytest.raises(StorageError, match="cannot be written"):
-            await world.call(wf.CancelWorkflow(workflow_id="bad", request_id="1"))
-        item = await world.handle.poll_activity()
-        assert isinstance(item, ActivityCancel)
-        assert item.token == task.token
-        await world.handle.complete_activity(ActivityOk(task.token, text("1")))
-        await settle()
-        assert "ActivityTaskCompleted" in world.kinds("bad")
-        await world.close()
-
-    run_async(body)
+    world, store = await open_world(tmp_path / "a.db")
+    started = await world.start("bad")
+    await world.activation()
+    await world.complete(started.run_id, ACTIVITY)
+    task = await world.activity()
+    store.spoils = lambda run: run.cancel_requested  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="cannot be written"):
+        await world.call(wf.CancelWorkflow(workflow_id="bad", request_id="1"))
+    item = await world.handle.poll_activity()
+    assert isinstance(item, ActivityCancel)
+    assert item.token == task.token
+    await world.handle.complete_activity(ActivityOk(task.token, text("1")))
+    await settle()
+    assert "ActivityTaskCompleted" in world.kinds("bad")
+    await world.close()
 
 
-def test_what_comes_after_the_parking_is_not_lost_to_older_refusals(tmp_path: Path) -> None:
+async def test_what_comes_after_the_parking_is_not_lost_to_older_refusals(tmp_path: Path) -> None:
     """Several steps of a run are refused at once; a signal that reaches the run between two of the refusals stays."""
-
-    async def body() -> None:
-        world, store = await open_world(tmp_path / "a.db")
-        started = await world.start("bad")
-        await world.activation()
-        store.spoils = has_timer  # type: ignore[method-assign]
-        await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
-        later = asyncio.ensure_future(
-            world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="stale", request_id="1"))
-        )
-        tells: list[Refusal] = []
-        real, store._told = store._told, tells.append
-        with pytest.raises(StorageError):
-            await later
-        while len(tells) < 2:  # noqa: ASYNC110 - they come from another thread
-            await asyncio.sleep(0)
-        store.spoils = lambda _: False  # type: ignore[method-assign]
-        real(tells[0])
-        fresh = asyncio.ensure_future(
-            world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="fresh", request_id="2"))
-        )
+    world, store = await open_world(tmp_path / "a.db")
+    started = await world.start("bad")
+    await world.activation()
+    store.spoils = has_timer  # type: ignore[method-assign]
+    await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
+    later = asyncio.ensure_future(
+        world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="stale", request_id="1"))
+    )
+    tells: list[Refusal] = []
+    real, store._told = store._told, tells.append
+    with pytest.raises(StorageError):
+        await later
+    while len(tells) < 2:  # noqa: ASYNC110 - they come from another thread
         await asyncio.sleep(0)
-        real(tells[1])
-        await fresh
-        kinds = world.kinds("bad")
-        assert kinds.count("WorkflowExecutionSignaled") + _held(world) == 1
-        await world.close()
-        again, _ = await open_world(tmp_path / "a.db")
-        record = again.engine.current("bad")
-        assert record is not None
-        assert "fresh" in str(record.events) + str(record.run.held)
-        await again.close()
-
-    run_async(body)
+    store.spoils = lambda _: False  # type: ignore[method-assign]
+    real(tells[0])
+    fresh = asyncio.ensure_future(
+        world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="fresh", request_id="2"))
+    )
+    await asyncio.sleep(0)
+    real(tells[1])
+    await fresh
+    kinds = world.kinds("bad")
+    assert kinds.count("WorkflowExecutionSignaled") + _held(world) == 1
+    await world.close()
+    again, _ = await open_world(tmp_path / "a.db")
+    record = again.engine.current("bad")
+    assert record is not None
+    assert "fresh" in str(record.events) + str(record.run.held)
+    await again.close()
 
 
 def _held(world: World) -> int:
@@ -201,67 +185,55 @@ def _held(world: World) -> int:
     return len(record.run.held)
 
 
-def test_a_start_that_cannot_be_stored_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_start_that_cannot_be_stored_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     """Its caller hears it, the id stays free, and the same id can be started when it can be stored."""
-
-    async def body() -> None:
-        world, store = await open_world(tmp_path / "a.db")
-        store.spoils = lambda run: run.started.workflow_type == "Bad"  # type: ignore[method-assign]
-        with pytest.raises(StorageError, match="cannot be written"):
-            await world.start("w", workflow_type="Bad")
-        started = await world.start("w")
-        assert (await world.activation()).run_id == started.run_id
-        await world.close()
-
-    run_async(body)
+    world, store = await open_world(tmp_path / "a.db")
+    store.spoils = lambda run: run.started.workflow_type == "Bad"  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="cannot be written"):
+        await world.start("w", workflow_type="Bad")
+    started = await world.start("w")
+    assert (await world.activation()).run_id == started.run_id
+    await world.close()
 
 
-def test_a_family_is_parked_together(tmp_path: Path) -> None:
+async def test_a_family_is_parked_together(tmp_path: Path) -> None:
     """A parent whose child cannot be stored did not start it: both are as before, and others go on."""
-
-    async def body() -> None:
-        world, store = await open_world(tmp_path / "a.db")
-        started = await world.start("parent")
-        await world.activation()
-        store.spoils = lambda run: bool(run.children)  # type: ignore[method-assign]
-        child = c.StartChildWorkflow(seq=1, workflow_id="child", workflow_type="W")
-        await world.complete(started.run_id, child)
-        await world.start("other")
-        while True:
-            activation = await world.activation()
-            if activation.run_id != started.run_id and isinstance(activation.events[0], e.RunStarted):
-                record = world.engine.record(activation.run_id)
-                assert record is not None
-                if record.run.started.workflow_id == "other":
-                    break
-            await world.complete(activation.run_id)
-        await world.complete(activation.run_id, DONE)
-        assert isinstance(await world.outcome("other"), wf.RunCompleted)
-        await settle()
-        assert world.engine.current("child") is None
-        await world.close()
-
-    run_async(body)
+    world, store = await open_world(tmp_path / "a.db")
+    started = await world.start("parent")
+    await world.activation()
+    store.spoils = lambda run: bool(run.children)  # type: ignore[method-assign]
+    child = c.StartChildWorkflow(seq=1, workflow_id="child", workflow_type="W")
+    await world.complete(started.run_id, child)
+    await world.start("other")
+    while True:
+        activation = await world.activation()
+        if activation.run_id != started.run_id and isinstance(activation.events[0], e.RunStarted):
+            record = world.engine.record(activation.run_id)
+            assert record is not None
+            if record.run.started.workflow_id == "other":
+                break
+        await world.complete(activation.run_id)
+    await world.complete(activation.run_id, DONE)
+    assert isinstance(await world.outcome("other"), wf.RunCompleted)
+    await settle()
+    assert world.engine.current("child") is None
+    await world.close()
 
 
-def test_a_schedule_that_cannot_be_stored_stays_as_it_was(tmp_path: Path) -> None:
+async def test_a_schedule_that_cannot_be_stored_stays_as_it_was(tmp_path: Path) -> None:
     """An update with a number that fits nowhere fails; the schedule is there as before, and can be updated again."""
-
-    async def body() -> None:
-        world, _ = await open_world(tmp_path / "a.db")
-        action = made(wf.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
-        spec = sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(3600.0),))
-        good = sc.EngineSchedule(action=action, spec=spec)
-        await world.call(sc.CreateSchedule(schedule_id="s", schedule=good, request_id="1"))
-        state = sc.EngineScheduleState(limited_actions=True, remaining_actions=10**30)
-        bad = sc.EngineSchedule(action=action, spec=spec, state=state)
-        with pytest.raises(StorageError, match="the schedule s cannot be written"):
-            await world.call(sc.UpdateSchedule(schedule_id="s", schedule=bad, request_id="2"))
-        found = await world.call(sc.DescribeSchedule(schedule_id="s"))
-        assert not found.schedule.state.limited_actions
-        paused = sc.EngineSchedule(action=action, spec=spec, state=sc.EngineScheduleState(paused=True))
-        await world.call(sc.UpdateSchedule(schedule_id="s", schedule=paused, request_id="3"))
-        assert (await world.call(sc.DescribeSchedule(schedule_id="s"))).schedule.state.paused
-        await world.close()
-
-    run_async(body)
+    world, _ = await open_world(tmp_path / "a.db")
+    action = made(wf.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
+    spec = sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(3600.0),))
+    good = sc.EngineSchedule(action=action, spec=spec)
+    await world.call(sc.CreateSchedule(schedule_id="s", schedule=good, request_id="1"))
+    state = sc.EngineScheduleState(limited_actions=True, remaining_actions=10**30)
+    bad = sc.EngineSchedule(action=action, spec=spec, state=state)
+    with pytest.raises(StorageError, match="the schedule s cannot be written"):
+        await world.call(sc.UpdateSchedule(schedule_id="s", schedule=bad, request_id="2"))
+    found = await world.call(sc.DescribeSchedule(schedule_id="s"))
+    assert not found.schedule.state.limited_actions
+    paused = sc.EngineSchedule(action=action, spec=spec, state=sc.EngineScheduleState(paused=True))
+    await world.call(sc.UpdateSchedule(schedule_id="s", schedule=paused, request_id="3"))
+    assert (await world.call(sc.DescribeSchedule(schedule_id="s"))).schedule.state.paused
+    await world.close()

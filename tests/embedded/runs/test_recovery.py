@@ -22,7 +22,7 @@ from hourglass._history import events as h
 from hourglass.converter import TimeoutFailure
 from hourglass.errors import RetryState, TimeoutType, WorkflowAlreadyStartedError
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, settle, text
 
 DAY = 86_400
 
@@ -58,344 +58,274 @@ def kinds(world: World) -> list[str]:
     return world.kinds()
 
 
-def test_a_task_that_waits_out_a_back_off_is_wanted_at_once() -> None:
+async def test_a_task_that_waits_out_a_back_off_is_wanted_at_once() -> None:
     """The next process may have mended code: what the last one parked is tried as soon as it opens; timers wait."""
-
-    async def body() -> None:
-        first = await World.new()
-        sleeping = (await first.start("sleeping")).run_id
+    first = await World.new()
+    sleeping = (await first.start("sleeping")).run_id
+    await first.activation()
+    await first.complete(sleeping, c.StartTimer(1, 60 * 10**9))
+    parked = (await first.start("parked")).run_id
+    for _ in range(2):
         await first.activation()
-        await first.complete(sleeping, c.StartTimer(1, 60 * 10**9))
-        parked = (await first.start("parked")).run_id
-        for _ in range(2):
-            await first.activation()
-            await first.fail(parked)
-            await first.activation()  # its eviction
-            await first.complete(parked)
-        record = first.engine.record(parked)
-        assert record is not None
-        assert is_backing_off(record.run, first.clock.now_ns())
-        world = await next_epoch(first)
-        assert (await world.activation()).run_id == parked
-        await world.complete(parked, c.CompleteRun(text("mended")))
-        assert await world.outcome("parked") == wf.RunCompleted((text("mended"),))
-        asleep = world.engine.record(sleeping)
-        assert asleep is not None
-        assert asleep.run.task is None
-        await world.close()
-
-    run_async(body)
+        await first.fail(parked)
+        await first.activation()  # its eviction
+        await first.complete(parked)
+    record = first.engine.record(parked)
+    assert record is not None
+    assert is_backing_off(record.run, first.clock.now_ns())
+    world = await next_epoch(first)
+    assert (await world.activation()).run_id == parked
+    await world.complete(parked, c.CompleteRun(text("mended")))
+    assert await world.outcome("parked") == wf.RunCompleted((text("mended"),))
+    asleep = world.engine.record(sleeping)
+    assert asleep is not None
+    assert asleep.run.task is None
+    await world.close()
 
 
-def test_a_task_in_flight_times_out_and_is_wanted_at_once() -> None:
+async def test_a_task_in_flight_times_out_and_is_wanted_at_once() -> None:
     """The worker's death is written as the server writes it, and the whole history comes to the next worker."""
-
-    async def body() -> None:
-        first = await World.new()
-        run_id = await to_first_answer(first, c.StartTimer(1, 10**9))
-        first.clock.advance(1)
-        assert (await first.activation()).events == (e.TimerFired(1),)
-        world = await next_epoch(first)
-        assert kinds(world)[-1] == "WorkflowTaskTimedOut"
-        replayed = await world.activation()
-        assert replayed.is_replaying
-        await world.complete(run_id, c.StartTimer(1, 10**9))
-        again = await world.activation()
-        assert (again.events, again.is_replaying) == ((e.TimerFired(1),), False)
-        await world.complete(run_id, c.CompleteRun(text("r")))
-        assert await world.outcome() == wf.RunCompleted((text("r"),))
-        await world.close()
-
-    run_async(body)
+    first = await World.new()
+    run_id = await to_first_answer(first, c.StartTimer(1, 10**9))
+    first.clock.advance(1)
+    assert (await first.activation()).events == (e.TimerFired(1),)
+    world = await next_epoch(first)
+    assert kinds(world)[-1] == "WorkflowTaskTimedOut"
+    replayed = await world.activation()
+    assert replayed.is_replaying
+    await world.complete(run_id, c.StartTimer(1, 10**9))
+    again = await world.activation()
+    assert (again.events, again.is_replaying) == ((e.TimerFired(1),), False)
+    await world.complete(run_id, c.CompleteRun(text("r")))
+    assert await world.outcome() == wf.RunCompleted((text("r"),))
+    await world.close()
 
 
-def test_what_was_held_is_written_after_the_timeout() -> None:
+async def test_what_was_held_is_written_after_the_timeout() -> None:
     """A signal that came while the dead worker had the task stands after the task's end and is delivered."""
-
-    async def body() -> None:
-        first = await World.new()
-        run_id = (await first.start()).run_id
-        await first.activation()
-        await first.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
-        world = await next_epoch(first)
-        assert kinds(world)[3:] == [
-            "WorkflowTaskTimedOut",
-            "WorkflowExecutionSignaled",
-            "WorkflowTaskScheduled",
-        ]
-        activation = await world.activation()
-        assert [type(event) for event in activation.events] == [e.RunStarted, e.SignalReceived]
-        await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
-        await world.complete(run_id, c.CompleteRun(text("r")))
-        assert await world.outcome() == wf.RunCompleted((text("r"),))
-        await world.close()
-
-    run_async(body)
+    first = await World.new()
+    run_id = (await first.start()).run_id
+    await first.activation()
+    await first.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+    world = await next_epoch(first)
+    assert kinds(world)[3:] == ["WorkflowTaskTimedOut", "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
+    activation = await world.activation()
+    assert [type(event) for event in activation.events] == [e.RunStarted, e.SignalReceived]
+    await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+    await world.complete(run_id, c.CompleteRun(text("r")))
+    assert await world.outcome() == wf.RunCompleted((text("r"),))
+    await world.close()
 
 
-def test_an_attempt_in_flight_is_tried_again_with_its_cursor() -> None:
+async def test_an_attempt_in_flight_is_tried_again_with_its_cursor() -> None:
     """It is lost as by a heartbeat timeout: attempt 2 comes after the back-off, with the details of the first."""
-
-    async def body() -> None:
-        first = await World.new()
-        run_id = await to_first_answer(first, activity())
-        item = await first.activity()
-        first.handle.heartbeat(item.token, (text("half"),))
-        world = await next_epoch(first)
-        assert world.engine.attempts.take(world.handle) is None
-        world.clock.advance(1)
-        again = await world.activity()
-        assert (again.attempt, again.heartbeat_details, again.run_id) == (2, (text("half"),), run_id)
-        record = world.engine.current("w")
-        assert record is not None
-        failure = record.run.activities[5].last_failure
-        assert failure is not None
-        assert "process" in failure.message
-        assert failure.info == TimeoutFailure(TimeoutType.HEARTBEAT)
-        await world.close()
-
-    run_async(body)
+    first = await World.new()
+    run_id = await to_first_answer(first, activity())
+    item = await first.activity()
+    first.handle.heartbeat(item.token, (text("half"),))
+    world = await next_epoch(first)
+    assert world.engine.attempts.take(world.handle) is None
+    world.clock.advance(1)
+    again = await world.activity()
+    assert (again.attempt, again.heartbeat_details, again.run_id) == (2, (text("half"),), run_id)
+    record = world.engine.current("w")
+    assert record is not None
+    failure = record.run.activities[5].last_failure
+    assert failure is not None
+    assert "process" in failure.message
+    assert failure.info == TimeoutFailure(TimeoutType.HEARTBEAT)
+    await world.close()
 
 
-def test_an_attempt_that_may_run_once_is_given_up() -> None:
+async def test_an_attempt_that_may_run_once_is_given_up() -> None:
     """With maximum_attempts=1 it never runs twice: the run hears of the timeout."""
-
-    async def body() -> None:
-        first = await World.new()
-        run_id = await to_first_answer(first, activity(attempts=1))
-        await first.activity()
-        world = await next_epoch(first)
-        assert kinds(world)[-2:] == ["ActivityTaskTimedOut", "WorkflowTaskScheduled"]
-        await world.activation()
-        await world.complete(run_id, activity(attempts=1))
-        (failed,) = (await world.activation()).events
-        assert isinstance(failed, e.ActivityFailed)
-        assert failed.failure.info is not None
-        assert failed.failure.info.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED  # type: ignore[union-attr]
-        assert world.engine.attempts.take(world.handle) is None
-        await world.close()
-
-    run_async(body)
+    first = await World.new()
+    run_id = await to_first_answer(first, activity(attempts=1))
+    await first.activity()
+    world = await next_epoch(first)
+    assert kinds(world)[-2:] == ["ActivityTaskTimedOut", "WorkflowTaskScheduled"]
+    await world.activation()
+    await world.complete(run_id, activity(attempts=1))
+    (failed,) = (await world.activation()).events
+    assert isinstance(failed, e.ActivityFailed)
+    assert failed.failure.info is not None
+    assert failed.failure.info.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED  # type: ignore[union-attr]
+    assert world.engine.attempts.take(world.handle) is None
+    await world.close()
 
 
-def test_an_attempt_that_waited_is_taken_as_it_is() -> None:
+async def test_an_attempt_that_waited_is_taken_as_it_is() -> None:
     """Nobody had it: it is attempt 1 still."""
-
-    async def body() -> None:
-        first = await World.new()
-        await to_first_answer(first, activity(attempts=1))
-        world = await next_epoch(first)
-        assert (await world.activity()).attempt == 1
-        await world.close()
-
-    run_async(body)
+    first = await World.new()
+    await to_first_answer(first, activity(attempts=1))
+    world = await next_epoch(first)
+    assert (await world.activity()).attempt == 1
+    await world.close()
 
 
-def test_an_attempt_waits_only_for_a_worker_that_has_not_said_what_it_has() -> None:
+async def test_an_attempt_waits_only_for_a_worker_that_has_not_said_what_it_has() -> None:
     """Two workers outlive the owner. The first says that it has nothing: its attempt is tried again at once, while that of
     the second stays with it; that one claims it, and keeps it when the time for claims is over.
     """
-
-    async def body() -> None:
-        first = await World.new(max_concurrent_activities=1)
-        await to_first_answer(first, activity(1), activity(2))
-        other = PolledEngine(
-            await first.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
-        )
-        mine = await first.activity()
-        others = await other.poll_activity()
-        assert isinstance(others, ActivityTask)
-        world = await next_epoch(first, living=frozenset({"worker", "other"}), identity="new")
-        engine = world.engine
-        engine.claim([])
-        engine.lose_unclaimed(frozenset({"worker"}))
-        again = await world.activity()
-        assert (again.activity_id, again.attempt) == (mine.activity_id, 2)
-        engine.claim([others.token])
-        engine.lose_unclaimed()
-        assert engine.attempts.take(world.handle) is None
-        await world.call(ac.CompleteActivity(token=others.token, result=text("late")))
-        await world.close()
-
-    run_async(body)
+    first = await World.new(max_concurrent_activities=1)
+    await to_first_answer(first, activity(1), activity(2))
+    other = PolledEngine(await first.connection.open_handle(HandleConfig(task_queue="q", identity="other")))
+    mine = await first.activity()
+    others = await other.poll_activity()
+    assert isinstance(others, ActivityTask)
+    world = await next_epoch(first, living=frozenset({"worker", "other"}), identity="new")
+    engine = world.engine
+    engine.claim([])
+    engine.lose_unclaimed(frozenset({"worker"}))
+    again = await world.activity()
+    assert (again.activity_id, again.attempt) == (mine.activity_id, 2)
+    engine.claim([others.token])
+    engine.lose_unclaimed()
+    assert engine.attempts.take(world.handle) is None
+    await world.call(ac.CompleteActivity(token=others.token, result=text("late")))
+    await world.close()
 
 
-def test_a_deferred_attempt_outlives_the_process() -> None:
+async def test_a_deferred_attempt_outlives_the_process() -> None:
     """It is somebody else's: it is not tried again, can be completed by its token, and keeps its own timeout."""
-
-    async def body() -> None:
-        first = await World.new()
-        run_id = await to_first_answer(first, activity(1), activity(2, attempts=1))
-        tokens = {}
-        for _ in range(2):
-            item = await first.activity()
-            tokens[item.activity_id] = item.token
-            await first.handle.complete_activity(ActivityDeferred(item.token))
-        world = await next_epoch(first)
-        assert kinds(world)[-1] == "ActivityTaskScheduled"
-        await world.call(ac.CompleteActivity(token=tokens["1"], result=text("late")))
-        await world.activation()
-        await world.complete(run_id, activity(1), activity(2, attempts=1))
-        assert (await world.activation()).events == (e.ActivityCompleted(1, text("late")),)
-        await world.complete(run_id)
-        world.clock.advance(60)
-        (timed_out,) = (await world.activation()).events
-        assert isinstance(timed_out, e.ActivityFailed)
-        await world.close()
-
-    run_async(body)
-
-
-def test_time_that_passed_meanwhile_counts() -> None:
-    """A timer that came due while nobody was there fires at once; a run whose time is over ends."""
-
-    async def body() -> None:
-        first = await World.new()
-        await to_first_answer(first, c.StartTimer(1, DAY * 10**9))
-        await first.start("late", execution_timeout=10.0)
-        await first.activation()
-        first.clock.advance(5)
-        first.engine.runs.stop()
-        store = first.engine.store
-        later = VirtualClock(first.clock.now_ns() + DAY * 10**9)
-        world = await World.new(store=store, clock=later, opened=True)
-        assert kinds(world)[-2:] == ["TimerFired", "WorkflowTaskScheduled"]
-        assert isinstance(await world.outcome("late"), wf.RunTimedOut)
-        record = world.engine.current("late")
-        assert record is not None
-        assert "WorkflowTaskTimedOut" not in [type(each.attributes).__name__ for each in record.events]
-        await world.close()
-
-    run_async(body)
-
-
-def test_requests_count_once_across_epochs() -> None:
-    """The same start, signal or signalled start again, after a restart, is what it was before."""
-
-    async def body() -> None:
-        first = await World.new()
-        run_id = (await first.start(request_id="a", signal_name="s")).run_id
-        await first.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
-        world = await next_epoch(first)
-        assert (await world.start(request_id="a", signal_name="s")).run_id == run_id
-        await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
-        assert kinds(world).count("WorkflowExecutionSignaled") == 2
-        with pytest.raises(WorkflowAlreadyStartedError):
-            await world.start(request_id="other")
-        activation = await world.activation()
-        await world.complete(activation.run_id, c.CompleteRun(text("r")))
-        await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
-        assert (await world.start(request_id="a", signal_name="s")).run_id == run_id
-        await world.close()
-
-    run_async(body)
-
-
-def test_a_start_is_remembered_when_its_run_has_gone_on() -> None:
-    """The workflow continued as new; the lost answer to its start is still the first run."""
-
-    async def body() -> None:
-        first = await World.new()
-        run_id = await to_first_answer(first, c.ContinueAsNew(workflow_type="W"), request_id="a")
-        world = await next_epoch(first)
-        current = world.engine.current("w")
-        assert current is not None
-        assert current.run.run_id != run_id
-        assert (await world.start(request_id="a")).run_id == run_id
-        await world.close()
-
-    run_async(body)
-
-
-def test_a_run_and_its_follower_are_one_change() -> None:
-    """Continuing as new is in the store as a whole, or not at all."""
-
-    async def body() -> None:
-        changes: list[int] = []
-
-        class Counting(MemoryStore):
-            def append(self, change: Any) -> int:
-                changes.append(1 + len(change.also))
-                return super().append(change)
-
-        world = await World.new(store=Counting())
-        await to_first_answer(world, c.ContinueAsNew(workflow_type="W"))
-        assert changes == [1, 1, 2]
-        await world.close()
-
-    run_async(body)
-
-
-def test_event_times_never_go_back() -> None:
-    """A process that starts with a clock set back goes on from the newest event's time."""
-
-    async def body() -> None:
-        first = await World.new()
-        run_id = await to_first_answer(first, c.StartTimer(1, 10**9))
-        early = VirtualClock(first.clock.now_ns() - DAY * 10**9)
-        first.engine.runs.stop()
-        world = await World.new(store=first.engine.store, clock=early, opened=True)
-        await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-        record = world.engine.record(run_id)
-        assert record is not None
-        times = [event.time_ns for event in record.events]
-        assert times == sorted(times)
-        await world.close()
-
-    run_async(body)
-
-
-def test_a_run_with_nothing_in_flight_is_not_touched() -> None:
-    """Recovery of what needs none is no change at all."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await to_first_answer(world, c.StartTimer(1, 10**9), activity())
-        record = world.engine.record(run_id)
-        assert record is not None
-        assert not needs_recovery(record.run)
-        step = recover(record.run, "new", world.clock.now_ns())
-        assert step.run is record.run
-        assert (step.events, step.touched) == ((), frozenset())
-        await world.close()
-
-    run_async(body)
-
-
-def test_a_thousand_runs_in_flight_are_all_recovered() -> None:
-    """More runs than a slice holds; all are offered when opening returns."""
-
-    async def body() -> None:
-        first = await World.new(max_concurrent_workflow_tasks=1000)
-        ids = {(await first.start(f"w{number}")).run_id for number in range(500)}
-        for _ in range(250):
-            await first.activation()
-        assert len(first.engine.store.due(AT_ONCE, 1000)) == 500
-        world = await next_epoch(first, max_concurrent_workflow_tasks=1000)
-        assert {(await world.activation()).run_id for _ in range(500)} == ids
-        await settle()
-        await world.close()
-
-    run_async(body)
-
-
-def test_completed_work_is_not_forgotten() -> None:
-    """A result that was reported before the crash is in the history, and its activity does not run again."""
-
-    async def body() -> None:
-        first = await World.new()
-        run_id = await to_first_answer(first, activity())
+    first = await World.new()
+    run_id = await to_first_answer(first, activity(1), activity(2, attempts=1))
+    tokens = {}
+    for _ in range(2):
         item = await first.activity()
-        assert isinstance(item, ActivityTask)
-        await first.handle.complete_activity(ActivityOk(item.token, text("r")))
-        world = await next_epoch(first)
-        record = world.engine.record(run_id)
-        assert record is not None
-        assert isinstance(record.events[6].attributes, h.ActivityTaskCompleted)
-        await world.activation()
-        await world.complete(run_id, activity())
-        assert (await world.activation()).events == (e.ActivityCompleted(1, text("r")),)
-        assert world.engine.attempts.take(world.handle) is None
-        await world.close()
+        tokens[item.activity_id] = item.token
+        await first.handle.complete_activity(ActivityDeferred(item.token))
+    world = await next_epoch(first)
+    assert kinds(world)[-1] == "ActivityTaskScheduled"
+    await world.call(ac.CompleteActivity(token=tokens["1"], result=text("late")))
+    await world.activation()
+    await world.complete(run_id, activity(1), activity(2, attempts=1))
+    assert (await world.activation()).events == (e.ActivityCompleted(1, text("late")),)
+    await world.complete(run_id)
+    world.clock.advance(60)
+    (timed_out,) = (await world.activation()).events
+    assert isinstance(timed_out, e.ActivityFailed)
+    await world.close()
 
-    run_async(body)
+
+async def test_time_that_passed_meanwhile_counts() -> None:
+    """A timer that came due while nobody was there fires at once; a run whose time is over ends."""
+    first = await World.new()
+    await to_first_answer(first, c.StartTimer(1, DAY * 10**9))
+    await first.start("late", execution_timeout=10.0)
+    await first.activation()
+    first.clock.advance(5)
+    first.engine.runs.stop()
+    store = first.engine.store
+    later = VirtualClock(first.clock.now_ns() + DAY * 10**9)
+    world = await World.new(store=store, clock=later, opened=True)
+    assert kinds(world)[-2:] == ["TimerFired", "WorkflowTaskScheduled"]
+    assert isinstance(await world.outcome("late"), wf.RunTimedOut)
+    record = world.engine.current("late")
+    assert record is not None
+    assert "WorkflowTaskTimedOut" not in [type(each.attributes).__name__ for each in record.events]
+    await world.close()
+
+
+async def test_requests_count_once_across_epochs() -> None:
+    """The same start, signal or signalled start again, after a restart, is what it was before."""
+    first = await World.new()
+    run_id = (await first.start(request_id="a", signal_name="s")).run_id
+    await first.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
+    world = await next_epoch(first)
+    assert (await world.start(request_id="a", signal_name="s")).run_id == run_id
+    await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
+    assert kinds(world).count("WorkflowExecutionSignaled") == 2
+    with pytest.raises(WorkflowAlreadyStartedError):
+        await world.start(request_id="other")
+    activation = await world.activation()
+    await world.complete(activation.run_id, c.CompleteRun(text("r")))
+    await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
+    assert (await world.start(request_id="a", signal_name="s")).run_id == run_id
+    await world.close()
+
+
+async def test_a_start_is_remembered_when_its_run_has_gone_on() -> None:
+    """The workflow continued as new; the lost answer to its start is still the first run."""
+    first = await World.new()
+    run_id = await to_first_answer(first, c.ContinueAsNew(workflow_type="W"), request_id="a")
+    world = await next_epoch(first)
+    current = world.engine.current("w")
+    assert current is not None
+    assert current.run.run_id != run_id
+    assert (await world.start(request_id="a")).run_id == run_id
+    await world.close()
+
+
+async def test_a_run_and_its_follower_are_one_change() -> None:
+    """Continuing as new is in the store as a whole, or not at all."""
+    changes: list[int] = []
+
+    class Counting(MemoryStore):
+        def append(self, change: Any) -> int:
+            changes.append(1 + len(change.also))
+            return super().append(change)
+
+    world = await World.new(store=Counting())
+    await to_first_answer(world, c.ContinueAsNew(workflow_type="W"))
+    assert changes == [1, 1, 2]
+    await world.close()
+
+
+async def test_event_times_never_go_back() -> None:
+    """A process that starts with a clock set back goes on from the newest event's time."""
+    first = await World.new()
+    run_id = await to_first_answer(first, c.StartTimer(1, 10**9))
+    early = VirtualClock(first.clock.now_ns() - DAY * 10**9)
+    first.engine.runs.stop()
+    world = await World.new(store=first.engine.store, clock=early, opened=True)
+    await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    record = world.engine.record(run_id)
+    assert record is not None
+    times = [event.time_ns for event in record.events]
+    assert times == sorted(times)
+    await world.close()
+
+
+async def test_a_run_with_nothing_in_flight_is_not_touched() -> None:
+    """Recovery of what needs none is no change at all."""
+    world = await World.new()
+    run_id = await to_first_answer(world, c.StartTimer(1, 10**9), activity())
+    record = world.engine.record(run_id)
+    assert record is not None
+    assert not needs_recovery(record.run)
+    step = recover(record.run, "new", world.clock.now_ns())
+    assert step.run is record.run
+    assert (step.events, step.touched) == ((), frozenset())
+    await world.close()
+
+
+async def test_a_thousand_runs_in_flight_are_all_recovered() -> None:
+    """More runs than a slice holds; all are offered when opening returns."""
+    first = await World.new(max_concurrent_workflow_tasks=1000)
+    ids = {(await first.start(f"w{number}")).run_id for number in range(500)}
+    for _ in range(250):
+        await first.activation()
+    assert len(first.engine.store.due(AT_ONCE, 1000)) == 500
+    world = await next_epoch(first, max_concurrent_workflow_tasks=1000)
+    assert {(await world.activation()).run_id for _ in range(500)} == ids
+    await settle()
+    await world.close()
+
+
+async def test_completed_work_is_not_forgotten() -> None:
+    """A result that was reported before the crash is in the history, and its activity does not run again."""
+    first = await World.new()
+    run_id = await to_first_answer(first, activity())
+    item = await first.activity()
+    assert isinstance(item, ActivityTask)
+    await first.handle.complete_activity(ActivityOk(item.token, text("r")))
+    world = await next_epoch(first)
+    record = world.engine.record(run_id)
+    assert record is not None
+    assert isinstance(record.events[6].attributes, h.ActivityTaskCompleted)
+    await world.activation()
+    await world.complete(run_id, activity())
+    assert (await world.activation()).events == (e.ActivityCompleted(1, text("r")),)
+    assert world.engine.attempts.take(world.handle) is None
+    await world.close()

@@ -13,14 +13,9 @@ from hourglass._contract.handle import HandleConfig, Shutdown
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass.converter import Failure
-from hourglass.errors import (
-    ConnectionFailedError,
-    QueryFailedError,
-    ServiceError,
-    ServiceTimeoutError,
-)
+from hourglass.errors import ConnectionFailedError, QueryFailedError, ServiceError, ServiceTimeoutError
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, settle, text
 
 DAY = 86_400
 
@@ -29,430 +24,352 @@ def signal(name: str = "s", request_id: str = "") -> wf.SignalWorkflow:
     return wf.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
 
 
-def test_the_first_activation_begins_with_the_start() -> None:
+async def test_the_first_activation_begins_with_the_start() -> None:
     """RunStarted comes first, with the facts of the run; time and length are those of the task's start."""
-
-    async def body() -> None:
-        world = await World.new()
-        world.clock.advance(5)
-        started = await world.start(
-            arguments=(text("a"),), memo={"m": text("1")}, signal_name="s", execution_timeout=60.0
-        )
-        activation = await world.activation()
-        first, second = activation.events
-        assert isinstance(first, e.RunStarted)
-        assert (first.workflow_id, first.workflow_type, first.arguments) == ("w", "W", (text("a"),))
-        assert (first.attempt, first.spec.memo, first.spec.execution_timeout) == (1, {"m": text("1")}, 60.0)
-        assert first.first_execution_run_id == started.run_id
-        assert second == e.SignalReceived("s")
-        assert (activation.timestamp_ns, activation.history_length) == (world.clock.now_ns(), 4)
-        assert (activation.is_replaying, activation.flags) == (False, ())
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    world.clock.advance(5)
+    started = await world.start(
+        arguments=(text("a"),), memo={"m": text("1")}, signal_name="s", execution_timeout=60.0
+    )
+    activation = await world.activation()
+    first, second = activation.events
+    assert isinstance(first, e.RunStarted)
+    assert (first.workflow_id, first.workflow_type, first.arguments) == ("w", "W", (text("a"),))
+    assert (first.attempt, first.spec.memo, first.spec.execution_timeout) == (1, {"m": text("1")}, 60.0)
+    assert first.first_execution_run_id == started.run_id
+    assert second == e.SignalReceived("s")
+    assert (activation.timestamp_ns, activation.history_length) == (world.clock.now_ns(), 4)
+    assert (activation.is_replaying, activation.flags) == (False, ())
+    await world.close()
 
 
-def test_thirty_days_pass_in_no_time() -> None:
+async def test_thirty_days_pass_in_no_time() -> None:
     """A timer of thirty days fires when the virtual clock is told to go on, and not before."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, c.StartTimer(1, 30 * DAY * 10**9))
-        world.clock.advance(30 * DAY - 1)
-        assert world.is_idle
-        world.clock.advance_to_next()
-        activation = await world.activation()
-        assert activation.events == (e.TimerFired(1),)
-        assert activation.timestamp_ns - world.seen[0].timestamp_ns == 30 * DAY * 10**9
-        await world.complete(run_id, c.CompleteRun(text("done")))
-        assert await world.outcome() == wf.RunCompleted((text("done"),))
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 30 * DAY * 10**9))
+    world.clock.advance(30 * DAY - 1)
+    assert world.is_idle
+    world.clock.advance_to_next()
+    activation = await world.activation()
+    assert activation.events == (e.TimerFired(1),)
+    assert activation.timestamp_ns - world.seen[0].timestamp_ns == 30 * DAY * 10**9
+    await world.complete(run_id, c.CompleteRun(text("done")))
+    assert await world.outcome() == wf.RunCompleted((text("done"),))
+    await world.close()
 
 
-def test_signals_come_before_other_events_and_flags_come_back() -> None:
+async def test_signals_come_before_other_events_and_flags_come_back() -> None:
     """Within an activation signals precede what happened before them; recorded flags are offered later."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, c.StartTimer(1, 10**9), flags=(1001,))
-        world.clock.advance(1)
-        await world.call(signal("late", "r1"))
-        await world.call(signal("late", "r1"))  # the same request again
-        activation = await world.activation()
-        assert activation.events == (e.SignalReceived("late"), e.TimerFired(1))
-        assert activation.flags == (1001,)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 10**9), flags=(1001,))
+    world.clock.advance(1)
+    await world.call(signal("late", "r1"))
+    await world.call(signal("late", "r1"))  # the same request again
+    activation = await world.activation()
+    assert activation.events == (e.SignalReceived("late"), e.TimerFired(1))
+    assert activation.flags == (1001,)
+    await world.close()
 
 
-def test_what_happens_during_a_task_leads_to_another() -> None:
+async def test_what_happens_during_a_task_leads_to_another() -> None:
     """A signal that arrives while a task is out is written after the task's commands and wants a new task."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.call(signal())
-        await world.complete(run_id, c.StartTimer(1, 10**9))
-        assert world.kinds()[3:] == [
-            "WorkflowTaskCompleted",
-            "TimerStarted",
-            "WorkflowExecutionSignaled",
-            "WorkflowTaskScheduled",
-        ]
-        assert (await world.activation()).events == (e.SignalReceived("s"),)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.call(signal())
+    await world.complete(run_id, c.StartTimer(1, 10**9))
+    assert world.kinds()[3:] == [
+        "WorkflowTaskCompleted",
+        "TimerStarted",
+        "WorkflowExecutionSignaled",
+        "WorkflowTaskScheduled",
+    ]
+    assert (await world.activation()).events == (e.SignalReceived("s"),)
+    await world.close()
 
 
-def test_closing_while_something_arrived_is_refused() -> None:
+async def test_closing_while_something_arrived_is_refused() -> None:
     """UnhandledCommand: the run is evicted and done again, now with what had arrived."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.call(signal())
-        await world.complete(run_id, c.StartTimer(1, 10**9), c.CompleteRun(text("early")))
-        (evicted,) = (await world.activation()).events
-        assert isinstance(evicted, e.RunEvicted)
-        assert evicted.reason == "UNHANDLED_COMMAND"
-        await world.complete(run_id)
-        again = await world.activation()
-        assert [type(event) for event in again.events] == [e.RunStarted, e.SignalReceived]
-        assert not again.is_replaying
-        assert "TimerStarted" not in world.kinds()
-        await world.complete(run_id, c.CompleteRun(text("late")))
-        assert await world.outcome() == wf.RunCompleted((text("late"),))
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.call(signal())
+    await world.complete(run_id, c.StartTimer(1, 10**9), c.CompleteRun(text("early")))
+    (evicted,) = (await world.activation()).events
+    assert isinstance(evicted, e.RunEvicted)
+    assert evicted.reason == "UNHANDLED_COMMAND"
+    await world.complete(run_id)
+    again = await world.activation()
+    assert [type(event) for event in again.events] == [e.RunStarted, e.SignalReceived]
+    assert not again.is_replaying
+    assert "TimerStarted" not in world.kinds()
+    await world.complete(run_id, c.CompleteRun(text("late")))
+    assert await world.outcome() == wf.RunCompleted((text("late"),))
+    await world.close()
 
 
-def test_a_timer_that_fired_unheard_can_still_be_cancelled() -> None:
+async def test_a_timer_that_fired_unheard_can_still_be_cancelled() -> None:
     """A timer that fires while the worker cancels it has never fired: history shows the cancellation alone."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, c.StartTimer(1, 10**9))
-        await world.call(signal())
-        await world.activation()
-        world.clock.advance(1)
-        await world.complete(run_id, c.CancelTimer(1))
-        assert world.kinds()[-1] == "TimerCanceled"
-        assert "TimerFired" not in world.kinds()
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 10**9))
+    await world.call(signal())
+    await world.activation()
+    world.clock.advance(1)
+    await world.complete(run_id, c.CancelTimer(1))
+    assert world.kinds()[-1] == "TimerCanceled"
+    assert "TimerFired" not in world.kinds()
+    await world.close()
 
 
-def test_a_failed_task_is_redone_from_history_with_back_off() -> None:
+async def test_a_failed_task_is_redone_from_history_with_back_off() -> None:
     """The run is evicted and replayed at once; from the second failure on the task waits, and leaves no events."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, c.StartTimer(1, 10**9))
-        world.clock.advance(1)
-        for wait in (0.0, 10.0, 20.0):
-            world.clock.advance(wait)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 10**9))
+    world.clock.advance(1)
+    for wait in (0.0, 10.0, 20.0):
+        world.clock.advance(wait)
+        activation = await world.activation()
+        if activation.is_replaying:
+            assert isinstance(activation.events[0], e.RunStarted)
+            await world.complete(run_id, c.StartTimer(1, 10**9))
             activation = await world.activation()
-            if activation.is_replaying:
-                assert isinstance(activation.events[0], e.RunStarted)
-                await world.complete(run_id, c.StartTimer(1, 10**9))
-                activation = await world.activation()
-            assert (activation.events, activation.is_replaying) == ((e.TimerFired(1),), False)
-            await world.fail(run_id)
-            (evicted,) = (await world.activation()).events
-            assert isinstance(evicted, e.RunEvicted)
-            assert evicted.reason == "LANG_FAIL"
-            await world.complete(run_id)
-        assert world.kinds().count("WorkflowTaskFailed") == 1
-        description = await world.call(wf.DescribeWorkflow(workflow_id="w"))
-        assert description.task_attempt == 4
-        await world.close()
-
-    run_async(body)
+        assert (activation.events, activation.is_replaying) == ((e.TimerFired(1),), False)
+        await world.fail(run_id)
+        (evicted,) = (await world.activation()).events
+        assert isinstance(evicted, e.RunEvicted)
+        assert evicted.reason == "LANG_FAIL"
+        await world.complete(run_id)
+    assert world.kinds().count("WorkflowTaskFailed") == 1
+    description = await world.call(wf.DescribeWorkflow(workflow_id="w"))
+    assert description.task_attempt == 4
+    await world.close()
 
 
-def test_a_task_that_is_not_answered_in_time_is_offered_again() -> None:
+async def test_a_task_that_is_not_answered_in_time_is_offered_again() -> None:
     """After the task timeout the late answer is refused with TASK_NOT_FOUND and the task is done again."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        world.clock.advance(10)
-        assert world.kinds()[-1] == "WorkflowTaskTimedOut"
-        await world.complete(run_id, c.CompleteRun(text("late")))
-        (evicted,) = (await world.activation()).events
-        assert evicted == e.RunEvicted("TASK_NOT_FOUND", "the engine did not take the task's completion")
-        await world.complete(run_id)
-        assert isinstance((await world.activation()).events[0], e.RunStarted)
-        await world.complete(run_id, c.CompleteRun(text("now")))
-        assert await world.outcome() == wf.RunCompleted((text("now"),))
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    world.clock.advance(10)
+    assert world.kinds()[-1] == "WorkflowTaskTimedOut"
+    await world.complete(run_id, c.CompleteRun(text("late")))
+    (evicted,) = (await world.activation()).events
+    assert evicted == e.RunEvicted("TASK_NOT_FOUND", "the engine did not take the task's completion")
+    await world.complete(run_id)
+    assert isinstance((await world.activation()).events[0], e.RunStarted)
+    await world.complete(run_id, c.CompleteRun(text("now")))
+    assert await world.outcome() == wf.RunCompleted((text("now"),))
+    await world.close()
 
 
-def test_a_changed_workflow_is_found_out_on_replay() -> None:
+async def test_a_changed_workflow_is_found_out_on_replay() -> None:
     """Commands that do not fit the history fail the task as nondeterministic and say what was expected."""
-
-    async def body() -> None:
-        world = await World.new(max_cached_workflows=0)
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, c.StartTimer(1, 10**9))
-        await world.activation()  # evicted, for nothing is cached
-        await world.complete(run_id)
-        world.clock.advance(1)
-        await world.activation()
-        await world.complete(run_id, c.ScheduleActivity(seq=1, activity_id="1", activity_type="other"))
-        (evicted,) = (await world.activation()).events
-        assert isinstance(evicted, e.RunEvicted)
-        assert evicted.reason == "NONDETERMINISM"
-        assert "timer number 1" in evicted.message
-        assert "activity other" in evicted.message
-        await world.close()
-
-    run_async(body)
+    world = await World.new(max_cached_workflows=0)
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 10**9))
+    await world.activation()  # evicted, for nothing is cached
+    await world.complete(run_id)
+    world.clock.advance(1)
+    await world.activation()
+    await world.complete(run_id, c.ScheduleActivity(seq=1, activity_id="1", activity_type="other"))
+    (evicted,) = (await world.activation()).events
+    assert isinstance(evicted, e.RunEvicted)
+    assert evicted.reason == "NONDETERMINISM"
+    assert "timer number 1" in evicted.message
+    assert "activity other" in evicted.message
+    await world.close()
 
 
-def test_a_command_that_makes_no_sense_fails_the_task_and_says_so() -> None:
+async def test_a_command_that_makes_no_sense_fails_the_task_and_says_so() -> None:
     """What this engine cannot do is refused with its reason, not ignored."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        child = made(c.StartChildWorkflow, seq=1, workflow_id="c", workflow_type="C", cron_schedule="@dayly")
-        await world.complete(run_id, child)
-        (evicted,) = (await world.activation()).events
-        assert isinstance(evicted, e.RunEvicted)
-        assert evicted.reason == "FATAL"
-        assert world.kinds()[-1] == "WorkflowTaskFailed"
-        failed = (await world.history())[-1]
-        assert b"WORKFLOW_TASK_FAILED_CAUSE_BAD_START_CHILD_EXECUTION_ATTRIBUTES" in failed
-        assert b"is invalid" in failed
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    child = made(c.StartChildWorkflow, seq=1, workflow_id="c", workflow_type="C", cron_schedule="@dayly")
+    await world.complete(run_id, child)
+    (evicted,) = (await world.activation()).events
+    assert isinstance(evicted, e.RunEvicted)
+    assert evicted.reason == "FATAL"
+    assert world.kinds()[-1] == "WorkflowTaskFailed"
+    failed = (await world.history())[-1]
+    assert b"WORKFLOW_TASK_FAILED_CAUSE_BAD_START_CHILD_EXECUTION_ATTRIBUTES" in failed
+    assert b"is invalid" in failed
+    await world.close()
 
 
-def test_a_number_that_is_in_use_fails_the_task() -> None:
+async def test_a_number_that_is_in_use_fails_the_task() -> None:
     """Two timers of one number are a malformed completion: the task fails and says why."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, c.StartTimer(1, 1), c.StartTimer(1, 2))
-        (evicted,) = (await world.activation()).events
-        assert isinstance(evicted, e.RunEvicted)
-        assert "in use already" in evicted.message
-        assert not world.is_idle
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 1), c.StartTimer(1, 2))
+    (evicted,) = (await world.activation()).events
+    assert isinstance(evicted, e.RunEvicted)
+    assert "in use already" in evicted.message
+    assert not world.is_idle
+    await world.close()
 
 
 # --- queries ----------------------------------------------------------------------------------------------
 
 
-def test_queries_come_alone_and_after_the_rest() -> None:
+async def test_queries_come_alone_and_after_the_rest() -> None:
     """A query waits for the task that was wanted before it, comes alone, replaying, and leaves no trace."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        asked = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
-        await settle()
-        assert isinstance((await world.activation()).events[0], e.RunStarted)
-        await world.complete(run_id, c.StartTimer(1, 10**9))
-        before = world.kinds()
-        activation = await world.activation()
-        (query,) = activation.events
-        assert isinstance(query, e.QueryReceived)
-        assert (query.name, activation.is_replaying) == ("state", True)
-        await world.complete(run_id, c.AnswerQuery(query.id, text("fine")))
-        assert await asked == wf.QueryAnswer((text("fine"),))
-        assert world.kinds() == before
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    asked = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
+    await settle()
+    assert isinstance((await world.activation()).events[0], e.RunStarted)
+    await world.complete(run_id, c.StartTimer(1, 10**9))
+    before = world.kinds()
+    activation = await world.activation()
+    (query,) = activation.events
+    assert isinstance(query, e.QueryReceived)
+    assert (query.name, activation.is_replaying) == ("state", True)
+    await world.complete(run_id, c.AnswerQuery(query.id, text("fine")))
+    assert await asked == wf.QueryAnswer((text("fine"),))
+    assert world.kinds() == before
+    await world.close()
 
 
-def test_a_closed_run_is_replayed_for_a_query() -> None:
+async def test_a_closed_run_is_replayed_for_a_query() -> None:
     """Whoever asks a closed run gets an answer: the run is replayed, its terminal command matched, then asked."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        commands = (c.CompleteRun(text("r")), c.SetPatchMarker("p"), c.CompleteRun(text("second")))
-        await world.activation()
-        await world.complete(run_id, *commands)
-        await world.activation()
-        await world.complete(run_id)
-        asked = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
-        await settle()
-        replayed = await world.activation()
-        assert [type(event) for event in replayed.events] == [e.RunStarted, e.PatchNoticed]
-        assert replayed.is_replaying
-        await world.complete(run_id, *commands)
-        (query,) = (await world.activation()).events
-        assert isinstance(query, e.QueryReceived)
-        await world.complete(run_id, c.AnswerQuery(query.id, failure=Failure("no such query")))
-        with pytest.raises(QueryFailedError, match="no such query"):
-            await asked
-        (evicted,) = (await world.activation()).events
-        assert isinstance(evicted, e.RunEvicted)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    commands = (c.CompleteRun(text("r")), c.SetPatchMarker("p"), c.CompleteRun(text("second")))
+    await world.activation()
+    await world.complete(run_id, *commands)
+    await world.activation()
+    await world.complete(run_id)
+    asked = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
+    await settle()
+    replayed = await world.activation()
+    assert [type(event) for event in replayed.events] == [e.RunStarted, e.PatchNoticed]
+    assert replayed.is_replaying
+    await world.complete(run_id, *commands)
+    (query,) = (await world.activation()).events
+    assert isinstance(query, e.QueryReceived)
+    await world.complete(run_id, c.AnswerQuery(query.id, failure=Failure("no such query")))
+    with pytest.raises(QueryFailedError, match="no such query"):
+        await asked
+    (evicted,) = (await world.activation()).events
+    assert isinstance(evicted, e.RunEvicted)
+    await world.close()
 
 
-def test_a_query_without_a_worker_waits_for_its_time_limit() -> None:
+async def test_a_query_without_a_worker_waits_for_its_time_limit() -> None:
     """Nobody hangs on a question for ever: one that no worker answers ends with the call's time limit, and is forgotten."""
-
-    async def body() -> None:
-        world = await World.new()
-        for queue, workflow_id in (("elsewhere", "v"), ("q", "w")):
-            await world.start(workflow_id, task_queue=queue)
-            with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
-                await world.call(wf.QueryWorkflow(workflow_id=workflow_id, query_name="q", rpc_timeout=0.0))
-        run_id = (await world.activation()).run_id
-        await world.complete(run_id, c.StartTimer(1, 10**9))
-        record = world.engine.runs.in_memory(run_id)
-        assert record is not None
-        asked = asyncio.create_task(
-            world.call(wf.QueryWorkflow(workflow_id="w", query_name="q", rpc_timeout=0.01))
-        )
-        with pytest.raises(ServiceTimeoutError):
-            await asked
-        assert not record.queries
-        assert not world.engine.tasks.has_questions
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    for queue, workflow_id in (("elsewhere", "v"), ("q", "w")):
+        await world.start(workflow_id, task_queue=queue)
+        with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
+            await world.call(wf.QueryWorkflow(workflow_id=workflow_id, query_name="q", rpc_timeout=0.0))
+    run_id = (await world.activation()).run_id
+    await world.complete(run_id, c.StartTimer(1, 10**9))
+    record = world.engine.runs.in_memory(run_id)
+    assert record is not None
+    asked = asyncio.create_task(
+        world.call(wf.QueryWorkflow(workflow_id="w", query_name="q", rpc_timeout=0.01))
+    )
+    with pytest.raises(ServiceTimeoutError):
+        await asked
+    assert not record.queries
+    assert not world.engine.tasks.has_questions
+    await world.close()
 
 
-def test_a_query_waits_for_the_first_task() -> None:
+async def test_a_query_waits_for_the_first_task() -> None:
     """A run whose start is delayed is asked when a worker has had its first task; one that closes before never is."""
-
-    async def body() -> None:
-        world = await World.new()
-        await world.start(start_delay=60.0)
-        question = wf.QueryWorkflow(workflow_id="w", query_name="state")
-        asked = asyncio.create_task(world.call(question))
-        await settle()
-        assert world.kinds() == ["WorkflowExecutionStarted"]
-        assert not asked.done()
-        await world.call(wf.TerminateWorkflow(workflow_id="w"))
-        with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
-            await asked
-        with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
-            await world.call(question)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await world.start(start_delay=60.0)
+    question = wf.QueryWorkflow(workflow_id="w", query_name="state")
+    asked = asyncio.create_task(world.call(question))
+    await settle()
+    assert world.kinds() == ["WorkflowExecutionStarted"]
+    assert not asked.done()
+    await world.call(wf.TerminateWorkflow(workflow_id="w"))
+    with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
+        await asked
+    with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
+        await world.call(question)
+    await world.close()
 
 
 # --- handles ----------------------------------------------------------------------------------------------
 
 
-def test_a_full_cache_evicts_the_least_recently_used() -> None:
+async def test_a_full_cache_evicts_the_least_recently_used() -> None:
     """With room for one, a second run evicts the first, which is replayed when it is needed again."""
-
-    async def body() -> None:
-        world = await World.new(max_cached_workflows=1)
-        first = (await world.start("a")).run_id
-        await world.activation()
-        await world.complete(first, c.StartTimer(1, 10**9))
-        second = (await world.start("b")).run_id
-        evicted = await world.activation()
-        assert (evicted.run_id, type(evicted.events[0])) == (first, e.RunEvicted)
-        await world.complete(first)
-        assert (await world.activation()).run_id == second
-        await world.complete(second)
-        world.clock.advance(1)
-        await world.activation()
-        await world.complete(second)
-        replayed = await world.activation()
-        assert (replayed.run_id, replayed.is_replaying) == (first, True)
-        await world.close()
-
-    run_async(body)
+    world = await World.new(max_cached_workflows=1)
+    first = (await world.start("a")).run_id
+    await world.activation()
+    await world.complete(first, c.StartTimer(1, 10**9))
+    second = (await world.start("b")).run_id
+    evicted = await world.activation()
+    assert (evicted.run_id, type(evicted.events[0])) == (first, e.RunEvicted)
+    await world.complete(first)
+    assert (await world.activation()).run_id == second
+    await world.complete(second)
+    world.clock.advance(1)
+    await world.activation()
+    await world.complete(second)
+    replayed = await world.activation()
+    assert (replayed.run_id, replayed.is_replaying) == (first, True)
+    await world.close()
 
 
-def test_two_handles_share_a_queue_and_inherit_when_one_ends() -> None:
+async def test_two_handles_share_a_queue_and_inherit_when_one_ends() -> None:
     """A cached run stays with its handle; when that one shuts down, the other gets it, from the beginning."""
-
-    async def body() -> None:
-        world = await World.new()
-        other = PolledEngine(
-            await world.connection.open_handle(HandleConfig(task_queue="q", identity="other"))
-        )
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id)
-        await world.call(signal())
-        assert other._task_slots.next_activation() is None
-        world.handle.initiate_shutdown()
-        with pytest.raises(Shutdown):
-            await world.handle.poll_activation()
-        with pytest.raises(Shutdown):
-            await world.handle.poll_activity()
-        inherited = await other.poll_activation()
-        assert (inherited.run_id, inherited.is_replaying) == (run_id, True)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    other = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q", identity="other")))
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id)
+    await world.call(signal())
+    assert other._task_slots.next_activation() is None
+    world.handle.initiate_shutdown()
+    with pytest.raises(Shutdown):
+        await world.handle.poll_activation()
+    with pytest.raises(Shutdown):
+        await world.handle.poll_activity()
+    inherited = await other.poll_activation()
+    assert (inherited.run_id, inherited.is_replaying) == (run_id, True)
+    await world.close()
 
 
-def test_a_shutdown_waits_for_what_is_out() -> None:
+async def test_a_shutdown_waits_for_what_is_out() -> None:
     """After `initiate_shutdown` the poll goes on until the activation that is out has come back."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        world.handle.initiate_shutdown()
-        poll = asyncio.create_task(world.handle.poll_activation())
-        await settle()
-        assert not poll.done()
-        await world.complete(run_id, c.StartTimer(1, 10**9))
-        with pytest.raises(Shutdown):
-            await poll
-        await world.close()
-        with pytest.raises(ConnectionFailedError):
-            await world.start()
-
-    run_async(body)
-
-
-def test_a_cancelled_poll_loses_nothing() -> None:
-    """A poll that is cancelled while it waits takes no activation with it."""
-
-    async def body() -> None:
-        world = await World.new()
-        poll = asyncio.create_task(world.handle.poll_activation())
-        await settle()
-        poll.cancel()
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    world.handle.initiate_shutdown()
+    poll = asyncio.create_task(world.handle.poll_activation())
+    await settle()
+    assert not poll.done()
+    await world.complete(run_id, c.StartTimer(1, 10**9))
+    with pytest.raises(Shutdown):
+        await poll
+    await world.close()
+    with pytest.raises(ConnectionFailedError):
         await world.start()
-        await settle()
-        assert isinstance((await world.activation()).events[0], e.RunStarted)
-        await world.close()
 
-    run_async(body)
+
+async def test_a_cancelled_poll_loses_nothing() -> None:
+    """A poll that is cancelled while it waits takes no activation with it."""
+    world = await World.new()
+    poll = asyncio.create_task(world.handle.poll_activation())
+    await settle()
+    poll.cancel()
+    await world.start()
+    await settle()
+    assert isinstance((await world.activation()).events[0], e.RunStarted)
+    await world.close()

@@ -12,7 +12,7 @@ from hourglass._contract.handle import ActivityCancel, ActivityOk
 from hourglass._evaluator import commands as c
 from hourglass._evaluator.specs import RetryRule
 
-from ..memory_world import World, run_async, settle, text
+from ..memory_world import World, settle, text
 from ..store.scripted_store import ScriptedStore
 
 MINUTE = 60.0
@@ -51,160 +51,136 @@ LIMITS = [
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=lambda each: "+".join(each))
-def test_an_attempt_that_waits_for_a_commit_does_not_time_out(limits: dict[str, float]) -> None:
+async def test_an_attempt_that_waits_for_a_commit_does_not_time_out(limits: dict[str, float]) -> None:
     """An attempt that was taken but not handed out keeps all of its time, however long the disk is full."""
-
-    async def body() -> None:
-        store = ScriptedStore()
-        world = await World.new(store=store, opened=True)
-        await asked_for(store, world, activity(**limits))
-        poll = asyncio.ensure_future(world.activity())
+    store = ScriptedStore()
+    world = await World.new(store=store, opened=True)
+    await asked_for(store, world, activity(**limits))
+    poll = asyncio.ensure_future(world.activity())
+    await settle()
+    for _ in range(20):
+        world.clock.advance(MINUTE)
+        world.engine._upkeep.tick()
         await settle()
-        for _ in range(20):
-            world.clock.advance(MINUTE)
-            world.engine._upkeep.tick()
-            await settle()
-        assert not poll.done()
-        assert "ActivityTaskTimedOut" not in world.kinds()
-        store.commit()
-        task = await poll
-        assert task.attempt == 1
-        assert task.started_time_ns == world.clock.now_ns()
-        world.clock.advance(min(limits.values()) * 0.9)
-        assert "ActivityTaskTimedOut" not in world.kinds()
-        await world.handle.complete_activity(ActivityOk(task.token, text("r")))
-        assert world.kinds()[-3:-1] == ["ActivityTaskStarted", "ActivityTaskCompleted"]
-        await with_commits(store, world.close())
-
-    run_async(body)
+    assert not poll.done()
+    assert "ActivityTaskTimedOut" not in world.kinds()
+    store.commit()
+    task = await poll
+    assert task.attempt == 1
+    assert task.started_time_ns == world.clock.now_ns()
+    world.clock.advance(min(limits.values()) * 0.9)
+    assert "ActivityTaskTimedOut" not in world.kinds()
+    await world.handle.complete_activity(ActivityOk(task.token, text("r")))
+    assert world.kinds()[-3:-1] == ["ActivityTaskStarted", "ActivityTaskCompleted"]
+    await with_commits(store, world.close())
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=lambda each: "+".join(each))
-def test_after_it_was_handed_out_its_clocks_run(limits: dict[str, float]) -> None:
+async def test_after_it_was_handed_out_its_clocks_run(limits: dict[str, float]) -> None:
     """The timeouts of an attempt that was handed out late count from then on, and do fire."""
-
-    async def body() -> None:
-        store = ScriptedStore()
-        world = await World.new(store=store, opened=True)
-        await asked_for(store, world, activity(**limits))
-        poll = asyncio.ensure_future(world.activity())
-        await settle()
-        world.clock.advance(MINUTE)
-        await with_commits(store, poll)
-        store.commit()
-        world.clock.advance(max(limits.values()) + 0.1)
-        assert "ActivityTaskTimedOut" in world.kinds()
-        await with_commits(store, world.close())
-
-    run_async(body)
+    store = ScriptedStore()
+    world = await World.new(store=store, opened=True)
+    await asked_for(store, world, activity(**limits))
+    poll = asyncio.ensure_future(world.activity())
+    await settle()
+    world.clock.advance(MINUTE)
+    await with_commits(store, poll)
+    store.commit()
+    world.clock.advance(max(limits.values()) + 0.1)
+    assert "ActivityTaskTimedOut" in world.kinds()
+    await with_commits(store, world.close())
 
 
-def test_what_waits_for_a_free_worker_keeps_its_time_while_the_store_stands_still() -> None:
+async def test_what_waits_for_a_free_worker_keeps_its_time_while_the_store_stands_still() -> None:
     """Of schedule-to-start only the time counts in which the activity could have been given to a worker."""
-
-    async def body() -> None:
-        store = ScriptedStore()
-        world = await World.new(store=store, opened=True, max_concurrent_activities=1)
-        wanted = [
-            activity(seq, schedule_to_close_timeout=500.0, schedule_to_start_timeout=10.0) for seq in (1, 2)
-        ]
-        await asked_for(store, world, *wanted)
-        poll = asyncio.ensure_future(world.activity())
-        await settle()
-        world.clock.advance(4.0)
-        world.engine._upkeep.tick()
-        world.clock.advance(MINUTE)
-        store.commit()
-        task = await poll
-        world.engine._upkeep.tick()  # the store moves again
-        store.commit()
-        world.clock.advance(9.0)
-        assert "ActivityTaskTimedOut" not in world.kinds()
-        world.clock.advance(2.0)
-        assert "ActivityTaskTimedOut" in world.kinds()  # the second: no worker was free for it
-        await world.handle.complete_activity(ActivityOk(task.token, text("r")))
-        await with_commits(store, world.close())
-
-    run_async(body)
+    store = ScriptedStore()
+    world = await World.new(store=store, opened=True, max_concurrent_activities=1)
+    wanted = [
+        activity(seq, schedule_to_close_timeout=500.0, schedule_to_start_timeout=10.0) for seq in (1, 2)
+    ]
+    await asked_for(store, world, *wanted)
+    poll = asyncio.ensure_future(world.activity())
+    await settle()
+    world.clock.advance(4.0)
+    world.engine._upkeep.tick()
+    world.clock.advance(MINUTE)
+    store.commit()
+    task = await poll
+    world.engine._upkeep.tick()  # the store moves again
+    store.commit()
+    world.clock.advance(9.0)
+    assert "ActivityTaskTimedOut" not in world.kinds()
+    world.clock.advance(2.0)
+    assert "ActivityTaskTimedOut" in world.kinds()  # the second: no worker was free for it
+    await world.handle.complete_activity(ActivityOk(task.token, text("r")))
+    await with_commits(store, world.close())
 
 
-def test_an_attempt_that_runs_times_out_as_ever() -> None:
+async def test_an_attempt_that_runs_times_out_as_ever() -> None:
     """The clock of what a worker has does not stand still with the store: it hangs, and is told so in time."""
-
-    async def body() -> None:
-        store = ScriptedStore()
-        world = await World.new(store=store, opened=True)
-        await asked_for(store, world, activity(start_to_close_timeout=5.0))
-        task = await with_commits(store, world.activity())
-        await settle()
-        world.clock.advance(6.0)
-        assert "ActivityTaskTimedOut" in world.kinds()
-        cancel = await with_commits(store, world.cancel())
-        assert isinstance(cancel, ActivityCancel)
-        assert cancel.token == task.token
-        await with_commits(store, world.close())
-
-    run_async(body)
+    store = ScriptedStore()
+    world = await World.new(store=store, opened=True)
+    await asked_for(store, world, activity(start_to_close_timeout=5.0))
+    task = await with_commits(store, world.activity())
+    await settle()
+    world.clock.advance(6.0)
+    assert "ActivityTaskTimedOut" in world.kinds()
+    cancel = await with_commits(store, world.cancel())
+    assert isinstance(cancel, ActivityCancel)
+    assert cancel.token == task.token
+    await with_commits(store, world.close())
 
 
-def test_an_attempt_that_is_given_back_has_lost_no_time() -> None:
+async def test_an_attempt_that_is_given_back_has_lost_no_time() -> None:
     """A worker that shuts down before it got an attempt leaves it to the next one with its whole schedule-to-start."""
-
-    async def body() -> None:
-        store = ScriptedStore()
-        world = await World.new(store=store, opened=True)
-        run_id = await asked_for(
-            store, world, activity(schedule_to_close_timeout=30.0, schedule_to_start_timeout=10.0)
-        )
-        poll = asyncio.ensure_future(world.handle.poll_activity())
-        await settle()
-        world.clock.advance(MINUTE)
-        world.handle.initiate_shutdown()
-        store.commit()
-        await settle()
-        record = world.engine.record(run_id)
-        assert record is not None
-        (waiting,) = record.run.activities.values()
-        assert (waiting.started_ns, waiting.available_ns) == (0, world.clock.now_ns())
-        world.clock.advance(9.0)
-        assert "ActivityTaskTimedOut" not in world.kinds()
-        poll.cancel()
-        await with_commits(store, world.close())
-
-    run_async(body)
+    store = ScriptedStore()
+    world = await World.new(store=store, opened=True)
+    run_id = await asked_for(
+        store, world, activity(schedule_to_close_timeout=30.0, schedule_to_start_timeout=10.0)
+    )
+    poll = asyncio.ensure_future(world.handle.poll_activity())
+    await settle()
+    world.clock.advance(MINUTE)
+    world.handle.initiate_shutdown()
+    store.commit()
+    await settle()
+    record = world.engine.record(run_id)
+    assert record is not None
+    (waiting,) = record.run.activities.values()
+    assert (waiting.started_ns, waiting.available_ns) == (0, world.clock.now_ns())
+    world.clock.advance(9.0)
+    assert "ActivityTaskTimedOut" not in world.kinds()
+    poll.cancel()
+    await with_commits(store, world.close())
 
 
-def test_a_local_activity_that_waits_for_a_commit_does_not_time_out() -> None:
+async def test_a_local_activity_that_waits_for_a_commit_does_not_time_out() -> None:
     """Local activities, too, begin when what they rest on is durable, and have all of their time then."""
-
-    async def body() -> None:
-        store = ScriptedStore()
-        world = await World.new(store=store, opened=True)
-        starting = asyncio.ensure_future(world.start(task_timeout=120.0))
+    store = ScriptedStore()
+    world = await World.new(store=store, opened=True)
+    starting = asyncio.ensure_future(world.start(task_timeout=120.0))
+    await settle()
+    activation = await world.activation()  # given out ahead of the disk
+    local = made(
+        c.ScheduleLocalActivity,
+        seq=1,
+        activity_id="1",
+        activity_type="a",
+        schedule_to_close_timeout=5.0,
+        schedule_to_start_timeout=2.0,
+    )
+    await world.complete(activation.run_id, local)
+    poll = asyncio.ensure_future(world.activity())
+    await settle()
+    for _ in range(6):
+        world.clock.advance(5.0)
         await settle()
-        activation = await world.activation()  # given out ahead of the disk
-        local = made(
-            c.ScheduleLocalActivity,
-            seq=1,
-            activity_id="1",
-            activity_type="a",
-            schedule_to_close_timeout=5.0,
-            schedule_to_start_timeout=2.0,
-        )
-        await world.complete(activation.run_id, local)
-        poll = asyncio.ensure_future(world.activity())
-        await settle()
-        for _ in range(6):
-            world.clock.advance(5.0)
-            await settle()
-        assert not poll.done()
-        store.commit()
-        task = await poll
-        assert task.is_local
-        await starting
-        world.clock.advance(4.5)
-        await world.handle.complete_activity(ActivityOk(task.token, text("r")))
-        await world.activation()
-        await with_commits(store, world.close())
-
-    run_async(body)
+    assert not poll.done()
+    store.commit()
+    task = await poll
+    assert task.is_local
+    await starting
+    world.clock.advance(4.5)
+    await world.handle.complete_activity(ActivityOk(task.token, text("r")))
+    await world.activation()
+    await with_commits(store, world.close())

@@ -27,106 +27,86 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-def test_each_at_its_time_and_in_order() -> None:
+async def test_each_at_its_time_and_in_order() -> None:
     """Callbacks run by due time, then in the order of asking; what is not due waits, what is cancelled never runs."""
-
-    async def work() -> None:
-        clock, seen = Clock(), list[str]()
-        timers = TimerQueue(asyncio.get_running_loop(), clock)
-        timers.add(20, lambda: seen.append("late"))
-        timers.add(10, lambda: seen.append("first"))
-        timers.add(10, lambda: seen.append("second"))
-        timers.add(5, lambda: seen.append("cancelled"))()
-        await turns()
-        assert seen == []
-        clock.now = 10
-        await turns()
-        assert seen == ["first", "second"]
-        clock.now = 20
-        await turns()
-        assert seen == ["first", "second", "late"]
-
-    asyncio.run(work())
+    clock, seen = Clock(), list[str]()
+    timers = TimerQueue(asyncio.get_running_loop(), clock)
+    timers.add(20, lambda: seen.append("late"))
+    timers.add(10, lambda: seen.append("first"))
+    timers.add(10, lambda: seen.append("second"))
+    timers.add(5, lambda: seen.append("cancelled"))()
+    await turns()
+    assert seen == []
+    clock.now = 10
+    await turns()
+    assert seen == ["first", "second"]
+    clock.now = 20
+    await turns()
+    assert seen == ["first", "second", "late"]
 
 
-def test_a_callback_may_ask_for_more() -> None:
+async def test_a_callback_may_ask_for_more() -> None:
     """One that asks for a later time does not put off what was to come before; one for now runs in a later turn."""
+    clock, seen = Clock(), list[str]()
+    timers = TimerQueue(asyncio.get_running_loop(), clock)
 
-    async def work() -> None:
-        clock, seen = Clock(), list[str]()
-        timers = TimerQueue(asyncio.get_running_loop(), clock)
+    def again() -> None:
+        timers.add(50, lambda: seen.append("fifty"))
+        timers.add(10, lambda: seen.append("at once"))
+        seen.append("again")
 
-        def again() -> None:
-            timers.add(50, lambda: seen.append("fifty"))
-            timers.add(10, lambda: seen.append("at once"))
-            seen.append("again")
-
-        timers.add(10, again)
-        timers.add(20, lambda: seen.append("twenty"))
-        clock.now = 10
-        await turns()
-        assert seen == ["again", "at once"]
-        clock.now = 20
-        await turns()
-        assert seen == ["again", "at once", "twenty"]
-        clock.now = 50
-        await turns()
-        assert seen[-1] == "fifty"
-
-    asyncio.run(work())
+    timers.add(10, again)
+    timers.add(20, lambda: seen.append("twenty"))
+    clock.now = 10
+    await turns()
+    assert seen == ["again", "at once"]
+    clock.now = 20
+    await turns()
+    assert seen == ["again", "at once", "twenty"]
+    clock.now = 50
+    await turns()
+    assert seen[-1] == "fifty"
 
 
-def test_one_that_raises_stops_nobody() -> None:
+async def test_one_that_raises_stops_nobody() -> None:
     """What a callback raises goes to the loop, and the others run."""
-
-    async def work() -> None:
-        clock, seen, told = Clock(), list[str](), list[object]()
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
-        timers = TimerQueue(loop, clock)
-        timers.add(1, lambda: seen.append(str(1 // 0)))
-        timers.add(1, lambda: seen.append("other"))
-        clock.now = 1
-        await turns()
-        assert seen == ["other"]
-        assert [type(each) for each in told] == [ZeroDivisionError]
-
-    asyncio.run(work())
+    clock, seen, told = Clock(), list[str](), list[object]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    timers = TimerQueue(loop, clock)
+    timers.add(1, lambda: seen.append(str(1 // 0)))
+    timers.add(1, lambda: seen.append("other"))
+    clock.now = 1
+    await turns()
+    assert seen == ["other"]
+    assert [type(each) for each in told] == [ZeroDivisionError]
 
 
-def test_the_cancelled_are_swept_out() -> None:
+async def test_the_cancelled_are_swept_out() -> None:
     """However many are cancelled long before their time, few remains are kept, and none of what is alive is lost."""
-
-    async def work() -> None:
-        clock, seen = Clock(), list[int]()
-        timers = TimerQueue(asyncio.get_running_loop(), clock)
-        for place in range(10):
-            timers.add(100 + place, lambda place=place: seen.append(place))  # type: ignore[misc]
-        for _ in range(5000):
-            timers.add(1000 * SECOND, lambda: seen.append(-1))()
-        assert len(timers._due) < 200
-        clock.now = 200
-        await turns()
-        assert seen == list(range(10))
-
-    asyncio.run(work())
+    clock, seen = Clock(), list[int]()
+    timers = TimerQueue(asyncio.get_running_loop(), clock)
+    for place in range(10):
+        timers.add(100 + place, lambda place=place: seen.append(place))  # type: ignore[misc]
+    for _ in range(5000):
+        timers.add(1000 * SECOND, lambda: seen.append(-1))()
+    assert len(timers._due) < 200
+    clock.now = 200
+    await turns()
+    assert seen == list(range(10))
 
 
-def test_a_jump_of_the_clock_wakes_who_is_due() -> None:
+async def test_a_jump_of_the_clock_wakes_who_is_due() -> None:
     """A timer that was set before the wall clock jumped keeps nobody waiting who is due after it."""
-
-    async def work() -> None:
-        wall, monotonic, seen = [10**18], [0], list[str]()
-        clock = RealClock(lambda: wall[0], lambda: monotonic[0])
-        began = clock.now_ns()
-        clock.call_at(began + 10 * SECOND, lambda: seen.append("ten seconds"))
-        await turns()
-        assert seen == []
-        wall[0] += 3600 * SECOND
-        monotonic[0] += SECOND
-        assert clock.now_ns() >= began + 3600 * SECOND
-        clock.call_at(began + 1800 * SECOND, lambda: seen.append("half an hour"))
-        await turns()
-        assert seen == ["ten seconds", "half an hour"]
-
-    asyncio.run(work())
+    wall, monotonic, seen = [10**18], [0], list[str]()
+    clock = RealClock(lambda: wall[0], lambda: monotonic[0])
+    began = clock.now_ns()
+    clock.call_at(began + 10 * SECOND, lambda: seen.append("ten seconds"))
+    await turns()
+    assert seen == []
+    wall[0] += 3600 * SECOND
+    monotonic[0] += SECOND
+    assert clock.now_ns() >= began + 3600 * SECOND
+    clock.call_at(began + 1800 * SECOND, lambda: seen.append("half an hour"))
+    await turns()
+    assert seen == ["ten seconds", "half an hour"]

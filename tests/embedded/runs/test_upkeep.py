@@ -26,7 +26,7 @@ from hourglass._evaluator.specs import ActivitySpec, RetryRule
 from hourglass.converter import Payload
 from hourglass.errors import StorageError, WorkflowNotFoundError
 
-from ..memory_world import World, app_failure, run_async, settle, text
+from ..memory_world import World, app_failure, settle, text
 from ..store.scripted_store import ScriptedStore
 
 DAY = 86_400
@@ -55,267 +55,228 @@ def in_memory(world: World) -> set[str]:
     return {record.run.run_id for record in world.engine.runs.records()}
 
 
-def test_a_sleeping_run_costs_no_memory_and_wakes_in_time() -> None:
+async def test_a_sleeping_run_costs_no_memory_and_wakes_in_time() -> None:
     """Evicted and durable it is dropped; at its wake time, exactly, it is back and goes on."""
-
-    async def body() -> None:
-        world = await World.new(opened=True)
-        run_id = await sleeping(world)
-        tick(world)
-        assert in_memory(world) == {run_id}  # a handle knows it
-        await evicted(world, run_id)
-        tick(world)
-        assert in_memory(world) == set()
-        world.clock.advance(DAY - 1)
-        assert in_memory(world) == set()
-        world.clock.advance(1)
-        assert in_memory(world) == {run_id}
-        activation = await world.activation()
-        assert activation.is_replaying
-        await world.complete(run_id, c.StartTimer(1, DAY * 10**9))
-        assert (await world.activation()).events == (e.TimerFired(1),)
-        await world.complete(run_id, c.CompleteRun(text("r")))
-        await world.activation()
-        await world.complete(run_id)
-        tick(world)
-        assert in_memory(world) == set()
-        assert await world.outcome() == wf.RunCompleted((text("r"),))
-        await world.close()
-
-    run_async(body)
+    world = await World.new(opened=True)
+    run_id = await sleeping(world)
+    tick(world)
+    assert in_memory(world) == {run_id}  # a handle knows it
+    await evicted(world, run_id)
+    tick(world)
+    assert in_memory(world) == set()
+    world.clock.advance(DAY - 1)
+    assert in_memory(world) == set()
+    world.clock.advance(1)
+    assert in_memory(world) == {run_id}
+    activation = await world.activation()
+    assert activation.is_replaying
+    await world.complete(run_id, c.StartTimer(1, DAY * 10**9))
+    assert (await world.activation()).events == (e.TimerFired(1),)
+    await world.complete(run_id, c.CompleteRun(text("r")))
+    await world.activation()
+    await world.complete(run_id)
+    tick(world)
+    assert in_memory(world) == set()
+    assert await world.outcome() == wf.RunCompleted((text("r"),))
+    await world.close()
 
 
-def test_many_sleepers_wake_in_order_and_in_slices() -> None:
+async def test_many_sleepers_wake_in_order_and_in_slices() -> None:
     """A thousand runs that are not in memory wake, each at its time; none of them holds the loop for long."""
-
-    async def body() -> None:
-        world = await World.new(opened=True, max_cached_workflows=0, max_concurrent_workflow_tasks=2000)
-        ids = []
-        for number in range(600):
-            ids.append(await sleeping(world, f"w{number}", 100 if number < 500 else 200))
-            await world.activation()
-            await world.complete(ids[-1])
-        tick(world)
-        assert in_memory(world) == set()
-        world.clock.advance(100)
-        assert in_memory(world) == set(ids[:500])
-        world.clock.advance(100)
-        assert in_memory(world) == set(ids)
-        await world.close()
-
-    run_async(body)
+    world = await World.new(opened=True, max_cached_workflows=0, max_concurrent_workflow_tasks=2000)
+    ids = []
+    for number in range(600):
+        ids.append(await sleeping(world, f"w{number}", 100 if number < 500 else 200))
+        await world.activation()
+        await world.complete(ids[-1])
+    tick(world)
+    assert in_memory(world) == set()
+    world.clock.advance(100)
+    assert in_memory(world) == set(ids[:500])
+    world.clock.advance(100)
+    assert in_memory(world) == set(ids)
+    await world.close()
 
 
-def test_a_run_that_somebody_deals_with_stays() -> None:
+async def test_a_run_that_somebody_deals_with_stays() -> None:
     """A waiter, an attempt in hand, an offer that nobody has taken, a change that is not durable: each keeps a run."""
+    store = ScriptedStore()
+    world = await World.new(store=store, opened=True, max_cached_workflows=0)
 
-    async def body() -> None:
-        store = ScriptedStore()
-        world = await World.new(store=store, opened=True, max_cached_workflows=0)
+    async def with_commits(work: Any) -> Any:
+        task = asyncio.create_task(work)
+        while not task.done():
+            await settle()
+            store.commit()
+        return await task
 
-        async def with_commits(work: Any) -> Any:
-            task = asyncio.create_task(work)
-            while not task.done():
-                await settle()
-                store.commit()
-            return await task
-
-        run_id = (await with_commits(world.start())).run_id
-        await with_commits(world.activation())
-        act = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=9.0)
-        await world.complete(run_id, act)
-        await with_commits(world.activation())
-        await world.complete(run_id)
-        store.commit()
-        tick(world)
-        assert in_memory(world) == {run_id}  # offered
-        item = await with_commits(world.activity())
-        tick(world)
-        assert in_memory(world) == {run_id}  # in hand
-        await world.handle.complete_activity(ActivityDeferred(item.token))
-        tick(world)
-        assert in_memory(world) == {run_id}  # not durable
-        waiting = asyncio.create_task(world.call(wf.WaitForClose(workflow_id="w")))
-        await settle()
-        store.commit()
-        tick(world)
-        assert in_memory(world) == {run_id}  # somebody waits
-        waiting.cancel()
-        await settle()
-        tick(world)
-        assert in_memory(world) == set()
-        signal = world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
-        await with_commits(signal)
-        assert in_memory(world) == {run_id}
-        await world.close()
-
-    run_async(body)
+    run_id = (await with_commits(world.start())).run_id
+    await with_commits(world.activation())
+    act = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=9.0)
+    await world.complete(run_id, act)
+    await with_commits(world.activation())
+    await world.complete(run_id)
+    store.commit()
+    tick(world)
+    assert in_memory(world) == {run_id}  # offered
+    item = await with_commits(world.activity())
+    tick(world)
+    assert in_memory(world) == {run_id}  # in hand
+    await world.handle.complete_activity(ActivityDeferred(item.token))
+    tick(world)
+    assert in_memory(world) == {run_id}  # not durable
+    waiting = asyncio.create_task(world.call(wf.WaitForClose(workflow_id="w")))
+    await settle()
+    store.commit()
+    tick(world)
+    assert in_memory(world) == {run_id}  # somebody waits
+    waiting.cancel()
+    await settle()
+    tick(world)
+    assert in_memory(world) == set()
+    signal = world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
+    await with_commits(signal)
+    assert in_memory(world) == {run_id}
+    await world.close()
 
 
-def test_the_latest_run_of_a_workflow_is_found_whatever_is_in_memory() -> None:
+async def test_the_latest_run_of_a_workflow_is_found_whatever_is_in_memory() -> None:
     """An older run that is looked at does not pass for the current one."""
-
-    async def body() -> None:
-        world = await World.new(opened=True, max_cached_workflows=0)
-        first = await sleeping(world)
-        await world.activation()
-        await world.complete(first)
-        await world.call(wf.TerminateWorkflow(workflow_id="w"))
-        second = await sleeping(world)
-        await world.activation()
-        await world.complete(second)
-        tick(world)
-        assert in_memory(world) == set()
-        assert isinstance(await world.outcome(run_id=first), wf.RunTerminated)
-        assert in_memory(world) == {first}
-        assert (await world.call(wf.DescribeWorkflow(workflow_id="w"))).summary.run_id == second
-        await world.close()
-
-    run_async(body)
+    world = await World.new(opened=True, max_cached_workflows=0)
+    first = await sleeping(world)
+    await world.activation()
+    await world.complete(first)
+    await world.call(wf.TerminateWorkflow(workflow_id="w"))
+    second = await sleeping(world)
+    await world.activation()
+    await world.complete(second)
+    tick(world)
+    assert in_memory(world) == set()
+    assert isinstance(await world.outcome(run_id=first), wf.RunTerminated)
+    assert in_memory(world) == {first}
+    assert (await world.call(wf.DescribeWorkflow(workflow_id="w"))).summary.run_id == second
+    await world.close()
 
 
-def test_looking_at_a_run_writes_nothing() -> None:
+async def test_looking_at_a_run_writes_nothing() -> None:
     """A run that is brought in for a description and dropped again leaves the store as it was."""
-
-    async def body() -> None:
-        store = ScriptedStore()
-        first = await World.new(opened=True, max_cached_workflows=0, store=store.disk)
-        run_id = await sleeping(first)
-        await first.activation()
-        await first.complete(run_id)
-        world = await World.new(store=store, clock=first.clock, opened=True)
+    store = ScriptedStore()
+    first = await World.new(opened=True, max_cached_workflows=0, store=store.disk)
+    run_id = await sleeping(first)
+    await first.activation()
+    await first.complete(run_id)
+    world = await World.new(store=store, clock=first.clock, opened=True)
+    assert in_memory(world) == set()
+    for _ in range(3):
+        await world.call(wf.DescribeWorkflow(workflow_id="w"))
+        tick(world)
         assert in_memory(world) == set()
-        for _ in range(3):
-            await world.call(wf.DescribeWorkflow(workflow_id="w"))
-            tick(world)
-            assert in_memory(world) == set()
-        assert store.appended == []
-        await world.close()
-
-    run_async(body)
+    assert store.appended == []
+    await world.close()
 
 
-def test_closed_runs_are_forgotten_after_the_retention() -> None:
+async def test_closed_runs_are_forgotten_after_the_retention() -> None:
     """Not a second before; their ids are free then, and open runs are never forgotten."""
-
-    async def body() -> None:
-        world = await World.new(opened=True, retention=30.0 * DAY)
-        open_id = await sleeping(world, "open", 90 * DAY)
-        await world.start("closed")
-        await world.call(wf.TerminateWorkflow(workflow_id="closed"))
-        world.clock.advance(30 * DAY)
-        tick(world)
-        assert isinstance(await world.outcome("closed"), wf.RunTerminated)
-        tick(world)
-        world.clock.advance(1)
-        tick(world)
-        with pytest.raises(WorkflowNotFoundError):
-            await world.outcome("closed")
-        assert [each.run_id for each in (await world.call(wf.ListWorkflows())).workflows] == [open_id]
-        await world.close()
-
-    run_async(body)
+    world = await World.new(opened=True, retention=30.0 * DAY)
+    open_id = await sleeping(world, "open", 90 * DAY)
+    await world.start("closed")
+    await world.call(wf.TerminateWorkflow(workflow_id="closed"))
+    world.clock.advance(30 * DAY)
+    tick(world)
+    assert isinstance(await world.outcome("closed"), wf.RunTerminated)
+    tick(world)
+    world.clock.advance(1)
+    tick(world)
+    with pytest.raises(WorkflowNotFoundError):
+        await world.outcome("closed")
+    assert [each.run_id for each in (await world.call(wf.ListWorkflows())).workflows] == [open_id]
+    await world.close()
 
 
-def test_a_wake_time_is_always_exact_in_the_store() -> None:
+async def test_a_wake_time_is_always_exact_in_the_store() -> None:
     """A deadline that moved, a back-off that is over: what the store says is what the run needs."""
-
-    async def body() -> None:
-        store = memory_store()
-        world = await World.new(store=store, max_cached_workflows=0)
-        run_id = (await world.start()).run_id
-        assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]
-        await world.activation()
-        act = made(
-            c.ScheduleActivity,
-            seq=1,
-            activity_id="1",
-            activity_type="a",
-            start_to_close_timeout=100.0,
-            heartbeat_timeout=10.0,
-            retry_policy=RetryRule(initial_interval=50.0, maximum_attempts=3),
-        )
-        await world.complete(run_id, act)
-        assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]  # offered
-        item = await world.activity()
-        await world.handle.complete_activity(ActivityDeferred(item.token))
-        start = world.clock.now_ns()
-        assert store.next_due_ns() == start + 10 * 10**9
-        world.clock.advance(8)
-        await world.call(ac.HeartbeatActivity(token=item.token))
-        world.clock.advance(4)
-        assert store.next_due_ns() == start + 18 * 10**9
-        world.clock.advance(6)  # lost; tried again in 50 seconds
-        assert store.next_due_ns() == start + 68 * 10**9
-        world.clock.advance(50)
-        assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]
-        await world.close()
-
-    run_async(body)
+    store = memory_store()
+    world = await World.new(store=store, max_cached_workflows=0)
+    run_id = (await world.start()).run_id
+    assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]
+    await world.activation()
+    act = made(
+        c.ScheduleActivity,
+        seq=1,
+        activity_id="1",
+        activity_type="a",
+        start_to_close_timeout=100.0,
+        heartbeat_timeout=10.0,
+        retry_policy=RetryRule(initial_interval=50.0, maximum_attempts=3),
+    )
+    await world.complete(run_id, act)
+    assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]  # offered
+    item = await world.activity()
+    await world.handle.complete_activity(ActivityDeferred(item.token))
+    start = world.clock.now_ns()
+    assert store.next_due_ns() == start + 10 * 10**9
+    world.clock.advance(8)
+    await world.call(ac.HeartbeatActivity(token=item.token))
+    world.clock.advance(4)
+    assert store.next_due_ns() == start + 18 * 10**9
+    world.clock.advance(6)  # lost; tried again in 50 seconds
+    assert store.next_due_ns() == start + 68 * 10**9
+    world.clock.advance(50)
+    assert [due.run_id for due in store.due(AT_ONCE, 9)] == [run_id]
+    await world.close()
 
 
-def test_a_run_that_cannot_be_read_does_not_hold_up_the_others() -> None:
+async def test_a_run_that_cannot_be_read_does_not_hold_up_the_others() -> None:
     """It is logged, stays as it is, and the rest is recovered."""
 
-    async def body() -> None:
-        class Spoilt(MemoryStore):
-            def load(self, run_id: str) -> Stored | None:
-                stored = super().load(run_id)
-                if stored is not None and stored.run.started.workflow_id == "bad":
-                    raise StorageError("its bytes make no sense")
-                return stored
+    class Spoilt(MemoryStore):
+        def load(self, run_id: str) -> Stored | None:
+            stored = super().load(run_id)
+            if stored is not None and stored.run.started.workflow_id == "bad":
+                raise StorageError("its bytes make no sense")
+            return stored
 
-        store = Spoilt()
-        first = await World.new(store=store)
-        await first.start("bad")
-        await first.start("good")
-        first.engine.runs.stop()
-        world = await World.new(store=store, clock=first.clock, opened=True)
-        assert [record.run.started.workflow_id for record in world.engine.runs.records()] == ["good"]
-        with pytest.raises(StorageError, match="make no sense"):
-            await world.call(wf.DescribeWorkflow(workflow_id="bad"))
-        assert world.engine.failed is None
-        assert (await world.call(wf.DescribeWorkflow(workflow_id="good"))).summary.workflow_id == "good"
-        await world.close()
-
-    run_async(body)
+    store = Spoilt()
+    first = await World.new(store=store)
+    await first.start("bad")
+    await first.start("good")
+    first.engine.runs.stop()
+    world = await World.new(store=store, clock=first.clock, opened=True)
+    assert [record.run.started.workflow_id for record in world.engine.runs.records()] == ["good"]
+    with pytest.raises(StorageError, match="make no sense"):
+        await world.call(wf.DescribeWorkflow(workflow_id="bad"))
+    assert world.engine.failed is None
+    assert (await world.call(wf.DescribeWorkflow(workflow_id="good"))).summary.workflow_id == "good"
+    await world.close()
 
 
-def test_on_the_real_clock_upkeep_runs_by_itself() -> None:
+async def test_on_the_real_clock_upkeep_runs_by_itself() -> None:
     """The ticker is there from opening to closing, and stops."""
-
-    async def body() -> None:
-        engine = (await open_engine(RealClock(), recovered=False)).engine
-        assert engine._upkeep._ticker is None
-        await engine.open_existing()
-        ticker = engine._upkeep._ticker
-        assert ticker is not None
-        engine.close()
-        engine.close()
-        assert ticker.cancelled()
-
-    run_async(body)
+    engine = (await open_engine(RealClock(), recovered=False)).engine
+    assert engine._upkeep._ticker is None
+    await engine.open_existing()
+    ticker = engine._upkeep._ticker
+    assert ticker is not None
+    engine.close()
+    engine.close()
+    assert ticker.cancelled()
 
 
-def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
+async def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
     """A timer of a run in memory fires when the wall clock jumps past it, though hardly any time has passed."""
-
-    async def body() -> None:
-        jump = [0]
-        clock = RealClock(lambda: time.time_ns() + jump[0])
-        connection = await open_engine(clock)
-        engine = connection.engine
-        handle = PolledEngine(await connection.open_handle(HandleConfig(task_queue="q")))
-        start = made(wf.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="")
-        run_id = (await connection.call(start)).run_id
-        await handle.poll_activation()
-        await handle.complete_activation(c.Succeeded(run_id, (c.StartTimer(1, 1800 * 10**9),)))
-        jump[0] = 3600 * 10**9
-        engine._upkeep.tick()
-        assert (await handle.poll_activation()).events == (e.TimerFired(1),)
-        await connection.close()
-
-    run_async(body)
+    jump = [0]
+    clock = RealClock(lambda: time.time_ns() + jump[0])
+    connection = await open_engine(clock)
+    engine = connection.engine
+    handle = PolledEngine(await connection.open_handle(HandleConfig(task_queue="q")))
+    start = made(wf.StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="")
+    run_id = (await connection.call(start)).run_id
+    await handle.poll_activation()
+    await handle.complete_activation(c.Succeeded(run_id, (c.StartTimer(1, 1800 * 10**9),)))
+    jump[0] = 3600 * 10**9
+    engine._upkeep.tick()
+    assert (await handle.poll_activation()).events == (e.TimerFired(1),)
+    await connection.close()
 
 
 class Watch:
@@ -362,66 +323,54 @@ class Place:
 
 
 @pytest.mark.parametrize("ahead", [2.0, 90.0, 3 * 3600.0])
-def test_a_task_that_waits_since_the_clock_was_ahead_may_be_taken(ahead: float) -> None:
+async def test_a_task_that_waits_since_the_clock_was_ahead_may_be_taken(ahead: float) -> None:
     """A task that was wanted while the wall clock was ahead does not wait until it is as late as that again."""
-
-    async def body() -> None:
-        place = await Place.new(Watch())
-        place.set(ahead)
-        run_id = await place.start()
-        place.set(0.0)
-        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
-        async with asyncio.timeout(1.0):  # on this clock no time passes: it is there, or never comes
-            assert (await handle.poll_activation()).run_id == run_id
-        await place.connection.close()
-
-    run_async(body)
+    place = await Place.new(Watch())
+    place.set(ahead)
+    run_id = await place.start()
+    place.set(0.0)
+    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+    async with asyncio.timeout(1.0):  # on this clock no time passes: it is there, or never comes
+        assert (await handle.poll_activation()).run_id == run_id
+    await place.connection.close()
 
 
-def test_a_task_that_may_be_taken_still_may_a_moment_later_though_time_goes_slower() -> None:
+async def test_a_task_that_may_be_taken_still_may_a_moment_later_though_time_goes_slower() -> None:
     """The wall clock is an hour behind: whenever time is slowed down for that, what could be taken before can be taken."""
-
-    async def body() -> None:
-        place = await Place.new(Watch())
-        place.set(-3600.0)
-        place.watch.passed += 0.0199
-        run_id = await place.start()
-        place.watch.passed += 0.0002  # in between the wall clock is looked at again
-        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
-        async with asyncio.timeout(1.0):
-            assert (await handle.poll_activation()).run_id == run_id
-        await place.connection.close()
-
-    run_async(body)
+    place = await Place.new(Watch())
+    place.set(-3600.0)
+    place.watch.passed += 0.0199
+    run_id = await place.start()
+    place.watch.passed += 0.0002  # in between the wall clock is looked at again
+    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+    async with asyncio.timeout(1.0):
+        assert (await handle.poll_activation()).run_id == run_id
+    await place.connection.close()
 
 
-def test_a_failing_task_that_the_clock_puts_off_comes_back_when_nothing_uses_its_run() -> None:
+async def test_a_failing_task_that_the_clock_puts_off_comes_back_when_nothing_uses_its_run() -> None:
     """It could be taken, and the clock is set back by less than its pause: its run is dropped, and comes in when it is due."""
-
-    async def body() -> None:
-        place = await Place.new(Watch())
-        place.set(20.0)
-        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
-        run_id = await place.start()
-        for _ in range(2):
-            await handle.poll_activation()
-            await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
-            await handle.poll_activation()  # the eviction
-            await handle.complete_activation(c.Succeeded(run_id))
-        await handle.finalize()
-        place.passes(12.0)  # its pause of ten seconds is over
-        record = place.engine.runs.in_memory(run_id)
-        assert record is not None
-        place.engine.runs.timers.elapse(record)
-        place.set(14.0)
-        await place.connection.call(wf.DescribeWorkflow(workflow_id="w"))
-        place.passes(0.5)
-        assert place.engine.runs.in_memory(run_id) is None, "something uses it"
-        place.passes(10.0)
-        assert place.engine.runs.in_memory(run_id) is not None, "it does not come back"
-        await place.connection.close()
-
-    run_async(body)
+    place = await Place.new(Watch())
+    place.set(20.0)
+    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+    run_id = await place.start()
+    for _ in range(2):
+        await handle.poll_activation()
+        await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
+        await handle.poll_activation()  # the eviction
+        await handle.complete_activation(c.Succeeded(run_id))
+    await handle.finalize()
+    place.passes(12.0)  # its pause of ten seconds is over
+    record = place.engine.runs.in_memory(run_id)
+    assert record is not None
+    place.engine.runs.timers.elapse(record)
+    place.set(14.0)
+    await place.connection.call(wf.DescribeWorkflow(workflow_id="w"))
+    place.passes(0.5)
+    assert place.engine.runs.in_memory(run_id) is None, "something uses it"
+    place.passes(10.0)
+    assert place.engine.runs.in_memory(run_id) is not None, "it does not come back"
+    await place.connection.close()
 
 
 async def _with_a_retry(place: Place, pause: float) -> Handle:
@@ -439,144 +388,120 @@ async def _with_a_retry(place: Place, pause: float) -> Handle:
 
 
 @pytest.mark.parametrize("pause", [0.5, 30.0, 3600.0])
-def test_an_attempt_that_is_due_by_a_jump_of_the_clock_may_be_taken(pause: float) -> None:
+async def test_an_attempt_that_is_due_by_a_jump_of_the_clock_may_be_taken(pause: float) -> None:
     """The wall clock is set forward past the end of a retry's pause: the attempt is given out, whichever sees the jump first,
     the alarm of the run or the look after all runs.
     """
-
-    async def body() -> None:
-        place = await Place.new(Watch())
-        handle = await _with_a_retry(place, pause)
-        place.set(2 * 3600.0)
-        async with asyncio.timeout(LIMIT):  # on this clock no time passes: it is there, or never comes
-            again = await handle.poll_activity()
-        assert isinstance(again, ActivityTask)
-        assert again.attempt == 2
-        await place.connection.close()
-
-    run_async(body)
-
-
-def test_a_failed_task_that_is_due_by_a_jump_of_the_clock_may_be_taken() -> None:
-    """The same for a workflow task that is tried again."""
-
-    async def body() -> None:
-        place = await Place.new(Watch())
-        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
-        run_id = await place.start()
-        for _ in range(2):  # the first is tried again at once
-            await handle.poll_activation()
-            await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
-            await handle.poll_activation()  # the eviction
-            await handle.complete_activation(c.Succeeded(run_id))
-        place.set(2 * 3600.0)
-        async with asyncio.timeout(LIMIT):
-            assert (await handle.poll_activation()).run_id == run_id
-        await place.connection.close()
-
-    run_async(body)
-
-
-def test_an_attempt_that_a_jump_back_puts_off_comes_in_its_time() -> None:
-    """It could be taken by a clock that was ahead, and was not; by the right one it is taken when its pause is over."""
-
-    async def body() -> None:
-        place = await Place.new(Watch())
-        handle = await _with_a_retry(place, 30.0)
-        place.set(3600.0)
-        assert place.engine.queues.waiting_attempts()
-        place.set(0.0)
-        assert not place.engine.queues.waiting_attempts()
-        taking = asyncio.create_task(handle.poll_activity())
-        place.passes(31.0)
-        (record,) = place.engine.runs.records()
-        place.engine.runs.timers.elapse(record)
-        async with asyncio.timeout(LIMIT):
-            again = await taking
-        assert isinstance(again, ActivityTask)
-        assert again.attempt == 2
-        await place.connection.close()
-
-    run_async(body)
-
-
-def test_what_was_put_off_while_the_clock_was_ahead_is_put_off_no_more() -> None:
-    """An activity that could not time out by a clock that was ahead does so in its time by one that is right again."""
-
-    async def body() -> None:
-        place = await Place.new(Watch())
-        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
-        run_id = await place.start()
-        await handle.poll_activation()
-        spec = made(ActivitySpec, start_to_close_timeout=60.0)
-        command = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", spec=spec)
-        await handle.complete_activation(c.Succeeded(run_id, (command,)))
-        await handle.poll_activity()
-        record = place.engine.runs.in_memory(run_id)
-        assert record is not None
-        (activity,) = record.run.activities.values()
-        due = activity.started_ns + 60 * 10**9
-        place.set(3 * 3600.0 - 0.5)
-        record.wakes.put_off(record.run.activities, place.engine.clock.now_ns() + 5 * 10**9)
-        place.set(0.0)
-        assert record.wakes.next_ns(record.run, place.engine.clock.now_ns()) == due
-        await place.connection.close()
-
-    run_async(body)
-
-
-def test_a_local_activity_that_is_tried_again_does_not_wait_for_a_clock_that_was_ahead() -> None:
-    """Its pause begins while the wall clock is hours ahead; set right, the next attempt begins when the pause is over."""
-
-    async def body() -> None:
-        place = await Place.new(Watch())
-        handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
-        place.set(3 * 3600.0)
-        run_id = await place.start()
-        await handle.poll_activation()
-        rule = RetryRule(initial_interval=0.01, backoff_coefficient=1.0)
-        options = {"start_to_close_timeout": 60.0, "retry_policy": rule}
-        command = made(c.ScheduleLocalActivity, seq=1, activity_id="1", activity_type="a", **options)
-        await handle.complete_activation(c.Succeeded(run_id, (command,)))
-        first = await handle.poll_activity()
-        await handle.complete_activity(AttemptFailed(first.token, app_failure("not yet")))
-        place.set(0.0)
-        place.watch.passed += 0.1
+    place = await Place.new(Watch())
+    handle = await _with_a_retry(place, pause)
+    place.set(2 * 3600.0)
+    async with asyncio.timeout(LIMIT):  # on this clock no time passes: it is there, or never comes
         again = await handle.poll_activity()
-        assert isinstance(again, ActivityTask)
-        assert again.attempt == 2
-        await place.connection.close()
+    assert isinstance(again, ActivityTask)
+    assert again.attempt == 2
+    await place.connection.close()
 
-    run_async(body)
+
+async def test_a_failed_task_that_is_due_by_a_jump_of_the_clock_may_be_taken() -> None:
+    """The same for a workflow task that is tried again."""
+    place = await Place.new(Watch())
+    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+    run_id = await place.start()
+    for _ in range(2):  # the first is tried again at once
+        await handle.poll_activation()
+        await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
+        await handle.poll_activation()  # the eviction
+        await handle.complete_activation(c.Succeeded(run_id))
+    place.set(2 * 3600.0)
+    async with asyncio.timeout(LIMIT):
+        assert (await handle.poll_activation()).run_id == run_id
+    await place.connection.close()
+
+
+async def test_an_attempt_that_a_jump_back_puts_off_comes_in_its_time() -> None:
+    """It could be taken by a clock that was ahead, and was not; by the right one it is taken when its pause is over."""
+    place = await Place.new(Watch())
+    handle = await _with_a_retry(place, 30.0)
+    place.set(3600.0)
+    assert place.engine.queues.waiting_attempts()
+    place.set(0.0)
+    assert not place.engine.queues.waiting_attempts()
+    taking = asyncio.create_task(handle.poll_activity())
+    place.passes(31.0)
+    (record,) = place.engine.runs.records()
+    place.engine.runs.timers.elapse(record)
+    async with asyncio.timeout(LIMIT):
+        again = await taking
+    assert isinstance(again, ActivityTask)
+    assert again.attempt == 2
+    await place.connection.close()
+
+
+async def test_what_was_put_off_while_the_clock_was_ahead_is_put_off_no_more() -> None:
+    """An activity that could not time out by a clock that was ahead does so in its time by one that is right again."""
+    place = await Place.new(Watch())
+    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+    run_id = await place.start()
+    await handle.poll_activation()
+    spec = made(ActivitySpec, start_to_close_timeout=60.0)
+    command = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="a", spec=spec)
+    await handle.complete_activation(c.Succeeded(run_id, (command,)))
+    await handle.poll_activity()
+    record = place.engine.runs.in_memory(run_id)
+    assert record is not None
+    (activity,) = record.run.activities.values()
+    due = activity.started_ns + 60 * 10**9
+    place.set(3 * 3600.0 - 0.5)
+    record.wakes.put_off(record.run.activities, place.engine.clock.now_ns() + 5 * 10**9)
+    place.set(0.0)
+    assert record.wakes.next_ns(record.run, place.engine.clock.now_ns()) == due
+    await place.connection.close()
+
+
+async def test_a_local_activity_that_is_tried_again_does_not_wait_for_a_clock_that_was_ahead() -> None:
+    """Its pause begins while the wall clock is hours ahead; set right, the next attempt begins when the pause is over."""
+    place = await Place.new(Watch())
+    handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
+    place.set(3 * 3600.0)
+    run_id = await place.start()
+    await handle.poll_activation()
+    rule = RetryRule(initial_interval=0.01, backoff_coefficient=1.0)
+    options = {"start_to_close_timeout": 60.0, "retry_policy": rule}
+    command = made(c.ScheduleLocalActivity, seq=1, activity_id="1", activity_type="a", **options)
+    await handle.complete_activation(c.Succeeded(run_id, (command,)))
+    first = await handle.poll_activity()
+    await handle.complete_activity(AttemptFailed(first.token, app_failure("not yet")))
+    place.set(0.0)
+    place.watch.passed += 0.1
+    again = await handle.poll_activity()
+    assert isinstance(again, ActivityTask)
+    assert again.attempt == 2
+    await place.connection.close()
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_debounced_calls_do_not_wait_for_a_clock_that_was_ahead(restarted: bool) -> None:
+async def test_debounced_calls_do_not_wait_for_a_clock_that_was_ahead(restarted: bool) -> None:
     """Calls that came while the wall clock was hours ahead are run when they have been calm for as long as was asked."""
-
-    async def body() -> None:
-        store = memory_store()
-        place = await Place.new(Watch(), store)
-        place.set(3 * 3600.0)
-        call = limits.DebounceCall("ticket", "W", 5.0, None, "w", "q")
-        arguments = (Payload(msgspec.json.encode(call)),)
-        asked = made(
-            wf.StartWorkflow,
-            workflow_id=f"{limits.BURSTS}k",
-            workflow_type="W",
-            task_queue="q",
-            request_id="",
-            signal_name="call",
-            signal_arguments=arguments,
-        )
-        assert place.engine.keepers.bursts.debounce(asked) is not None
-        if restarted:  # by a process that has never seen the wrong clock
-            place.watch.ahead = 0.0
-            place = await Place.new(place.watch, store)
-        else:
-            place.set(0.0)
-        (kept,) = place.engine.keepers.view()
-        assert kept.due_ns < place.engine.clock.now_ns() + 6 * 10**9
-        await place.connection.close()
-
-    run_async(body)
+    store = memory_store()
+    place = await Place.new(Watch(), store)
+    place.set(3 * 3600.0)
+    call = limits.DebounceCall("ticket", "W", 5.0, None, "w", "q")
+    arguments = (Payload(msgspec.json.encode(call)),)
+    asked = made(
+        wf.StartWorkflow,
+        workflow_id=f"{limits.BURSTS}k",
+        workflow_type="W",
+        task_queue="q",
+        request_id="",
+        signal_name="call",
+        signal_arguments=arguments,
+    )
+    assert place.engine.keepers.bursts.debounce(asked) is not None
+    if restarted:  # by a process that has never seen the wrong clock
+        place.watch.ahead = 0.0
+        place = await Place.new(place.watch, store)
+    else:
+        place.set(0.0)
+    (kept,) = place.engine.keepers.view()
+    assert kept.due_ns < place.engine.clock.now_ns() + 6 * 10**9
+    await place.connection.close()

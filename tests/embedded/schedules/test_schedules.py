@@ -34,12 +34,7 @@ from hourglass.client import (
     ScheduleState,
     WorkflowStatus,
 )
-from hourglass.errors import (
-    ApplicationError,
-    ScheduleAlreadyExistsError,
-    ScheduleNotFoundError,
-    ServiceError,
-)
+from hourglass.errors import ApplicationError, ScheduleAlreadyExistsError, ScheduleNotFoundError, ServiceError
 from hourglass.testing import Environment
 
 from ..memory_world import World, run_async, settle
@@ -360,47 +355,39 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     ("window", "started", "missed"), [(0.0, 6, 0), (2.5 * 3600, 4, 2)], ids=["a year", "hours"]
 )
-def test_hours_without_an_engine(place: Any, window: float, started: int, missed: int) -> None:
+async def test_hours_without_an_engine(place: Any, window: float, started: int, missed: int) -> None:
     """What came due while nobody had the file is started when it is opened, as far back as the window allows."""
-
-    async def body() -> None:
-        clock = VirtualClock(HOUR * 1000 + 1)
-        world = await World.new(store=place(), clock=clock, opened=True)
-        await world.call(hourly(catchup_window=window, overlap=sc.OverlapPolicy.ALLOW_ALL))
-        clock.advance(3600)
-        await settle()
-        assert (await look(world)).action_count == 1
-        await world.close()
-        clock.advance(5 * 3600 + 1)
-        world = await World.new(store=place(), clock=clock, opened=True)
-        clock.advance(0)
-        info = await look(world)
-        assert (info.action_count, info.missed_catchup) == (started, missed)
-        assert all(each.actual_time_ns == clock.now_ns() for each in info.recent_actions[1:])
-        await world.close()
-
-    run_async(body)
+    clock = VirtualClock(HOUR * 1000 + 1)
+    world = await World.new(store=place(), clock=clock, opened=True)
+    await world.call(hourly(catchup_window=window, overlap=sc.OverlapPolicy.ALLOW_ALL))
+    clock.advance(3600)
+    await settle()
+    assert (await look(world)).action_count == 1
+    await world.close()
+    clock.advance(5 * 3600 + 1)
+    world = await World.new(store=place(), clock=clock, opened=True)
+    clock.advance(0)
+    info = await look(world)
+    assert (info.action_count, info.missed_catchup) == (started, missed)
+    assert all(each.actual_time_ns == clock.now_ns() for each in info.recent_actions[1:])
+    await world.close()
 
 
-def test_an_end_while_nobody_looks_after_schedules(place: Any) -> None:
+async def test_an_end_while_nobody_looks_after_schedules(place: Any) -> None:
     """A workflow that is ended by a client that opens the file for a moment tells its schedule all the same."""
-
-    async def body() -> None:
-        clock = VirtualClock(HOUR * 1000)
-        world = await World.new(store=place(), clock=clock, opened=True)
-        await world.call(hourly(overlap=sc.OverlapPolicy.BUFFER_ONE))
-        await world.call(trigger("t1"))
-        clock.advance(2)
-        await world.call(trigger("t2"))
-        ((workflow_id, _),) = (await look(world)).running
-        await world.close()
-        alone = await World.new(store=place(), clock=clock)
-        await alone.call(wf.TerminateWorkflow(workflow_id=workflow_id))
-        info = await look(alone)
-        assert (info.action_count, info.buffer_size, len(info.running)) == (2, 0, 1)
-        await alone.close()
-
-    run_async(body)
+    clock = VirtualClock(HOUR * 1000)
+    world = await World.new(store=place(), clock=clock, opened=True)
+    await world.call(hourly(overlap=sc.OverlapPolicy.BUFFER_ONE))
+    await world.call(trigger("t1"))
+    clock.advance(2)
+    await world.call(trigger("t2"))
+    ((workflow_id, _),) = (await look(world)).running
+    await world.close()
+    alone = await World.new(store=place(), clock=clock)
+    await alone.call(wf.TerminateWorkflow(workflow_id=workflow_id))
+    info = await look(alone)
+    assert (info.action_count, info.buffer_size, len(info.running)) == (2, 0, 1)
+    await alone.close()
 
 
 def test_a_crash_between_any_two_commits() -> None:
@@ -460,50 +447,42 @@ async def _impatient(call: Any) -> None:
     await asyncio.wait({task})
 
 
-def test_a_lost_answer(place: Any) -> None:
+async def test_a_lost_answer(place: Any) -> None:
     """The same request again is the same request, even after the file was opened anew."""
-
-    async def body() -> None:
-        clock = VirtualClock(HOUR * 1000)
-        world = await World.new(store=place(), clock=clock, opened=True)
-        for _ in range(2):
-            await world.call(hourly(overlap=sc.OverlapPolicy.ALLOW_ALL))
-            await world.call(trigger("t1"))
-            clock.advance(2)
-        await world.close()
-        world = await World.new(store=place(), clock=clock, opened=True)
-        await world.call(hourly())
+    clock = VirtualClock(HOUR * 1000)
+    world = await World.new(store=place(), clock=clock, opened=True)
+    for _ in range(2):
+        await world.call(hourly(overlap=sc.OverlapPolicy.ALLOW_ALL))
         await world.call(trigger("t1"))
-        assert (await look(world)).action_count == 1
-        with pytest.raises(ScheduleAlreadyExistsError):
-            await world.call(msgspec.structs.replace(hourly(), request_id="another"))
-        await world.call(sc.DeleteSchedule(schedule_id="s"))
-        assert await was_carried_out(sc.DeleteSchedule(schedule_id="s"), world.call)
-        await world.close()
+        clock.advance(2)
+    await world.close()
+    world = await World.new(store=place(), clock=clock, opened=True)
+    await world.call(hourly())
+    await world.call(trigger("t1"))
+    assert (await look(world)).action_count == 1
+    with pytest.raises(ScheduleAlreadyExistsError):
+        await world.call(msgspec.structs.replace(hourly(), request_id="another"))
+    await world.call(sc.DeleteSchedule(schedule_id="s"))
+    assert await was_carried_out(sc.DeleteSchedule(schedule_id="s"), world.call)
+    await world.close()
 
-    run_async(body)
 
-
-def test_no_room_for_new_workflows() -> None:
+async def test_no_room_for_new_workflows() -> None:
     """While the store wants no new runs a schedule waits, and loses nothing."""
-
-    async def body() -> None:
-        store = ScriptedStore()
-        world = await World.new(store=store, clock=VirtualClock(HOUR * 1000 + 1))
-        world.engine.schedules.begin()
-        await _impatient(world.call(hourly(overlap=sc.OverlapPolicy.ALLOW_ALL)))
-        store.refusal = "the disk is full"
-        world.clock.advance(2 * 3600)
-        assert not list(world.engine.runs.records())
-        store.refusal = ""
-        world.clock.advance(6)
-        store.commit()
-        assert [each.workflow_id[-9:] for each in (await look(world)).recent_actions] == [
-            "17:00:00Z",
-            "18:00:00Z",
-        ]
-
-    run_async(body)
+    store = ScriptedStore()
+    world = await World.new(store=store, clock=VirtualClock(HOUR * 1000 + 1))
+    world.engine.schedules.begin()
+    await _impatient(world.call(hourly(overlap=sc.OverlapPolicy.ALLOW_ALL)))
+    store.refusal = "the disk is full"
+    world.clock.advance(2 * 3600)
+    assert not list(world.engine.runs.records())
+    store.refusal = ""
+    world.clock.advance(6)
+    store.commit()
+    assert [each.workflow_id[-9:] for each in (await look(world)).recent_actions] == [
+        "17:00:00Z",
+        "18:00:00Z",
+    ]
 
 
 def test_a_schedule_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from hourglass._evaluator.specs import RetryRule
 from hourglass._history.events import Initiator
 from hourglass.errors import ServiceError, UsageError
 
-from ..memory_world import World, app_failure, run_async, text
+from ..memory_world import World, app_failure, text
 
 
 def ns(text: str) -> int:
@@ -56,110 +56,90 @@ def test_what_makes_no_sense(cron: str) -> None:
         check_cron(cron)
 
 
-def test_runs_follow_each_other() -> None:
+async def test_runs_follow_each_other() -> None:
     """A run that completed hands its result on, one that failed its failure, and the result before it."""
-
-    async def body() -> None:
-        world = await World.new()
-        begun = await world.start(cron_schedule="*/10 * * * *")
-        chain = [begun.run_id]
-        endings: list[c.Command] = [c.CompleteRun(text("one")), c.FailRun(app_failure("broke"))]
-        for ending in endings:
-            assert world.is_idle
-            world.clock.advance(600)
-            await world.activation()
-            await world.complete(chain[-1], ending)
-            await world.activation()  # the eviction
-            await world.complete(chain[-1])
-            record = world.engine.current("w")
-            assert record is not None
-            chain.append(record.run.run_id)
+    world = await World.new()
+    begun = await world.start(cron_schedule="*/10 * * * *")
+    chain = [begun.run_id]
+    endings: list[c.Command] = [c.CompleteRun(text("one")), c.FailRun(app_failure("broke"))]
+    for ending in endings:
+        assert world.is_idle
         world.clock.advance(600)
-        started = (await world.activation()).events[0]
-        assert isinstance(started, RunStarted)
-        assert started.last_completion_result == (text("one"),)
-        assert started.last_failure == app_failure("broke")
-        assert (started.attempt, started.continued_run_id) == (1, chain[1])
-        assert started.first_execution_run_id == chain[0]
-        last = world.engine.current("w")
-        assert last is not None
-        assert last.run.started.initiator is Initiator.CRON_SCHEDULE
-        await world.close()
+        await world.activation()
+        await world.complete(chain[-1], ending)
+        await world.activation()  # the eviction
+        await world.complete(chain[-1])
+        record = world.engine.current("w")
+        assert record is not None
+        chain.append(record.run.run_id)
+    world.clock.advance(600)
+    started = (await world.activation()).events[0]
+    assert isinstance(started, RunStarted)
+    assert started.last_completion_result == (text("one"),)
+    assert started.last_failure == app_failure("broke")
+    assert (started.attempt, started.continued_run_id) == (1, chain[1])
+    assert started.first_execution_run_id == chain[0]
+    last = world.engine.current("w")
+    assert last is not None
+    assert last.run.started.initiator is Initiator.CRON_SCHEDULE
+    await world.close()
 
-    run_async(body)
 
-
-def test_retries_come_first() -> None:
+async def test_retries_come_first() -> None:
     """A failed run is tried again as its policy says; only then the schedule goes on."""
-
-    async def body() -> None:
-        world = await World.new()
-        rule = RetryRule(initial_interval=1.0, maximum_attempts=2)
-        await world.start(cron_schedule="@every 60s", retry_policy=rule)
-        seen = []
-        for wait in (60, 1, 60):
-            world.clock.advance(wait)
-            activation = await world.activation()
-            record = world.engine.current("w")
-            assert record is not None
-            seen.append((record.run.started.initiator, record.run.started.attempt))
-            await world.complete(activation.run_id, c.FailRun(app_failure("no")))
-            await world.activation()
-            await world.complete(activation.run_id)
-        assert seen == [(Initiator.CRON_SCHEDULE, 1), (Initiator.RETRY, 2), (Initiator.CRON_SCHEDULE, 1)]
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    rule = RetryRule(initial_interval=1.0, maximum_attempts=2)
+    await world.start(cron_schedule="@every 60s", retry_policy=rule)
+    seen = []
+    for wait in (60, 1, 60):
+        world.clock.advance(wait)
+        activation = await world.activation()
+        record = world.engine.current("w")
+        assert record is not None
+        seen.append((record.run.started.initiator, record.run.started.attempt))
+        await world.complete(activation.run_id, c.FailRun(app_failure("no")))
+        await world.activation()
+        await world.complete(activation.run_id)
+    assert seen == [(Initiator.CRON_SCHEDULE, 1), (Initiator.RETRY, 2), (Initiator.CRON_SCHEDULE, 1)]
+    await world.close()
 
 
 @pytest.mark.parametrize("how", ["cancelled", "terminated"])
-def test_what_ends_a_schedule(how: str) -> None:
+async def test_what_ends_a_schedule(how: str) -> None:
     """No run follows one that was cancelled or terminated."""
-
-    async def body() -> None:
-        world = await World.new()
-        begun = await world.start(cron_schedule="@every 60s")
-        if how == "terminated":
-            await world.call(TerminateWorkflow(workflow_id="w"))
-        else:
-            world.clock.advance(60)
-            await world.activation()
-            await world.complete(begun.run_id, c.StartTimer(1, 10**15))
-            await world.call(CancelWorkflow(workflow_id="w", request_id="r"))
-            await world.activation()
-            await world.complete(begun.run_id, c.CancelRun())
-        record = world.engine.current("w")
-        assert record is not None
-        assert record.run.run_id == begun.run_id
-        assert not record.run.is_open
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    begun = await world.start(cron_schedule="@every 60s")
+    if how == "terminated":
+        await world.call(TerminateWorkflow(workflow_id="w"))
+    else:
+        world.clock.advance(60)
+        await world.activation()
+        await world.complete(begun.run_id, c.StartTimer(1, 10**15))
+        await world.call(CancelWorkflow(workflow_id="w", request_id="r"))
+        await world.activation()
+        await world.complete(begun.run_id, c.CancelRun())
+    record = world.engine.current("w")
+    assert record is not None
+    assert record.run.run_id == begun.run_id
+    assert not record.run.is_open
+    await world.close()
 
 
-def test_a_run_that_times_out_is_followed() -> None:
+async def test_a_run_that_times_out_is_followed() -> None:
     """A run that takes too long is over, the schedule is not."""
-
-    async def body() -> None:
-        world = await World.new()
-        begun = await world.start(cron_schedule="@every 60s", run_timeout=5.0)
-        world.clock.advance(65)
-        record = world.engine.current("w")
-        assert record is not None
-        assert record.run.run_id != begun.run_id
-        assert record.run.started.continued_failure is not None
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    begun = await world.start(cron_schedule="@every 60s", run_timeout=5.0)
+    world.clock.advance(65)
+    record = world.engine.current("w")
+    assert record is not None
+    assert record.run.run_id != begun.run_id
+    assert record.run.started.continued_failure is not None
+    await world.close()
 
 
-def test_no_delay_beside_a_schedule() -> None:
+async def test_no_delay_beside_a_schedule() -> None:
     """Both at once are refused."""
-
-    async def body() -> None:
-        world = await World.new()
-        with pytest.raises(ServiceError, match="start delay"):
-            await world.start(cron_schedule="@hourly", start_delay=5.0)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    with pytest.raises(ServiceError, match="start delay"):
+        await world.start(cron_schedule="@hourly", start_delay=5.0)
+    await world.close()

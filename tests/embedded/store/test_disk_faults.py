@@ -164,21 +164,17 @@ def loading_fails(store: Store, run_id: str) -> str:
     return ""
 
 
-def test_a_corrupt_page_that_must_be_written_ends_the_store(open_store: Open, path: Path) -> None:
+async def test_a_corrupt_page_that_must_be_written_ends_the_store(open_store: Open, path: Path) -> None:
     """What cannot be written is not acknowledged."""
-
-    async def work() -> None:
-        store = open_store()
-        for place in range(300):
-            store.append(Story(f"run-{place}").start())
-        store.close()
-        scribble(path, b"run-299-request-1", b"WorkflowExecutionStarted", -1)
-        store = open_store()
-        with pytest.raises(StorageError, match="is corrupt"):
-            await store.durable(store.append(Story("new").start()))
-        assert store.failure is not None
-
-    asyncio.run(work())
+    store = open_store()
+    for place in range(300):
+        store.append(Story(f"run-{place}").start())
+    store.close()
+    scribble(path, b"run-299-request-1", b"WorkflowExecutionStarted", -1)
+    store = open_store()
+    with pytest.raises(StorageError, match="is corrupt"):
+        await store.durable(store.append(Story("new").start()))
+    assert store.failure is not None
 
 
 def test_bytes_that_mean_nothing(open_store: Open, path: Path) -> None:

@@ -104,79 +104,63 @@ def saved(path: Path) -> Path:
     return found
 
 
-def test_backup_moved_over_the_file_leaves_both(path: Path) -> None:
+async def test_backup_moved_over_the_file_leaves_both(path: Path) -> None:
     """The store stops with an error that names the copy of the old file; the new file is as the backup was."""
-
-    async def work() -> None:
-        store = open_sqlite(path)
-        acknowledged = await fill(store)
-        database.backup(path, path.with_name("backup.db"))
-        more = await fill(store, RUNS)
-        os.replace(path.with_name("backup.db"), path)
-        with pytest.raises(
-            FileLost, match=r"was replaced by another file.*in the copy .*saved-.*restart all workers"
-        ):
-            await store.durable(store.append(Story("late").start()))
-        store.close()
-        assert run_ids(path) == acknowledged
-        assert run_ids(saved(path)) >= acknowledged | more
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    database.backup(path, path.with_name("backup.db"))
+    more = await fill(store, RUNS)
+    os.replace(path.with_name("backup.db"), path)
+    with pytest.raises(
+        FileLost, match=r"was replaced by another file.*in the copy .*saved-.*restart all workers"
+    ):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    assert run_ids(path) == acknowledged
+    assert run_ids(saved(path)) >= acknowledged | more
 
 
-def test_file_moved_away_gets_all_that_was_acknowledged(path: Path) -> None:
+async def test_file_moved_away_gets_all_that_was_acknowledged(path: Path) -> None:
     """The store stops, and the file under its new name holds what was in the log."""
-
-    async def work() -> None:
-        store = open_sqlite(path)
-        acknowledged = await fill(store)
-        moved = path.with_name("moved.db")
-        os.rename(path, moved)
-        with pytest.raises(FileLost, match=r"was deleted or moved away.*moved\.db"):
-            await store.durable(store.append(Story("late").start()))
-        store.close()
-        assert run_ids(moved) >= acknowledged
-        assert path.name not in os.listdir(path.parent)
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    moved = path.with_name("moved.db")
+    os.rename(path, moved)
+    with pytest.raises(FileLost, match=r"was deleted or moved away.*moved\.db"):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    assert run_ids(moved) >= acknowledged
+    assert path.name not in os.listdir(path.parent)
 
 
-def test_idle_store_notices_that_its_file_was_deleted(path: Path) -> None:
+async def test_idle_store_notices_that_its_file_was_deleted(path: Path) -> None:
     """Without a commit the loss is seen within a second or two, and a copy is made."""
-
-    async def work() -> None:
-        store = open_sqlite(path)
-        acknowledged = await fill(store)
-        os.unlink(path)
-        store._thread._thread.join(60)
-        assert isinstance(store.failure, FileLost)
-        store.close()
-        assert run_ids(saved(path)) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    os.unlink(path)
+    store._thread._thread.join(60)
+    assert isinstance(store.failure, FileLost)
+    store.close()
+    assert run_ids(saved(path)) == acknowledged
 
 
 @pytest.mark.parametrize("restore", [True, False])
-def test_file_written_in_place_is_not_touched_again(path: Path, restore: bool) -> None:
+async def test_file_written_in_place_is_not_touched_again(path: Path, restore: bool) -> None:
     """A backup copied into the file, or a truncation: nothing of the old log is applied to it, and the log is kept."""
-
-    async def work() -> None:
-        store = open_sqlite(path)
-        acknowledged = await fill(store)
-        backup = path.with_name("backup.db")
-        database.backup(path, backup)
-        await fill(store, RUNS)
-        content = overwrite(path, backup if restore else None)
-        with pytest.raises(FileLost, match=r"another program has written into it.*moved to .*-wal"):
-            await store.durable(store.append(Story("late").start()))
-        store.close()
-        assert content_of(path) == content
-        assert saved(path).name.endswith("-wal")
-        assert not path.with_name(f"{path.name}-wal").exists()
-        if restore:
-            assert run_ids(path) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    backup = path.with_name("backup.db")
+    database.backup(path, backup)
+    await fill(store, RUNS)
+    content = overwrite(path, backup if restore else None)
+    with pytest.raises(FileLost, match=r"another program has written into it.*moved to .*-wal"):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    assert content_of(path) == content
+    assert saved(path).name.endswith("-wal")
+    assert not path.with_name(f"{path.name}-wal").exists()
+    if restore:
+        assert run_ids(path) == acknowledged
 
 
 def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
@@ -259,56 +243,44 @@ def test_rows_of_another_program_are_no_loss(path: Path, caplog: pytest.LogCaptu
     assert "another program writes into" in warning.getMessage()
 
 
-def test_new_modification_time_alone_is_no_change(path: Path) -> None:
+async def test_new_modification_time_alone_is_no_change(path: Path) -> None:
     """`touch` on the file stops nothing."""
-
-    async def work() -> None:
-        store = open_sqlite(path)
-        acknowledged = await fill(store)
-        os.utime(path)
-        acknowledged |= await fill(store, RUNS)
-        store.close()
-        assert run_ids(path) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    os.utime(path)
+    acknowledged |= await fill(store, RUNS)
+    store.close()
+    assert run_ids(path) == acknowledged
 
 
-def test_checkpoint_of_another_program_is_no_change(path: Path) -> None:
+async def test_checkpoint_of_another_program_is_no_change(path: Path) -> None:
     """A replication tool moves the log into the file: the store goes on."""
-
-    async def work() -> None:
-        store = open_sqlite(path)
-        acknowledged = await fill(store)
-        checkpoint_elsewhere(path)
-        acknowledged |= await fill(store, RUNS)
-        store.close()
-        assert run_ids(path) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    checkpoint_elsewhere(path)
+    acknowledged |= await fill(store, RUNS)
+    store.close()
+    assert run_ids(path) == acknowledged
 
 
 @pytest.mark.parametrize("gone", [("-wal",), ("-shm",), ("-wal", "-shm")])
-def test_deleted_log_is_saved_into_the_file(path: Path, gone: tuple[str, ...]) -> None:
+async def test_deleted_log_is_saved_into_the_file(path: Path, gone: tuple[str, ...]) -> None:
     """The store ends with an error that lets it be opened again, and all that was acknowledged is in the file alone."""
-
-    async def work() -> None:
-        store = open_sqlite(path)
-        acknowledged = await fill(store)
-        for suffix in gone:
-            os.unlink(f"{path}{suffix}")
-        with pytest.raises(StorageError, match="was deleted or replaced") as caught:
-            await store.durable(store.append(Story("late").start()))
-        assert caught.value.status == "UNAVAILABLE"
-        alone = path.with_name("alone.db")
-        shutil.copy(path, alone)
-        store.close()
-        assert run_ids(alone) >= acknowledged
-        store = open_sqlite(path)
-        acknowledged |= await fill(store, RUNS)
-        store.close()
-        assert run_ids(path) >= acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    for suffix in gone:
+        os.unlink(f"{path}{suffix}")
+    with pytest.raises(StorageError, match="was deleted or replaced") as caught:
+        await store.durable(store.append(Story("late").start()))
+    assert caught.value.status == "UNAVAILABLE"
+    alone = path.with_name("alone.db")
+    shutil.copy(path, alone)
+    store.close()
+    assert run_ids(alone) >= acknowledged
+    store = open_sqlite(path)
+    acknowledged |= await fill(store, RUNS)
+    store.close()
+    assert run_ids(path) >= acknowledged
 
 
 def write_in_place(log: Path, how: str) -> None:
@@ -323,61 +295,49 @@ def write_in_place(log: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["emptied", "cut", "overwritten"])
 @pytest.mark.parametrize("idle", [True, False])
-def test_log_written_in_place_stops_the_store(path: Path, how: str, idle: bool) -> None:
+async def test_log_written_in_place_stops_the_store(path: Path, how: str, idle: bool) -> None:
     """What was in the log alone is gone: nothing more is acknowledged, and the file is as after the last checkpoint."""
-
-    async def work() -> None:
-        store = open_sqlite(path)
-        acknowledged = await fill(store)
-        store._writer.checkpoint()
-        store._opened.watch.note_checkpoint()
-        await fill(store, RUNS)
-        write_in_place(path.with_name(f"{path.name}-wal"), how)
-        if idle:
-            store._thread._thread.join(60)
-            assert isinstance(store.failure, FileLost)
-        else:
-            with pytest.raises(
-                FileLost, match=r"was truncated or overwritten.*changes acknowledged since .* are lost"
-            ):
-                await store.durable(store.append(Story("late").start()))
-        assert isinstance(store.close(), FileLost)
-        assert run_ids(path) == acknowledged
-        assert saved(path).name.endswith("-wal")
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    store._writer.checkpoint()
+    store._opened.watch.note_checkpoint()
+    await fill(store, RUNS)
+    write_in_place(path.with_name(f"{path.name}-wal"), how)
+    if idle:
+        store._thread._thread.join(60)
+        assert isinstance(store.failure, FileLost)
+    else:
+        with pytest.raises(
+            FileLost, match=r"was truncated or overwritten.*changes acknowledged since .* are lost"
+        ):
+            await store.durable(store.append(Story("late").start()))
+    assert isinstance(store.close(), FileLost)
+    assert run_ids(path) == acknowledged
+    assert saved(path).name.endswith("-wal")
 
 
-def test_log_that_another_program_empties_by_a_checkpoint_is_sound(path: Path) -> None:
+async def test_log_that_another_program_empties_by_a_checkpoint_is_sound(path: Path) -> None:
     """A checkpoint that truncates the log is not taken for damage."""
-
-    async def work() -> None:
-        store = open_sqlite(path)
-        acknowledged: set[str] = set()
-        for round_number in range(3):
-            acknowledged |= await fill(store, round_number * RUNS)
-            checkpoint_elsewhere(path, "TRUNCATE")
-        acknowledged |= await fill(store, 3 * RUNS)
-        store.close()
-        assert run_ids(path) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged: set[str] = set()
+    for round_number in range(3):
+        acknowledged |= await fill(store, round_number * RUNS)
+        checkpoint_elsewhere(path, "TRUNCATE")
+    acknowledged |= await fill(store, 3 * RUNS)
+    store.close()
+    assert run_ids(path) == acknowledged
 
 
-def test_read_that_fails_first_does_not_hide_the_loss(path: Path) -> None:
+async def test_read_that_fails_first_does_not_hide_the_loss(path: Path) -> None:
     """Where a read meets the damage before a commit does, closing the store finds out that the file was overwritten."""
-
-    async def work() -> None:
-        store = open_sqlite(path)
-        await fill(store)
-        store._writer.checkpoint()
-        store._opened.watch.note_checkpoint()
-        overwrite(path, Path(sys.executable))
-        lost = store.close()
-        assert isinstance(lost, FileLost)
-        assert "another program has written into it" in str(lost)
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    await fill(store)
+    store._writer.checkpoint()
+    store._opened.watch.note_checkpoint()
+    overwrite(path, Path(sys.executable))
+    lost = store.close()
+    assert isinstance(lost, FileLost)
+    assert "another program has written into it" in str(lost)
 
 
 def test_hard_link_is_refused(path: Path) -> None:

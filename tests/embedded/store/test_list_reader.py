@@ -76,58 +76,46 @@ def test_a_list_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(work())
 
 
-def test_whoever_gives_up_frees_the_thread() -> None:
+async def test_whoever_gives_up_frees_the_thread() -> None:
     """A question that nobody waits for any more is dropped, whether it waits or is worked on."""
-
-    async def work() -> None:
-        reader = ListReader("x.db", memory, sqlite3.Connection.close)
-        given_up = [asyncio.ensure_future(reader.ask(endless)) for _ in range(3)]
-        await asyncio.sleep(0)
-        for each in given_up:
-            each.cancel()
-        assert await reader.ask(one) == [(1,)]
-        assert not reader.is_busy
-        reader.close()
-
-    asyncio.run(work())
+    reader = ListReader("x.db", memory, sqlite3.Connection.close)
+    given_up = [asyncio.ensure_future(reader.ask(endless)) for _ in range(3)]
+    await asyncio.sleep(0)
+    for each in given_up:
+        each.cancel()
+    assert await reader.ask(one) == [(1,)]
+    assert not reader.is_busy
+    reader.close()
 
 
-def test_an_error_of_one_is_not_the_others() -> None:
+async def test_an_error_of_one_is_not_the_others() -> None:
     """What a question raises goes to whoever asked it; an error of SQLite becomes a StorageError."""
-
-    async def work() -> None:
-        reader = ListReader("x.db", memory, sqlite3.Connection.close)
-        with pytest.raises(StorageError, match=r"x\.db"):
-            await reader.ask(lambda connection: connection.execute("SELECT * FROM nothing"))
-        with pytest.raises(ServiceError, match="invalid query"):
-            await reader.ask(lambda connection: visibility.count(connection, "("))
-        assert await reader.ask(one) == [(1,)]
-        reader.close()
-
-    asyncio.run(work())
+    reader = ListReader("x.db", memory, sqlite3.Connection.close)
+    with pytest.raises(StorageError, match=r"x\.db"):
+        await reader.ask(lambda connection: connection.execute("SELECT * FROM nothing"))
+    with pytest.raises(ServiceError, match="invalid query"):
+        await reader.ask(lambda connection: visibility.count(connection, "("))
+    assert await reader.ask(one) == [(1,)]
+    reader.close()
 
 
 @pytest.mark.skipif(
     not hasattr(os, "fork") or sys.platform == "darwin", reason="there is no fork to be tried"
 )
-def test_no_fork_waits_for_a_list() -> None:
+async def test_no_fork_waits_for_a_list() -> None:
     """A fork interrupts what is worked on, which begins again after it and is answered or given up as ever."""
-
-    async def work() -> None:
-        reader = ListReader("x.db", memory, sqlite3.Connection.close)
-        asked = asyncio.ensure_future(reader.ask(endless))
-        await works_on(reader)
-        pid = os.fork()
-        if pid == 0:
-            os._exit(7)
-        _, status = os.waitpid(pid, 0)  # noqa: ASYNC222 - it ends at once
-        assert os.waitstatus_to_exitcode(status) == 7
-        assert not asked.done()
-        asked.cancel()
-        assert await reader.ask(one) == [(1,)]
-        reader.close()
-
-    asyncio.run(work())
+    reader = ListReader("x.db", memory, sqlite3.Connection.close)
+    asked = asyncio.ensure_future(reader.ask(endless))
+    await works_on(reader)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    _, status = os.waitpid(pid, 0)  # noqa: ASYNC222 - it ends at once
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert not asked.done()
+    asked.cancel()
+    assert await reader.ask(one) == [(1,)]
+    reader.close()
 
 
 HOSTILE = {
@@ -141,20 +129,16 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_a_filter_that_is_too_much_is_the_callers_fault(open_store: Open, text: str) -> None:
+async def test_a_filter_that_is_too_much_is_the_callers_fault(open_store: Open, text: str) -> None:
     """A filter beyond a limit is refused as a filter, never told as a broken file."""
-
-    async def work() -> None:
-        store = open_store()
-        visibility.declare(store._opened.writer, {"Note": "Text"})
-        for ask in (store.count(text), store.page(text, b"", 10)):
-            with pytest.raises(ServiceError, match="invalid query") as refused:
-                await ask
-            assert not isinstance(refused.value, StorageError)
-            assert refused.value.status == "INVALID_ARGUMENT"
-        store.close()
-
-    asyncio.run(work())
+    store = open_store()
+    visibility.declare(store._opened.writer, {"Note": "Text"})
+    for ask in (store.count(text), store.page(text, b"", 10)):
+        with pytest.raises(ServiceError, match="invalid query") as refused:
+            await ask
+        assert not isinstance(refused.value, StorageError)
+        assert refused.value.status == "INVALID_ARGUMENT"
+    store.close()
 
 
 @pytest.mark.parametrize("limit", ["SQL_LENGTH", "VARIABLE_NUMBER", "EXPR_DEPTH"])
@@ -171,14 +155,10 @@ def test_what_this_sqlite_does_not_take_is_the_callers_fault(limit: str) -> None
     connection.close()
 
 
-def test_four_hundred_conditions_on_texts_are_understood(open_store: Open) -> None:
+async def test_four_hundred_conditions_on_texts_are_understood(open_store: Open) -> None:
     """As many conditions as are allowed are answered by a real file."""
-
-    async def work() -> None:
-        store = open_store()
-        visibility.declare(store._opened.writer, {"Note": "Text"})
-        text = " OR ".join(f"Note = 'w{place}'" for place in range(400))
-        assert (await store.count(text)).count == 0
-        store.close()
-
-    asyncio.run(work())
+    store = open_store()
+    visibility.declare(store._opened.writer, {"Note": "Text"})
+    text = " OR ".join(f"Note = 'w{place}'" for place in range(400))
+    assert (await store.count(text)).count == 0
+    store.close()

@@ -58,109 +58,95 @@ def small_rows(store: Store) -> None:
 
 
 @pytest.mark.parametrize("spoil", SPOILERS)
-def test_the_rest_of_the_batch_commits(open_store: Open, spoil: Callable[[RunChange], RunChange]) -> None:
+async def test_the_rest_of_the_batch_commits(
+    open_store: Open, spoil: Callable[[RunChange], RunChange]
+) -> None:
     """Of three runs that change in one turn only the one whose change cannot be written is left as it was."""
-
-    async def work() -> None:
-        store = open_store()
-        small_rows(store)
-        told: list[Refusal] = []
-        store.on_refusal(told.append)
-        stories = [Story(name) for name in "abc"]
-        for story in stories:
-            store.append(story.start())
-        await store.durable(3)
-        before = tuple(stories[1].events)
-        numbers = [
-            store.append(stories[0].signal()),
-            store.append(spoil(stories[1].signal())),
-            store.append(stories[2].signal()),
-        ]
-        heard = asyncio.get_running_loop().create_future()
-        store.when_durable(numbers[1], heard.set_result)
-        await store.durable(numbers[2])
-        with pytest.raises(Unwritable, match="the run b cannot be written"):
-            await store.durable(numbers[1])
-        assert isinstance(await heard, Unwritable)
-        assert [store.is_durable(number) for number in numbers] == [True, False, True]
-        assert store.failure is None
-        for story, events in zip(stories, (stories[0].events, before, stories[2].events), strict=True):
-            stored = store.load(story.run_id)
-            assert stored is not None
-            assert stored.events == tuple(events)
-        assert [(each.number, each.run_ids) for each in told] == [(numbers[1], ("b",))]
-
-    go(work())
+    store = open_store()
+    small_rows(store)
+    told: list[Refusal] = []
+    store.on_refusal(told.append)
+    stories = [Story(name) for name in "abc"]
+    for story in stories:
+        store.append(story.start())
+    await store.durable(3)
+    before = tuple(stories[1].events)
+    numbers = [
+        store.append(stories[0].signal()),
+        store.append(spoil(stories[1].signal())),
+        store.append(stories[2].signal()),
+    ]
+    heard = asyncio.get_running_loop().create_future()
+    store.when_durable(numbers[1], heard.set_result)
+    await store.durable(numbers[2])
+    with pytest.raises(Unwritable, match="the run b cannot be written"):
+        await store.durable(numbers[1])
+    assert isinstance(await heard, Unwritable)
+    assert [store.is_durable(number) for number in numbers] == [True, False, True]
+    assert store.failure is None
+    for story, events in zip(stories, (stories[0].events, before, stories[2].events), strict=True):
+        stored = store.load(story.run_id)
+        assert stored is not None
+        assert stored.events == tuple(events)
+    assert [(each.number, each.run_ids) for each in told] == [(numbers[1], ("b",))]
 
 
-def test_what_rests_on_a_refused_change_is_refused_too(open_store: Open) -> None:
+async def test_what_rests_on_a_refused_change_is_refused_too(open_store: Open) -> None:
     """Later changes of the same run, and of runs that share a change with it, would leave a hole: they are refused until
     the owner of the store has heard of it; from then on the run can be changed again as it stands in the file.
     """
-
-    async def work() -> None:
-        store = open_store()
-        small_rows(store)
-        told: list[Refusal] = []
-        store.on_refusal(told.append)
-        one, two = Story("a"), Story("b")
-        await store.durable(store.append(msgspec.structs.replace(one.start(), also=(two.start(),))))
-        kept = one.run
-        bad = store.append(too_large(one.signal()))
-        both = store.append(msgspec.structs.replace(one.signal(), also=(two.signal(),)))
-        later = store.append(two.signal())
-        for number in (bad, both, later):
-            with pytest.raises(Unwritable):
-                await store.durable(number)
-        assert [each.run_ids for each in told] == [("a",), ("a", "b"), ("b",)]
-        one.run, one.events = kept, one.events[: kept.length]
-        await store.durable(store.append(one.signal()))
-        stored = store.load("a")
-        assert stored is not None
-        assert stored.events == tuple(one.events)
-
-    go(work())
-
-
-def test_a_new_run_that_cannot_be_written_is_not_there(open_store: Open) -> None:
-    """Neither its row nor anything else of it, and its key goes to no other run."""
-
-    async def work() -> None:
-        store = open_store()
-        bad, good = Story("bad"), Story("good")
-        number = store.append(unencodable(bad.start()))
-        await store.durable(store.append(good.start()))
+    store = open_store()
+    small_rows(store)
+    told: list[Refusal] = []
+    store.on_refusal(told.append)
+    one, two = Story("a"), Story("b")
+    await store.durable(store.append(msgspec.structs.replace(one.start(), also=(two.start(),))))
+    kept = one.run
+    bad = store.append(too_large(one.signal()))
+    both = store.append(msgspec.structs.replace(one.signal(), also=(two.signal(),)))
+    later = store.append(two.signal())
+    for number in (bad, both, later):
         with pytest.raises(Unwritable):
             await store.durable(number)
-        assert store.load("bad") is None
-        assert store.current("workflow-bad") == ""
-        await store.durable(store.append(Story("bad").start()))
-        assert store.load("bad") is not None
-        assert store.load("good") is not None
+    assert [each.run_ids for each in told] == [("a",), ("a", "b"), ("b",)]
+    one.run, one.events = kept, one.events[: kept.length]
+    await store.durable(store.append(one.signal()))
+    stored = store.load("a")
+    assert stored is not None
+    assert stored.events == tuple(one.events)
 
-    go(work())
+
+async def test_a_new_run_that_cannot_be_written_is_not_there(open_store: Open) -> None:
+    """Neither its row nor anything else of it, and its key goes to no other run."""
+    store = open_store()
+    bad, good = Story("bad"), Story("good")
+    number = store.append(unencodable(bad.start()))
+    await store.durable(store.append(good.start()))
+    with pytest.raises(Unwritable):
+        await store.durable(number)
+    assert store.load("bad") is None
+    assert store.current("workflow-bad") == ""
+    await store.durable(store.append(Story("bad").start()))
+    assert store.load("bad") is not None
+    assert store.load("good") is not None
 
 
-def test_a_change_that_breaks_a_constraint_is_refused(open_store: Open, path: Path) -> None:
+async def test_a_change_that_breaks_a_constraint_is_refused(open_store: Open, path: Path) -> None:
     """Rows that another program has put in the way concern the run that meets them, and no other."""
-
-    async def work() -> None:
-        store = open_store()
-        one, two = Story("a"), Story("b")
-        await store.durable(store.append(one.start()))
-        await store.durable(store.append(two.start()))
-        other = sqlite3.connect(path)
-        other.execute(
-            "INSERT INTO events (run, first_id, data) SELECT key, 3, x'90' FROM runs WHERE run_id = 'a'"
-        )
-        other.commit()
-        other.close()
-        bad, good = store.append(one.signal()), store.append(two.signal())
-        await store.durable(good)
-        with pytest.raises(Unwritable, match=r"the run a .*SQLITE_CONSTRAINT"):
-            await store.durable(bad)
-
-    go(work())
+    store = open_store()
+    one, two = Story("a"), Story("b")
+    await store.durable(store.append(one.start()))
+    await store.durable(store.append(two.start()))
+    other = sqlite3.connect(path)
+    other.execute(
+        "INSERT INTO events (run, first_id, data) SELECT key, 3, x'90' FROM runs WHERE run_id = 'a'"
+    )
+    other.commit()
+    other.close()
+    bad, good = store.append(one.signal()), store.append(two.signal())
+    await store.durable(good)
+    with pytest.raises(Unwritable, match=r"the run a .*SQLITE_CONSTRAINT"):
+        await store.durable(bad)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -211,48 +197,40 @@ def test_whatever_is_refused_every_run_stays_whole(open_store: Open, seed: int) 
     go(work())
 
 
-def test_a_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path) -> None:
+async def test_a_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path) -> None:
     """Where another process has begun an epoch, nothing that this one still wants to write is written."""
-
-    async def work() -> None:
-        first = open_store()
-        story = Story("a")
-        await first.durable(first.append(story.start()))
-        durable = tuple(story.events)
-        second = open_store()
-        with pytest.raises(StorageError, match="another process owns the file") as caught:
-            await first.durable(first.append(story.signal()))
-        assert not isinstance(caught.value, Unwritable)
-        assert first.failure is not None
-        stored = second.load("a")
-        assert stored is not None
-        assert stored.events == durable
-        await second.durable(second.append(Story("b").start()))
-
-    go(work())
+    first = open_store()
+    story = Story("a")
+    await first.durable(first.append(story.start()))
+    durable = tuple(story.events)
+    second = open_store()
+    with pytest.raises(StorageError, match="another process owns the file") as caught:
+        await first.durable(first.append(story.signal()))
+    assert not isinstance(caught.value, Unwritable)
+    assert first.failure is not None
+    stored = second.load("a")
+    assert stored is not None
+    assert stored.events == durable
+    await second.durable(second.append(Story("b").start()))
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_lost_epoch_stops_every_kind_of_commit(open_store: Open, path: Path, many: bool) -> None:
+async def test_a_lost_epoch_stops_every_kind_of_commit(open_store: Open, path: Path, many: bool) -> None:
     """Also retention, and batches that take more than one statement."""
-
-    async def work() -> None:
-        first = open_store()
-        stories = [Story(f"run-{place}") for place in range(600 if many else 1)]
-        for story in stories:
-            first.append(story.start())
-        for story in stories:
-            first.append(story.close())
-        await first.durable(2 * len(stories))
-        open_store()
-        if many:
-            for place in range(600):
-                first.append(Story(f"new-{place}").start())
-            with pytest.raises(StorageError, match="another process owns the file"):
-                await first.durable(2 * len(stories) + 600)
-        else:
-            assert first.forget_closed(1 << 60, 10) == 1
-            first.close()
-        assert (await open_store().count("")).count == len(stories)
-
-    go(work())
+    first = open_store()
+    stories = [Story(f"run-{place}") for place in range(600 if many else 1)]
+    for story in stories:
+        first.append(story.start())
+    for story in stories:
+        first.append(story.close())
+    await first.durable(2 * len(stories))
+    open_store()
+    if many:
+        for place in range(600):
+            first.append(Story(f"new-{place}").start())
+        with pytest.raises(StorageError, match="another process owns the file"):
+            await first.durable(2 * len(stories) + 600)
+    else:
+        assert first.forget_closed(1 << 60, 10) == 1
+        first.close()
+    assert (await open_store().count("")).count == len(stories)

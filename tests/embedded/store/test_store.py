@@ -41,58 +41,46 @@ def test_it_is_a_store(open_store: Open) -> None:
     assert store.next_due_ns() == 0
 
 
-def test_numbers_count_from_one(open_store: Open) -> None:
+async def test_numbers_count_from_one(open_store: Open) -> None:
     """Changes are numbered in the order of `append`, and durable in that order."""
-
-    async def work() -> None:
-        store = open_store()
-        story = Story("a")
-        assert [store.append(story.start()), store.append(story.signal()), store.append(story.signal())] == [
-            1,
-            2,
-            3,
-        ]
-        assert not store.is_durable(1)
-        await store.durable(3)
-        assert store.is_durable(1)
-        assert store.is_durable(3)
-        assert not store.is_durable(4)
-
-    go(work())
+    store = open_store()
+    story = Story("a")
+    assert [store.append(story.start()), store.append(story.signal()), store.append(story.signal())] == [
+        1,
+        2,
+        3,
+    ]
+    assert not store.is_durable(1)
+    await store.durable(3)
+    assert store.is_durable(1)
+    assert store.is_durable(3)
+    assert not store.is_durable(4)
 
 
-def test_a_turn_of_the_loop_is_one_commit(open_store: Open, path: Path) -> None:
+async def test_a_turn_of_the_loop_is_one_commit(open_store: Open, path: Path) -> None:
     """What is appended without a wait in between is durable together: no commit holds only a part of it."""
-
-    async def work() -> None:
-        store = open_store()
-        watcher = sqlite3.connect(path)
-        counts: set[int] = set()
-        for turn in range(50):
-            for place in range(4):
-                number = store.append(Story(f"{turn}-{place}").start())
-            await asyncio.sleep(0)
-            counts.add(watcher.execute("SELECT count(*) FROM runs").fetchone()[0])
-            await store.durable(number)
-        watcher.close()
-        assert all(count % 4 == 0 for count in counts)
-
-    go(work())
+    store = open_store()
+    watcher = sqlite3.connect(path)
+    counts: set[int] = set()
+    for turn in range(50):
+        for place in range(4):
+            number = store.append(Story(f"{turn}-{place}").start())
+        await asyncio.sleep(0)
+        counts.add(watcher.execute("SELECT count(*) FROM runs").fetchone()[0])
+        await store.durable(number)
+    watcher.close()
+    assert all(count % 4 == 0 for count in counts)
 
 
-def test_many_waiters_one_commit(open_store: Open) -> None:
+async def test_many_waiters_one_commit(open_store: Open) -> None:
     """Everyone who waits for something that a commit holds is woken by it; a waiter that is gone harms nobody."""
-
-    async def work() -> None:
-        store = open_store()
-        story = Story("a")
-        numbers = [store.append(story.start()), *(store.append(story.signal()) for _ in range(20))]
-        waits = [asyncio.ensure_future(store.durable(number)) for number in numbers]
-        waits[3].cancel()
-        ended = await asyncio.gather(*waits, return_exceptions=True)
-        assert [isinstance(each, asyncio.CancelledError) for each in ended].count(True) == 1
-
-    go(work())
+    store = open_store()
+    story = Story("a")
+    numbers = [store.append(story.start()), *(store.append(story.signal()) for _ in range(20))]
+    waits = [asyncio.ensure_future(store.durable(number)) for number in numbers]
+    waits[3].cancel()
+    ended = await asyncio.gather(*waits, return_exceptions=True)
+    assert [isinstance(each, asyncio.CancelledError) for each in ended].count(True) == 1
 
 
 def test_reads_of_what_is_not_there(open_store: Open) -> None:
@@ -104,58 +92,46 @@ def test_reads_of_what_is_not_there(open_store: Open) -> None:
     assert [due.run_id for due in store.due(10**19 - 1 >> 1, 10)] == []
 
 
-def test_current_is_the_latest_run(open_store: Open) -> None:
+async def test_current_is_the_latest_run(open_store: Open) -> None:
     """Of several runs of a workflow the one that began last is the current one, closed or not."""
-
-    async def work() -> None:
-        store = open_store()
-        first, second = await started(store, "z-first", "a-second", workflow_id="w")
-        assert store.current("w") == "a-second"
-        await store.durable(store.append(first.signal()))
-        await store.durable(store.append(second.close()))
-        assert store.current("w") == "a-second"
-
-    go(work())
+    store = open_store()
+    first, second = await started(store, "z-first", "a-second", workflow_id="w")
+    assert store.current("w") == "a-second"
+    await store.durable(store.append(first.signal()))
+    await store.durable(store.append(second.close()))
+    assert store.current("w") == "a-second"
 
 
-def test_requests_are_remembered(open_store: Open) -> None:
+async def test_requests_are_remembered(open_store: Open) -> None:
     """A request counts for the run that it was carried out on, also after the run closed and the file was reopened."""
-
-    async def work() -> None:
-        store = open_store()
-        a, _ = await started(store, "a", "b")
-        await store.durable(store.append(a.close()))
-        store.close()
-        store = open_store()
-        assert store.find_request("workflow-a", "a-request-1") == "a"
-        assert store.find_request("workflow-a", "a-request-2") == "a"
-        assert store.find_request("workflow-b", "a-request-1") == ""
-        await store.durable(store.append(a.step([], wake_ns=0)))
-        assert store.find_request("workflow-a", "a-request-3") == "a"
-
-    go(work())
+    store = open_store()
+    a, _ = await started(store, "a", "b")
+    await store.durable(store.append(a.close()))
+    store.close()
+    store = open_store()
+    assert store.find_request("workflow-a", "a-request-1") == "a"
+    assert store.find_request("workflow-a", "a-request-2") == "a"
+    assert store.find_request("workflow-b", "a-request-1") == ""
+    await store.durable(store.append(a.step([], wake_ns=0)))
+    assert store.find_request("workflow-a", "a-request-3") == "a"
 
 
-def test_due_runs(open_store: Open) -> None:
+async def test_due_runs(open_store: Open) -> None:
     """Wake times are found earliest first, within bounds; the latest one counts, and 0 is never."""
-
-    async def work() -> None:
-        store = open_store()
-        times = {"a": 300, "b": AT_ONCE, "c": 200, "d": 0, "e": 400}
-        stories = {name: Story(name) for name in times}
-        for name, story in stories.items():
-            number = store.append(story.start(wake_ns=times[name]))
-        await store.durable(number)
-        assert [due.run_id for due in store.due(300, 10)] == ["b", "c", "a"]
-        assert [due.run_id for due in store.due(300, 2)] == ["b", "c"]
-        assert [due.run_id for due in store.due(300, 10, AT_ONCE)] == ["c", "a"]
-        assert store.next_due_ns() == AT_ONCE
-        assert store.next_due_ns(AT_ONCE) == 200
-        assert store.next_due_ns(400) == 0
-        await store.durable(store.append(stories["b"].step([], wake_ns=0)))
-        assert store.next_due_ns() == 200
-
-    go(work())
+    store = open_store()
+    times = {"a": 300, "b": AT_ONCE, "c": 200, "d": 0, "e": 400}
+    stories = {name: Story(name) for name in times}
+    for name, story in stories.items():
+        number = store.append(story.start(wake_ns=times[name]))
+    await store.durable(number)
+    assert [due.run_id for due in store.due(300, 10)] == ["b", "c", "a"]
+    assert [due.run_id for due in store.due(300, 2)] == ["b", "c"]
+    assert [due.run_id for due in store.due(300, 10, AT_ONCE)] == ["c", "a"]
+    assert store.next_due_ns() == AT_ONCE
+    assert store.next_due_ns(AT_ONCE) == 200
+    assert store.next_due_ns(400) == 0
+    await store.durable(store.append(stories["b"].step([], wake_ns=0)))
+    assert store.next_due_ns() == 200
 
 
 def test_due_runs_cost_what_is_found(open_store: Open, path: Path) -> None:
@@ -187,58 +163,50 @@ def test_due_runs_cost_what_is_found(open_store: Open, path: Path) -> None:
     assert many == few
 
 
-def test_what_ends_is_no_longer_pending(open_store: Open, path: Path) -> None:
+async def test_what_ends_is_no_longer_pending(open_store: Open, path: Path) -> None:
     """Activities and timers are in the file while they are under way, and a closed run has none."""
-
-    async def work() -> None:
-        store = open_store()
-        (story,) = await started(store, "a")
-        await store.durable(store.append(story.schedule(3)))
-        await store.durable(store.append(story.start_timer()))
-        await store.durable(store.append(story.complete_activity(4)))
-        watcher = sqlite3.connect(path)
-        pending = "SELECT event_id FROM pending ORDER BY 1"
-        assert watcher.execute(pending).fetchall() == [(3,), (5,), (6,)]
-        await store.durable(store.append(story.close()))
-        assert watcher.execute(pending).fetchall() == []
-        watcher.close()
-
-    go(work())
+    store = open_store()
+    (story,) = await started(store, "a")
+    await store.durable(store.append(story.schedule(3)))
+    await store.durable(store.append(story.start_timer()))
+    await store.durable(store.append(story.complete_activity(4)))
+    watcher = sqlite3.connect(path)
+    pending = "SELECT event_id FROM pending ORDER BY 1"
+    assert watcher.execute(pending).fetchall() == [(3,), (5,), (6,)]
+    await store.durable(store.append(story.close()))
+    assert watcher.execute(pending).fetchall() == []
+    watcher.close()
 
 
-def test_forgetting(open_store: Open, path: Path) -> None:
+async def test_forgetting(open_store: Open, path: Path) -> None:
     """Runs that closed long ago leave no row anywhere; open ones and later ones stay."""
-
-    async def work() -> None:
-        store = open_store()
-        stories = await started(store, *(f"r{place}" for place in range(5)))
-        for place, story in enumerate(stories[:4]):
-            story.now_ns = 10_000 * (place + 1)
-            number = store.append(story.close())
-        await store.durable(number)
-        assert store.forget_closed(35_000, 2) == 2
-        assert store.forget_closed(35_000, 2) == 1
-        assert store.forget_closed(35_000, 2) == 0
-        assert store.append(stories[4].signal()) == number + 1
-        await store.durable(number + 1)
-        assert store.forget_closed(35_000, 2) == 0
-        assert [store.load(story.run_id) is None for story in stories] == [True, True, True, False, False]
-        assert (await store.count("")).count == 2
-        await store.durable(store.append(stories[0].step([])))  # somebody late: not for ever in the way
-        watcher = sqlite3.connect(path)
-        rows = {
-            table: watcher.execute(f"SELECT count(DISTINCT {column}) FROM {table}").fetchone()[0]
-            for table, column in (
-                ("runs", "key"),
-                ("events", "run"),
-                ("requests", "run"),
-                ("visibility", "run_id"),
-            )
-        }
-        watcher.close()
-        assert set(rows.values()) == {2}, rows
-
-    go(work())
+    store = open_store()
+    stories = await started(store, *(f"r{place}" for place in range(5)))
+    for place, story in enumerate(stories[:4]):
+        story.now_ns = 10_000 * (place + 1)
+        number = store.append(story.close())
+    await store.durable(number)
+    assert store.forget_closed(35_000, 2) == 2
+    assert store.forget_closed(35_000, 2) == 1
+    assert store.forget_closed(35_000, 2) == 0
+    assert store.append(stories[4].signal()) == number + 1
+    await store.durable(number + 1)
+    assert store.forget_closed(35_000, 2) == 0
+    assert [store.load(story.run_id) is None for story in stories] == [True, True, True, False, False]
+    assert (await store.count("")).count == 2
+    await store.durable(store.append(stories[0].step([])))  # somebody late: not for ever in the way
+    watcher = sqlite3.connect(path)
+    rows = {
+        table: watcher.execute(f"SELECT count(DISTINCT {column}) FROM {table}").fetchone()[0]
+        for table, column in (
+            ("runs", "key"),
+            ("events", "run"),
+            ("requests", "run"),
+            ("visibility", "run_id"),
+        )
+    }
+    watcher.close()
+    assert set(rows.values()) == {2}, rows
 
 
 def test_forgetting_many_runs_takes_small_commits(
@@ -283,21 +251,17 @@ def test_forgetting_many_runs_takes_small_commits(
     go(work())
 
 
-def test_lists_and_counts(open_store: Open) -> None:
+async def test_lists_and_counts(open_store: Open) -> None:
     """Filters see what is durable, and one that is not understood is the caller's fault."""
-
-    async def work() -> None:
-        store = open_store()
-        a, _ = await started(store, "a", "b")
-        await store.durable(store.append(a.close()))
-        assert (await store.count("")).count == 2
-        found = (await store.page("ExecutionStatus = 'Completed'", b"", 10)).workflows
-        assert [each.run_id for each in found] == ["a"]
-        with pytest.raises(ServiceError) as refused:
-            await store.page("no such filter", b"", 10)
-        assert not isinstance(refused.value, StorageError)
-
-    go(work())
+    store = open_store()
+    a, _ = await started(store, "a", "b")
+    await store.durable(store.append(a.close()))
+    assert (await store.count("")).count == 2
+    found = (await store.page("ExecutionStatus = 'Completed'", b"", 10)).workflows
+    assert [each.run_id for each in found] == ["a"]
+    with pytest.raises(ServiceError) as refused:
+        await store.page("no such filter", b"", 10)
+    assert not isinstance(refused.value, StorageError)
 
 
 def test_each_opening_is_an_epoch(open_store: Open) -> None:
@@ -327,27 +291,23 @@ def test_closing_leaves_one_file(open_store: Open, path: Path) -> None:
     assert found.run.length == 2
 
 
-def test_a_closed_store_says_so(open_store: Open) -> None:
+async def test_a_closed_store_says_so(open_store: Open) -> None:
     """After `close`, what was durable is durable, waits and reads raise, and `append` still raises nothing."""
-
-    async def work() -> None:
-        store = open_store()
-        story = Story("a")
-        number = store.append(story.start())
-        waiter = asyncio.ensure_future(store.durable(number))
-        await asyncio.sleep(0)
-        store.close()
-        await waiter
-        late = store.append(story.signal())
-        with pytest.raises(StorageError, match="was closed"):
-            await store.durable(late)
-        heard = asyncio.get_running_loop().create_future()
-        store.when_durable(late, heard.set_result)
-        assert "was closed" in str(await heard)
-        with pytest.raises(StorageError, match="was closed"):
-            store.load("a")
-
-    go(work())
+    store = open_store()
+    story = Story("a")
+    number = store.append(story.start())
+    waiter = asyncio.ensure_future(store.durable(number))
+    await asyncio.sleep(0)
+    store.close()
+    await waiter
+    late = store.append(story.signal())
+    with pytest.raises(StorageError, match="was closed"):
+        await store.durable(late)
+    heard = asyncio.get_running_loop().create_future()
+    store.when_durable(late, heard.set_result)
+    assert "was closed" in str(await heard)
+    with pytest.raises(StorageError, match="was closed"):
+        store.load("a")
 
 
 def test_without_a_loop_each_change_is_handed_over(open_store: Open) -> None:
@@ -358,56 +318,44 @@ def test_without_a_loop_each_change_is_handed_over(open_store: Open) -> None:
     assert store.load("a") is not None
 
 
-def test_a_history_longer_than_a_text_can_be(open_store: Open) -> None:
+async def test_a_history_longer_than_a_text_can_be(open_store: Open) -> None:
     """Where a history does not fit into one text of SQLite, it is read piece by piece."""
-
-    async def work() -> None:
-        store = open_store()
-        (story,) = await started(store, "a")
-        for _ in range(20):
-            await store.durable(store.append(story.signal(500)))
-        await store.durable(store.append(story.start_timer()))
-        store._reads.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
-        stored = store.load("a")
-        assert stored is not None
-        assert stored.run == story.run
-        assert stored.events == tuple(story.events)
-
-    go(work())
+    store = open_store()
+    (story,) = await started(store, "a")
+    for _ in range(20):
+        await store.durable(store.append(story.signal(500)))
+    await store.durable(store.append(story.start_timer()))
+    store._reads.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
+    stored = store.load("a")
+    assert stored is not None
+    assert stored.run == story.run
+    assert stored.events == tuple(story.events)
 
 
-def test_the_log_does_not_grow_for_ever(open_store: Open, path: Path) -> None:
+async def test_the_log_does_not_grow_for_ever(open_store: Open, path: Path) -> None:
     """Checkpoints let the log begin anew, reads in between included."""
-
-    async def work() -> None:
-        store = open_store(checkpoint_pages=50)
-        (story,) = await started(store, "a")
-        log = path.with_name(f"{path.name}-wal")
-        sizes = []
-        for place in range(300):
-            await store.durable(store.append(story.step([], memo={})))
-            store.current("w")
-            if place % 100 == 99:
-                sizes.append(log.stat().st_size)
-        # Twice what a checkpoint is made for; without checkpoints it would be ten times as much.
-        assert max(sizes) <= 2 * 50 * (4096 + 24)
-
-    go(work())
+    store = open_store(checkpoint_pages=50)
+    (story,) = await started(store, "a")
+    log = path.with_name(f"{path.name}-wal")
+    sizes = []
+    for place in range(300):
+        await store.durable(store.append(story.step([], memo={})))
+        store.current("w")
+        if place % 100 == 99:
+            sizes.append(log.stat().st_size)
+    # Twice what a checkpoint is made for; without checkpoints it would be ten times as much.
+    assert max(sizes) <= 2 * 50 * (4096 + 24)
 
 
-def test_a_run_that_was_never_started_is_refused(open_store: Open) -> None:
+async def test_a_run_that_was_never_started_is_refused(open_store: Open) -> None:
     """A change of an open run that the file does not have is not written: a hole is no run. Others are."""
-
-    async def work() -> None:
-        store = open_store()
-        story = Story("a")
-        story.start()
-        with pytest.raises(StorageError, match="does not have the run a"):
-            await store.durable(store.append(story.signal()))
-        assert store.failure is None
-        await store.durable(store.append(Story("b").start()))
-
-    go(work())
+    store = open_store()
+    story = Story("a")
+    story.start()
+    with pytest.raises(StorageError, match="does not have the run a"):
+        await store.durable(store.append(story.signal()))
+    assert store.failure is None
+    await store.durable(store.append(Story("b").start()))
 
 
 def test_more_runs_than_are_remembered(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,17 +377,13 @@ def test_more_runs_than_are_remembered(open_store: Open, monkeypatch: pytest.Mon
     go(work())
 
 
-def test_followers_are_one_step(open_store: Open) -> None:
+async def test_followers_are_one_step(open_store: Open) -> None:
     """A run that comes along with a change is durable under the change's number."""
-
-    async def work() -> None:
-        store = open_store()
-        (story,) = await started(store, "a", workflow_id="w")
-        follower = Story("b", "w")
-        change = msgspec.structs.replace(story.close(), also=(follower.start(),))
-        assert store.append(change) == 2
-        await store.durable(2)
-        assert store.current("w") == "b"
-        assert store.load("b") is not None
-
-    go(work())
+    store = open_store()
+    (story,) = await started(store, "a", workflow_id="w")
+    follower = Story("b", "w")
+    change = msgspec.structs.replace(story.close(), also=(follower.start(),))
+    assert store.append(change) == 2
+    await store.durable(2)
+    assert store.current("w") == "b"
+    assert store.load("b") is not None

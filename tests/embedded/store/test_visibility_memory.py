@@ -25,49 +25,37 @@ async def ids(listing: MemoryListing, text: str) -> list[str]:
     return [each.workflow_id for each in (await listing.page(text, b"", 10)).workflows]
 
 
-def test_lists_follow_the_table() -> None:
+async def test_lists_follow_the_table() -> None:
     """A list is of the runs as they are now: new ones, changed ones, and none that are gone."""
-
-    async def body() -> None:
-        runs: dict[str, Run] = {"run-1": run(1)}
-        listing = MemoryListing(runs, real_time=True)
-        assert await ids(listing, "") == ["w-1"]
-        runs["run-2"] = run(2, search_attributes={"Region": attribute('"eu"')})
-        runs["run-1"] = run(1, closed=1)
-        for run_id in runs:
-            listing.changed(run_id)
-        assert await ids(listing, "") == ["w-2", "w-1"]
-        assert (await listing.count("ExecutionStatus = 'Completed'")).count == 1
-        assert (await listing.count("Region = 'eu'")).count == 1
-        del runs["run-2"]
-        listing.changed("run-2")
-        assert (await listing.count("")).count == 1
-        listing.close()
-
-    asyncio.run(body())
+    runs: dict[str, Run] = {"run-1": run(1)}
+    listing = MemoryListing(runs, real_time=True)
+    assert await ids(listing, "") == ["w-1"]
+    runs["run-2"] = run(2, search_attributes={"Region": attribute('"eu"')})
+    runs["run-1"] = run(1, closed=1)
+    for run_id in runs:
+        listing.changed(run_id)
+    assert await ids(listing, "") == ["w-2", "w-1"]
+    assert (await listing.count("ExecutionStatus = 'Completed'")).count == 1
+    assert (await listing.count("Region = 'eu'")).count == 1
+    del runs["run-2"]
+    listing.changed("run-2")
+    assert (await listing.count("")).count == 1
+    listing.close()
 
 
-def test_an_index_that_was_let_go_is_made_again() -> None:
+async def test_an_index_that_was_let_go_is_made_again() -> None:
     """After `close` a listing answers as before."""
-
-    async def body() -> None:
-        listing = MemoryListing({"run-1": run(1), "run-2": run(2)}, real_time=True)
-        listing.close()
-        assert (await listing.count("")).count == 2
-        listing.close()
-        assert await ids(listing, "WorkflowId != 'w-1'") == ["w-2"]
-        listing.close()
-
-    asyncio.run(body())
+    listing = MemoryListing({"run-1": run(1), "run-2": run(2)}, real_time=True)
+    listing.close()
+    assert (await listing.count("")).count == 2
+    listing.close()
+    assert await ids(listing, "WorkflowId != 'w-1'") == ["w-2"]
+    listing.close()
 
 
-def test_many_asked_at_once_are_answered_each_for_itself() -> None:
+async def test_many_asked_at_once_are_answered_each_for_itself() -> None:
     """Lists that wait for one another on the thread get their own answers."""
-
-    async def body() -> None:
-        listing = MemoryListing({f"run-{number}": run(number) for number in range(1, 40)}, real_time=True)
-        asked = [listing.count(f"WorkflowId != 'w-{number}'") for number in range(1, 20)]
-        assert [each.count for each in await asyncio.gather(*asked)] == [38] * 19
-        listing.close()
-
-    asyncio.run(body())
+    listing = MemoryListing({f"run-{number}": run(number) for number in range(1, 40)}, real_time=True)
+    asked = [listing.count(f"WorkflowId != 'w-{number}'") for number in range(1, 20)]
+    assert [each.count for each in await asyncio.gather(*asked)] == [38] * 19
+    listing.close()

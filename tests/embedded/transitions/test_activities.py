@@ -23,7 +23,7 @@ from hourglass.converter import ActivityFailure, CanceledFailure, Failure, Paylo
 from hourglass.errors import RetryState, ServiceError, TimeoutType
 from hourglass.workflow import ActivityCancellationType
 
-from ..memory_world import World, app_failure, run_async, settle, text
+from ..memory_world import World, app_failure, settle, text
 
 
 def schedule(seq: int = 1, **more: object) -> c.ScheduleActivity:
@@ -39,58 +39,50 @@ async def begun(world: World, *commands: c.Command, **start: object) -> str:
     return run_id
 
 
-def test_a_sequence_of_activities_runs_to_its_result() -> None:
+async def test_a_sequence_of_activities_runs_to_its_result() -> None:
     """Three activities, one after another, give a completed run and the history that Temporal would write."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, schedule(1))
-        for seq in (1, 2, 3):
-            task = await world.activity()
-            assert (task.activity_id, task.attempt, task.workflow_id) == (str(seq), 1, "w")
-            await world.handle.complete_activity(ActivityOk(task.token, text(f"r{seq}")))
-            activation = await world.activation()
-            assert activation.events == (e.ActivityCompleted(seq, text(f"r{seq}")),)
-            assert not activation.is_replaying
-            end = c.CompleteRun(text("done")) if seq == 3 else schedule(seq + 1)
-            await world.complete(run_id, end)
-        assert await world.outcome() == RunCompleted((text("done"),))
-        step = [
-            "ActivityTaskScheduled",
-            "ActivityTaskStarted",
-            "ActivityTaskCompleted",
-            "WorkflowTaskScheduled",
-            "WorkflowTaskStarted",
-            "WorkflowTaskCompleted",
-        ]
-        first = ["WorkflowExecutionStarted", *step[3:]]
-        assert world.kinds() == [*first, *step, *step, *step, "WorkflowExecutionCompleted"]
-        await world.close()
-
-    run_async(body)
-
-
-def test_a_failed_attempt_is_retried_with_back_off() -> None:
-    """Attempts follow at 1, 2 and 4 seconds; the last one's result counts and the failures leave no event."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, schedule(retry_policy=RetryRule()))
-        for attempt, wait in ((1, 1.0), (2, 2.0), (3, 4.0)):
-            task = await world.activity()
-            assert task.attempt == attempt
-            await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
-            world.clock.advance(wait - 0.001)
-            assert not list(world.connection.engine.queues.attempts("q"))
-            world.clock.advance(0.001)
+    world = await World.new()
+    run_id = await begun(world, schedule(1))
+    for seq in (1, 2, 3):
         task = await world.activity()
-        assert task.attempt == 4
-        await world.handle.complete_activity(ActivityOk(task.token, text("ok")))
-        assert (await world.activation()).events == (e.ActivityCompleted(1, text("ok")),)
-        assert world.kinds().count("ActivityTaskStarted") == 1
-        await world.close()
+        assert (task.activity_id, task.attempt, task.workflow_id) == (str(seq), 1, "w")
+        await world.handle.complete_activity(ActivityOk(task.token, text(f"r{seq}")))
+        activation = await world.activation()
+        assert activation.events == (e.ActivityCompleted(seq, text(f"r{seq}")),)
+        assert not activation.is_replaying
+        end = c.CompleteRun(text("done")) if seq == 3 else schedule(seq + 1)
+        await world.complete(run_id, end)
+    assert await world.outcome() == RunCompleted((text("done"),))
+    step = [
+        "ActivityTaskScheduled",
+        "ActivityTaskStarted",
+        "ActivityTaskCompleted",
+        "WorkflowTaskScheduled",
+        "WorkflowTaskStarted",
+        "WorkflowTaskCompleted",
+    ]
+    first = ["WorkflowExecutionStarted", *step[3:]]
+    assert world.kinds() == [*first, *step, *step, *step, "WorkflowExecutionCompleted"]
+    await world.close()
 
-    run_async(body)
+
+async def test_a_failed_attempt_is_retried_with_back_off() -> None:
+    """Attempts follow at 1, 2 and 4 seconds; the last one's result counts and the failures leave no event."""
+    world = await World.new()
+    await begun(world, schedule(retry_policy=RetryRule()))
+    for attempt, wait in ((1, 1.0), (2, 2.0), (3, 4.0)):
+        task = await world.activity()
+        assert task.attempt == attempt
+        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+        world.clock.advance(wait - 0.001)
+        assert not list(world.connection.engine.queues.attempts("q"))
+        world.clock.advance(0.001)
+    task = await world.activity()
+    assert task.attempt == 4
+    await world.handle.complete_activity(ActivityOk(task.token, text("ok")))
+    assert (await world.activation()).events == (e.ActivityCompleted(1, text("ok")),)
+    assert world.kinds().count("ActivityTaskStarted") == 1
+    await world.close()
 
 
 @pytest.mark.parametrize(
@@ -98,90 +90,72 @@ def test_a_failed_attempt_is_retried_with_back_off() -> None:
     [
         (RetryRule(maximum_attempts=1), app_failure("no"), RetryState.MAXIMUM_ATTEMPTS_REACHED),
         (RetryRule(), app_failure("no", non_retryable=True), RetryState.NON_RETRYABLE_FAILURE),
-        (
-            RetryRule(non_retryable_error_types=("Oops",)),
-            app_failure("no"),
-            RetryState.NON_RETRYABLE_FAILURE,
-        ),
+        (RetryRule(non_retryable_error_types=("Oops",)), app_failure("no"), RetryState.NON_RETRYABLE_FAILURE),
         (RetryRule(initial_interval=60.0), app_failure("no"), RetryState.TIMEOUT),
     ],
 )
-def test_a_failure_for_good_is_wrapped_as_core_wraps_it(
+async def test_a_failure_for_good_is_wrapped_as_core_wraps_it(
     rule: RetryRule, failure: Failure, state: RetryState
 ) -> None:
     """The worker gets an activity failure with ids and the reason for giving up; the cause is what was raised."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, schedule(retry_policy=rule, schedule_to_close_timeout=30.0))
-        task = await world.activity()
-        await world.handle.complete_activity(AttemptFailed(task.token, failure))
-        info = ActivityFailure(
-            activity_type="act",
-            activity_id="1",
-            identity="worker",
-            scheduled_event_id=5,
-            started_event_id=6,
-            retry_state=state,
-        )
-        expected = e.ActivityFailed(1, Failure("Activity task failed", info, cause=failure))
-        assert (await world.activation()).events == (expected,)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await begun(world, schedule(retry_policy=rule, schedule_to_close_timeout=30.0))
+    task = await world.activity()
+    await world.handle.complete_activity(AttemptFailed(task.token, failure))
+    info = ActivityFailure(
+        activity_type="act",
+        activity_id="1",
+        identity="worker",
+        scheduled_event_id=5,
+        started_event_id=6,
+        retry_state=state,
+    )
+    expected = e.ActivityFailed(1, Failure("Activity task failed", info, cause=failure))
+    assert (await world.activation()).events == (expected,)
+    await world.close()
 
 
-def test_a_retry_is_stored_with_the_attempt_that_begins_it() -> None:
+async def test_a_retry_is_stored_with_the_attempt_that_begins_it() -> None:
     """That the time of a retry has come is no change of its own: a worker that waits takes the attempt, and one change is
     stored; where none waits, the store knows when the run must be looked at next.
     """
+    world = await World.new()
+    await begun(world, schedule(retry_policy=RetryRule()))
+    task = await world.activity()
+    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+    poll = asyncio.ensure_future(world.handle.poll_activity())
+    await settle()
+    before = world.engine.runs.writes.appended
+    world.clock.advance(1.0)
+    second = await poll
+    assert isinstance(second, ActivityTask)
+    assert second.attempt == 2
+    assert world.engine.runs.writes.appended == before + 1
 
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, schedule(retry_policy=RetryRule()))
-        task = await world.activity()
-        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
-        poll = asyncio.ensure_future(world.handle.poll_activity())
-        await settle()
-        before = world.engine.runs.writes.appended
-        world.clock.advance(1.0)
-        second = await poll
-        assert isinstance(second, ActivityTask)
-        assert second.attempt == 2
-        assert world.engine.runs.writes.appended == before + 1
-
-        await world.handle.complete_activity(AttemptFailed(second.token, app_failure("no")))
-        world.clock.advance(2.0)
-        await settle()
-        record = world.engine.current("w")
-        assert record is not None
-        assert record.stored_wake_ns == record.wake_ns(world.clock.now_ns())
-        before = world.engine.runs.writes.appended
-        third = await world.activity()
-        assert third.attempt == 3
-        assert world.engine.runs.writes.appended == before + 1
-        await world.close()
-
-    run_async(body)
+    await world.handle.complete_activity(AttemptFailed(second.token, app_failure("no")))
+    world.clock.advance(2.0)
+    await settle()
+    record = world.engine.current("w")
+    assert record is not None
+    assert record.stored_wake_ns == record.wake_ns(world.clock.now_ns())
+    before = world.engine.runs.writes.appended
+    third = await world.activity()
+    assert third.attempt == 3
+    assert world.engine.runs.writes.appended == before + 1
+    await world.close()
 
 
-def test_a_failure_may_name_the_next_delay() -> None:
+async def test_a_failure_may_name_the_next_delay() -> None:
     """`next_retry_delay` of an application failure replaces the policy's interval once."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, schedule())
-        task = await world.activity()
-        await world.handle.complete_activity(
-            AttemptFailed(task.token, app_failure("no", next_retry_delay=77.0))
-        )
-        before = world.clock.now_ns()
-        assert world.clock.advance_to_next()
-        assert world.clock.now_ns() - before == 77 * 10**9
-        assert (await world.activity()).attempt == 2
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await begun(world, schedule())
+    task = await world.activity()
+    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no", next_retry_delay=77.0)))
+    before = world.clock.now_ns()
+    assert world.clock.advance_to_next()
+    assert world.clock.now_ns() - before == 77 * 10**9
+    assert (await world.activity()).attempt == 2
+    await world.close()
 
 
 ONCE = RetryRule(maximum_attempts=1)
@@ -225,71 +199,59 @@ ONCE = RetryRule(maximum_attempts=1)
         ),
     ],
 )
-def test_each_timeout_ends_an_activity_with_the_servers_words(
+async def test_each_timeout_ends_an_activity_with_the_servers_words(
     options: dict[str, object], taken: bool, after: int, kind: TimeoutType, message: str, state: RetryState
 ) -> None:
     """The four timeouts pass at their time, with the message, type and retry state that a real server gives."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, schedule(**options))
-        if taken:
-            await world.activity()
-        before = world.clock.now_ns()
-        world.clock.advance_to_next()
-        assert world.clock.now_ns() - before == after * 10**9
-        (event,) = (await world.activation()).events
-        assert isinstance(event, e.ActivityFailed)
-        assert event.failure.message == "Activity task timed out"
-        assert isinstance(event.failure.info, ActivityFailure)
-        assert event.failure.info.retry_state is state
-        assert event.failure.cause == Failure(message, TimeoutFailure(kind), source="Server")
-        if taken:
-            assert (await world.cancel()).reason == "TIMED_OUT"
-        await world.close()
-
-    run_async(body)
-
-
-def test_heartbeats_keep_an_attempt_alive_and_their_details_reach_the_next() -> None:
-    """Each heartbeat moves the heartbeat timeout; after one is missed, the next attempt gets the last details."""
-
-    async def body() -> None:
-        world = await World.new(heartbeat_throttle=0.0)
-        await begun(world, schedule(start_to_close_timeout=100.0, heartbeat_timeout=3.0))
-        task = await world.activity()
-        for _ in range(5):
-            world.clock.advance(2)
-            world.handle.heartbeat(task.token, (text("cursor"),))
-        world.clock.advance(3)
+    world = await World.new()
+    await begun(world, schedule(**options))
+    if taken:
+        await world.activity()
+    before = world.clock.now_ns()
+    world.clock.advance_to_next()
+    assert world.clock.now_ns() - before == after * 10**9
+    (event,) = (await world.activation()).events
+    assert isinstance(event, e.ActivityFailed)
+    assert event.failure.message == "Activity task timed out"
+    assert isinstance(event.failure.info, ActivityFailure)
+    assert event.failure.info.retry_state is state
+    assert event.failure.cause == Failure(message, TimeoutFailure(kind), source="Server")
+    if taken:
         assert (await world.cancel()).reason == "TIMED_OUT"
-        world.clock.advance(1)
-        again = await world.activity()
-        assert (again.attempt, again.heartbeat_details) == (2, (text("cursor"),))
-        await world.close()
-
-    run_async(body)
+    await world.close()
 
 
-def test_the_end_of_an_attempt_that_timed_out_is_dropped() -> None:
+async def test_heartbeats_keep_an_attempt_alive_and_their_details_reach_the_next() -> None:
+    """Each heartbeat moves the heartbeat timeout; after one is missed, the next attempt gets the last details."""
+    world = await World.new(heartbeat_throttle=0.0)
+    await begun(world, schedule(start_to_close_timeout=100.0, heartbeat_timeout=3.0))
+    task = await world.activity()
+    for _ in range(5):
+        world.clock.advance(2)
+        world.handle.heartbeat(task.token, (text("cursor"),))
+    world.clock.advance(3)
+    assert (await world.cancel()).reason == "TIMED_OUT"
+    world.clock.advance(1)
+    again = await world.activity()
+    assert (again.attempt, again.heartbeat_details) == (2, (text("cursor"),))
+    await world.close()
+
+
+async def test_the_end_of_an_attempt_that_timed_out_is_dropped() -> None:
     """A late result of attempt 1 does not end attempt 2."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, schedule(start_to_close_timeout=1.0))
-        late = await world.activity()
-        world.clock.advance(1)
-        world.clock.advance(1)
-        await world.cancel()
-        now = await world.activity()
-        assert now.attempt == 2
-        await world.handle.complete_activity(ActivityOk(late.token, text("late")))
-        assert world.connection.engine.current("w").run.task is None  # type: ignore[union-attr]
-        await world.handle.complete_activity(ActivityOk(now.token, text("now")))
-        assert (await world.activation()).events == (e.ActivityCompleted(1, text("now")),)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await begun(world, schedule(start_to_close_timeout=1.0))
+    late = await world.activity()
+    world.clock.advance(1)
+    world.clock.advance(1)
+    await world.cancel()
+    now = await world.activity()
+    assert now.attempt == 2
+    await world.handle.complete_activity(ActivityOk(late.token, text("late")))
+    assert world.connection.engine.current("w").run.task is None  # type: ignore[union-attr]
+    await world.handle.complete_activity(ActivityOk(now.token, text("now")))
+    assert (await world.activation()).events == (e.ActivityCompleted(1, text("now")),)
+    await world.close()
 
 
 def _cancelled_at_once(seq: int = 1) -> e.ActivityCancelled:
@@ -299,169 +261,141 @@ def _cancelled_at_once(seq: int = 1) -> e.ActivityCancelled:
     )
 
 
-def test_try_cancel_resolves_at_once_and_tells_the_attempt() -> None:
+async def test_try_cancel_resolves_at_once_and_tells_the_attempt() -> None:
     """The worker hears of it in the same task; the running attempt is told; its end is no longer of interest."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, schedule(1), c.StartTimer(1, 10**9))
-        task = await world.activity()
-        world.clock.advance(1)
-        assert (await world.activation()).events == (e.TimerFired(1),)
-        await world.complete(run_id, c.RequestCancelActivity(1))
-        second = await world.activation()
-        assert second.events == (_cancelled_at_once(),)
-        assert second.history_length == world.seen[-2].history_length
-        await world.complete(run_id)
-        assert (await world.cancel()).reason == "CANCELLED"
-        await world.handle.complete_activity(AttemptCancelled(task.token, Failure(info=CanceledFailure())))
-        # The end wants a task, which has nothing to say and completes by itself.
-        await settle()
-        assert world.handle._task_slots.next_activation() is None
-        assert world.kinds()[-5:] == [
-            "ActivityTaskStarted",
-            "ActivityTaskCanceled",
-            "WorkflowTaskScheduled",
-            "WorkflowTaskStarted",
-            "WorkflowTaskCompleted",
-        ]
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, schedule(1), c.StartTimer(1, 10**9))
+    task = await world.activity()
+    world.clock.advance(1)
+    assert (await world.activation()).events == (e.TimerFired(1),)
+    await world.complete(run_id, c.RequestCancelActivity(1))
+    second = await world.activation()
+    assert second.events == (_cancelled_at_once(),)
+    assert second.history_length == world.seen[-2].history_length
+    await world.complete(run_id)
+    assert (await world.cancel()).reason == "CANCELLED"
+    await world.handle.complete_activity(AttemptCancelled(task.token, Failure(info=CanceledFailure())))
+    # The end wants a task, which has nothing to say and completes by itself.
+    await settle()
+    assert world.handle._task_slots.next_activation() is None
+    assert world.kinds()[-5:] == [
+        "ActivityTaskStarted",
+        "ActivityTaskCanceled",
+        "WorkflowTaskScheduled",
+        "WorkflowTaskStarted",
+        "WorkflowTaskCompleted",
+    ]
+    await world.close()
 
 
-def test_wait_for_cancellation_resolves_when_the_attempt_ends() -> None:
+async def test_wait_for_cancellation_resolves_when_the_attempt_ends() -> None:
     """WAIT_CANCELLATION_COMPLETED resolves with the attempt's own cancellation, details included."""
-
-    async def body() -> None:
-        world = await World.new()
-        wait = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
-        run_id = await begun(world, schedule(1, cancellation_type=wait), c.StartTimer(1, 10**9))
-        task = await world.activity()
-        world.clock.advance(1)
-        await world.activation()
-        await world.complete(run_id, c.RequestCancelActivity(1))
-        assert (await world.cancel()).token == task.token
-        failure = Failure("cancelled", CanceledFailure((text("half"),)))
-        await world.handle.complete_activity(AttemptCancelled(task.token, failure))
-        (event,) = (await world.activation()).events
-        assert isinstance(event, e.ActivityCancelled)
-        assert event.failure.cause == Failure(info=CanceledFailure((text("half"),)))
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    wait = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+    run_id = await begun(world, schedule(1, cancellation_type=wait), c.StartTimer(1, 10**9))
+    task = await world.activity()
+    world.clock.advance(1)
+    await world.activation()
+    await world.complete(run_id, c.RequestCancelActivity(1))
+    assert (await world.cancel()).token == task.token
+    failure = Failure("cancelled", CanceledFailure((text("half"),)))
+    await world.handle.complete_activity(AttemptCancelled(task.token, failure))
+    (event,) = (await world.activation()).events
+    assert isinstance(event, e.ActivityCancelled)
+    assert event.failure.cause == Failure(info=CanceledFailure((text("half"),)))
+    await world.close()
 
 
-def test_abandon_resolves_at_once_and_tells_nobody() -> None:
+async def test_abandon_resolves_at_once_and_tells_nobody() -> None:
     """ABANDON leaves no event; the attempt goes on and its result is ignored."""
-
-    async def body() -> None:
-        world = await World.new()
-        abandon = ActivityCancellationType.ABANDON
-        run_id = await begun(world, schedule(1, cancellation_type=abandon), c.StartTimer(1, 10**9))
-        task = await world.activity()
-        world.clock.advance(1)
-        await world.activation()
-        await world.complete(run_id, c.RequestCancelActivity(1))
-        assert (await world.activation()).events == (_cancelled_at_once(),)
-        await world.complete(run_id)
-        assert "ActivityTaskCancelRequested" not in world.kinds()
-        await world.handle.complete_activity(ActivityOk(task.token, None))
-        await settle()
-        assert world.handle._task_slots.next_activation() is None
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    abandon = ActivityCancellationType.ABANDON
+    run_id = await begun(world, schedule(1, cancellation_type=abandon), c.StartTimer(1, 10**9))
+    task = await world.activity()
+    world.clock.advance(1)
+    await world.activation()
+    await world.complete(run_id, c.RequestCancelActivity(1))
+    assert (await world.activation()).events == (_cancelled_at_once(),)
+    await world.complete(run_id)
+    assert "ActivityTaskCancelRequested" not in world.kinds()
+    await world.handle.complete_activity(ActivityOk(task.token, None))
+    await settle()
+    assert world.handle._task_slots.next_activation() is None
+    await world.close()
 
 
-def test_cancelled_before_it_was_sent_leaves_nothing() -> None:
+async def test_cancelled_before_it_was_sent_leaves_nothing() -> None:
     """Scheduling and cancelling, starting and cancelling in one completion: no event, but the worker hears."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(
-            world, schedule(1), c.StartTimer(1, 10**9), c.CancelTimer(1), c.RequestCancelActivity(1)
-        )
-        assert (await world.activation()).events == (_cancelled_at_once(),)
-        await world.complete(run_id, c.StartTimer(2, 10**9))
-        assert world.kinds()[4:] == ["TimerStarted"]
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(
+        world, schedule(1), c.StartTimer(1, 10**9), c.CancelTimer(1), c.RequestCancelActivity(1)
+    )
+    assert (await world.activation()).events == (_cancelled_at_once(),)
+    await world.complete(run_id, c.StartTimer(2, 10**9))
+    assert world.kinds()[4:] == ["TimerStarted"]
+    await world.close()
 
 
-def test_an_activity_can_be_completed_from_elsewhere() -> None:
+async def test_an_activity_can_be_completed_from_elsewhere() -> None:
     """A deferred attempt is ended by its token or by its ids; a wrong name is refused; heartbeats count."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = await begun(world, schedule(1), schedule(2))
-        first, second = await world.activity(), await world.activity()
-        for task in (first, second):
-            await world.handle.complete_activity(ActivityDeferred(task.token))
-        answer = await world.call(HeartbeatActivity(token=first.token, details=(text("x"),)))
-        assert not answer.cancel_requested
-        await world.call(CompleteActivity(token=first.token, result=text("a")))
-        await world.call(CompleteActivity(workflow_id="w", activity_id="2", failure=app_failure("no")))
-        for bad in (
-            CompleteActivity(token=first.token),
-            CompleteActivity(token=b"junk"),
-            CompleteActivity(workflow_id="w", activity_id="9"),
-        ):
-            with pytest.raises(ServiceError):
-                await world.call(bad)
-        assert (await world.activation()).events == (e.ActivityCompleted(1, text("a")),)
-        await world.complete(run_id)
-        description = await world.call(DescribeWorkflow(workflow_id="w"))
-        (pending,) = description.pending_activities
-        assert (pending.activity_id, pending.attempt, pending.state) == ("2", 2, "SCHEDULED")
-        assert pending.last_failure == app_failure("no")
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = await begun(world, schedule(1), schedule(2))
+    first, second = await world.activity(), await world.activity()
+    for task in (first, second):
+        await world.handle.complete_activity(ActivityDeferred(task.token))
+    answer = await world.call(HeartbeatActivity(token=first.token, details=(text("x"),)))
+    assert not answer.cancel_requested
+    await world.call(CompleteActivity(token=first.token, result=text("a")))
+    await world.call(CompleteActivity(workflow_id="w", activity_id="2", failure=app_failure("no")))
+    for bad in (
+        CompleteActivity(token=first.token),
+        CompleteActivity(token=b"junk"),
+        CompleteActivity(workflow_id="w", activity_id="9"),
+    ):
+        with pytest.raises(ServiceError):
+            await world.call(bad)
+    assert (await world.activation()).events == (e.ActivityCompleted(1, text("a")),)
+    await world.complete(run_id)
+    description = await world.call(DescribeWorkflow(workflow_id="w"))
+    (pending,) = description.pending_activities
+    assert (pending.activity_id, pending.attempt, pending.state) == ("2", 2, "SCHEDULED")
+    assert pending.last_failure == app_failure("no")
+    await world.close()
 
 
-def test_an_attempt_whose_run_closed_is_told() -> None:
+async def test_an_attempt_whose_run_closed_is_told() -> None:
     """When the run is terminated, the attempt that still runs is cancelled as not found."""
-
-    async def body() -> None:
-        world = await World.new()
-        await begun(world, schedule(1))
-        task = await world.activity()
-        await world.call(TerminateWorkflow(workflow_id="w"))
-        cancel = await world.cancel()
-        assert (cancel.token, cancel.reason) == (task.token, "NOT_FOUND")
-        await world.handle.complete_activity(ActivityOk(task.token, None))
-        assert world.kinds()[-1] == "WorkflowExecutionTerminated"
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await begun(world, schedule(1))
+    task = await world.activity()
+    await world.call(TerminateWorkflow(workflow_id="w"))
+    cancel = await world.cancel()
+    assert (cancel.token, cancel.reason) == (task.token, "NOT_FOUND")
+    await world.handle.complete_activity(ActivityOk(task.token, None))
+    assert world.kinds()[-1] == "WorkflowExecutionTerminated"
+    await world.close()
 
 
-def test_many_heartbeats_are_thinned_out_and_the_last_details_are_kept() -> None:
+async def test_many_heartbeats_are_thinned_out_and_the_last_details_are_kept() -> None:
     """The first is recorded at once, then the newest once per interval; a failure takes along what was kept back."""
+    world = await World.new(heartbeat_throttle=5.0)
+    await begun(world, schedule(start_to_close_timeout=100.0))
+    task = await world.activity()
+    record = world.engine.current("w")
+    assert record is not None
 
-    async def body() -> None:
-        world = await World.new(heartbeat_throttle=5.0)
-        await begun(world, schedule(start_to_close_timeout=100.0))
-        task = await world.activity()
-        record = world.engine.current("w")
-        assert record is not None
+    def recorded() -> tuple[Payload, ...]:
+        return record.run.activities[5].heartbeat_details
 
-        def recorded() -> tuple[Payload, ...]:
-            return record.run.activities[5].heartbeat_details
-
-        for number in range(50):
-            world.handle.heartbeat(task.token, (text(str(number)),))
-        assert recorded() == (text("0"),)
-        world.clock.advance(5)
-        assert recorded() == (text("49"),)
-        world.handle.heartbeat(task.token, (text("50"),))
-        assert recorded() == (text("49"),)
-        await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
-        world.clock.advance(1)
-        again = await world.activity()
-        assert (again.attempt, again.heartbeat_details) == (2, (text("50"),))
-        await world.close()
-
-    run_async(body)
+    for number in range(50):
+        world.handle.heartbeat(task.token, (text(str(number)),))
+    assert recorded() == (text("0"),)
+    world.clock.advance(5)
+    assert recorded() == (text("49"),)
+    world.handle.heartbeat(task.token, (text("50"),))
+    assert recorded() == (text("49"),)
+    await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
+    world.clock.advance(1)
+    again = await world.activity()
+    assert (again.attempt, again.heartbeat_details) == (2, (text("50"),))
+    await world.close()

@@ -103,29 +103,25 @@ def test_families_survive_crashes(seed: int, data: st.DataObject) -> None:
 # --- one change -------------------------------------------------------------------------------------------------------
 
 
-def test_a_child_and_its_parent_are_one_change() -> None:
+async def test_a_child_and_its_parent_are_one_change() -> None:
     """A child's start, its end, a signal and a parent's end are each one change of the store."""
-
-    async def body() -> None:
-        store = Noted()
-        world = await World.new(store=store)
-        parent = (await world.start()).run_id
-        await world.activation()
-        before = len(store.changes)
-        await world.complete(parent, child())
-        started = store.changes[before:]
-        assert {each.run.run_id for each in (started[0], *started[0].also)} >= {parent}
-        assert len({each.run.run_id for each in (started[0], *started[0].also)}) == 2
+    store = Noted()
+    world = await World.new(store=store)
+    parent = (await world.start()).run_id
+    await world.activation()
+    before = len(store.changes)
+    await world.complete(parent, child())
+    started = store.changes[before:]
+    assert {each.run.run_id for each in (started[0], *started[0].also)} >= {parent}
+    assert len({each.run.run_id for each in (started[0], *started[0].also)}) == 2
+    child_run = (await world.activation()).run_id
+    if child_run == parent:
         child_run = (await world.activation()).run_id
-        if child_run == parent:
-            child_run = (await world.activation()).run_id
-        before = len(store.changes)
-        await world.complete(child_run, c.CompleteRun(text("done")))
-        ended = store.changes[before]
-        assert {each.run.run_id for each in (ended, *ended.also)} == {parent, child_run}
-        await world.close()
-
-    run_async(body)
+    before = len(store.changes)
+    await world.complete(child_run, c.CompleteRun(text("done")))
+    ended = store.changes[before]
+    assert {each.run.run_id for each in (ended, *ended.also)} == {parent, child_run}
+    await world.close()
 
 
 def family_script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
@@ -170,36 +166,30 @@ def test_every_crash_of_a_small_family() -> None:
     run_async(body)
 
 
-def test_a_family_in_a_file(tmp_path: Path) -> None:
+async def test_a_family_in_a_file(tmp_path: Path) -> None:
     """Pending children come back from a file, and a parent that sleeps there hears of its child's end."""
-
-    async def body() -> None:
-        clock = VirtualClock()
-        world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock)
-        await world.start(memo={"note": text("n")})
-        parent = (await world.activation()).run_id
-        await world.complete(parent, child())
-        record = world.engine.current("w")
-        assert record is not None
-        pending = record.run.children
-        assert [(each.initiated.workflow_id, each.started_event_id) for each in pending.values()] == [
-            ("c", 6)
-        ]
-        await world.engine.durable(world.engine.writes.newest)
-        await world.close()
-        world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock, opened=True)
-        record = world.engine.record(parent)
-        assert record is not None
-        assert record.run.children == pending
-        (described,) = (await world.call(DescribeWorkflow(workflow_id="w"))).pending_children
-        assert (described.workflow_id, described.workflow_type) == ("c", "C")
-        found = (await world.call(ListWorkflows(query="ParentWorkflowId = 'w'"))).workflows
-        assert [(each.workflow_id, each.root_workflow_id) for each in found] == [("c", "w")]
-        while not isinstance(await world.outcome(), RunCompleted):
-            await world.step(family_script)
-        await world.close()
-
-    run_async(body)
+    clock = VirtualClock()
+    world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock)
+    await world.start(memo={"note": text("n")})
+    parent = (await world.activation()).run_id
+    await world.complete(parent, child())
+    record = world.engine.current("w")
+    assert record is not None
+    pending = record.run.children
+    assert [(each.initiated.workflow_id, each.started_event_id) for each in pending.values()] == [("c", 6)]
+    await world.engine.durable(world.engine.writes.newest)
+    await world.close()
+    world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock, opened=True)
+    record = world.engine.record(parent)
+    assert record is not None
+    assert record.run.children == pending
+    (described,) = (await world.call(DescribeWorkflow(workflow_id="w"))).pending_children
+    assert (described.workflow_id, described.workflow_type) == ("c", "C")
+    found = (await world.call(ListWorkflows(query="ParentWorkflowId = 'w'"))).workflows
+    assert [(each.workflow_id, each.root_workflow_id) for each in found] == [("c", "w")]
+    while not isinstance(await world.outcome(), RunCompleted):
+        await world.step(family_script)
+    await world.close()
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -219,57 +209,45 @@ def test_a_family_in_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_too_many_at_once_fail_the_task(command: Any, name: str) -> None:
+async def test_too_many_at_once_fail_the_task(command: Any, name: str) -> None:
     """More children, signals or cancels than may be pending fail the task that asks for them, and nothing of it counts."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(pending=2))
-        run_id = (await world.start()).run_id
-        await world.activation()
-        many = [command(seq) if command is not child else child(seq, f"c{seq}") for seq in (1, 2, 3)]
-        await world.complete(run_id, *many)
-        assert world.kinds()[-1] == "WorkflowTaskFailed"
-        assert name.encode() in (await world.history())[-1]
-        assert world.engine.current("c1") is None
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(pending=2))
+    run_id = (await world.start()).run_id
+    await world.activation()
+    many = [command(seq) if command is not child else child(seq, f"c{seq}") for seq in (1, 2, 3)]
+    await world.complete(run_id, *many)
+    assert world.kinds()[-1] == "WorkflowTaskFailed"
+    assert name.encode() in (await world.history())[-1]
+    assert world.engine.current("c1") is None
+    await world.close()
 
 
-def test_a_child_cannot_be_cancelled_from_outside_in_the_task_that_asks_for_it() -> None:
+async def test_a_child_cannot_be_cancelled_from_outside_in_the_task_that_asks_for_it() -> None:
     """The task fails, in a server's words."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, child(), c.RequestCancelExternal(seq=1, workflow_id="c"))
-        assert b"is not allowed in same workflow task" in (await world.history())[-1]
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, child(), c.RequestCancelExternal(seq=1, workflow_id="c"))
+    assert b"is not allowed in same workflow task" in (await world.history())[-1]
+    await world.close()
 
 
-def test_another_namespace_is_not_there() -> None:
+async def test_another_namespace_is_not_there() -> None:
     """A file is one namespace: children, signals and cancels elsewhere are refused."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(
-            run_id,
-            child(namespace="elsewhere"),
-            c.SignalExternalWorkflow(seq=1, workflow_id="x", signal_name="s", namespace="elsewhere"),
-            c.RequestCancelExternal(seq=1, workflow_id="x", namespace="elsewhere"),
-        )
-        seen = (await world.activation()).events
-        assert told(seen, e.ChildStartFailed) == [e.ChildStartFailed(1, "c", "C", already_exists=False)]
-        (signal,), (cancel,) = told(seen, e.ExternalSignalResolved), told(seen, e.ExternalCancelResolved)
-        assert signal.failure.info.type == cancel.failure.info.type == "NamespaceNotFound"
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(
+        run_id,
+        child(namespace="elsewhere"),
+        c.SignalExternalWorkflow(seq=1, workflow_id="x", signal_name="s", namespace="elsewhere"),
+        c.RequestCancelExternal(seq=1, workflow_id="x", namespace="elsewhere"),
+    )
+    seen = (await world.activation()).events
+    assert told(seen, e.ChildStartFailed) == [e.ChildStartFailed(1, "c", "C", already_exists=False)]
+    (signal,), (cancel,) = told(seen, e.ExternalSignalResolved), told(seen, e.ExternalCancelResolved)
+    assert signal.failure.info.type == cancel.failure.info.type == "NamespaceNotFound"
+    await world.close()
 
 
 def test_a_long_line_of_descendants_ends_with_its_ancestor() -> None:
@@ -302,65 +280,55 @@ def test_a_long_line_of_descendants_ends_with_its_ancestor() -> None:
     run_async(body)
 
 
-def test_a_run_that_cannot_be_read_is_not_there_for_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_run_that_cannot_be_read_is_not_there_for_others(caplog: pytest.LogCaptureFixture) -> None:
     """A damaged run takes nobody along: its id is taken, signals to it do not arrive, its parent's end passes it over."""
-
-    async def body() -> None:
-        store, clock = Blind(), VirtualClock()
-        world = await World.new(store=store, clock=clock)
-        await world.start("sick")
-        sick = world.engine.current("sick")
-        assert sick is not None
-        await world.close()
-        store.unreadable = sick.run.run_id
-        world = await World.new(store=store, clock=clock)
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(
-            run_id,
-            child(name="sick"),
-            c.SignalExternalWorkflow(seq=1, workflow_id="sick", signal_name="s"),
-        )
-        seen = (await world.activation()).events
-        assert told(seen, e.ChildStartFailed)
-        (signal,) = told(seen, e.ExternalSignalResolved)
-        assert signal.failure.info.type == "ExternalWorkflowExecutionNotFound"
-        assert "cannot be read" in caplog.text
-        await world.close()
-
-    run_async(body)
+    store, clock = Blind(), VirtualClock()
+    world = await World.new(store=store, clock=clock)
+    await world.start("sick")
+    sick = world.engine.current("sick")
+    assert sick is not None
+    await world.close()
+    store.unreadable = sick.run.run_id
+    world = await World.new(store=store, clock=clock)
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(
+        run_id, child(name="sick"), c.SignalExternalWorkflow(seq=1, workflow_id="sick", signal_name="s")
+    )
+    seen = (await world.activation()).events
+    assert told(seen, e.ChildStartFailed)
+    (signal,) = told(seen, e.ExternalSignalResolved)
+    assert signal.failure.info.type == "ExternalWorkflowExecutionNotFound"
+    assert "cannot be read" in caplog.text
+    await world.close()
 
 
-def test_a_child_that_fails_is_told_once_with_its_reason() -> None:
+async def test_a_child_that_fails_is_told_once_with_its_reason() -> None:
     """The parent is told the child's failure, wrapped as Core wraps it, and replayed it is told the same."""
+    world = await World.new(max_cached_workflows=0)
+    parent = (await world.start()).run_id
+    ends: list[e.Event] = []
 
-    async def body() -> None:
-        world = await World.new(max_cached_workflows=0)
-        parent = (await world.start()).run_id
-        ends: list[e.Event] = []
+    def script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
+        (start,) = told([*journal, *new], e.RunStarted)
+        if start.workflow_type == "C":
+            return [c.FailRun(app_failure("sad"))]
+        ends.extend(told(new, e.ChildFailed))
+        return [child()] if told(new, e.RunStarted) else []
 
-        def script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
-            (start,) = told([*journal, *new], e.RunStarted)
-            if start.workflow_type == "C":
-                return [c.FailRun(app_failure("sad"))]
-            ends.extend(told(new, e.ChildFailed))
-            return [child()] if told(new, e.RunStarted) else []
-
-        while not ends:
-            await world.step(script)
-        (first,) = set(ends)
-        assert isinstance(first, e.ChildFailed)
-        info: Any = first.failure.info
-        assert (first.failure.message, info.workflow_id, info.namespace) == (
-            "Child Workflow execution failed",
-            "c",
-            "default",
-        )
-        assert (info.initiated_event_id, info.started_event_id) == (5, 6)
-        assert first.failure.cause == app_failure("sad")
-        record = world.engine.record(parent)
-        assert record is not None
-        assert sum(isinstance(each.attributes, o.ChildEnd) for each in record.events) == 1
-        await world.close()
-
-    run_async(body)
+    while not ends:
+        await world.step(script)
+    (first,) = set(ends)
+    assert isinstance(first, e.ChildFailed)
+    info: Any = first.failure.info
+    assert (first.failure.message, info.workflow_id, info.namespace) == (
+        "Child Workflow execution failed",
+        "c",
+        "default",
+    )
+    assert (info.initiated_event_id, info.started_event_id) == (5, 6)
+    assert first.failure.cause == app_failure("sad")
+    record = world.engine.record(parent)
+    assert record is not None
+    assert sum(isinstance(each.attributes, o.ChildEnd) for each in record.events) == 1
+    await world.close()

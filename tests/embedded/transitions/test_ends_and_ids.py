@@ -11,221 +11,181 @@ from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.specs import RetryRule
 from hourglass.client import IdReusePolicy
-from hourglass.errors import (
-    ServiceError,
-    WorkflowAlreadyStartedError,
-    WorkflowNotFoundError,
-)
+from hourglass.errors import ServiceError, WorkflowAlreadyStartedError, WorkflowNotFoundError
 
-from ..memory_world import World, app_failure, run_async, settle, text
+from ..memory_world import World, app_failure, settle, text
 
 
 def signal(name: str = "s", request_id: str = "") -> wf.SignalWorkflow:
     return wf.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
 
 
-def test_cancel_terminate_and_what_comes_after() -> None:
+async def test_cancel_terminate_and_what_comes_after() -> None:
     """Cancellation is an event for the run; termination ends it unasked; a closed run takes neither signal nor end."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id)
-        for _ in range(2):
-            await world.call(wf.CancelWorkflow(workflow_id="w", request_id="", reason="stop"))
-        assert (await world.activation()).events == (e.CancelRequested("stop"),)
-        await world.complete(run_id, c.CancelRun())
-        assert await world.outcome() == wf.RunCanceled()
-        other = (await world.start("v")).run_id
-        await world.call(wf.TerminateWorkflow(workflow_id="v", run_id=other, reason="why"))
-        assert await world.outcome("v") == wf.RunTerminated("why")
-        await world.call(wf.CancelWorkflow(workflow_id="v", request_id=""))
-        for request in (
-            signal(),
-            wf.TerminateWorkflow(workflow_id="v"),
-            wf.DescribeWorkflow(workflow_id="nobody"),
-            wf.TerminateWorkflow(workflow_id="v", first_execution_run_id="another"),
-        ):
-            with pytest.raises(WorkflowNotFoundError):
-                await world.call(request)  # type: ignore[arg-type]
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id)
+    for _ in range(2):
+        await world.call(wf.CancelWorkflow(workflow_id="w", request_id="", reason="stop"))
+    assert (await world.activation()).events == (e.CancelRequested("stop"),)
+    await world.complete(run_id, c.CancelRun())
+    assert await world.outcome() == wf.RunCanceled()
+    other = (await world.start("v")).run_id
+    await world.call(wf.TerminateWorkflow(workflow_id="v", run_id=other, reason="why"))
+    assert await world.outcome("v") == wf.RunTerminated("why")
+    await world.call(wf.CancelWorkflow(workflow_id="v", request_id=""))
+    for request in (
+        signal(),
+        wf.TerminateWorkflow(workflow_id="v"),
+        wf.DescribeWorkflow(workflow_id="nobody"),
+        wf.TerminateWorkflow(workflow_id="v", first_execution_run_id="another"),
+    ):
+        with pytest.raises(WorkflowNotFoundError):
+            await world.call(request)  # type: ignore[arg-type]
+    await world.close()
 
 
-def test_a_cached_run_that_is_terminated_is_evicted() -> None:
+async def test_a_cached_run_that_is_terminated_is_evicted() -> None:
     """The worker is told to forget a run that was ended from outside."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id)
-        await world.call(wf.TerminateWorkflow(workflow_id="w"))
-        (evicted,) = (await world.activation()).events
-        assert evicted == e.RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
-        await world.complete(run_id)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id)
+    await world.call(wf.TerminateWorkflow(workflow_id="w"))
+    (evicted,) = (await world.activation()).events
+    assert evicted == e.RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
+    await world.complete(run_id)
+    await world.close()
 
 
-def test_a_run_times_out() -> None:
+async def test_a_run_times_out() -> None:
     """The run timeout ends a run, also one that nobody works on."""
-
-    async def body() -> None:
-        world = await World.new()
-        await world.start(run_timeout=60.0)
-        world.clock.advance(59)
-        assert isinstance(await world.outcome(), wf.StillOpen)
-        world.clock.advance(1)
-        assert await world.outcome() == wf.RunTimedOut()
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await world.start(run_timeout=60.0)
+    world.clock.advance(59)
+    assert isinstance(await world.outcome(), wf.StillOpen)
+    world.clock.advance(1)
+    assert await world.outcome() == wf.RunTimedOut()
+    await world.close()
 
 
-def test_continue_as_new_and_retries_make_a_chain() -> None:
+async def test_continue_as_new_and_retries_make_a_chain() -> None:
     """Continue-as-new begins the next run at once, a failed attempt after its back-off; both know whence they come."""
-
-    async def body() -> None:
-        world = await World.new()
-        first = (await world.start(retry_policy=RetryRule(maximum_attempts=2), memo={"m": text("1")})).run_id
-        await world.activation()
-        await world.complete(first, c.ContinueAsNew(arguments=(text("next"),)))
-        outcome = await world.outcome(run_id=first)
-        assert isinstance(outcome, wf.RunContinued)
-        await world.activation()
-        await world.complete(first)
-        (second,) = (await world.activation()).events
-        assert isinstance(second, e.RunStarted)
-        assert (second.arguments, second.continued_run_id) == ((text("next"),), first)
-        assert (second.first_execution_run_id, second.spec.memo) == (first, {"m": text("1")})
-        await world.complete(outcome.new_run_id, c.FailRun(app_failure("no")))
-        failed = await world.outcome(run_id=outcome.new_run_id)
-        assert isinstance(failed, wf.RunFailed)
-        assert failed.new_run_id
-        await world.activation()
-        await world.complete(outcome.new_run_id)
-        assert world.handle._task_slots.next_activation() is None
-        world.clock.advance(1)
-        (third,) = (await world.activation()).events
-        assert isinstance(third, e.RunStarted)
-        assert (third.attempt, third.last_failure) == (2, app_failure("no"))
-        await world.complete(failed.new_run_id, c.FailRun(app_failure("no")))
-        assert await world.outcome() == wf.RunFailed(app_failure("no"))
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    first = (await world.start(retry_policy=RetryRule(maximum_attempts=2), memo={"m": text("1")})).run_id
+    await world.activation()
+    await world.complete(first, c.ContinueAsNew(arguments=(text("next"),)))
+    outcome = await world.outcome(run_id=first)
+    assert isinstance(outcome, wf.RunContinued)
+    await world.activation()
+    await world.complete(first)
+    (second,) = (await world.activation()).events
+    assert isinstance(second, e.RunStarted)
+    assert (second.arguments, second.continued_run_id) == ((text("next"),), first)
+    assert (second.first_execution_run_id, second.spec.memo) == (first, {"m": text("1")})
+    await world.complete(outcome.new_run_id, c.FailRun(app_failure("no")))
+    failed = await world.outcome(run_id=outcome.new_run_id)
+    assert isinstance(failed, wf.RunFailed)
+    assert failed.new_run_id
+    await world.activation()
+    await world.complete(outcome.new_run_id)
+    assert world.handle._task_slots.next_activation() is None
+    world.clock.advance(1)
+    (third,) = (await world.activation()).events
+    assert isinstance(third, e.RunStarted)
+    assert (third.attempt, third.last_failure) == (2, app_failure("no"))
+    await world.complete(failed.new_run_id, c.FailRun(app_failure("no")))
+    assert await world.outcome() == wf.RunFailed(app_failure("no"))
+    await world.close()
 
 
-def test_waiting_for_the_close_wakes_at_the_close() -> None:
+async def test_waiting_for_the_close_wakes_at_the_close() -> None:
     """A waiter gets the outcome when the run closes, and StillOpen when its patience ends first."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        assert await world.outcome() == wf.StillOpen(run_id)
-        waiting = asyncio.create_task(world.call(wf.WaitForClose(workflow_id="w")))
-        await world.activation()
-        assert not waiting.done()
-        await world.complete(run_id, c.CompleteRun(text("r")))
-        assert await waiting == wf.RunCompleted((text("r"),))
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    assert await world.outcome() == wf.StillOpen(run_id)
+    waiting = asyncio.create_task(world.call(wf.WaitForClose(workflow_id="w")))
+    await world.activation()
+    assert not waiting.done()
+    await world.complete(run_id, c.CompleteRun(text("r")))
+    assert await waiting == wf.RunCompleted((text("r"),))
+    await world.close()
 
 
-def test_history_pages_can_wait_for_news() -> None:
+async def test_history_pages_can_wait_for_news() -> None:
     """`wait_new` gives what is there, then waits for more, and ends with the run."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        page = await world.call(wf.GetHistory(workflow_id="w", wait_new=True))
-        assert (len(page.events), page.next_page_token) == (2, b"2")
-        more = wf.GetHistory(workflow_id="w", wait_new=True, next_page_token=page.next_page_token)
-        waiting = asyncio.create_task(world.call(more))
-        await settle()
-        assert not waiting.done()
-        await world.activation()
-        assert len((await waiting).events) == 1
-        await world.complete(run_id, c.CompleteRun(text("r")))
-        last = await world.call(wf.GetHistory(workflow_id="w", wait_new=True, next_page_token=b"3"))
-        assert (len(last.events), last.next_page_token) == (2, b"")
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    page = await world.call(wf.GetHistory(workflow_id="w", wait_new=True))
+    assert (len(page.events), page.next_page_token) == (2, b"2")
+    more = wf.GetHistory(workflow_id="w", wait_new=True, next_page_token=page.next_page_token)
+    waiting = asyncio.create_task(world.call(more))
+    await settle()
+    assert not waiting.done()
+    await world.activation()
+    assert len((await waiting).events) == 1
+    await world.complete(run_id, c.CompleteRun(text("r")))
+    last = await world.call(wf.GetHistory(workflow_id="w", wait_new=True, next_page_token=b"3"))
+    assert (len(last.events), last.next_page_token) == (2, b"")
+    await world.close()
 
 
 # --- ids --------------------------------------------------------------------------------------------------
 
 
-def test_the_id_of_an_open_run_is_taken() -> None:
+async def test_the_id_of_an_open_run_is_taken() -> None:
     """By default a second start fails; policies use or replace the open run; the same request id is the same start."""
-
-    async def body() -> None:
-        world = await World.new()
-        first = (await world.start(request_id="r")).run_id
-        assert (await world.start(request_id="r")).run_id == first
-        with pytest.raises(WorkflowAlreadyStartedError) as taken:
-            await world.start(request_id="other")
-        assert taken.value.run_id == first
-        used = await world.start(id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING)
-        assert used == wf.Started(first, started=False)
-        assert (await world.start(signal_name="hello")).run_id == first
-        assert world.kinds().count("WorkflowExecutionSignaled") == 1
-        replaced = await world.start(id_conflict_policy=wf.IdConflictPolicy.TERMINATE_EXISTING)
-        assert replaced.run_id != first
-        assert isinstance(await world.outcome(run_id=first), wf.RunTerminated)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    first = (await world.start(request_id="r")).run_id
+    assert (await world.start(request_id="r")).run_id == first
+    with pytest.raises(WorkflowAlreadyStartedError) as taken:
+        await world.start(request_id="other")
+    assert taken.value.run_id == first
+    used = await world.start(id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING)
+    assert used == wf.Started(first, started=False)
+    assert (await world.start(signal_name="hello")).run_id == first
+    assert world.kinds().count("WorkflowExecutionSignaled") == 1
+    replaced = await world.start(id_conflict_policy=wf.IdConflictPolicy.TERMINATE_EXISTING)
+    assert replaced.run_id != first
+    assert isinstance(await world.outcome(run_id=first), wf.RunTerminated)
+    await world.close()
 
 
-def test_the_id_of_a_closed_run_is_free_unless_a_policy_says_no() -> None:
+async def test_the_id_of_a_closed_run_is_free_unless_a_policy_says_no() -> None:
     """REJECT_DUPLICATE never reuses an id; ALLOW_DUPLICATE_FAILED_ONLY does after a bad end alone."""
-
-    async def body() -> None:
-        world = await World.new()
-        await world.start()
-        await world.call(wf.TerminateWorkflow(workflow_id="w"))
-        with pytest.raises(WorkflowAlreadyStartedError):
-            await world.start(id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
-        failed_only = IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
-        run_id = (await world.start(id_reuse_policy=failed_only)).run_id
-        await world.activation()
-        await world.complete(run_id, c.CompleteRun(text("r")))
-        with pytest.raises(WorkflowAlreadyStartedError):
-            await world.start(id_reuse_policy=failed_only)
-        await world.start()
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    await world.start()
+    await world.call(wf.TerminateWorkflow(workflow_id="w"))
+    with pytest.raises(WorkflowAlreadyStartedError):
+        await world.start(id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)
+    failed_only = IdReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+    run_id = (await world.start(id_reuse_policy=failed_only)).run_id
+    await world.activation()
+    await world.complete(run_id, c.CompleteRun(text("r")))
+    with pytest.raises(WorkflowAlreadyStartedError):
+        await world.start(id_reuse_policy=failed_only)
+    await world.start()
+    await world.close()
 
 
-def test_lists_come_in_pages_and_are_up_to_date() -> None:
+async def test_lists_come_in_pages_and_are_up_to_date() -> None:
     """Filters choose, open runs come first, pages follow each other; what is no filter is an error."""
+    world = await World.new()
+    for number in range(3):
+        await world.start(f"w{number}", workflow_type="A" if number else "B")
+    await world.call(wf.TerminateWorkflow(workflow_id="w2"))
 
-    async def body() -> None:
-        world = await World.new()
-        for number in range(3):
-            await world.start(f"w{number}", workflow_type="A" if number else "B")
-        await world.call(wf.TerminateWorkflow(workflow_id="w2"))
+    async def ids(query: str) -> list[str]:
+        page = await world.call(wf.ListWorkflows(query=query))
+        return [each.workflow_id for each in page.workflows]
 
-        async def ids(query: str) -> list[str]:
-            page = await world.call(wf.ListWorkflows(query=query))
-            return [each.workflow_id for each in page.workflows]
-
-        assert await ids("") == ["w1", "w0", "w2"]
-        assert await ids("WorkflowType = 'A' AND ExecutionStatus='Running'") == ["w1"]
-        assert await world.call(wf.CountWorkflows(query="WorkflowType = 'A'")) == wf.Count(2)
-        page = await world.call(wf.ListWorkflows(page_size=2))
-        rest = await world.call(wf.ListWorkflows(page_size=2, next_page_token=page.next_page_token))
-        assert (len(page.workflows), len(rest.workflows), rest.next_page_token) == (2, 1, b"")
-        with pytest.raises(ServiceError):
-            await ids("WorkflowId = 'a' AND")
-        await world.close()
-
-    run_async(body)
+    assert await ids("") == ["w1", "w0", "w2"]
+    assert await ids("WorkflowType = 'A' AND ExecutionStatus='Running'") == ["w1"]
+    assert await world.call(wf.CountWorkflows(query="WorkflowType = 'A'")) == wf.Count(2)
+    page = await world.call(wf.ListWorkflows(page_size=2))
+    rest = await world.call(wf.ListWorkflows(page_size=2, next_page_token=page.next_page_token))
+    assert (len(page.workflows), len(rest.workflows), rest.next_page_token) == (2, 1, b"")
+    with pytest.raises(ServiceError):
+        await ids("WorkflowId = 'a' AND")
+    await world.close()

@@ -24,7 +24,7 @@ from hourglass._history import events as h
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError
 
-from ..memory_world import World, app_failure, run_async, settle, text
+from ..memory_world import World, app_failure, settle, text
 
 
 def signal(number: int = 0, size: int = 1) -> wf.SignalWorkflow:
@@ -47,71 +47,59 @@ def test_the_defaults_are_temporals() -> None:
     assert (limits.history_bytes, limits.suggest_events, limits.suggest_bytes) == (50 << 20, 4096, 4 << 20)
 
 
-def test_a_run_with_too_many_events_is_ended() -> None:
+async def test_a_run_with_too_many_events_is_ended() -> None:
     """The event that passes the limit is still written; the next one ends the run, and its sender hears why."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(history_events=20))
-        await world.start()
-        for number in range(19):
-            await world.call(signal(number))
-        with pytest.raises(ServiceError, match=TOO_MANY_EVENTS) as refused:
-            await world.call(signal(99))
-        assert refused.value.status == "INVALID_ARGUMENT"
-        assert world.kinds()[-2:] == ["WorkflowExecutionSignaled", "WorkflowExecutionTerminated"]
-        assert len(world.kinds()) == 22
-        assert await world.outcome() == wf.RunTerminated(TOO_MANY_EVENTS)
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(history_events=20))
+    await world.start()
+    for number in range(19):
+        await world.call(signal(number))
+    with pytest.raises(ServiceError, match=TOO_MANY_EVENTS) as refused:
+        await world.call(signal(99))
+    assert refused.value.status == "INVALID_ARGUMENT"
+    assert world.kinds()[-2:] == ["WorkflowExecutionSignaled", "WorkflowExecutionTerminated"]
+    assert len(world.kinds()) == 22
+    assert await world.outcome() == wf.RunTerminated(TOO_MANY_EVENTS)
+    await world.close()
 
 
-def test_a_run_with_too_large_a_history_is_ended_when_it_goes_on() -> None:
+async def test_a_run_with_too_large_a_history_is_ended_when_it_goes_on() -> None:
     """Its worker does not get the next task: the run is ended and evicted."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(history_bytes=5000))
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, c.StartTimer(1, 10**9))
-        await world.call(signal(1, 6000))
-        record = world.engine.record(run_id)
-        assert record is not None
-        assert record.run.history_size > 6000
-        (evicted,) = (await world.activation()).events  # nobody gets its task any more
-        assert isinstance(evicted, e.RunEvicted)
-        assert await world.outcome() == wf.RunTerminated(TOO_LARGE_HISTORY)
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(history_bytes=5000))
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 10**9))
+    await world.call(signal(1, 6000))
+    record = world.engine.record(run_id)
+    assert record is not None
+    assert record.run.history_size > 6000
+    (evicted,) = (await world.activation()).events  # nobody gets its task any more
+    assert isinstance(evicted, e.RunEvicted)
+    assert await world.outcome() == wf.RunTerminated(TOO_LARGE_HISTORY)
+    await world.close()
 
 
-def test_too_many_pending_activities_fail_the_task() -> None:
+async def test_too_many_pending_activities_fail_the_task() -> None:
     """As on a server: its own cause, nothing of the answer counts, and the task is wanted again."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(pending=3))
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, *schedule(4))
-        (evicted,) = (await world.activation()).events
-        assert isinstance(evicted, e.RunEvicted)
-        await world.complete(run_id)
-        assert world.kinds()[-1] == "WorkflowTaskFailed"
-        record = world.engine.record(run_id)
-        assert record is not None
-        failed = record.events[-1].attributes
-        assert isinstance(failed, h.WorkflowTaskFailed)
-        assert failed.cause == h.PENDING_ACTIVITIES_LIMIT_EXCEEDED
-        assert failed.failure is not None
-        assert "pending activities, 3, has reached the per-workflow limit of 3" in failed.failure.message
-        assert record.run.activities == {}
-        await world.activation()
-        await world.complete(run_id, *schedule(3))
-        assert len(record.run.activities) == 3
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(pending=3))
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, *schedule(4))
+    (evicted,) = (await world.activation()).events
+    assert isinstance(evicted, e.RunEvicted)
+    await world.complete(run_id)
+    assert world.kinds()[-1] == "WorkflowTaskFailed"
+    record = world.engine.record(run_id)
+    assert record is not None
+    failed = record.events[-1].attributes
+    assert isinstance(failed, h.WorkflowTaskFailed)
+    assert failed.cause == h.PENDING_ACTIVITIES_LIMIT_EXCEEDED
+    assert failed.failure is not None
+    assert "pending activities, 3, has reached the per-workflow limit of 3" in failed.failure.message
+    assert record.run.activities == {}
+    await world.activation()
+    await world.complete(run_id, *schedule(3))
+    assert len(record.run.activities) == 3
+    await world.close()
 
 
 LARGE = Payload(b"x" * 101)
@@ -133,209 +121,177 @@ LARGE = Payload(b"x" * 101)
         ),
     ],
 )
-def test_commands_that_a_server_refuses_fail_the_task(
+async def test_commands_that_a_server_refuses_fail_the_task(
     commands: list[c.Command], cause: int, words: str
 ) -> None:
     """Values that are too large, and an id that another pending activity has: the task fails, nothing is kept."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(blob_bytes=100))
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, *commands)
-        record = world.engine.record(run_id)
-        assert record is not None
-        failed = record.events[-1].attributes
-        assert isinstance(failed, h.WorkflowTaskFailed)
-        assert failed.cause == cause
-        assert failed.failure is not None
-        assert words in failed.failure.message
-        assert record.run.activities == {}
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(blob_bytes=100))
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, *commands)
+    record = world.engine.record(run_id)
+    assert record is not None
+    failed = record.events[-1].attributes
+    assert isinstance(failed, h.WorkflowTaskFailed)
+    assert failed.cause == cause
+    assert failed.failure is not None
+    assert words in failed.failure.message
+    assert record.run.activities == {}
+    await world.close()
 
 
-def test_a_value_that_is_too_large_is_refused() -> None:
+async def test_a_value_that_is_too_large_is_refused() -> None:
     """In a start, a signal, a query or the end of an activity; exactly the limit passes."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(blob_bytes=100))
-        large = Payload(b"x" * 101)
-        for request in (
-            made(
-                wf.StartWorkflow,
-                workflow_id="w",
-                workflow_type="W",
-                task_queue="q",
-                request_id="",
-                memo={"k": large},
-            ),
-            signal(size=101),
-            wf.QueryWorkflow(workflow_id="w", query_name="q", arguments=(large,)),
-            ac.CompleteActivity(token=b"x", result=large),
-            ac.CompleteActivity(token=b"x", failure=app_failure("y" * 101)),
-        ):
-            with pytest.raises(ServiceError, match=TOO_LARGE_BLOB):
-                await world.call(request)
-        await world.start(arguments=(Payload(b"x" * 60), Payload(b"x" * 40)))
-        await world.call(signal(size=100))
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(blob_bytes=100))
+    large = Payload(b"x" * 101)
+    for request in (
+        made(
+            wf.StartWorkflow,
+            workflow_id="w",
+            workflow_type="W",
+            task_queue="q",
+            request_id="",
+            memo={"k": large},
+        ),
+        signal(size=101),
+        wf.QueryWorkflow(workflow_id="w", query_name="q", arguments=(large,)),
+        ac.CompleteActivity(token=b"x", result=large),
+        ac.CompleteActivity(token=b"x", failure=app_failure("y" * 101)),
+    ):
+        with pytest.raises(ServiceError, match=TOO_LARGE_BLOB):
+            await world.call(request)
+    await world.start(arguments=(Payload(b"x" * 60), Payload(b"x" * 40)))
+    await world.call(signal(size=100))
+    await world.close()
 
 
 @pytest.mark.parametrize("limits", [Limits(suggest_events=6), Limits(suggest_bytes=2000)])
-def test_a_long_run_is_advised_to_continue_as_new(limits: Limits) -> None:
+async def test_a_long_run_is_advised_to_continue_as_new(limits: Limits) -> None:
     """From so many events, or so many bytes, on; the size is told in the task's start."""
-
-    async def body() -> None:
-        world = await World.new(limits=limits)
-        run_id = (await world.start()).run_id
-        assert not (await world.activation()).continue_as_new_suggested
-        await world.complete(run_id)
-        await world.call(signal(1, 2000))
-        activation = await world.activation()
-        assert activation.continue_as_new_suggested
-        assert activation.history_size > 2000
-        record = world.engine.record(run_id)
-        assert record is not None
-        begun = record.events[-1].attributes
-        assert isinstance(begun, h.WorkflowTaskStarted)
-        assert begun.history_size == activation.history_size
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=limits)
+    run_id = (await world.start()).run_id
+    assert not (await world.activation()).continue_as_new_suggested
+    await world.complete(run_id)
+    await world.call(signal(1, 2000))
+    activation = await world.activation()
+    assert activation.continue_as_new_suggested
+    assert activation.history_size > 2000
+    record = world.engine.record(run_id)
+    assert record is not None
+    begun = record.events[-1].attributes
+    assert isinstance(begun, h.WorkflowTaskStarted)
+    assert begun.history_size == activation.history_size
+    await world.close()
 
 
-def test_what_is_held_does_not_grow_without_end() -> None:
+async def test_what_is_held_does_not_grow_without_end() -> None:
     """Too much happens while a task is out: the task is taken back, as a server does, and all of it is delivered."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(held_events=10))
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, *(c.StartTimer(seq, 10**9) for seq in range(11)))
-        await world.call(signal(0))
-        await world.activation()
-        world.clock.advance(2)
-        record = world.engine.record(run_id)
-        assert record is not None
-        assert record.run.held == ()
-        failed = next(
-            event.attributes for event in record.events if isinstance(event.attributes, h.WorkflowTaskFailed)
-        )
-        assert isinstance(failed, h.WorkflowTaskFailed)
-        assert failed.cause == h.FORCE_CLOSE_COMMAND
-        await world.complete(run_id, c.CompleteRun(text("early")))
-        (evicted,) = (await world.activation()).events
-        assert isinstance(evicted, e.RunEvicted)
-        await world.complete(run_id)
-        await world.activation()  # the first task again
-        await world.complete(run_id, *(c.StartTimer(seq, 10**9) for seq in range(11)))
-        again = await world.activation()
-        assert [type(event) for event in again.events] == [e.SignalReceived, *[e.TimerFired] * 11]
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(held_events=10))
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, *(c.StartTimer(seq, 10**9) for seq in range(11)))
+    await world.call(signal(0))
+    await world.activation()
+    world.clock.advance(2)
+    record = world.engine.record(run_id)
+    assert record is not None
+    assert record.run.held == ()
+    failed = next(
+        event.attributes for event in record.events if isinstance(event.attributes, h.WorkflowTaskFailed)
+    )
+    assert isinstance(failed, h.WorkflowTaskFailed)
+    assert failed.cause == h.FORCE_CLOSE_COMMAND
+    await world.complete(run_id, c.CompleteRun(text("early")))
+    (evicted,) = (await world.activation()).events
+    assert isinstance(evicted, e.RunEvicted)
+    await world.complete(run_id)
+    await world.activation()  # the first task again
+    await world.complete(run_id, *(c.StartTimer(seq, 10**9) for seq in range(11)))
+    again = await world.activation()
+    assert [type(event) for event in again.events] == [e.SignalReceived, *[e.TimerFired] * 11]
+    await world.close()
 
 
-def test_senders_are_held_back_while_too_much_is_held() -> None:
+async def test_senders_are_held_back_while_too_much_is_held() -> None:
     """A signal that would make the task fail waits until it has ended, and goes to the run that there is then."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(held_events=3))
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.call(signal(99))
-        await world.complete(run_id, c.ContinueAsNew())  # refused: as on a server the task is done again
-        await world.activation()
-        await world.complete(run_id)
-        await world.activation()
-        for number in range(3):
-            await world.call(signal(number))
-        waits = [asyncio.ensure_future(world.call(signal(number))) for number in (3, 4)]
-        await settle()
-        assert not any(each.done() for each in waits)
-        await world.complete(run_id, c.ContinueAsNew())
-        await asyncio.gather(*waits)
-        assert world.kinds() == [
-            "WorkflowExecutionStarted",
-            *["WorkflowExecutionSignaled"] * 3,
-            "WorkflowTaskScheduled",
-            *["WorkflowExecutionSignaled"] * 2,
-        ]
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(held_events=3))
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.call(signal(99))
+    await world.complete(run_id, c.ContinueAsNew())  # refused: as on a server the task is done again
+    await world.activation()
+    await world.complete(run_id)
+    await world.activation()
+    for number in range(3):
+        await world.call(signal(number))
+    waits = [asyncio.ensure_future(world.call(signal(number))) for number in (3, 4)]
+    await settle()
+    assert not any(each.done() for each in waits)
+    await world.complete(run_id, c.ContinueAsNew())
+    await asyncio.gather(*waits)
+    assert world.kinds() == [
+        "WorkflowExecutionStarted",
+        *["WorkflowExecutionSignaled"] * 3,
+        "WorkflowTaskScheduled",
+        *["WorkflowExecutionSignaled"] * 2,
+    ]
+    await world.close()
 
 
-def test_a_run_takes_so_many_signals_and_no_more() -> None:
+async def test_a_run_takes_so_many_signals_and_no_more() -> None:
     """The one beyond the limit is refused, also one that comes with a start; one that was taken before is acknowledged
     again, and a sender that is a workflow is told why.
     """
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(signals=3))
-        run_id = (await world.start()).run_id
-        await world.activation()
-        for number in range(3):  # these are held until the task ends
-            await world.call(signal(number))
-        with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS) as refused:
-            await world.call(signal(3))
-        assert refused.value.status == "INVALID_ARGUMENT"
-        await world.call(signal(2))
-        await world.complete(run_id, c.StartTimer(1, 10**12))
-        with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS):
-            await world.start(signal_name="s")
-        assert world.kinds().count("WorkflowExecutionSignaled") == 3
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(signals=3))
+    run_id = (await world.start()).run_id
+    await world.activation()
+    for number in range(3):  # these are held until the task ends
+        await world.call(signal(number))
+    with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS) as refused:
+        await world.call(signal(3))
+    assert refused.value.status == "INVALID_ARGUMENT"
+    await world.call(signal(2))
+    await world.complete(run_id, c.StartTimer(1, 10**12))
+    with pytest.raises(ServiceError, match=TOO_MANY_SIGNALS):
+        await world.start(signal_name="s")
+    assert world.kinds().count("WorkflowExecutionSignaled") == 3
+    await world.close()
 
 
-def test_a_task_that_writes_too_much_at_once_ends_its_run() -> None:
+async def test_a_task_that_writes_too_much_at_once_ends_its_run() -> None:
     """More than a row of the file could hold is refused before it is written, as a server refuses its transactions."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(transaction_bytes=10_000))
-        run_id = (await world.start()).run_id
-        await world.start("other")
-        await world.activation()
-        many = [msgspec.structs.replace(each, arguments=(Payload(b"x" * 1000),)) for each in schedule(20)]
-        await world.complete(run_id, *many)
-        outcome = await world.outcome()
-        assert isinstance(outcome, wf.RunTerminated)
-        assert outcome.reason.startswith(TOO_LARGE_TRANSACTION)
-        assert world.kinds()[-1] == "WorkflowExecutionTerminated"
-        assert "ActivityTaskScheduled" not in world.kinds()
+    world = await World.new(limits=Limits(transaction_bytes=10_000))
+    run_id = (await world.start()).run_id
+    await world.start("other")
+    await world.activation()
+    many = [msgspec.structs.replace(each, arguments=(Payload(b"x" * 1000),)) for each in schedule(20)]
+    await world.complete(run_id, *many)
+    outcome = await world.outcome()
+    assert isinstance(outcome, wf.RunTerminated)
+    assert outcome.reason.startswith(TOO_LARGE_TRANSACTION)
+    assert world.kinds()[-1] == "WorkflowExecutionTerminated"
+    assert "ActivityTaskScheduled" not in world.kinds()
+    other = await world.activation()
+    while other.run_id == run_id:
+        await world.complete(run_id)
         other = await world.activation()
-        while other.run_id == run_id:
-            await world.complete(run_id)
-            other = await world.activation()
-        await world.complete(other.run_id, c.CompleteRun(text("done")))
-        assert isinstance(await world.outcome("other"), wf.RunCompleted)
-        await world.close()
-
-    run_async(body)
+    await world.complete(other.run_id, c.CompleteRun(text("done")))
+    assert isinstance(await world.outcome("other"), wf.RunCompleted)
+    await world.close()
 
 
-def test_what_is_held_during_a_task_has_a_size() -> None:
+async def test_what_is_held_during_a_task_has_a_size() -> None:
     """Large signals during one task are written by failing it, long before they fill a row."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(held_bytes=10_000))
-        await world.start()
-        await world.activation()
-        for number in range(11):
-            await world.call(signal(number, 1000))
-        assert "WorkflowTaskFailed" in world.kinds()
-        record = world.engine.current("w")
-        assert record is not None
-        assert len(record.run.held) < 11
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(held_bytes=10_000))
+    await world.start()
+    await world.activation()
+    for number in range(11):
+        await world.call(signal(number, 1000))
+    assert "WorkflowTaskFailed" in world.kinds()
+    record = world.engine.current("w")
+    assert record is not None
+    assert len(record.run.held) < 11
+    await world.close()
 
 
 def test_whatever_the_limits_let_pass_fits_into_a_row() -> None:
@@ -345,22 +301,18 @@ def test_whatever_the_limits_let_pass_fits_into_a_row() -> None:
     assert limits.held_bytes + limits.blob_bytes < limits.transaction_bytes
 
 
-def test_a_workflow_that_sends_one_signal_too_many_is_told_why() -> None:
+async def test_a_workflow_that_sends_one_signal_too_many_is_told_why() -> None:
     """What a client is refused a workflow is told as the failure of its signal, with the server's cause."""
-
-    async def body() -> None:
-        world = await World.new(limits=Limits(signals=1))
-        await world.start(task_queue="elsewhere")
-        await world.call(signal(1))
-        sender = (await world.start("sender")).run_id
-        await world.activation()
-        send = c.SignalExternalWorkflow(seq=1, workflow_id="w", signal_name="s")
-        await world.complete(sender, send)
-        (told,) = (await world.activation()).events
-        assert isinstance(told, e.ExternalSignalResolved)
-        assert told.failure is not None
-        assert "signal limit was exceeded" in told.failure.message
-        assert b"SIGNAL_COUNT_LIMIT_EXCEEDED" in b"".join(await world.history("sender"))
-        await world.close()
-
-    run_async(body)
+    world = await World.new(limits=Limits(signals=1))
+    await world.start(task_queue="elsewhere")
+    await world.call(signal(1))
+    sender = (await world.start("sender")).run_id
+    await world.activation()
+    send = c.SignalExternalWorkflow(seq=1, workflow_id="w", signal_name="s")
+    await world.complete(sender, send)
+    (told,) = (await world.activation()).events
+    assert isinstance(told, e.ExternalSignalResolved)
+    assert told.failure is not None
+    assert "signal limit was exceeded" in told.failure.message
+    assert b"SIGNAL_COUNT_LIMIT_EXCEEDED" in b"".join(await world.history("sender"))
+    await world.close()

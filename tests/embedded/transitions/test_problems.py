@@ -34,7 +34,7 @@ from hourglass._history import events as h
 from hourglass._history.tables import TASK_FAILURE_CAUSES
 from hourglass.converter import Failure, Payload
 
-from ..memory_world import World, run_async, text
+from ..memory_world import World, text
 from ..store.store_conformance import Life, activity
 
 BUG = int(TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE)
@@ -214,135 +214,111 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
         opened.pop().close()
 
 
-def test_lists_find_it_and_find_it_no_more(stores: Callable[[], Store]) -> None:
+async def test_lists_find_it_and_find_it_no_more(stores: Callable[[], Store]) -> None:
     """By both values, in any case, beside search attributes of one's own; after the next success by none, and those are there."""
-
-    async def body() -> None:
-        world = await World.new(store=stores())
-        plain = (await world.start("plain")).run_id
-        own = (await world.start("own", search_attributes={"Mine": text("x")})).run_id
-        for run_id in (plain, own):
-            await answered(world, run_id)
-        for name, run_id in (("plain", plain), ("own", own)):
-            await signal(world, name)
-            await failing(world, run_id)
-            assert await found(world) == [run_id]
-            for value in FAILED:
-                assert await found(world, f"{REPORTED_PROBLEMS} = '{value.upper()}'") == [run_id]
-                assert await found(world, f"{REPORTED_PROBLEMS} IN ('{value}', 'another')") == [run_id]
-            assert await found(world, f"{REPORTED_PROBLEMS} = '{LATE[0]}'") == []
-            await answered(world, run_id)
-            assert await found(world) == await found(world, f"{REPORTED_PROBLEMS} = '{FAILED[0]}'") == []
-        assert await found(world, "Mine = 'x'") == [own]
-        assert len(await found(world, f"{REPORTED_PROBLEMS} IS NULL")) == 2
-        await world.close()
-
-    run_async(body)
+    world = await World.new(store=stores())
+    plain = (await world.start("plain")).run_id
+    own = (await world.start("own", search_attributes={"Mine": text("x")})).run_id
+    for run_id in (plain, own):
+        await answered(world, run_id)
+    for name, run_id in (("plain", plain), ("own", own)):
+        await signal(world, name)
+        await failing(world, run_id)
+        assert await found(world) == [run_id]
+        for value in FAILED:
+            assert await found(world, f"{REPORTED_PROBLEMS} = '{value.upper()}'") == [run_id]
+            assert await found(world, f"{REPORTED_PROBLEMS} IN ('{value}', 'another')") == [run_id]
+        assert await found(world, f"{REPORTED_PROBLEMS} = '{LATE[0]}'") == []
+        await answered(world, run_id)
+        assert await found(world) == await found(world, f"{REPORTED_PROBLEMS} = '{FAILED[0]}'") == []
+    assert await found(world, "Mine = 'x'") == [own]
+    assert len(await found(world, f"{REPORTED_PROBLEMS} IS NULL")) == 2
+    await world.close()
 
 
-def test_it_outlives_the_process(stores: Callable[[], Store]) -> None:
+async def test_it_outlives_the_process(stores: Callable[[], Store]) -> None:
     """Another engine over the same store tells of it; so does the count, one failure short of being told."""
-
-    async def body() -> None:
-        clock = VirtualClock()
-        world = await World.new(store=stores(), clock=clock)
-        run_id = (await world.start()).run_id
-        await failing(world, run_id, 1)
-        await world.close()
-        world = await World.new(store=stores(), clock=clock, opened=True)
-        assert await found(world) == []
-        await failing(world, run_id, 1)
-        await world.close()
-        world = await World.new(store=stores(), clock=clock, opened=True)
-        assert await found(world) == [run_id]
-        await answered(world, run_id)
-        await world.close()
-        world = await World.new(store=stores(), clock=clock, opened=True)
-        assert await found(world) == []
-        await world.close()
-
-    run_async(body)
+    clock = VirtualClock()
+    world = await World.new(store=stores(), clock=clock)
+    run_id = (await world.start()).run_id
+    await failing(world, run_id, 1)
+    await world.close()
+    world = await World.new(store=stores(), clock=clock, opened=True)
+    assert await found(world) == []
+    await failing(world, run_id, 1)
+    await world.close()
+    world = await World.new(store=stores(), clock=clock, opened=True)
+    assert await found(world) == [run_id]
+    await answered(world, run_id)
+    await world.close()
+    world = await World.new(store=stores(), clock=clock, opened=True)
+    assert await found(world) == []
+    await world.close()
 
 
-def test_a_run_that_is_ended_keeps_it(stores: Callable[[], Store]) -> None:
+async def test_a_run_that_is_ended_keeps_it(stores: Callable[[], Store]) -> None:
     """One that was terminated tells in the lists why; one that ends by itself has done so by a task that succeeded."""
-
-    async def body() -> None:
-        world = await World.new(store=stores())
-        for name in ("terminated", "completed"):
-            run_id = (await world.start(name)).run_id
-            await failing(world, run_id)
-            if name == "terminated":
-                await world.call(TerminateWorkflow(workflow_id=name, reason="enough"))
-            else:
-                await answered(world, run_id, (c.CompleteRun(text("done")),))
-        (kept,) = (await world.call(ListWorkflows(query=f"{REPORTED_PROBLEMS} IS NOT NULL"))).workflows
-        assert kept.workflow_id == "terminated"
-        assert msgspec.json.decode(kept.search_attributes[REPORTED_PROBLEMS].data) == FAILED
-        await world.close()
-
-    run_async(body)
+    world = await World.new(store=stores())
+    for name in ("terminated", "completed"):
+        run_id = (await world.start(name)).run_id
+        await failing(world, run_id)
+        if name == "terminated":
+            await world.call(TerminateWorkflow(workflow_id=name, reason="enough"))
+        else:
+            await answered(world, run_id, (c.CompleteRun(text("done")),))
+    (kept,) = (await world.call(ListWorkflows(query=f"{REPORTED_PROBLEMS} IS NOT NULL"))).workflows
+    assert kept.workflow_id == "terminated"
+    assert msgspec.json.decode(kept.search_attributes[REPORTED_PROBLEMS].data) == FAILED
+    await world.close()
 
 
-def test_a_run_that_follows_begins_without() -> None:
+async def test_a_run_that_follows_begins_without() -> None:
     """By continue-as-new nothing of it is passed on; a reset counts as a failure, so that the next is told, as on a server."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await answered(world, run_id)
-        await signal(world)
-        await failing(world, run_id)
-        again = await world.call(ResetWorkflow(workflow_id="w", event_id=4, request_id="", reason="why"))
-        assert await found(world) == [run_id]
-        record = world.engine.current("w")
-        assert record is not None
-        assert record.run.trouble == Trouble(1, h.RESET_WORKFLOW)
-        await failing(world, again.run_id, 1)
-        assert set(await found(world)) == {run_id, again.run_id}
-        await answered(world, again.run_id, (c.ContinueAsNew(workflow_type="W"),))
-        assert await found(world) == [run_id]
-        record = world.engine.current("w")
-        assert record is not None
-        assert record.run.started.spec.search_attributes == {}
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await answered(world, run_id)
+    await signal(world)
+    await failing(world, run_id)
+    again = await world.call(ResetWorkflow(workflow_id="w", event_id=4, request_id="", reason="why"))
+    assert await found(world) == [run_id]
+    record = world.engine.current("w")
+    assert record is not None
+    assert record.run.trouble == Trouble(1, h.RESET_WORKFLOW)
+    await failing(world, again.run_id, 1)
+    assert set(await found(world)) == {run_id, again.run_id}
+    await answered(world, again.run_id, (c.ContinueAsNew(workflow_type="W"),))
+    assert await found(world) == [run_id]
+    record = world.engine.current("w")
+    assert record is not None
+    assert record.run.started.spec.search_attributes == {}
+    await world.close()
 
 
-def test_a_run_that_is_paused_keeps_it() -> None:
+async def test_a_run_that_is_paused_keeps_it() -> None:
     """Until it goes on, and succeeds."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await failing(world, run_id)
-        await world.call(PauseWorkflow(workflow_id="w", request_id="1"))
-        assert await found(world) == [run_id]
-        await world.call(UnpauseWorkflow(workflow_id="w", request_id="2"))
-        await answered(world, run_id)
-        assert await found(world) == []
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await failing(world, run_id)
+    await world.call(PauseWorkflow(workflow_id="w", request_id="1"))
+    assert await found(world) == [run_id]
+    await world.call(UnpauseWorkflow(workflow_id="w", request_id="2"))
+    await answered(world, run_id)
+    assert await found(world) == []
+    await world.close()
 
 
-def test_who_sets_it_has_it_until_the_next_task() -> None:
+async def test_who_sets_it_has_it_until_the_next_task() -> None:
     """A server takes the name from clients and workflows, too, and takes the value away with the next task."""
-
-    async def body() -> None:
-        world = await World.new()
-        mine = {REPORTED_PROBLEMS: Payload(b'["mine"]', "json/plain", {"type": b"KeywordList"})}
-        run_id = (await world.start(spec=StartSpec(task_queue="q", search_attributes=mine))).run_id
-        assert await found(world) == [run_id]
-        await answered(world, run_id, (c.UpsertSearchAttributes(mine),))
-        assert await found(world) == [run_id]
-        await signal(world)
-        await answered(world, run_id)
-        assert await found(world) == []
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    mine = {REPORTED_PROBLEMS: Payload(b'["mine"]', "json/plain", {"type": b"KeywordList"})}
+    run_id = (await world.start(spec=StartSpec(task_queue="q", search_attributes=mine))).run_id
+    assert await found(world) == [run_id]
+    await answered(world, run_id, (c.UpsertSearchAttributes(mine),))
+    assert await found(world) == [run_id]
+    await signal(world)
+    await answered(world, run_id)
+    assert await found(world) == []
+    await world.close()
 
 
 # --- activities that keep failing -------------------------------------------------------------------------------------

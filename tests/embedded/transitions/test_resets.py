@@ -84,232 +84,198 @@ async def evicted(world: World, run_id: str) -> None:
     await world.complete(run_id)
 
 
-def test_an_open_run_gives_way() -> None:
+async def test_an_open_run_gives_way() -> None:
     """The old run is terminated; the new one has its history up to the task, and what was pending."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        old = latest(world)
-        task = await world.activity()
-        done = [event.id for event in old.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
-        world.clock.advance(7)
-        new = await reset(world, done[1])
-        assert isinstance(await world.outcome(run_id=run_id), RunTerminated)
-        assert old.run.reset_run_id == new.run_id
-        record = latest(world)
-        assert record.run.run_id == new.run_id
-        assert record.events[: done[1] - 1] == old.events[: done[1] - 1]
-        assert [type(event.attributes).__name__ for event in record.events[done[1] - 1 :]] == [
-            "WorkflowTaskFailed",
-            "WorkflowTaskScheduled",
-        ]
-        (timer,) = record.run.timers.values()
-        assert timer.due_ns == old.events[5].time_ns + 60 * SECOND
-        (activity,) = record.run.activities.values()
-        assert (activity.attempt, activity.started_ns) == (1, 0)
-        assert record.run.memo == {"m": text("v")}
-        await world.cancel()  # the old run's attempt is told to stop
-        await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
-        await evicted(world, run_id)
-        first = await world.activation()
-        assert [type(each) for each in first.events] == [e.RunStarted]
-        assert first.is_replaying
-        await world.complete(
-            new.run_id,
-            made(
-                c.ScheduleActivity,
-                seq=1,
-                activity_id="1",
-                activity_type="act",
-                task_queue="q",
-                start_to_close_timeout=5.0,
-            ),
-            c.StartTimer(1, 60 * SECOND),
-            c.UpsertMemo({"m": text("v")}),
-        )
-        second = await world.activation()
-        assert second.events[0] == e.SeedChanged(seed_of(new.run_id))
-        assert [type(each) for each in second.events[1:]] == [e.SignalReceived]
-        assert not second.is_replaying
-        await world.complete(new.run_id, c.CompleteRun(text("end")))
-        described = await world.call(DescribeWorkflow(workflow_id="w"))
-        assert (described.summary.run_id, described.first_execution_run_id) == (new.run_id, run_id)
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    old = latest(world)
+    task = await world.activity()
+    done = [event.id for event in old.events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
+    world.clock.advance(7)
+    new = await reset(world, done[1])
+    assert isinstance(await world.outcome(run_id=run_id), RunTerminated)
+    assert old.run.reset_run_id == new.run_id
+    record = latest(world)
+    assert record.run.run_id == new.run_id
+    assert record.events[: done[1] - 1] == old.events[: done[1] - 1]
+    assert [type(event.attributes).__name__ for event in record.events[done[1] - 1 :]] == [
+        "WorkflowTaskFailed",
+        "WorkflowTaskScheduled",
+    ]
+    (timer,) = record.run.timers.values()
+    assert timer.due_ns == old.events[5].time_ns + 60 * SECOND
+    (activity,) = record.run.activities.values()
+    assert (activity.attempt, activity.started_ns) == (1, 0)
+    assert record.run.memo == {"m": text("v")}
+    await world.cancel()  # the old run's attempt is told to stop
+    await world.handle.complete_activity(ActivityOk(task.token, text("too late")))
+    await evicted(world, run_id)
+    first = await world.activation()
+    assert [type(each) for each in first.events] == [e.RunStarted]
+    assert first.is_replaying
+    await world.complete(
+        new.run_id,
+        made(
+            c.ScheduleActivity,
+            seq=1,
+            activity_id="1",
+            activity_type="act",
+            task_queue="q",
+            start_to_close_timeout=5.0,
+        ),
+        c.StartTimer(1, 60 * SECOND),
+        c.UpsertMemo({"m": text("v")}),
+    )
+    second = await world.activation()
+    assert second.events[0] == e.SeedChanged(seed_of(new.run_id))
+    assert [type(each) for each in second.events[1:]] == [e.SignalReceived]
+    assert not second.is_replaying
+    await world.complete(new.run_id, c.CompleteRun(text("end")))
+    described = await world.call(DescribeWorkflow(workflow_id="w"))
+    assert (described.summary.run_id, described.first_execution_run_id) == (new.run_id, run_id)
+    await world.close()
 
 
-def test_what_was_held_is_not_lost() -> None:
+async def test_what_was_held_is_not_lost() -> None:
     """A signal that came while a worker had the task is sent to the new run too."""
-
-    async def body() -> None:
-        world, _ = await begun()
-        await signal(world, "second")
-        await world.activation()
-        await signal(world, "held")
-        await reset(world, 4)
-        names = [
-            event.attributes.signal_name
-            for event in latest(world).events
-            if isinstance(event.attributes, h.WorkflowExecutionSignaled)
-        ]
-        assert names == ["first", "second", "held"]
-        await world.close()
-
-    run_async(body)
+    world, _ = await begun()
+    await signal(world, "second")
+    await world.activation()
+    await signal(world, "held")
+    await reset(world, 4)
+    names = [
+        event.attributes.signal_name
+        for event in latest(world).events
+        if isinstance(event.attributes, h.WorkflowExecutionSignaled)
+    ]
+    assert names == ["first", "second", "held"]
+    await world.close()
 
 
-def test_updates_are_admitted_again() -> None:
+async def test_updates_are_admitted_again() -> None:
     """Accepted after the point: written as admitted, given to the worker, accepted again; and after a crash too."""
-
-    async def body() -> None:
-        store = memory_store()
-        world = await World.new(store=store)
-        run_id = (await world.start()).run_id
-        await world.activation()
-        asked = asyncio.ensure_future(
-            world.call(
-                UpdateWorkflow(
-                    workflow_id="w", update_id="u", update_name="do", wait_stage=UpdateStage.COMPLETED
-                )
-            )
+    store = memory_store()
+    world = await World.new(store=store)
+    run_id = (await world.start()).run_id
+    await world.activation()
+    asked = asyncio.ensure_future(
+        world.call(
+            UpdateWorkflow(workflow_id="w", update_id="u", update_name="do", wait_stage=UpdateStage.COMPLETED)
         )
-        await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
-        await world.activation()
-        await world.complete(run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("old")))
-        assert (await asked).result == text("old")
-        new = await reset(world, 4)
-        assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
-            "WorkflowTaskFailed",
-            "WorkflowExecutionUpdateAdmitted",
-            "WorkflowTaskScheduled",
-        ]
-        after = await World.new(store=store, clock=world.clock, opened=True)
-        poll = PollUpdate(workflow_id="w", update_id="u", rpc_timeout=0.0)
-        assert (await after.call(poll)).stage is UpdateStage.ADMITTED
-        activation = await after.activation()
-        assert [type(each) for each in activation.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
-        await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
-        assert (await after.call(poll)).result == text("new")
-        accepted = latest(after).events[-2].attributes
-        assert (accepted.sequencing_event_id, accepted.request) == (5, None)  # type: ignore[attr-defined]
-        # Replayed, it is the same.
-        after.handle.request_eviction(new.run_id)
-        await after.activation()
-        await after.complete(new.run_id)
-        await signal(after)
-        again = await after.activation()
-        assert [type(each) for each in again.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
-        await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
-        assert [type(each) for each in (await after.activation()).events] == [e.SignalReceived]
-        await after.close()
+    )
+    await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
+    await world.activation()
+    await world.complete(run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("old")))
+    assert (await asked).result == text("old")
+    new = await reset(world, 4)
+    assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
+        "WorkflowTaskFailed",
+        "WorkflowExecutionUpdateAdmitted",
+        "WorkflowTaskScheduled",
+    ]
+    after = await World.new(store=store, clock=world.clock, opened=True)
+    poll = PollUpdate(workflow_id="w", update_id="u", rpc_timeout=0.0)
+    assert (await after.call(poll)).stage is UpdateStage.ADMITTED
+    activation = await after.activation()
+    assert [type(each) for each in activation.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
+    await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
+    assert (await after.call(poll)).result == text("new")
+    accepted = latest(after).events[-2].attributes
+    assert (accepted.sequencing_event_id, accepted.request) == (5, None)  # type: ignore[attr-defined]
+    # Replayed, it is the same.
+    after.handle.request_eviction(new.run_id)
+    await after.activation()
+    await after.complete(new.run_id)
+    await signal(after)
+    again = await after.activation()
+    assert [type(each) for each in again.events] == [e.RunStarted, e.SeedChanged, e.UpdateReceived]
+    await after.complete(new.run_id, c.AcceptUpdate("u"), c.CompleteUpdate("u", text("new")))
+    assert [type(each) for each in (await after.activation()).events] == [e.SignalReceived]
+    await after.close()
 
-    run_async(body)
 
-
-def test_an_admitted_update_that_is_refused() -> None:
+async def test_an_admitted_update_that_is_refused() -> None:
     """It is over: no later task brings it, and nobody finds it any more."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        asked = asyncio.ensure_future(
-            world.call(UpdateWorkflow(workflow_id="w", update_id="u", update_name="do"))
-        )
-        await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
-        await world.activation()
-        await world.complete(run_id, c.AcceptUpdate("u"))
-        await asked
-        new = await reset(world, 4)
-        await evicted(world, run_id)
-        await world.activation()
-        waits = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
-        await asyncio.sleep(0)
-        failure = app_failure("no")
-        await world.complete(new.run_id, c.StartTimer(1, 60 * SECOND), c.RejectUpdate("u", failure))
-        assert (await waits).failure == failure
-        await signal(world)
-        assert [type(each) for each in (await world.activation()).events] == [e.SignalReceived]
-        await world.complete(new.run_id)
-        with pytest.raises(ServiceError):
-            await world.call(PollUpdate(workflow_id="w", update_id="u"))
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    asked = asyncio.ensure_future(
+        world.call(UpdateWorkflow(workflow_id="w", update_id="u", update_name="do"))
+    )
+    await world.complete(run_id, c.StartTimer(1, 60 * SECOND))
+    await world.activation()
+    await world.complete(run_id, c.AcceptUpdate("u"))
+    await asked
+    new = await reset(world, 4)
+    await evicted(world, run_id)
+    await world.activation()
+    waits = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
+    await asyncio.sleep(0)
+    failure = app_failure("no")
+    await world.complete(new.run_id, c.StartTimer(1, 60 * SECOND), c.RejectUpdate("u", failure))
+    assert (await waits).failure == failure
+    await signal(world)
+    assert [type(each) for each in (await world.activation()).events] == [e.SignalReceived]
+    await world.complete(new.run_id)
+    with pytest.raises(ServiceError):
+        await world.call(PollUpdate(workflow_id="w", update_id="u"))
+    await world.close()
 
 
-def test_the_same_request_again() -> None:
+async def test_the_same_request_again() -> None:
     """It is one reset, in this epoch and in the next."""
-
-    async def body() -> None:
-        store = memory_store()
-        world, _ = await begun(store=store)
-        first = await reset(world, 4, request_id="r")
-        assert await reset(world, 4, request_id="r") == first
-        after = await World.new(store=store, clock=world.clock, opened=True)
-        assert await reset(after, 4, request_id="r") == first
-        assert await reset(after, 4, request_id="another") != first
-        await after.close()
-
-    run_async(body)
+    store = memory_store()
+    world, _ = await begun(store=store)
+    first = await reset(world, 4, request_id="r")
+    assert await reset(world, 4, request_id="r") == first
+    after = await World.new(store=store, clock=world.clock, opened=True)
+    assert await reset(after, 4, request_id="r") == first
+    assert await reset(after, 4, request_id="another") != first
+    await after.close()
 
 
-def test_one_change_in_the_store() -> None:
+async def test_one_change_in_the_store() -> None:
     """The end of the old run and the beginning of the new one become durable together."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        before = world.engine.writes.newest
-        await reset(world, 4)
-        assert world.engine.writes.newest == before + 1
-        old = world.engine.record(run_id)
-        assert old is not None
-        assert old.number == latest(world).number == before + 1
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    before = world.engine.writes.newest
+    await reset(world, 4)
+    assert world.engine.writes.newest == before + 1
+    old = world.engine.record(run_id)
+    assert old is not None
+    assert old.number == latest(world).number == before + 1
+    await world.close()
 
 
 @pytest.mark.parametrize("event_id", [0, 1, 2, 5, 6, 7, 8, 100])
-def test_points_that_no_run_can_begin_from(event_id: int) -> None:
+async def test_points_that_no_run_can_begin_from(event_id: int) -> None:
     """They are refused, and nothing has changed."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        before = world.kinds()
-        with pytest.raises(ServiceError) as caught:
-            await reset(world, event_id)
-        assert caught.value.status == "INVALID_ARGUMENT"
-        assert world.kinds() == before
-        assert latest(world).run.run_id == run_id
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    before = world.kinds()
+    with pytest.raises(ServiceError) as caught:
+        await reset(world, event_id)
+    assert caught.value.status == "INVALID_ARGUMENT"
+    assert world.kinds() == before
+    assert latest(world).run.run_id == run_id
+    await world.close()
 
 
-def test_the_chain_of_a_run_that_continued() -> None:
+async def test_the_chain_of_a_run_that_continued() -> None:
     """What was sent to the runs that followed is sent to the new run, which takes the place of the last."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start()).run_id
-        await world.activation()
-        await world.complete(run_id, c.ContinueAsNew())
-        await evicted(world, run_id)
-        second = (await world.activation()).run_id
-        await world.complete(second, c.StartTimer(1, SECOND))
-        await signal(world, "late")
-        await reset(world, 4, run_id=run_id)
-        assert isinstance(await world.outcome(run_id=second), RunTerminated)
-        assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
-            "WorkflowTaskFailed",
-            "WorkflowExecutionSignaled",
-            "WorkflowTaskScheduled",
-        ]
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, c.ContinueAsNew())
+    await evicted(world, run_id)
+    second = (await world.activation()).run_id
+    await world.complete(second, c.StartTimer(1, SECOND))
+    await signal(world, "late")
+    await reset(world, 4, run_id=run_id)
+    assert isinstance(await world.outcome(run_id=second), RunTerminated)
+    assert [type(event.attributes).__name__ for event in latest(world).events[3:]] == [
+        "WorkflowTaskFailed",
+        "WorkflowExecutionSignaled",
+        "WorkflowTaskScheduled",
+    ]
+    await world.close()
 
 
 @settings(max_examples=cases(50, 1000), deadline=None, derandomize=True)

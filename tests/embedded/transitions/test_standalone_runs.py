@@ -17,7 +17,7 @@ from hourglass._embedded.runs.wakes import run_wake_ns
 from hourglass._embedded.transitions.standalone import PREFIX
 from hourglass.errors import ServiceError
 
-from ..memory_world import World, app_failure, run_async, settle
+from ..memory_world import World, app_failure, settle
 
 REQUIRED: dict[str, Any] = {
     "activity_id": "held",
@@ -81,64 +81,52 @@ def assert_no_task(world: World, record: LoadedRun) -> None:
 
 @pytest.mark.parametrize("names_run", [False, True], ids=["latest run", "run id"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_no_request_to_a_workflow_changes_a_standalone_activity(
+async def test_no_request_to_a_workflow_changes_a_standalone_activity(
     kind: type[Request[Any]], names_run: bool
 ) -> None:
     """A request that names the activity's run as a workflow leaves the run as it is."""
-
-    async def body() -> None:
-        world = await World.new()
-        record = await started(world, start_delay=60)
-        before = record.run
-        await is_rejected(world, request_of(kind, record.run.run_id if names_run else ""))
-        await settle()
-        assert record.run == before
-        assert_no_task(world, record)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    record = await started(world, start_delay=60)
+    before = record.run
+    await is_rejected(world, request_of(kind, record.run.run_id if names_run else ""))
+    await settle()
+    assert record.run == before
+    assert_no_task(world, record)
+    await world.close()
 
 
-def test_update_with_start_is_rejected() -> None:
+async def test_update_with_start_is_rejected() -> None:
     """Neither the start nor the update reaches the activity's run."""
-
-    async def body() -> None:
-        world = await World.new()
-        record = await started(world, start_delay=60)
-        before = record.run
-        start, update = (request_of(kind, "") for kind in (StartWorkflow, UpdateWorkflow))
-        assert isinstance(start, StartWorkflow)
-        assert isinstance(update, UpdateWorkflow)
-        assert await is_rejected(world, UpdateWithStart(start=start, update=update, rpc_timeout=0.0))
-        assert record.run == before
-        assert_no_task(world, record)
-        await world.close()
-
-    run_async(body)
+    world = await World.new()
+    record = await started(world, start_delay=60)
+    before = record.run
+    start, update = (request_of(kind, "") for kind in (StartWorkflow, UpdateWorkflow))
+    assert isinstance(start, StartWorkflow)
+    assert isinstance(update, UpdateWorkflow)
+    assert await is_rejected(world, UpdateWithStart(start=start, update=update, rpc_timeout=0.0))
+    assert record.run == before
+    assert_no_task(world, record)
+    await world.close()
 
 
 @pytest.mark.parametrize("start_delay", [0.0, 5.0])
-def test_time_schedules_no_workflow_task(start_delay: float) -> None:
+async def test_time_schedules_no_workflow_task(start_delay: float) -> None:
     """Delays, retries and timeouts of a standalone activity lead to attempts alone."""
-
-    async def body() -> None:
-        world = await World.new()
-        record = await started(
-            world, start_delay=start_delay, start_to_close_timeout=30.0, schedule_to_close_timeout=100.0
-        )
+    world = await World.new()
+    record = await started(
+        world, start_delay=start_delay, start_to_close_timeout=30.0, schedule_to_close_timeout=100.0
+    )
+    await settle()
+    assert_no_task(world, record)
+    world.clock.advance(start_delay)
+    attempt = await world.activity()
+    assert_no_task(world, record)
+    await world.handle.complete_activity(AttemptFailed(attempt.token, app_failure("first attempt")))
+    for _ in range(8):
         await settle()
         assert_no_task(world, record)
-        world.clock.advance(start_delay)
-        attempt = await world.activity()
-        assert_no_task(world, record)
-        await world.handle.complete_activity(AttemptFailed(attempt.token, app_failure("first attempt")))
-        for _ in range(8):
-            await settle()
-            assert_no_task(world, record)
-            world.clock.advance(20.0)
-        await settle()
-        assert not record.run.is_open
-        assert_no_task(world, record)
-        await world.close()
-
-    run_async(body)
+        world.clock.advance(20.0)
+    await settle()
+    assert not record.run.is_open
+    assert_no_task(world, record)
+    await world.close()

@@ -28,7 +28,7 @@ from hourglass._history import events as u
 from hourglass.converter import ApplicationFailure
 from hourglass.errors import ServiceError, WorkflowNotFoundError
 
-from ..memory_world import World, app_failure, run_async, settle, text
+from ..memory_world import World, app_failure, settle, text
 
 
 def request(update_id: str = "u", stage: UpdateStage = UpdateStage.COMPLETED, **more: Any) -> UpdateWorkflow:
@@ -76,471 +76,395 @@ async def received(world: World) -> list[str]:
     return [each.id for each in updates]
 
 
-def test_an_update_in_the_history() -> None:
+async def test_an_update_in_the_history() -> None:
     """Accepted and done in one task: both events, with what Core reads of them."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        asked = ask(world)
-        activation = await world.activation()
-        assert activation.events == (
-            e.UpdateReceived(id="u", protocol_instance_id="u", name="do", arguments=(text("x"),)),
-        )
-        assert not activation.is_replaying
-        await world.complete(run_id, accept(), done())
-        state = await asked
-        assert (state.stage, state.result, state.failure) == (UpdateStage.COMPLETED, text("r"), None)
-        record = world.engine.current("w")
-        assert record is not None
-        accepted, completed = (event.attributes for event in record.events[-2:])
-        assert accepted == u.WorkflowExecutionUpdateAccepted(
-            update_id="u",
-            sequencing_event_id=6,
-            request=u.UpdateRequest(update_id="u", name="do", arguments=(text("x"),), identity="asker"),
-        )
-        assert completed == u.WorkflowExecutionUpdateCompleted(
-            update_id="u", accepted_event_id=9, identity="asker", result=text("r")
-        )
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    asked = ask(world)
+    activation = await world.activation()
+    assert activation.events == (
+        e.UpdateReceived(id="u", protocol_instance_id="u", name="do", arguments=(text("x"),)),
+    )
+    assert not activation.is_replaying
+    await world.complete(run_id, accept(), done())
+    state = await asked
+    assert (state.stage, state.result, state.failure) == (UpdateStage.COMPLETED, text("r"), None)
+    record = world.engine.current("w")
+    assert record is not None
+    accepted, completed = (event.attributes for event in record.events[-2:])
+    assert accepted == u.WorkflowExecutionUpdateAccepted(
+        update_id="u",
+        sequencing_event_id=6,
+        request=u.UpdateRequest(update_id="u", name="do", arguments=(text("x"),), identity="asker"),
+    )
+    assert completed == u.WorkflowExecutionUpdateCompleted(
+        update_id="u", accepted_event_id=9, identity="asker", result=text("r")
+    )
+    await world.close()
 
 
-def test_a_refusal_leaves_no_trace() -> None:
+async def test_a_refusal_leaves_no_trace() -> None:
     """The task's events vanish; the cached run goes on from where it was, and is not replayed."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        before = world.kinds()
-        for _ in range(3):
-            asked = ask(world)
-            assert await received(world) == ["u"]
-            assert world.kinds() == before
-            await world.complete(run_id, refuse())
-            state = await asked
-            assert state.failure == app_failure("no")
+    world, run_id = await begun()
+    before = world.kinds()
+    for _ in range(3):
+        asked = ask(world)
+        assert await received(world) == ["u"]
         assert world.kinds() == before
-        query = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
-        activation = await world.activation()
-        assert activation.history_length == len(before)
-        (question,) = activation.events
-        assert isinstance(question, e.QueryReceived)
-        await world.complete(run_id, c.AnswerQuery(question.id, text("a")))
-        assert (await query).result == (text("a"),)
-        await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-        activation = await world.activation()
-        assert [type(each) for each in activation.events] == [e.SignalReceived]
-        assert activation.history_length == len(before) + 3
-        await world.complete(run_id, c.CompleteRun(text("end")))
-        assert "WorkflowExecutionCompleted" in world.kinds()
-        await world.close()
+        await world.complete(run_id, refuse())
+        state = await asked
+        assert state.failure == app_failure("no")
+    assert world.kinds() == before
+    query = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
+    activation = await world.activation()
+    assert activation.history_length == len(before)
+    (question,) = activation.events
+    assert isinstance(question, e.QueryReceived)
+    await world.complete(run_id, c.AnswerQuery(question.id, text("a")))
+    assert (await query).result == (text("a"),)
+    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    activation = await world.activation()
+    assert [type(each) for each in activation.events] == [e.SignalReceived]
+    assert activation.history_length == len(before) + 3
+    await world.complete(run_id, c.CompleteRun(text("end")))
+    assert "WorkflowExecutionCompleted" in world.kinds()
+    await world.close()
 
-    run_async(body)
 
-
-def test_a_signal_beside_a_refusal() -> None:
+async def test_a_signal_beside_a_refusal() -> None:
     """A signal that comes while the refused update is out has a task of its own; the refused one's is gone."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        before = world.kinds()
-        asked = ask(world)
-        await received(world)
-        await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-        assert world.kinds() == before
-        await world.complete(run_id, refuse())
-        assert (await asked).failure is not None
-        activation = await world.activation()
-        assert [type(each) for each in activation.events] == [e.SignalReceived]
-        assert world.kinds() == [
-            *before,
-            "WorkflowExecutionSignaled",
-            "WorkflowTaskScheduled",
-            "WorkflowTaskStarted",
-        ]
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    before = world.kinds()
+    asked = ask(world)
+    await received(world)
+    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    assert world.kinds() == before
+    await world.complete(run_id, refuse())
+    assert (await asked).failure is not None
+    activation = await world.activation()
+    assert [type(each) for each in activation.events] == [e.SignalReceived]
+    assert world.kinds() == [
+        *before,
+        "WorkflowExecutionSignaled",
+        "WorkflowTaskScheduled",
+        "WorkflowTaskStarted",
+    ]
+    await world.close()
 
 
-def test_a_signal_before_the_update_is_taken() -> None:
+async def test_a_signal_before_the_update_is_taken() -> None:
     """One ordinary task brings both, the signal first."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        before = world.kinds()
-        world.handle.request_eviction(run_id)
-        await world.activation()  # while the eviction is out nothing is taken
-        asked = ask(world)
-        await settle()
-        await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-        await world.complete(run_id)
-        assert world.kinds() == [*before, "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
-        replayed = await world.activation()
-        assert replayed.is_replaying
-        await world.complete(run_id, c.StartTimer(1, 10**12))
-        activation = await world.activation()
-        assert [type(each) for each in activation.events] == [e.SignalReceived, e.UpdateReceived]
-        await world.complete(run_id, refuse())
-        assert (await asked).failure is not None
-        assert world.kinds()[-1] == "WorkflowTaskCompleted"
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    before = world.kinds()
+    world.handle.request_eviction(run_id)
+    await world.activation()  # while the eviction is out nothing is taken
+    asked = ask(world)
+    await settle()
+    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    await world.complete(run_id)
+    assert world.kinds() == [*before, "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
+    replayed = await world.activation()
+    assert replayed.is_replaying
+    await world.complete(run_id, c.StartTimer(1, 10**12))
+    activation = await world.activation()
+    assert [type(each) for each in activation.events] == [e.SignalReceived, e.UpdateReceived]
+    await world.complete(run_id, refuse())
+    assert (await asked).failure is not None
+    assert world.kinds()[-1] == "WorkflowTaskCompleted"
+    await world.close()
 
 
-def test_a_failed_task_brings_its_updates_again() -> None:
+async def test_a_failed_task_brings_its_updates_again() -> None:
     """The failure is written, for everybody to see; the update comes with the next task."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        before = world.kinds()
-        asked = ask(world)
-        await received(world)
-        await world.fail(run_id)
-        assert isinstance((await world.activation()).events[0], e.RunEvicted)
-        await world.complete(run_id)
-        assert world.kinds()[len(before) :] == [
-            "WorkflowTaskScheduled",
-            "WorkflowTaskStarted",
-            "WorkflowTaskFailed",
-            "WorkflowTaskScheduled",
-        ]
-        assert (await world.activation()).is_replaying
-        await world.complete(run_id, c.StartTimer(1, 10**12))
-        assert await received(world) == ["u"]
-        await world.complete(run_id, accept(), done())
-        assert (await asked).result == text("r")
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    before = world.kinds()
+    asked = ask(world)
+    await received(world)
+    await world.fail(run_id)
+    assert isinstance((await world.activation()).events[0], e.RunEvicted)
+    await world.complete(run_id)
+    assert world.kinds()[len(before) :] == [
+        "WorkflowTaskScheduled",
+        "WorkflowTaskStarted",
+        "WorkflowTaskFailed",
+        "WorkflowTaskScheduled",
+    ]
+    assert (await world.activation()).is_replaying
+    await world.complete(run_id, c.StartTimer(1, 10**12))
+    assert await received(world) == ["u"]
+    await world.complete(run_id, accept(), done())
+    assert (await asked).result == text("r")
+    await world.close()
 
 
-def test_a_task_that_is_late_brings_its_updates_again() -> None:
+async def test_a_task_that_is_late_brings_its_updates_again() -> None:
     """A worker that does not answer in time loses the update to the next task."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        asked = ask(world)
-        await received(world)
-        world.clock.advance(10)
-        assert world.kinds()[-2:] == ["WorkflowTaskTimedOut", "WorkflowTaskScheduled"]
-        await world.complete(run_id, accept(), done(result="late"))
-        assert isinstance((await world.activation()).events[0], e.RunEvicted)
-        await world.complete(run_id)
-        await world.activation()
-        await world.complete(run_id, c.StartTimer(1, 10**12))
-        assert await received(world) == ["u"]
-        await world.complete(run_id, accept(), done())
-        assert (await asked).result == text("r")
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    asked = ask(world)
+    await received(world)
+    world.clock.advance(10)
+    assert world.kinds()[-2:] == ["WorkflowTaskTimedOut", "WorkflowTaskScheduled"]
+    await world.complete(run_id, accept(), done(result="late"))
+    assert isinstance((await world.activation()).events[0], e.RunEvicted)
+    await world.complete(run_id)
+    await world.activation()
+    await world.complete(run_id, c.StartTimer(1, 10**12))
+    assert await received(world) == ["u"]
+    await world.complete(run_id, accept(), done())
+    assert (await asked).result == text("r")
+    await world.close()
 
 
-def test_a_worker_that_says_nothing() -> None:
+async def test_a_worker_that_says_nothing() -> None:
     """An update that a worker neither accepts nor refuses is refused in its name."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        before = world.kinds()
-        asked = ask(world)
-        await received(world)
-        await world.complete(run_id)
-        failure = (await asked).failure
-        assert failure is not None
-        assert "wasn't processed" in failure.message
-        assert world.kinds() == before
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    before = world.kinds()
+    asked = ask(world)
+    await received(world)
+    await world.complete(run_id)
+    failure = (await asked).failure
+    assert failure is not None
+    assert "wasn't processed" in failure.message
+    assert world.kinds() == before
+    await world.close()
 
 
 @pytest.mark.parametrize("commands", [(done(),), (accept(), accept()), (accept("other"),)])
-def test_answers_out_of_order(commands: tuple[c.Command, ...]) -> None:
+async def test_answers_out_of_order(commands: tuple[c.Command, ...]) -> None:
     """A worker that completes what it did not accept, or accepts twice or something else, fails its task."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        asked = ask(world)
-        await received(world)
-        await world.complete(run_id, *commands)
-        evicted = (await world.activation()).events[0]
-        assert isinstance(evicted, e.RunEvicted)
-        assert "out of order" in evicted.message
-        asked.cancel()
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    asked = ask(world)
+    await received(world)
+    await world.complete(run_id, *commands)
+    evicted = (await world.activation()).events[0]
+    assert isinstance(evicted, e.RunEvicted)
+    assert "out of order" in evicted.message
+    asked.cancel()
+    await world.close()
 
 
-def test_updates_that_come_while_a_task_is_out() -> None:
+async def test_updates_that_come_while_a_task_is_out() -> None:
     """They come with the next one, together, in order."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        first = ask(world, "a")
-        assert await received(world) == ["a"]
-        others = [ask(world, "b"), ask(world, "c")]
-        await settle()
-        await world.complete(run_id, refuse("a"))
-        assert (await first).failure is not None
-        assert await received(world) == ["b", "c"]
-        await world.complete(run_id, accept("c"), accept("b"), done("b"), done("c"))
-        assert [(await each).result for each in others] == [text("r")] * 2
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    first = ask(world, "a")
+    assert await received(world) == ["a"]
+    others = [ask(world, "b"), ask(world, "c")]
+    await settle()
+    await world.complete(run_id, refuse("a"))
+    assert (await first).failure is not None
+    assert await received(world) == ["b", "c"]
+    await world.complete(run_id, accept("c"), accept("b"), done("b"), done("c"))
+    assert [(await each).result for each in others] == [text("r")] * 2
+    await world.close()
 
 
-def test_stages() -> None:
+async def test_stages() -> None:
     """Whoever waits for acceptance hears of that, and can wait on; the failure of a handler is an outcome."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        asked = ask(world, "u", UpdateStage.ACCEPTED)
-        await received(world)
-        poll = PollUpdate(workflow_id="w", update_id="u", rpc_timeout=0.0)
-        assert (await world.call(poll)).stage is UpdateStage.ADMITTED
-        await world.complete(run_id, accept())
-        assert (await asked).stage is UpdateStage.ACCEPTED
-        assert (await world.call(poll)).stage is UpdateStage.ACCEPTED
-        waits = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
-        await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-        await world.activation()
-        await world.complete(run_id, refuse())
-        assert (await waits).failure == app_failure("no")
-        assert (await world.call(request())).failure == app_failure("no")
-        with pytest.raises(WorkflowNotFoundError, match='update "v" not found'):
-            await world.call(PollUpdate(workflow_id="w", update_id="v"))
-        await world.close()
-
-    run_async(body)
+    world, run_id = await begun()
+    asked = ask(world, "u", UpdateStage.ACCEPTED)
+    await received(world)
+    poll = PollUpdate(workflow_id="w", update_id="u", rpc_timeout=0.0)
+    assert (await world.call(poll)).stage is UpdateStage.ADMITTED
+    await world.complete(run_id, accept())
+    assert (await asked).stage is UpdateStage.ACCEPTED
+    assert (await world.call(poll)).stage is UpdateStage.ACCEPTED
+    waits = asyncio.ensure_future(world.call(PollUpdate(workflow_id="w", update_id="u")))
+    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    await world.activation()
+    await world.complete(run_id, refuse())
+    assert (await waits).failure == app_failure("no")
+    assert (await world.call(request())).failure == app_failure("no")
+    with pytest.raises(WorkflowNotFoundError, match='update "v" not found'):
+        await world.call(PollUpdate(workflow_id="w", update_id="v"))
+    await world.close()
 
 
-def test_a_run_that_is_replayed() -> None:
+async def test_a_run_that_is_replayed() -> None:
     """A worker that lost its cache hears of accepted updates at their place, without their validators."""
-
-    async def body() -> None:
-        world, run_id = await begun(max_cached_workflows=0)
-        await world.activation()
-        await world.complete(run_id)
-        told: list[e.Activation] = []
-        for name, answer in (("a", (accept("a"), done("a"))), ("b", (refuse("b"),)), ("c", (accept("c"),))):
-            asked = ask(world, name, UpdateStage.ACCEPTED)
-            told = []
-            while True:
-                activation = await world.activation()
-                told.append(activation)
-                if isinstance(activation.events[0], e.RunStarted):
-                    await world.complete(run_id, c.StartTimer(1, 10**12))
-                elif activation.is_replaying:
-                    await world.complete(run_id, accept("a"), done("a"))
-                else:
-                    break
-            await world.complete(run_id, *answer)
-            await asked
-            await world.activation()
-            await world.complete(run_id)
-        assert [[type(each).__name__ for each in each.events] for each in told] == [
-            ["RunStarted"],
-            ["UpdateReceived"],
-            ["UpdateReceived"],
-        ]
-        (again,), (fresh,) = told[1].events, told[2].events
-        assert isinstance(again, e.UpdateReceived)
-        assert isinstance(fresh, e.UpdateReceived)
-        assert (again.id, again.run_validator) == ("a", False)
-        assert (fresh.id, fresh.run_validator) == ("c", True)
-        await world.close()
-
-    run_async(body)
-
-
-def test_after_a_crash() -> None:
-    """What was accepted or done is known; what only waited is forgotten, with its task, and is asked for again."""
-
-    async def body() -> None:
-        store = memory_store()
-        world, run_id = await begun(store=store)
-        first = ask(world, "done")
-        await received(world)
-        await world.complete(run_id, accept("done"), done("done"))
-        await first
-        second = ask(world, "accepted", UpdateStage.ACCEPTED)
-        await received(world)
-        await world.complete(run_id, accept("accepted"))
-        await second
-        lost = ask(world, "lost")
-        await received(world)
-        before = world.kinds()
-        lost.cancel()
-        after = await World.new(store=store, clock=world.clock, opened=True)
-        assert after.kinds() == before
-        record = after.engine.current("w")
-        assert record is not None
-        assert record.run.task is None
-        assert (await after.call(request("done"))).result == text("r")
-        poll = PollUpdate(workflow_id="w", update_id="accepted", rpc_timeout=0.0)
-        assert (await after.call(poll)).stage is UpdateStage.ACCEPTED
-        with pytest.raises(WorkflowNotFoundError):
-            await after.call(PollUpdate(workflow_id="w", update_id="lost"))
-        again = ask(after, "lost")
-        for commands in (
-            (c.StartTimer(1, 10**12),),
-            (accept("done"), done("done")),
-            (accept("accepted"),),
-        ):
-            assert (await after.activation()).is_replaying
-            await after.complete(run_id, *commands)
-        assert await received(after) == ["lost"]
-        await after.complete(run_id, accept("lost"), done("lost"), done("accepted"))
-        assert (await again).result == text("r")
-        await after.close()
-
-    run_async(body)
-
-
-def test_closing_with_updates_that_wait() -> None:
-    """The one that is accepted has failed, the one that was not seen is aborted."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        first = ask(world, "a")
-        await received(world)
-        second = ask(world, "b")
-        await settle()
-        await world.complete(run_id, accept("a"), c.CompleteRun(text("end")))
-        failure = (await first).failure
-        assert failure is not None
-        assert isinstance(failure.info, ApplicationFailure)
-        assert failure.info.type == "AcceptedUpdateCompletedWorkflow"
-        with pytest.raises(WorkflowNotFoundError, match="aborted by closing workflow"):
-            await second
-        with pytest.raises(WorkflowNotFoundError, match="already completed"):
-            await world.call(request("c"))
-        await world.close()
-
-    run_async(body)
-
-
-def test_an_update_goes_to_the_next_run() -> None:
-    """A run that continues as new leaves what it has not seen to the next, unless this very run was meant."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
-        await world.activation()
-        anyone, this = ask(world, "a"), ask(world, "b", run_id=run_id)
-        await settle()
-        await world.complete(run_id, c.ContinueAsNew())
-        with pytest.raises(WorkflowNotFoundError, match="aborted by closing workflow"):
-            await this
+    world, run_id = await begun(max_cached_workflows=0)
+    await world.activation()
+    await world.complete(run_id)
+    told: list[e.Activation] = []
+    for name, answer in (("a", (accept("a"), done("a"))), ("b", (refuse("b"),)), ("c", (accept("c"),))):
+        asked = ask(world, name, UpdateStage.ACCEPTED)
+        told = []
         while True:
             activation = await world.activation()
-            if activation.run_id != run_id:
+            told.append(activation)
+            if isinstance(activation.events[0], e.RunStarted):
+                await world.complete(run_id, c.StartTimer(1, 10**12))
+            elif activation.is_replaying:
+                await world.complete(run_id, accept("a"), done("a"))
+            else:
                 break
-            await world.complete(run_id)
-        assert [type(each) for each in activation.events] == [e.RunStarted, e.UpdateReceived]
-        await world.complete(activation.run_id, accept("a"), done("a"))
-        assert (await anyone).run_id == activation.run_id
-        await world.close()
-
-    run_async(body)
-
-
-def test_an_update_ends_a_delay() -> None:
-    """A run that waits for its first task has it at once."""
-
-    async def body() -> None:
-        world = await World.new()
-        run_id = (await world.start(start_delay=60.0)).run_id
-        asked = ask(world)
-        activation = await world.activation()
-        assert [type(each) for each in activation.events] == [e.RunStarted, e.UpdateReceived]
-        await world.complete(run_id, accept(), done())
-        assert (await asked).result == text("r")
-        assert world.kinds()[:4] == [
-            "WorkflowExecutionStarted",
-            "WorkflowTaskScheduled",
-            "WorkflowTaskStarted",
-            "WorkflowTaskCompleted",
-        ]
-        await world.close()
-
-    run_async(body)
-
-
-def test_limits() -> None:
-    """Too many in flight: the next waits for room. Too many ever: it is refused."""
-
-    async def body() -> None:
-        world, run_id = await begun(limits=Limits(updates_in_flight=2, updates=3))
-        first, second = ask(world, "a"), ask(world, "b")
-        await settle()
-        third = ask(world, "c")
-        await settle()
-        assert await received(world) == ["a", "b"]
-        await world.complete(run_id, refuse("a"), accept("b"), done("b"))
-        assert (await first).failure is not None
-        assert (await second).result == text("r")
-        assert await received(world) == ["c"]
-        await world.complete(run_id, accept("c"), done("c"))
-        await third
-        fourth = ask(world, "d")
-        await received(world)
-        await world.complete(run_id, accept("d"), done("d"))
-        await fourth
-        with pytest.raises(ServiceError) as caught:
-            await world.call(request("e"))
-        assert caught.value.status == "FAILED_PRECONDITION"
-        assert (await world.call(request("d"))).result == text("r")
-        await world.close()
-
-    run_async(body)
-
-
-def test_update_with_start_repeated() -> None:
-    """A lost answer asked for again is one run and one update, even if the run has closed meanwhile."""
-
-    async def body() -> None:
-        world = await World.new()
-        start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
-        both = UpdateWithStart(start=start, update=request())
-        asked = asyncio.ensure_future(world.call(both))
-        activation = await world.activation()
-        run_id = activation.run_id
-        again = asyncio.ensure_future(world.call(both))
-        await settle()
-        await world.complete(run_id, accept(), done(), c.CompleteRun(text("end")))
-        answers = [await asked, await again, await world.call(both)]
-        assert [each.start.run_id for each in answers] == [run_id] * 3
-        assert [each.update.result for each in answers] == [text("r")] * 3
-        assert answers[0].start.started
-        assert world.kinds().count("WorkflowExecutionUpdateAccepted") == 1
-        await world.close()
-
-    run_async(body)
-
-
-def test_an_asker_that_goes_away() -> None:
-    """The update goes on without it, and nobody is kept in memory for it."""
-
-    async def body() -> None:
-        world, run_id = await begun()
-        asked = ask(world)
-        await received(world)
-        asked.cancel()
-        await settle()
-        await world.complete(run_id, accept(), done())
-        assert (await world.call(request())).result == text("r")
-        await world.call(TerminateWorkflow(workflow_id="w"))
+        await world.complete(run_id, *answer)
+        await asked
         await world.activation()
         await world.complete(run_id)
-        record = world.engine.current("w")
-        assert record is not None
-        assert not record.users
-        assert (await world.call(DescribeWorkflow(workflow_id="w"))).task_attempt == 0
-        await world.close()
+    assert [[type(each).__name__ for each in each.events] for each in told] == [
+        ["RunStarted"],
+        ["UpdateReceived"],
+        ["UpdateReceived"],
+    ]
+    (again,), (fresh,) = told[1].events, told[2].events
+    assert isinstance(again, e.UpdateReceived)
+    assert isinstance(fresh, e.UpdateReceived)
+    assert (again.id, again.run_validator) == ("a", False)
+    assert (fresh.id, fresh.run_validator) == ("c", True)
+    await world.close()
 
-    run_async(body)
+
+async def test_after_a_crash() -> None:
+    """What was accepted or done is known; what only waited is forgotten, with its task, and is asked for again."""
+    store = memory_store()
+    world, run_id = await begun(store=store)
+    first = ask(world, "done")
+    await received(world)
+    await world.complete(run_id, accept("done"), done("done"))
+    await first
+    second = ask(world, "accepted", UpdateStage.ACCEPTED)
+    await received(world)
+    await world.complete(run_id, accept("accepted"))
+    await second
+    lost = ask(world, "lost")
+    await received(world)
+    before = world.kinds()
+    lost.cancel()
+    after = await World.new(store=store, clock=world.clock, opened=True)
+    assert after.kinds() == before
+    record = after.engine.current("w")
+    assert record is not None
+    assert record.run.task is None
+    assert (await after.call(request("done"))).result == text("r")
+    poll = PollUpdate(workflow_id="w", update_id="accepted", rpc_timeout=0.0)
+    assert (await after.call(poll)).stage is UpdateStage.ACCEPTED
+    with pytest.raises(WorkflowNotFoundError):
+        await after.call(PollUpdate(workflow_id="w", update_id="lost"))
+    again = ask(after, "lost")
+    for commands in ((c.StartTimer(1, 10**12),), (accept("done"), done("done")), (accept("accepted"),)):
+        assert (await after.activation()).is_replaying
+        await after.complete(run_id, *commands)
+    assert await received(after) == ["lost"]
+    await after.complete(run_id, accept("lost"), done("lost"), done("accepted"))
+    assert (await again).result == text("r")
+    await after.close()
+
+
+async def test_closing_with_updates_that_wait() -> None:
+    """The one that is accepted has failed, the one that was not seen is aborted."""
+    world, run_id = await begun()
+    first = ask(world, "a")
+    await received(world)
+    second = ask(world, "b")
+    await settle()
+    await world.complete(run_id, accept("a"), c.CompleteRun(text("end")))
+    failure = (await first).failure
+    assert failure is not None
+    assert isinstance(failure.info, ApplicationFailure)
+    assert failure.info.type == "AcceptedUpdateCompletedWorkflow"
+    with pytest.raises(WorkflowNotFoundError, match="aborted by closing workflow"):
+        await second
+    with pytest.raises(WorkflowNotFoundError, match="already completed"):
+        await world.call(request("c"))
+    await world.close()
+
+
+async def test_an_update_goes_to_the_next_run() -> None:
+    """A run that continues as new leaves what it has not seen to the next, unless this very run was meant."""
+    world, run_id = await begun()
+    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    await world.activation()
+    anyone, this = ask(world, "a"), ask(world, "b", run_id=run_id)
+    await settle()
+    await world.complete(run_id, c.ContinueAsNew())
+    with pytest.raises(WorkflowNotFoundError, match="aborted by closing workflow"):
+        await this
+    while True:
+        activation = await world.activation()
+        if activation.run_id != run_id:
+            break
+        await world.complete(run_id)
+    assert [type(each) for each in activation.events] == [e.RunStarted, e.UpdateReceived]
+    await world.complete(activation.run_id, accept("a"), done("a"))
+    assert (await anyone).run_id == activation.run_id
+    await world.close()
+
+
+async def test_an_update_ends_a_delay() -> None:
+    """A run that waits for its first task has it at once."""
+    world = await World.new()
+    run_id = (await world.start(start_delay=60.0)).run_id
+    asked = ask(world)
+    activation = await world.activation()
+    assert [type(each) for each in activation.events] == [e.RunStarted, e.UpdateReceived]
+    await world.complete(run_id, accept(), done())
+    assert (await asked).result == text("r")
+    assert world.kinds()[:4] == [
+        "WorkflowExecutionStarted",
+        "WorkflowTaskScheduled",
+        "WorkflowTaskStarted",
+        "WorkflowTaskCompleted",
+    ]
+    await world.close()
+
+
+async def test_limits() -> None:
+    """Too many in flight: the next waits for room. Too many ever: it is refused."""
+    world, run_id = await begun(limits=Limits(updates_in_flight=2, updates=3))
+    first, second = ask(world, "a"), ask(world, "b")
+    await settle()
+    third = ask(world, "c")
+    await settle()
+    assert await received(world) == ["a", "b"]
+    await world.complete(run_id, refuse("a"), accept("b"), done("b"))
+    assert (await first).failure is not None
+    assert (await second).result == text("r")
+    assert await received(world) == ["c"]
+    await world.complete(run_id, accept("c"), done("c"))
+    await third
+    fourth = ask(world, "d")
+    await received(world)
+    await world.complete(run_id, accept("d"), done("d"))
+    await fourth
+    with pytest.raises(ServiceError) as caught:
+        await world.call(request("e"))
+    assert caught.value.status == "FAILED_PRECONDITION"
+    assert (await world.call(request("d"))).result == text("r")
+    await world.close()
+
+
+async def test_update_with_start_repeated() -> None:
+    """A lost answer asked for again is one run and one update, even if the run has closed meanwhile."""
+    world = await World.new()
+    start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
+    both = UpdateWithStart(start=start, update=request())
+    asked = asyncio.ensure_future(world.call(both))
+    activation = await world.activation()
+    run_id = activation.run_id
+    again = asyncio.ensure_future(world.call(both))
+    await settle()
+    await world.complete(run_id, accept(), done(), c.CompleteRun(text("end")))
+    answers = [await asked, await again, await world.call(both)]
+    assert [each.start.run_id for each in answers] == [run_id] * 3
+    assert [each.update.result for each in answers] == [text("r")] * 3
+    assert answers[0].start.started
+    assert world.kinds().count("WorkflowExecutionUpdateAccepted") == 1
+    await world.close()
+
+
+async def test_an_asker_that_goes_away() -> None:
+    """The update goes on without it, and nobody is kept in memory for it."""
+    world, run_id = await begun()
+    asked = ask(world)
+    await received(world)
+    asked.cancel()
+    await settle()
+    await world.complete(run_id, accept(), done())
+    assert (await world.call(request())).result == text("r")
+    await world.call(TerminateWorkflow(workflow_id="w"))
+    await world.activation()
+    await world.complete(run_id)
+    record = world.engine.current("w")
+    assert record is not None
+    assert not record.users
+    assert (await world.call(DescribeWorkflow(workflow_id="w"))).task_attempt == 0
+    await world.close()

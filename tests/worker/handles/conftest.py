@@ -6,7 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from asynchronous import run_coroutine_test
+
 from .scripted import VIOLATIONS, ScriptedEngine, ScriptedHandle, SlowScriptedHandle
+from .virtual_loop import run
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run coroutine functions on virtual time."""
+    return run_coroutine_test(pyfuncitem, run)
 
 
 @pytest.fixture(autouse=True)

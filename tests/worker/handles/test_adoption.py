@@ -21,7 +21,7 @@ from .scripted import (
     take_activation,
     take_activity,
 )
-from .virtual_loop import run, settle
+from .virtual_loop import settle
 
 Loss = Callable[[World], Awaitable[None]]
 
@@ -47,111 +47,91 @@ LOSSES = pytest.mark.parametrize("lose", [dies, returns, holder_crashes])
 
 
 @LOSSES
-def test_a_worker_that_comes_back_adopts_its_handle(lose: Loss) -> None:
+async def test_a_worker_that_comes_back_adopts_its_handle(lose: Loss) -> None:
     """The handle is not shut down, its generation goes on, and what is delivered meanwhile is kept for the successor."""
-
-    async def body() -> None:
-        world = await World.started(shared=True)
-        polling = asyncio.ensure_future(take_activation(world.holder))
-        await settle()
-        await lose(world)
-        assert not world.is_served()
-        with pytest.raises(Exception, match=r"unregistered|died|restarted"):
-            await polling
-        world.handle.give(activation())
-        await asyncio.sleep(2)
-        await world.register()
-        ticket = await take_activation(world.holder)
-        assert (ticket.generation, ticket.item.run_id) == (1, "run-1")
-        assert "shutdown" not in world.handle.log
-        assert (len(world.engine.handles), world.counters.adopted, world.handle.cancelled) == (1, 1, 0)
-        await asyncio.sleep(60)
-        assert world.states() == ["active"]
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started(shared=True)
+    polling = asyncio.ensure_future(take_activation(world.holder))
+    await settle()
+    await lose(world)
+    assert not world.is_served()
+    with pytest.raises(Exception, match=r"unregistered|died|restarted"):
+        await polling
+    world.handle.give(activation())
+    await asyncio.sleep(2)
+    await world.register()
+    ticket = await take_activation(world.holder)
+    assert (ticket.generation, ticket.item.run_id) == (1, "run-1")
+    assert "shutdown" not in world.handle.log
+    assert (len(world.engine.handles), world.counters.adopted, world.handle.cancelled) == (1, 1, 0)
+    await asyncio.sleep(60)
+    assert world.states() == ["active"]
+    await world.holder.stop()
 
 
 @LOSSES
-def test_what_was_dispatched_before_is_answered_on_the_adopted_handle(lose: Loss) -> None:
+async def test_what_was_dispatched_before_is_answered_on_the_adopted_handle(lose: Loss) -> None:
     """Before the successor is there and after it; a second answer is as stale as ever."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.give(activation())
-        world.handle.give(attempt())
-        ticket = await take_activation(world.holder)
-        await take_activity(world.holder)
-        await lose(world)
+    world = await World.started()
+    world.handle.give(activation())
+    world.handle.give(attempt())
+    ticket = await take_activation(world.holder)
+    await take_activity(world.holder)
+    await lose(world)
+    await complete(world.holder, ticket, done())
+    await world.register()
+    await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
+    with refused_as_stale():
         await complete(world.holder, ticket, done())
-        await world.register()
-        await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
-        with refused_as_stale():
-            await complete(world.holder, ticket, done())
-        assert (world.handle.completions, world.handle.results) == ([done()], [ActivityOk(b"a-1")])
-        await world.holder.stop()
-
-    run(body)
+    assert (world.handle.completions, world.handle.results) == ([done()], [ActivityOk(b"a-1")])
+    await world.holder.stop()
 
 
-def test_what_came_while_the_worker_was_dead_is_its_successors() -> None:
+async def test_what_came_while_the_worker_was_dead_is_its_successors() -> None:
     """It is kept under a token of its own, which does not count once it is dispatched."""
-
-    async def body() -> None:
-        world = await World.started()
-        polling = asyncio.ensure_future(take_activation(world.holder))
-        await settle()
-        await dies(world)
-        await asyncio.gather(polling, return_exceptions=True)
-        world.handle.bring(activation())
-        await settle()
-        (kept,) = world.tables.records[1].runs.open.values()
-        await world.register()
-        ticket = await take_activation(world.holder)
-        assert ticket.item is kept.item
-        with refused_as_stale():
-            await world.holder.complete_activation(Q, 1, kept.token, done())
-        await complete(world.holder, ticket, done())
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    polling = asyncio.ensure_future(take_activation(world.holder))
+    await settle()
+    await dies(world)
+    await asyncio.gather(polling, return_exceptions=True)
+    world.handle.bring(activation())
+    await settle()
+    (kept,) = world.tables.records[1].runs.open.values()
+    await world.register()
+    ticket = await take_activation(world.holder)
+    assert ticket.item is kept.item
+    with refused_as_stale():
+        await world.holder.complete_activation(Q, 1, kept.token, done())
+    await complete(world.holder, ticket, done())
+    await world.holder.stop()
 
 
-def test_a_handle_whose_worker_stays_away_is_drained() -> None:
+async def test_a_handle_whose_worker_stays_away_is_drained() -> None:
     """It waits for as long as the limit says, and then ends as any other; the next worker gets a fresh one."""
-
-    async def body() -> None:
-        world = await World.started()
-        await dies(world)
-        await asyncio.sleep(4.9)
-        assert not world.handle.closing
-        await asyncio.sleep(0.2)
-        assert world.handle.finalized == 1
-        await world.register()
-        assert (len(world.engine.handles), world.counters.adopted) == (2, 0)
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    await dies(world)
+    await asyncio.sleep(4.9)
+    assert not world.handle.closing
+    await asyncio.sleep(0.2)
+    assert world.handle.finalized == 1
+    await world.register()
+    assert (len(world.engine.handles), world.counters.adopted) == (2, 0)
+    await world.holder.stop()
 
 
-def test_a_farewell_still_closes() -> None:
+async def test_a_farewell_still_closes() -> None:
     """At once, also when it comes while the handle waits for a worker that died."""
-
-    async def body() -> None:
-        world = await World.started()
-        await dies(world)
-        assert world.handle.log == []
-        await world.holder.unregister_worker(Q)
-        assert world.handle.log[0] == "shutdown"
-        await world.register()
-        assert world.states()[-1] == "active"
-        assert len(world.engine.handles) == 2
-        with pytest.raises(Shutdown):
-            await _unregistered(world)
-        await world.holder.stop()
-        assert [each.finalized for each in world.engine.handles] == [1, 1]
-
-    run(body)
+    world = await World.started()
+    await dies(world)
+    assert world.handle.log == []
+    await world.holder.unregister_worker(Q)
+    assert world.handle.log[0] == "shutdown"
+    await world.register()
+    assert world.states()[-1] == "active"
+    assert len(world.engine.handles) == 2
+    with pytest.raises(Shutdown):
+        await _unregistered(world)
+    await world.holder.stop()
+    assert [each.finalized for each in world.engine.handles] == [1, 1]
 
 
 async def _unregistered(world: World) -> None:
@@ -159,93 +139,73 @@ async def _unregistered(world: World) -> None:
     await take_activation(world.holder)
 
 
-def test_only_the_same_is_adopted() -> None:
+async def test_only_the_same_is_adopted() -> None:
     """A worker that asks for something else gets a handle of its own, and the one that waited ends."""
-
-    async def body() -> None:
-        world = await World.started()
-        await dies(world)
-        await world.register(max_cached_workflows=7)
-        assert [each.closing for each in world.engine.handles] == [True, False]
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    await dies(world)
+    await world.register(max_cached_workflows=7)
+    assert [each.closing for each in world.engine.handles] == [True, False]
+    await world.holder.stop()
 
 
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
-def test_a_handle_that_breaks_while_it_waits_is_not_adopted(kind: str) -> None:
+async def test_a_handle_that_breaks_while_it_waits_is_not_adopted(kind: str) -> None:
     """It drains, and the worker that comes back gets a fresh one."""
-
-    async def body() -> None:
-        world = await World.started()
-        polls = [
-            asyncio.ensure_future(take_activation(world.holder)),
-            asyncio.ensure_future(take_activity(world.holder)),
-        ]
-        await settle()
-        await dies(world)
-        await asyncio.gather(*polls, return_exceptions=True)
-        world.handle.break_poll(kind, HandleBroken("gone"))
-        await settle()
-        assert world.handle.closing
-        await world.register()
-        assert (len(world.engine.handles), world.counters.adopted) == (2, 0)
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    polls = [
+        asyncio.ensure_future(take_activation(world.holder)),
+        asyncio.ensure_future(take_activity(world.holder)),
+    ]
+    await settle()
+    await dies(world)
+    await asyncio.gather(*polls, return_exceptions=True)
+    world.handle.break_poll(kind, HandleBroken("gone"))
+    await settle()
+    assert world.handle.closing
+    await world.register()
+    assert (len(world.engine.handles), world.counters.adopted) == (2, 0)
+    await world.holder.stop()
 
 
 @LOSSES
-def test_a_handle_that_is_not_trusted_is_not_adopted(lose: Loss) -> None:
+async def test_a_handle_that_is_not_trusted_is_not_adopted(lose: Loss) -> None:
     """What is below the handles is made anew: their workers' return does not bring them back."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.tables.distrust()
-        await lose(world)
-        assert world.handle.closing
-        await world.register()
-        assert len(world.engine.handles) == 2
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    world.tables.distrust()
+    await lose(world)
+    assert world.handle.closing
+    await world.register()
+    assert len(world.engine.handles) == 2
+    await world.holder.stop()
 
 
-def test_a_recycle_is_fresh_also_after_an_adoption() -> None:
+async def test_a_recycle_is_fresh_also_after_an_adoption() -> None:
     """Whoever recycles has a reason: a new handle, over a connection of its own."""
-
-    async def body() -> None:
-        world = await World.started(shared=True)
-        await dies(world)
-        await world.register()
-        await world.holder.recycle(Q, "test")
-        assert len(world.engine.connections) == 1
-        assert [each.closing for each in world.engine.handles] == [True, False]
-        await dies(world)
-        await world.register()
-        assert (world.counters.adopted, world.generation) == (2, 2)
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started(shared=True)
+    await dies(world)
+    await world.register()
+    await world.holder.recycle(Q, "test")
+    assert len(world.engine.connections) == 1
+    assert [each.closing for each in world.engine.handles] == [True, False]
+    await dies(world)
+    await world.register()
+    assert (world.counters.adopted, world.generation) == (2, 2)
+    await world.holder.stop()
 
 
-def test_a_handle_can_be_adopted_again_and_again() -> None:
+async def test_a_handle_can_be_adopted_again_and_again() -> None:
     """Each death gives it the whole patience; a successor that dies in the same instant leaves it waiting."""
-
-    async def body() -> None:
-        world = await World.started()
-        for _ in range(5):
-            await dies(world)
-            await asyncio.sleep(4)
-            await world.register()
-        assert world.counters.adopted == 5
-        assert len(world.engine.handles) == 1
+    world = await World.started()
+    for _ in range(5):
         await dies(world)
-        await holder_crashes(world)
         await asyncio.sleep(4)
-        assert world.states() == ["active"]
-        await asyncio.sleep(2)
-        assert world.states() == []
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run(body)
+        await world.register()
+    assert world.counters.adopted == 5
+    assert len(world.engine.handles) == 1
+    await dies(world)
+    await holder_crashes(world)
+    await asyncio.sleep(4)
+    assert world.states() == ["active"]
+    await asyncio.sleep(2)
+    assert world.states() == []
+    assert asyncio.all_tasks() == {asyncio.current_task()}

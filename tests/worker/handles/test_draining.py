@@ -27,7 +27,7 @@ from .scripted import (
     take_activation,
     take_activity,
 )
-from .virtual_loop import run, settle
+from .virtual_loop import settle
 
 pytestmark = pytest.mark.usefixtures("both_kinds_of_handles")
 
@@ -46,312 +46,244 @@ def now() -> float:
     return asyncio.get_running_loop().time() - 1000
 
 
-def test_shutdown_comes_before_anything_is_failed() -> None:
+async def test_shutdown_comes_before_anything_is_failed() -> None:
     """Failed after the shutdown a task is delivered again at once, before it only after 10 s."""
-
-    async def body() -> None:
-        world = await World.started()
-        asking = asyncio.ensure_future(take_activation(world.holder))
-        await settle()
-        asking.cancel()
-        world.handle.give(activation())
-        await settle()
-        await world.holder.unregister_worker(Q)
-        await settle()
-        assert world.handle.log == ["shutdown", "begin run-1", "end run-1", "finalize"]
-        assert isinstance(world.handle.completions[0], TaskFailed)
-        assert world.counters.forced_failures == 1
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    asking = asyncio.ensure_future(take_activation(world.holder))
+    await settle()
+    asking.cancel()
+    world.handle.give(activation())
+    await settle()
+    await world.holder.unregister_worker(Q)
+    await settle()
+    assert world.handle.log == ["shutdown", "begin run-1", "end run-1", "finalize"]
+    assert isinstance(world.handle.completions[0], TaskFailed)
+    assert world.counters.forced_failures == 1
+    await world.holder.stop()
 
 
-def test_evaluators_have_two_seconds() -> None:
+async def test_evaluators_have_two_seconds() -> None:
     """What they answer in time counts; what they do not is failed, and their late answer is fenced."""
-
-    async def body() -> None:
-        world = await World.started()
-        quick, slow = await in_work(world, activation("quick"), activation("slow"))
-        await world.holder.unregister_worker(Q)
-        await asyncio.sleep(1.9)
-        await complete(world.holder, quick, done("quick"))
-        assert len(world.handle.completions) == 1
-        await world.holder.stop()
-        assert now() == pytest.approx(2.0)
-        kinds = {each.run_id: type(each) for each in world.handle.completions}
-        assert kinds == {"quick": Succeeded, "slow": TaskFailed}
-        with refused_as_stale():
-            await complete(world.holder, slow, done("slow"))
-
-    run(body)
+    world = await World.started()
+    quick, slow = await in_work(world, activation("quick"), activation("slow"))
+    await world.holder.unregister_worker(Q)
+    await asyncio.sleep(1.9)
+    await complete(world.holder, quick, done("quick"))
+    assert len(world.handle.completions) == 1
+    await world.holder.stop()
+    assert now() == pytest.approx(2.0)
+    kinds = {each.run_id: type(each) for each in world.handle.completions}
+    assert kinds == {"quick": Succeeded, "slow": TaskFailed}
+    with refused_as_stale():
+        await complete(world.holder, slow, done("slow"))
 
 
-def test_evictions_are_answered() -> None:
+async def test_evictions_are_answered() -> None:
     """Those that come during the drain, and those that nobody answered: with an empty success, never a failure."""
-
-    async def body() -> None:
-        world = await World.started()
-        await in_work(world, eviction("unanswered"), activation("busy"))
-        world.handle.give(eviction("came-later"))
-        await world.holder.stop()
-        assert {each.run_id: type(each) for each in world.handle.completions} == {
-            "unanswered": Succeeded,
-            "came-later": Succeeded,
-            "busy": TaskFailed,
-        }
-        assert world.counters.forced_failures == 1
-
-    run(body)
+    world = await World.started()
+    await in_work(world, eviction("unanswered"), activation("busy"))
+    world.handle.give(eviction("came-later"))
+    await world.holder.stop()
+    assert {each.run_id: type(each) for each in world.handle.completions} == {
+        "unanswered": Succeeded,
+        "came-later": Succeeded,
+        "busy": TaskFailed,
+    }
+    assert world.counters.forced_failures == 1
 
 
-def test_what_still_comes_is_failed_at_once() -> None:
+async def test_what_still_comes_is_failed_at_once() -> None:
     """A task that the engine gives to a handle that drains goes back, for another handle."""
-
-    async def body() -> None:
-        world = await World.started()
-        await in_work(world, activation("held"))
-        await world.holder.recycle(Q, "test")
-        old = world.engine.handles[0]
-        old.give(activation("late"))
-        old.give(attempt(b"late"))
-        await settle()
-        assert [each.run_id for each in old.completions] == ["late"]
-        assert [type(each) for each in old.results] == [AttemptFailed]
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    await in_work(world, activation("held"))
+    await world.holder.recycle(Q, "test")
+    old = world.engine.handles[0]
+    old.give(activation("late"))
+    old.give(attempt(b"late"))
+    await settle()
+    assert [each.run_id for each in old.completions] == ["late"]
+    assert [type(each) for each in old.results] == [AttemptFailed]
+    await world.holder.stop()
 
 
-def test_activities_have_the_graceful_period_then_are_told_then_failed() -> None:
+async def test_activities_have_the_graceful_period_then_are_told_then_failed() -> None:
     """When a worker ends its activities may finish; then they are told to stop, and a second later given up."""
-
-    async def body() -> None:
-        world = await World.started(config={"graceful_shutdown": 20.0})
-        await in_work(world, attempt(b"finishes"), attempt(b"stops"), attempt(b"hangs"))
-        await world.holder.unregister_worker(Q)
-        await asyncio.sleep(19)
-        await world.holder.complete_activity(Q, 1, ActivityOk(b"finishes"))
-        assert world.cancels == []
-        await asyncio.sleep(1)
-        await settle()
-        assert world.cancels == [(1, b"stops", "WORKER_SHUTDOWN"), (1, b"hangs", "WORKER_SHUTDOWN")]
-        await world.holder.complete_activity(Q, 1, ActivityOk(b"stops"))
-        await world.holder.stop()
-        assert now() == pytest.approx(21.0)
-        assert [type(each) for each in world.handle.results] == [ActivityOk, ActivityOk, AttemptFailed]
-        assert world.handle.finalized == 1
-
-    run(body)
+    world = await World.started(config={"graceful_shutdown": 20.0})
+    await in_work(world, attempt(b"finishes"), attempt(b"stops"), attempt(b"hangs"))
+    await world.holder.unregister_worker(Q)
+    await asyncio.sleep(19)
+    await world.holder.complete_activity(Q, 1, ActivityOk(b"finishes"))
+    assert world.cancels == []
+    await asyncio.sleep(1)
+    await settle()
+    assert world.cancels == [(1, b"stops", "WORKER_SHUTDOWN"), (1, b"hangs", "WORKER_SHUTDOWN")]
+    await world.holder.complete_activity(Q, 1, ActivityOk(b"stops"))
+    await world.holder.stop()
+    assert now() == pytest.approx(21.0)
+    assert [type(each) for each in world.handle.results] == [ActivityOk, ActivityOk, AttemptFailed]
+    assert world.handle.finalized == 1
 
 
-def test_activities_of_a_recycled_handle_may_finish() -> None:
+async def test_activities_of_a_recycled_handle_may_finish() -> None:
     """The worker lives on: nobody stops them, though the old engine says that it shuts down."""
-
-    async def body() -> None:
-        world = await World.started()
-        await in_work(world, attempt(b"long"))
-        await world.holder.recycle(Q, "test")
-        old = world.engine.handles[0]
-        old.give(ActivityCancel(b"long", "WORKER_SHUTDOWN"))
-        await asyncio.sleep(1800)
-        assert world.cancels == []
-        assert world.states() == ["draining", "active"]
-        world.holder.heartbeat(Q, 1, b"long", ())
-        assert old.beats == [b"long"]
-        await world.holder.complete_activity(Q, 1, ActivityOk(b"long"))
-        await settle()
-        assert old.finalized == 1
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    await in_work(world, attempt(b"long"))
+    await world.holder.recycle(Q, "test")
+    old = world.engine.handles[0]
+    old.give(ActivityCancel(b"long", "WORKER_SHUTDOWN"))
+    await asyncio.sleep(1800)
+    assert world.cancels == []
+    assert world.states() == ["draining", "active"]
+    world.holder.heartbeat(Q, 1, b"long", ())
+    assert old.beats == [b"long"]
+    await world.holder.complete_activity(Q, 1, ActivityOk(b"long"))
+    await settle()
+    assert old.finalized == 1
+    await world.holder.stop()
 
 
-def test_a_cancellation_that_arrives_during_the_drain_is_passed_on() -> None:
+async def test_a_cancellation_that_arrives_during_the_drain_is_passed_on() -> None:
     """No poll loop is there to take it: the holder says it."""
-
-    async def body() -> None:
-        world = await World.started()
-        await in_work(world, attempt(b"long"))
-        await world.holder.recycle(Q, "test")
-        world.engine.handles[0].give(ActivityCancel(b"long", "CANCELLED"))
-        await settle()
-        assert world.cancels == [(1, b"long", "CANCELLED")]
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    await in_work(world, attempt(b"long"))
+    await world.holder.recycle(Q, "test")
+    world.engine.handles[0].give(ActivityCancel(b"long", "CANCELLED"))
+    await settle()
+    assert world.cancels == [(1, b"long", "CANCELLED")]
+    await world.holder.stop()
 
 
-def test_a_worker_that_ends_does_not_wait_for_its_recycled_handles() -> None:
+async def test_a_worker_that_ends_does_not_wait_for_its_recycled_handles() -> None:
     """Unregistering shortens the patience with older generations too."""
-
-    async def body() -> None:
-        world = await World.started()
-        await in_work(world, attempt(b"long"))
-        await world.holder.recycle(Q, "test")
-        await world.holder.unregister_worker(Q)
-        await world.holder.stop()
-        assert now() == pytest.approx(1.0)
-        assert world.cancels == [(1, b"long", "WORKER_SHUTDOWN")]
-        assert [type(each) for each in world.engine.handles[0].results] == [AttemptFailed]
-
-    run(body)
+    world = await World.started()
+    await in_work(world, attempt(b"long"))
+    await world.holder.recycle(Q, "test")
+    await world.holder.unregister_worker(Q)
+    await world.holder.stop()
+    assert now() == pytest.approx(1.0)
+    assert world.cancels == [(1, b"long", "WORKER_SHUTDOWN")]
+    assert [type(each) for each in world.engine.handles[0].results] == [AttemptFailed]
 
 
-def test_a_handle_is_not_finalized_while_a_call_is_in_flight() -> None:
+async def test_a_handle_is_not_finalized_while_a_call_is_in_flight() -> None:
     """Finalizing waits for completions that the engine has not taken yet."""
-
-    async def body() -> None:
-        world = await World.started()
-        gate = world.handle.gates["run-1"] = asyncio.Event()
-        (ticket,) = await in_work(world, activation())
-        completing = asyncio.ensure_future(complete(world.holder, ticket, done()))
-        await settle()
-        world.handle.open_runs.clear()  # its polls end although the call has not returned
-        await world.holder.unregister_worker(Q)
-        await asyncio.sleep(5)
-        assert world.handle.finalized == 0
-        gate.set()
-        await completing
-        await world.holder.stop()
-        assert world.handle.finalized == 1
-        assert world.counters.abandoned == 0
-
-    run(body)
+    world = await World.started()
+    gate = world.handle.gates["run-1"] = asyncio.Event()
+    (ticket,) = await in_work(world, activation())
+    completing = asyncio.ensure_future(complete(world.holder, ticket, done()))
+    await settle()
+    world.handle.open_runs.clear()  # its polls end although the call has not returned
+    await world.holder.unregister_worker(Q)
+    await asyncio.sleep(5)
+    assert world.handle.finalized == 0
+    gate.set()
+    await completing
+    await world.holder.stop()
+    assert world.handle.finalized == 1
+    assert world.counters.abandoned == 0
 
 
-def test_polls_that_do_not_end_are_left_behind() -> None:
+async def test_polls_that_do_not_end_are_left_behind() -> None:
     """A handle that is deaf to its shutdown is abandoned after its limit, counted, and never finalized."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.deaf = True
-        await world.holder.stop()
-        assert now() == pytest.approx(6.0)
-        assert (world.counters.abandoned, world.handle.finalized, world.handle.cancelled) == (1, 0, 0)
-        assert world.engine.connections[0].closed == 1
-        assert world.ended == [(Q, 1)]
-
-    run(body)
+    world = await World.started()
+    world.handle.deaf = True
+    await world.holder.stop()
+    assert now() == pytest.approx(6.0)
+    assert (world.counters.abandoned, world.handle.finalized, world.handle.cancelled) == (1, 0, 0)
+    assert world.engine.connections[0].closed == 1
+    assert world.ended == [(Q, 1)]
 
 
-def test_a_call_that_never_returns_is_left_behind() -> None:
+async def test_a_call_that_never_returns_is_left_behind() -> None:
     """It would make finalizing impossible: the handle is abandoned, and the worker ends."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.gates["run-1"] = asyncio.Event()
-        (ticket,) = await in_work(world, activation())
-        completing = asyncio.ensure_future(complete(world.holder, ticket, done()))
-        await world.holder.stop()
-        await completing
-        assert (world.counters.abandoned, world.handle.finalized) == (1, 0)
-
-    run(body)
+    world = await World.started()
+    world.handle.gates["run-1"] = asyncio.Event()
+    (ticket,) = await in_work(world, activation())
+    completing = asyncio.ensure_future(complete(world.holder, ticket, done()))
+    await world.holder.stop()
+    await completing
+    assert (world.counters.abandoned, world.handle.finalized) == (1, 0)
 
 
-def test_finalizing_that_hangs_is_left_behind() -> None:
+async def test_finalizing_that_hangs_is_left_behind() -> None:
     """On a frozen link it takes longer than anybody waits; a new handle never waits for it."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.hangs_at_the_end = True
-        await world.holder.recycle(Q, "test")
-        await settle()
-        assert world.states() == ["finalizing", "active"]
-        await asyncio.sleep(36)
-        assert world.states() == ["active"]
-        assert world.counters.abandoned == 1
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    world.handle.hangs_at_the_end = True
+    await world.holder.recycle(Q, "test")
+    await settle()
+    assert world.states() == ["finalizing", "active"]
+    await asyncio.sleep(36)
+    assert world.states() == ["active"]
+    assert world.counters.abandoned == 1
+    await world.holder.stop()
 
 
 @pytest.mark.parametrize("error", [HandleBroken("in use"), ValueError("x"), RustPanic("oh")], ids=repr)
-def test_finalizing_that_fails_is_left_behind(error: BaseException) -> None:
+async def test_finalizing_that_fails_is_left_behind(error: BaseException) -> None:
     """Whatever it raises, the drain ends and says that this one did not close."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.error_at_the_end = error
-        await world.holder.stop()
-        assert (world.counters.abandoned, world.counters.closed) == (1, 0)
-
-    run(body)
+    world = await World.started()
+    world.handle.error_at_the_end = error
+    await world.holder.stop()
+    assert (world.counters.abandoned, world.counters.closed) == (1, 0)
 
 
 @pytest.mark.parametrize("error", [HandleBroken("gone"), RustPanic("oh")], ids=repr)
-def test_a_shutdown_that_raises_does_not_stop_the_drain(error: BaseException) -> None:
+async def test_a_shutdown_that_raises_does_not_stop_the_drain(error: BaseException) -> None:
     """Unregistering still returns, and the rest still happens."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.shutdown_error = error
-        await world.holder.unregister_worker(Q)
-        assert not world.is_served()
-        await world.holder.stop()
-        assert world.handle.finalized == 1
-
-    run(body)
+    world = await World.started()
+    world.handle.shutdown_error = error
+    await world.holder.unregister_worker(Q)
+    assert not world.is_served()
+    await world.holder.stop()
+    assert world.handle.finalized == 1
 
 
-def test_too_many_left_behind_is_told_once() -> None:
+async def test_too_many_left_behind_is_told_once() -> None:
     """With the sixth what is below is no longer trusted; the count begins again."""
-
-    async def body() -> None:
-        world = await World.started()
-        for number in range(6):
-            world.handle.deaf = True
-            assert world.alarms == 0
-            await world.holder.recycle(Q, str(number))
-            await asyncio.sleep(31)
-        assert world.counters.abandoned == 6
-        assert world.alarms == 1
+    world = await World.started()
+    for number in range(6):
         world.handle.deaf = True
-        await world.holder.stop()
-        assert (world.counters.abandoned, world.alarms) == (7, 1)
+        assert world.alarms == 0
+        await world.holder.recycle(Q, str(number))
+        await asyncio.sleep(31)
+    assert world.counters.abandoned == 6
+    assert world.alarms == 1
+    world.handle.deaf = True
+    await world.holder.stop()
+    assert (world.counters.abandoned, world.alarms) == (7, 1)
 
-    run(body)
 
-
-def test_a_callback_that_raises_harms_nobody() -> None:
+async def test_a_callback_that_raises_harms_nobody() -> None:
     """The drain of the next handle, and of this one, goes on."""
+    world = World()
 
-    async def body() -> None:
-        world = World()
+    def raises(*_: object) -> None:
+        raise RuntimeError("not my problem")
 
-        def raises(*_: object) -> None:
-            raise RuntimeError("not my problem")
-
-        world.holder._on_handle_ended = raises
-        await world.holder.start()
-        await world.register()
-        await world.holder.recycle(Q, "test")
-        await world.holder.stop()
-        assert world.counters.closed == 2
-
-    run(body)
+    world.holder._on_handle_ended = raises
+    await world.holder.start()
+    await world.register()
+    await world.holder.recycle(Q, "test")
+    await world.holder.stop()
+    assert world.counters.closed == 2
 
 
-def test_what_no_loop_had_dispatched_is_failed_at_once() -> None:
+async def test_what_no_loop_had_dispatched_is_failed_at_once() -> None:
     """What is kept when the drain begins has no evaluator to wait for: it is failed now, not after the two seconds."""
+    world = await World.started()
 
-    async def body() -> None:
-        world = await World.started()
+    def fails(item: Activation) -> None:
+        raise LookupError("nothing would be at it")
 
-        def fails(item: Activation) -> None:
-            raise LookupError("nothing would be at it")
-
-        loop = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: fails))
-        await settle()
-        world.handle.give(activation())
-        await asyncio.gather(loop, return_exceptions=True)
-        assert world.handle.completions == []
-        await world.holder.unregister_worker(Q)
-        await world.holder.stop()
-        assert now() == 0.0
-        assert isinstance(world.handle.completions[0], TaskFailed)
-
-    run(body)
+    loop = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: fails))
+    await settle()
+    world.handle.give(activation())
+    await asyncio.gather(loop, return_exceptions=True)
+    assert world.handle.completions == []
+    await world.holder.unregister_worker(Q)
+    await world.holder.stop()
+    assert now() == 0.0
+    assert isinstance(world.handle.completions[0], TaskFailed)
 
 
 def local_end(run_id: str, event: Any = None) -> Activation:
@@ -363,132 +295,107 @@ def local(token: bytes, run_id: str) -> Any:
     return attempt(token, is_local=True, run_id=run_id)
 
 
-def test_a_run_goes_on_with_the_end_of_its_local_activity() -> None:
+async def test_a_run_goes_on_with_the_end_of_its_local_activity() -> None:
     """Within the graceful period it is evaluated, and further local activities are made: the task can end, and counts."""
-
-    async def body() -> None:
-        world = await World.started(config={"graceful_shutdown": 20.0})
-        handle = world.handle
-        handle.resting.add(
-            "another"
-        )  # whose local activities are not begun: the polls go on until it is done
-        await in_work(world, local(b"first", "run"))
-        await world.holder.unregister_worker(Q)
-        await asyncio.sleep(5)
-        await world.holder.complete_activity(Q, 1, ActivityOk(b"first"))
-        handle.give(local_end("run"))
-        await settle()
-        (ticket,) = world.dispatched
-        await asyncio.sleep(1.9)  # as long as evaluators always have, counted from here
-        await complete(world.holder, ticket, done("run"))
-        handle.give(local(b"second", "run"))
-        await settle()
-        await world.holder.complete_activity(Q, 1, ActivityOk(b"second"))
-        handle.give(local_end("run"))
-        await settle()
-        await complete(world.holder, world.dispatched[-1], done("run"))
-        handle.resting.clear()
-        handle.wake()
-        await world.holder.stop()
-        assert now() == pytest.approx(6.9)
-        assert [type(each) for each in handle.completions] == [Succeeded, Succeeded]
-        assert [type(each) for each in handle.results] == [ActivityOk, ActivityOk]
-        assert world.counters.forced_failures == 0
-
-    run(body)
+    world = await World.started(config={"graceful_shutdown": 20.0})
+    handle = world.handle
+    handle.resting.add("another")  # whose local activities are not begun: the polls go on until it is done
+    await in_work(world, local(b"first", "run"))
+    await world.holder.unregister_worker(Q)
+    await asyncio.sleep(5)
+    await world.holder.complete_activity(Q, 1, ActivityOk(b"first"))
+    handle.give(local_end("run"))
+    await settle()
+    (ticket,) = world.dispatched
+    await asyncio.sleep(1.9)  # as long as evaluators always have, counted from here
+    await complete(world.holder, ticket, done("run"))
+    handle.give(local(b"second", "run"))
+    await settle()
+    await world.holder.complete_activity(Q, 1, ActivityOk(b"second"))
+    handle.give(local_end("run"))
+    await settle()
+    await complete(world.holder, world.dispatched[-1], done("run"))
+    handle.resting.clear()
+    handle.wake()
+    await world.holder.stop()
+    assert now() == pytest.approx(6.9)
+    assert [type(each) for each in handle.completions] == [Succeeded, Succeeded]
+    assert [type(each) for each in handle.results] == [ActivityOk, ActivityOk]
+    assert world.counters.forced_failures == 0
 
 
-def test_whatever_a_run_hears_while_a_local_activity_is_out_is_evaluated() -> None:
+async def test_whatever_a_run_hears_while_a_local_activity_is_out_is_evaluated() -> None:
     """A signal fails no task whose local activity may still finish; that of another run goes to another handle."""
-
-    async def body() -> None:
-        world = await World.started(config={"graceful_shutdown": 20.0})
-        await in_work(world, local(b"out", "run"))
-        await world.holder.unregister_worker(Q)
-        world.handle.give(activation("run"))
-        world.handle.give(activation("other"))
-        await settle()
-        assert [each.item.run_id for each in world.dispatched] == ["run"]
-        assert [each.run_id for each in world.handle.completions] == ["other"]
-        await complete(world.holder, world.dispatched[0], done("run"))
-        await world.holder.complete_activity(Q, 1, ActivityOk(b"out"))
-        await world.holder.stop()
-        assert world.counters.abandoned == 0
-
-    run(body)
+    world = await World.started(config={"graceful_shutdown": 20.0})
+    await in_work(world, local(b"out", "run"))
+    await world.holder.unregister_worker(Q)
+    world.handle.give(activation("run"))
+    world.handle.give(activation("other"))
+    await settle()
+    assert [each.item.run_id for each in world.dispatched] == ["run"]
+    assert [each.run_id for each in world.handle.completions] == ["other"]
+    await complete(world.holder, world.dispatched[0], done("run"))
+    await world.holder.complete_activity(Q, 1, ActivityOk(b"out"))
+    await world.holder.stop()
+    assert world.counters.abandoned == 0
 
 
-def test_a_local_activity_that_the_drain_ends_fails_its_task() -> None:
+async def test_a_local_activity_that_the_drain_ends_fails_its_task() -> None:
     """For good, or the engine would try it again here; and the run never hears of an end that was none."""
-
-    async def body() -> None:
-        world = await World.started(config={"graceful_shutdown": 5.0})
-        handle = world.handle
-        await in_work(world, local(b"told", "one"), local(b"deaf", "two"), local(b"quick", "three"))
-        await world.holder.unregister_worker(Q)
-        await asyncio.sleep(5.5)
-        failure = Failure("told to stop", ApplicationFailure(type="WorkerShutdown"))
-        await world.holder.complete_activity(Q, 1, AttemptFailed(b"told", failure))
-        await world.holder.complete_activity(Q, 1, ActivityOk(b"quick"))
-        handle.give(local_end("three"))
-        handle.give(local_end("one", events.ActivityFailed(1, failure, is_local=True)))
-        await settle()
-        # Told to stop, it came to its end in time.
-        assert [each.item.run_id for each in world.dispatched] == ["three"]
-        await complete(world.holder, world.dispatched[0], done("three"))
-        await asyncio.sleep(0.6)
-        handle.give(local_end("two", events.ActivityFailed(1, failure, is_local=True)))
-        await world.holder.stop()
-        assert {each.run_id: type(each) for each in handle.completions} == {
-            "three": Succeeded,
-            "one": TaskFailed,
-            "two": TaskFailed,
-        }
-        assert [each.is_last_here for each in handle.results if isinstance(each, AttemptFailed)] == [
-            True,
-            True,
-        ]
-
-    run(body)
+    world = await World.started(config={"graceful_shutdown": 5.0})
+    handle = world.handle
+    await in_work(world, local(b"told", "one"), local(b"deaf", "two"), local(b"quick", "three"))
+    await world.holder.unregister_worker(Q)
+    await asyncio.sleep(5.5)
+    failure = Failure("told to stop", ApplicationFailure(type="WorkerShutdown"))
+    await world.holder.complete_activity(Q, 1, AttemptFailed(b"told", failure))
+    await world.holder.complete_activity(Q, 1, ActivityOk(b"quick"))
+    handle.give(local_end("three"))
+    handle.give(local_end("one", events.ActivityFailed(1, failure, is_local=True)))
+    await settle()
+    # Told to stop, it came to its end in time.
+    assert [each.item.run_id for each in world.dispatched] == ["three"]
+    await complete(world.holder, world.dispatched[0], done("three"))
+    await asyncio.sleep(0.6)
+    handle.give(local_end("two", events.ActivityFailed(1, failure, is_local=True)))
+    await world.holder.stop()
+    assert {each.run_id: type(each) for each in handle.completions} == {
+        "three": Succeeded,
+        "one": TaskFailed,
+        "two": TaskFailed,
+    }
+    assert [each.is_last_here for each in handle.results if isinstance(each, AttemptFailed)] == [True, True]
 
 
-def test_what_nobody_dispatches_is_answered() -> None:
+async def test_what_nobody_dispatches_is_answered() -> None:
     """The evaluators are down: the task fails, and the local attempt too."""
-
-    async def body() -> None:
-        world = await World.started(config={"graceful_shutdown": 5.0})
-        world.dispatches = False
-        await in_work(world, local(b"out", "run"))
-        await world.holder.unregister_worker(Q)
-        world.handle.give(activation("run"))
-        world.handle.give(local(b"next", "run"))
-        await settle()
-        assert [type(each) for each in world.handle.completions] == [TaskFailed]
-        assert [type(each) for each in world.handle.results] == [AttemptFailed]
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started(config={"graceful_shutdown": 5.0})
+    world.dispatches = False
+    await in_work(world, local(b"out", "run"))
+    await world.holder.unregister_worker(Q)
+    world.handle.give(activation("run"))
+    world.handle.give(local(b"next", "run"))
+    await settle()
+    assert [type(each) for each in world.handle.completions] == [TaskFailed]
+    assert [type(each) for each in world.handle.results] == [AttemptFailed]
+    await world.holder.stop()
 
 
-def test_a_handle_that_never_runs_dry_is_left_behind() -> None:
+async def test_a_handle_that_never_runs_dry_is_left_behind() -> None:
     """It gives one thing after another, and each is refused: the worker's end comes all the same."""
-
-    async def body() -> None:
-        world = await World.started(config={"graceful_shutdown": 2.0})
-        handle = world.handle
-        handle.deaf = True
-        await world.holder.unregister_worker(Q)
-        stopping = asyncio.ensure_future(world.holder.stop())
-        for number in range(100):
-            handle.give(attempt(f"{number}".encode(), is_local=True, run_id="run"))
-            await asyncio.sleep(0.25)
-            for ticket in world.dispatched:
-                if ticket.item.token in handle.open_attempts:
-                    await world.holder.complete_activity(Q, 1, ActivityOk(ticket.item.token))
-            if stopping.done():
-                break
-        assert stopping.done()
-        assert now() == pytest.approx(8.0, abs=0.3)
-        assert world.counters.abandoned == 1
-
-    run(body)
+    world = await World.started(config={"graceful_shutdown": 2.0})
+    handle = world.handle
+    handle.deaf = True
+    await world.holder.unregister_worker(Q)
+    stopping = asyncio.ensure_future(world.holder.stop())
+    for number in range(100):
+        handle.give(attempt(f"{number}".encode(), is_local=True, run_id="run"))
+        await asyncio.sleep(0.25)
+        for ticket in world.dispatched:
+            if ticket.item.token in handle.open_attempts:
+                await world.holder.complete_activity(Q, 1, ActivityOk(ticket.item.token))
+        if stopping.done():
+            break
+    assert stopping.done()
+    assert now() == pytest.approx(8.0, abs=0.3)
+    assert world.counters.abandoned == 1

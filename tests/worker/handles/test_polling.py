@@ -32,41 +32,33 @@ def asker(world: World, kind: str = "workflow") -> asyncio.Future[Taken]:
     return asyncio.ensure_future(poll(world.holder))
 
 
-def test_a_receiver_that_goes_takes_nothing_along() -> None:
+async def test_a_receiver_that_goes_takes_nothing_along() -> None:
     """The handle is paused without one, and the next receiver gets what comes."""
-
-    async def body() -> None:
-        world = await World.started()
-        first = asker(world)
-        await settle()
-        first.cancel()
-        await settle()
-        assert world.handle.polling == 1  # for activities, which have had no receiver yet
-        world.handle.give(activation())
-        assert (await take_activation(world.holder)).item.run_id == "run-1"
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    first = asker(world)
+    await settle()
+    first.cancel()
+    await settle()
+    assert world.handle.polling == 1  # for activities, which have had no receiver yet
+    world.handle.give(activation())
+    assert (await take_activation(world.holder)).item.run_id == "run-1"
+    await world.holder.stop()
 
 
-def test_an_item_that_nobody_waits_for_is_kept_and_known() -> None:
+async def test_an_item_that_nobody_waits_for_is_kept_and_known() -> None:
     """What came while no loop lived is outstanding from that instant, and given to the next asker."""
-
-    async def body() -> None:
-        world = await World.started()
-        first = asker(world)
-        await settle()
-        first.cancel()
-        await settle()
-        world.handle.bring(activation())
-        await settle()
-        inbox = world.record.activations
-        assert (len(world.record.runs.open), len(inbox.kept), inbox.is_open) == (1, 1, False)
-        await take_activation(world.holder)
-        assert not world.record.activations.kept
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    first = asker(world)
+    await settle()
+    first.cancel()
+    await settle()
+    world.handle.bring(activation())
+    await settle()
+    inbox = world.record.activations
+    assert (len(world.record.runs.open), len(inbox.kept), inbox.is_open) == (1, 1, False)
+    await take_activation(world.holder)
+    assert not world.record.activations.kept
+    await world.holder.stop()
 
 
 def serving(world: World, kind: str, given: list[Taken]) -> asyncio.Future[Any]:
@@ -77,224 +69,188 @@ def serving(world: World, kind: str, given: list[Taken]) -> asyncio.Future[Any]:
 
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
-def test_an_item_that_comes_in_the_same_instant_as_a_cancel_is_not_lost(kind: str, turns: int) -> None:
+async def test_an_item_that_comes_in_the_same_instant_as_a_cancel_is_not_lost(kind: str, turns: int) -> None:
     """However many turns of the loop lie between the item's arrival and the cancel, one of the two loops dispatches it."""
-
-    async def body() -> None:
-        world = await World.started()
-        given: list[Taken] = []
-        first = serving(world, kind, given)
-        await settle()
-        world.handle.give(activation() if kind == "workflow" else attempt())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        second = serving(world, kind, given)
-        await settle()
-        assert [each.item for each in given] == [activation() if kind == "workflow" else attempt()]
-        second.cancel()
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    given: list[Taken] = []
+    first = serving(world, kind, given)
+    await settle()
+    world.handle.give(activation() if kind == "workflow" else attempt())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    second = serving(world, kind, given)
+    await settle()
+    assert [each.item for each in given] == [activation() if kind == "workflow" else attempt()]
+    second.cancel()
+    await world.holder.stop()
 
 
-def test_what_a_receiver_could_not_dispatch_is_the_next_ones() -> None:
+async def test_what_a_receiver_could_not_dispatch_is_the_next_ones() -> None:
     """The next gets the same item under another token, and only that one's completion counts."""
+    world = await World.started()
 
-    async def body() -> None:
-        world = await World.started()
+    def fails(item: Activation) -> None:
+        raise LookupError("nothing would be at it")
 
-        def fails(item: Activation) -> None:
-            raise LookupError("nothing would be at it")
-
-        first = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: fails))
-        await settle()
-        world.handle.give(activation())
-        with pytest.raises(LookupError):
-            await first
-        (kept,) = world.tables.records[1].runs.open.values()
-        assert not kept.is_dispatched
-        ticket = await take_activation(world.holder)
-        assert ticket.item is kept.item
-        assert ticket.token != kept.token
-        with refused_as_stale():
-            await world.holder.complete_activation(Q, 1, kept.token, done())
-        await complete(world.holder, ticket, done())
-        assert world.handle.completions == [done()]
-        await world.holder.stop()
-
-    run(body)
+    first = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: fails))
+    await settle()
+    world.handle.give(activation())
+    with pytest.raises(LookupError):
+        await first
+    (kept,) = world.tables.records[1].runs.open.values()
+    assert not kept.is_dispatched
+    ticket = await take_activation(world.holder)
+    assert ticket.item is kept.item
+    assert ticket.token != kept.token
+    with refused_as_stale():
+        await world.holder.complete_activation(Q, 1, kept.token, done())
+    await complete(world.holder, ticket, done())
+    assert world.handle.completions == [done()]
+    await world.holder.stop()
 
 
-def test_a_dispatched_item_is_not_passed_on() -> None:
+async def test_a_dispatched_item_is_not_passed_on() -> None:
     """Once it is dispatched its loop may die: its evaluator has it."""
+    world = await World.started()
+    world.handle.give(activation())
 
-    async def body() -> None:
-        world = await World.started()
-        world.handle.give(activation())
-
-        ticket = await asyncio.ensure_future(take_activation(world.holder))
-        await settle()
-        assert not world.record.activations.kept
-        assert len(world.record.runs.open) == 1
-        await complete(world.holder, ticket, done())
-        await world.holder.stop()
-
-    run(body)
+    ticket = await asyncio.ensure_future(take_activation(world.holder))
+    await settle()
+    assert not world.record.activations.kept
+    assert len(world.record.runs.open) == 1
+    await complete(world.holder, ticket, done())
+    await world.holder.stop()
 
 
-def test_an_item_completed_at_once_is_not_passed_on() -> None:
+async def test_an_item_completed_at_once_is_not_passed_on() -> None:
     """Neither an activation nor an attempt."""
+    world = await World.started()
+    world.handle.give(activation())
+    world.handle.give(attempt())
 
-    async def body() -> None:
-        world = await World.started()
-        world.handle.give(activation())
-        world.handle.give(attempt())
+    async def hasty() -> None:
+        ticket = await take_activation(world.holder)
+        await complete(world.holder, ticket, done())
+        other = await take_activity(world.holder)
+        await world.holder.complete_activity(Q, other.generation, ActivityOk(other.item.token))
 
-        async def hasty() -> None:
-            ticket = await take_activation(world.holder)
-            await complete(world.holder, ticket, done())
-            other = await take_activity(world.holder)
-            await world.holder.complete_activity(Q, other.generation, ActivityOk(other.item.token))
-
-        await asyncio.ensure_future(hasty())
-        await settle()
-        assert not world.record.activations.kept
-        assert not world.record.activities.kept
-        await world.holder.stop()
-
-    run(body)
+    await asyncio.ensure_future(hasty())
+    await settle()
+    assert not world.record.activations.kept
+    assert not world.record.activities.kept
+    await world.holder.stop()
 
 
-def test_a_loop_that_completed_and_died_does_not_bring_back_its_item() -> None:
+async def test_a_loop_that_completed_and_died_does_not_bring_back_its_item() -> None:
     """Also when the same run has a newer activation open by then: that one stays whose it is."""
+    world = await World.started()
+    world.handle.give(activation())
+    end = asyncio.Event()
 
-    async def body() -> None:
-        world = await World.started()
-        world.handle.give(activation())
-        end = asyncio.Event()
+    async def hasty() -> None:
+        ticket = await take_activation(world.holder)
+        await complete(world.holder, ticket, done())
+        await end.wait()
 
-        async def hasty() -> None:
-            ticket = await take_activation(world.holder)
-            await complete(world.holder, ticket, done())
-            await end.wait()
-
-        dying = asyncio.ensure_future(hasty())
-        await settle()
-        world.handle.give(activation())
-        newer = await take_activation(world.holder)
-        end.set()
-        await dying
-        await settle()
-        assert not world.record.activations.kept
-        await complete(world.holder, newer, done())
-        assert len(world.handle.completions) == 2
-        await world.holder.stop()
-
-    run(body)
+    dying = asyncio.ensure_future(hasty())
+    await settle()
+    world.handle.give(activation())
+    newer = await take_activation(world.holder)
+    end.set()
+    await dying
+    await settle()
+    assert not world.record.activations.kept
+    await complete(world.holder, newer, done())
+    assert len(world.handle.completions) == 2
+    await world.holder.stop()
 
 
-def test_the_newest_receiver_gets_what_comes() -> None:
+async def test_the_newest_receiver_gets_what_comes() -> None:
     """A loop that comes takes over from the former, and the end of the former does not pause the handle."""
-
-    async def body() -> None:
-        world = await World.started()
-        first: list[Taken] = []
-        second: list[Taken] = []
-        loops = [serving(world, "workflow", first)]
-        await settle()
-        world.handle.give(activation("run-0"))
-        await settle()
-        loops.append(serving(world, "workflow", second))
-        await settle()
-        assert world.handle.polling == 2
-        loops[0].cancel()
-        for number in (1, 2):
-            world.handle.give(activation(f"run-{number}"))
-        await settle()
-        assert [each.item.run_id for each in first] == ["run-0"]
-        assert [each.item.run_id for each in second] == ["run-1", "run-2"]
-        assert world.handle.polling == 2
-        loops[1].cancel()
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    first: list[Taken] = []
+    second: list[Taken] = []
+    loops = [serving(world, "workflow", first)]
+    await settle()
+    world.handle.give(activation("run-0"))
+    await settle()
+    loops.append(serving(world, "workflow", second))
+    await settle()
+    assert world.handle.polling == 2
+    loops[0].cancel()
+    for number in (1, 2):
+        world.handle.give(activation(f"run-{number}"))
+    await settle()
+    assert [each.item.run_id for each in first] == ["run-0"]
+    assert [each.item.run_id for each in second] == ["run-1", "run-2"]
+    assert world.handle.polling == 2
+    loops[1].cancel()
+    await world.holder.stop()
 
 
-def test_cancellations_of_attempts_come_through_the_poll() -> None:
+async def test_cancellations_of_attempts_come_through_the_poll() -> None:
     """They are items as well, and need no answer."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.give(attempt())
-        await take_activity(world.holder)
-        world.handle.give(ActivityCancel(b"a-1"))
-        ticket = await take_activity(world.holder)
-        assert ticket.item == ActivityCancel(b"a-1")
-        assert len(world.record.attempts.open) == 1
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    world.handle.give(attempt())
+    await take_activity(world.holder)
+    world.handle.give(ActivityCancel(b"a-1"))
+    ticket = await take_activity(world.holder)
+    assert ticket.item == ActivityCancel(b"a-1")
+    assert len(world.record.attempts.open) == 1
+    await world.holder.stop()
 
 
-def test_a_burst_is_given_to_the_receiver_in_one_go() -> None:
+async def test_a_burst_is_given_to_the_receiver_in_one_go() -> None:
     """All that the engine has is given in order; what the receiver cannot take now is kept, and is the next one's."""
+    world = await World.started()
+    given: list[str] = []
 
-    async def body() -> None:
-        world = await World.started()
-        given: list[str] = []
+    def until_two(item: Activation) -> None:
+        if len(given) == 2:
+            raise LookupError("nothing would be at it")
+        given.append(item.run_id)
 
-        def until_two(item: Activation) -> None:
-            if len(given) == 2:
-                raise LookupError("nothing would be at it")
-            given.append(item.run_id)
-
-        serving = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: until_two))
-        await settle()
-        for number in range(5):
-            world.handle.give(activation(f"run-{number}"))
-        with pytest.raises(LookupError):
-            await serving
-        assert given == ["run-0", "run-1"]
-        serving = asyncio.ensure_future(
-            world.holder.serve_activations(Q, lambda _: lambda item: given.append(item.run_id))
-        )
-        await settle()
-        assert given == [f"run-{number}" for number in range(5)]
-        await world.holder.unregister_worker(Q)
-        with pytest.raises(Shutdown):
-            await serving
-        await world.holder.stop()
-
-    run(body)
+    serving = asyncio.ensure_future(world.holder.serve_activations(Q, lambda _: until_two))
+    await settle()
+    for number in range(5):
+        world.handle.give(activation(f"run-{number}"))
+    with pytest.raises(LookupError):
+        await serving
+    assert given == ["run-0", "run-1"]
+    serving = asyncio.ensure_future(
+        world.holder.serve_activations(Q, lambda _: lambda item: given.append(item.run_id))
+    )
+    await settle()
+    assert given == [f"run-{number}" for number in range(5)]
+    await world.holder.unregister_worker(Q)
+    with pytest.raises(Shutdown):
+        await serving
+    await world.holder.stop()
 
 
-def test_what_comes_while_no_receiver_lives_is_kept_for_the_next() -> None:
+async def test_what_comes_while_no_receiver_lives_is_kept_for_the_next() -> None:
     """A loop that is cancelled has lost nothing, and gets nothing any more."""
-
-    async def body() -> None:
-        world = await World.started()
-        first: list[str] = []
-        serving = asyncio.ensure_future(
-            world.holder.serve_activations(Q, lambda _: lambda item: first.append(item.run_id))
-        )
-        await settle()
-        serving.cancel()
-        await settle()
-        world.handle.give(activation("run-1"))
-        await settle()
-        assert first == []
-        second: list[int] = []
-        serving = asyncio.ensure_future(
-            world.holder.serve_activations(Q, lambda record: lambda _: second.append(record.generation))
-        )
-        await settle()
-        assert second == [1]
-        serving.cancel()
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    first: list[str] = []
+    serving = asyncio.ensure_future(
+        world.holder.serve_activations(Q, lambda _: lambda item: first.append(item.run_id))
+    )
+    await settle()
+    serving.cancel()
+    await settle()
+    world.handle.give(activation("run-1"))
+    await settle()
+    assert first == []
+    second: list[int] = []
+    serving = asyncio.ensure_future(
+        world.holder.serve_activations(Q, lambda record: lambda _: second.append(record.generation))
+    )
+    await settle()
+    assert second == [1]
+    serving.cancel()
+    await world.holder.stop()
 
 
 def test_what_no_loop_dispatches_is_not_piled_up() -> None:
@@ -322,34 +278,26 @@ def test_what_no_loop_dispatches_is_not_piled_up() -> None:
     run(body)
 
 
-def test_an_inbox_tells_whether_it_is_open_and_attended() -> None:
+async def test_an_inbox_tells_whether_it_is_open_and_attended() -> None:
     """The watchdog sees a handle that takes no work, and a loop that is not there."""
-
-    async def body() -> None:
-        world = await World.started()
-        inbox = world.record.activations
-        assert (inbox.is_open, inbox.is_attended, inbox.received) == (True, False, 0)
-        asking = asker(world)
-        await settle()
-        assert (inbox.is_open, inbox.is_attended) == (True, True)
-        world.handle.give(activation())
-        await asking
-        await settle()
-        assert (inbox.is_open, inbox.is_attended, inbox.received) == (False, False, 1)
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    inbox = world.record.activations
+    assert (inbox.is_open, inbox.is_attended, inbox.received) == (True, False, 0)
+    asking = asker(world)
+    await settle()
+    assert (inbox.is_open, inbox.is_attended) == (True, True)
+    world.handle.give(activation())
+    await asking
+    await settle()
+    assert (inbox.is_open, inbox.is_attended, inbox.received) == (False, False, 1)
+    await world.holder.stop()
 
 
-def test_what_is_shown_carries_no_payloads() -> None:
+async def test_what_is_shown_carries_no_payloads() -> None:
     """Entries and records can be logged."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.give(attempt(arguments=(Payload(b'"secret"'),)))
-        ticket = await take_activity(world.holder)
-        shown = repr(ticket) + repr(world.tables.records)
-        assert "secret" not in shown
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    world.handle.give(attempt(arguments=(Payload(b'"secret"'),)))
+    ticket = await take_activity(world.holder)
+    shown = repr(ticket) + repr(world.tables.records)
+    assert "secret" not in shown
+    await world.holder.stop()

@@ -24,266 +24,215 @@ from .scripted import (
     take_activation,
     take_activity,
 )
-from .virtual_loop import run, settle
+from .virtual_loop import settle
 
 
-def test_a_recycle_makes_a_new_handle_at_once() -> None:
+async def test_a_recycle_makes_a_new_handle_at_once() -> None:
     """It waits for nothing on the old handle, which drains in the background over a connection of its own."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.deaf = True
-        before = asyncio.get_running_loop().time()
-        await world.holder.recycle(Q, "test")
-        assert asyncio.get_running_loop().time() == before
-        assert world.states() == ["draining", "active"]
-        assert len(world.engine.connections) == 2
-        assert world.is_served()
-        assert world.counters.recycles == 1
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    world.handle.deaf = True
+    before = asyncio.get_running_loop().time()
+    await world.holder.recycle(Q, "test")
+    assert asyncio.get_running_loop().time() == before
+    assert world.states() == ["draining", "active"]
+    assert len(world.engine.connections) == 2
+    assert world.is_served()
+    assert world.counters.recycles == 1
+    await world.holder.stop()
 
 
-def test_pollers_continue_on_the_new_generation() -> None:
+async def test_pollers_continue_on_the_new_generation() -> None:
     """Somebody who waited on the old handle is given what comes on the new one."""
-
-    async def body() -> None:
-        world = await World.started()
-        workflow = asyncio.ensure_future(take_activation(world.holder))
-        activity = asyncio.ensure_future(take_activity(world.holder))
-        await settle()
-        await world.holder.recycle(Q, "test")
-        world.handle.give(activation())
-        world.handle.give(attempt())
-        tickets = [await workflow, await activity]
-        assert [ticket.generation for ticket in tickets] == [2, 2]
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    workflow = asyncio.ensure_future(take_activation(world.holder))
+    activity = asyncio.ensure_future(take_activity(world.holder))
+    await settle()
+    await world.holder.recycle(Q, "test")
+    world.handle.give(activation())
+    world.handle.give(attempt())
+    tickets = [await workflow, await activity]
+    assert [ticket.generation for ticket in tickets] == [2, 2]
+    await world.holder.stop()
 
 
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
 @pytest.mark.parametrize(
     "error", [Shutdown("unasked"), HandleBroken("fatal"), RuntimeError("?"), RustPanic("oh")], ids=repr
 )
-def test_a_poll_that_fails_or_ends_unasked_recycles_the_handle(kind: str, error: BaseException) -> None:
+async def test_a_poll_that_fails_or_ends_unasked_recycles_the_handle(kind: str, error: BaseException) -> None:
     """Whatever a poll raises that nobody asked for means that the handle is dead: no error, a new handle."""
-
-    async def body() -> None:
-        world = await World.started()
-        polls = [
-            asyncio.ensure_future(take_activation(world.holder)),
-            asyncio.ensure_future(take_activity(world.holder)),
-        ]
-        await settle()
-        world.handle.break_poll(kind, error)
-        await asyncio.sleep(0.3)
-        assert world.counters.recycles == 1
-        world.handle.give(activation())
-        world.handle.give(attempt())
-        assert [ticket.generation for ticket in await asyncio.gather(*polls)] == [2, 2]
-        await world.holder.stop()
-        assert world.counters.closed == 2
-
-    run(body)
+    world = await World.started()
+    polls = [
+        asyncio.ensure_future(take_activation(world.holder)),
+        asyncio.ensure_future(take_activity(world.holder)),
+    ]
+    await settle()
+    world.handle.break_poll(kind, error)
+    await asyncio.sleep(0.3)
+    assert world.counters.recycles == 1
+    world.handle.give(activation())
+    world.handle.give(attempt())
+    assert [ticket.generation for ticket in await asyncio.gather(*polls)] == [2, 2]
+    await world.holder.stop()
+    assert world.counters.closed == 2
 
 
-def test_both_polls_breaking_is_one_recycle() -> None:
+async def test_both_polls_breaking_is_one_recycle() -> None:
     """A fatal error hits one poll as an error and the other as a shutdown: still one new handle."""
-
-    async def body() -> None:
-        world = await World.started()
-        polls = [
-            asyncio.ensure_future(take_activation(world.holder)),
-            asyncio.ensure_future(take_activity(world.holder)),
-        ]
-        await settle()
-        world.handle.break_poll("workflow", RuntimeError("fatal"))
-        world.handle.break_poll("activity", Shutdown("fatal"))
-        await asyncio.sleep(1)
-        assert len(world.engine.handles) == 2
-        await world.holder.stop()
-        assert [type(end) for end in await asyncio.gather(*polls, return_exceptions=True)] == [
-            Shutdown,
-            Shutdown,
-        ]
-
-    run(body)
+    world = await World.started()
+    polls = [
+        asyncio.ensure_future(take_activation(world.holder)),
+        asyncio.ensure_future(take_activity(world.holder)),
+    ]
+    await settle()
+    world.handle.break_poll("workflow", RuntimeError("fatal"))
+    world.handle.break_poll("activity", Shutdown("fatal"))
+    await asyncio.sleep(1)
+    assert len(world.engine.handles) == 2
+    await world.holder.stop()
+    assert [type(end) for end in await asyncio.gather(*polls, return_exceptions=True)] == [Shutdown, Shutdown]
 
 
-def test_handles_that_break_at_once_are_replaced_with_pauses() -> None:
+async def test_handles_that_break_at_once_are_replaced_with_pauses() -> None:
     """A broken world is not hammered: 0.2 s, doubled, up to 10 s; never fatal, and it recovers by itself."""
+    world = await World.started()
+    loop = asyncio.get_running_loop()
+    opened: list[float] = []
 
-    async def body() -> None:
-        world = await World.started()
-        loop = asyncio.get_running_loop()
-        opened: list[float] = []
+    def broken(handle: ScriptedHandle) -> None:
+        opened.append(loop.time())
+        handle.break_poll("workflow", HandleBroken("again"))
 
-        def broken(handle: ScriptedHandle) -> None:
-            opened.append(loop.time())
-            handle.break_poll("workflow", HandleBroken("again"))
-
-        world.engine.changes.append(broken)
-        polling = asyncio.ensure_future(take_activation(world.holder))
-        await settle()
-        world.handle.break_poll("workflow", HandleBroken("first"))
-        await asyncio.sleep(60)
-        pauses = [round(later - sooner, 3) for sooner, later in itertools.pairwise(opened)]
-        assert pauses[:6] == [0.4, 0.8, 1.6, 3.2, 6.4, 10.0]
-        world.engine.changes.clear()
-        await asyncio.sleep(10)
-        world.handle.give(activation())
-        assert (await polling).item.run_id == "run-1"
-        await world.holder.stop()
-
-    run(body)
+    world.engine.changes.append(broken)
+    polling = asyncio.ensure_future(take_activation(world.holder))
+    await settle()
+    world.handle.break_poll("workflow", HandleBroken("first"))
+    await asyncio.sleep(60)
+    pauses = [round(later - sooner, 3) for sooner, later in itertools.pairwise(opened)]
+    assert pauses[:6] == [0.4, 0.8, 1.6, 3.2, 6.4, 10.0]
+    world.engine.changes.clear()
+    await asyncio.sleep(10)
+    world.handle.give(activation())
+    assert (await polling).item.run_id == "run-1"
+    await world.holder.stop()
 
 
-def test_a_handle_that_worked_is_replaced_at_once() -> None:
+async def test_a_handle_that_worked_is_replaced_at_once() -> None:
     """Pauses are for handles that came to nothing."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.handle.give(activation())
-        ticket = await take_activation(world.holder)
-        await complete(world.holder, ticket, done())
-        before = asyncio.get_running_loop().time()
-        polling = asyncio.ensure_future(take_activation(world.holder))
-        world.handle.break_poll("workflow", HandleBroken("later"))
-        await settle()
-        assert world.generation == 2
-        assert asyncio.get_running_loop().time() == before
-        polling.cancel()
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    world.handle.give(activation())
+    ticket = await take_activation(world.holder)
+    await complete(world.holder, ticket, done())
+    before = asyncio.get_running_loop().time()
+    polling = asyncio.ensure_future(take_activation(world.holder))
+    world.handle.break_poll("workflow", HandleBroken("later"))
+    await settle()
+    assert world.generation == 2
+    assert asyncio.get_running_loop().time() == before
+    polling.cancel()
+    await world.holder.stop()
 
 
-def test_a_new_handle_that_cannot_be_opened_is_tried_for_ever() -> None:
+async def test_a_new_handle_that_cannot_be_opened_is_tried_for_ever() -> None:
     """Once a queue was served no refusal ends it: also what looks hopeless may be mended meanwhile."""
-
-    async def body() -> None:
-        world = await World.started()
-        world.engine.connects.extend(
-            [ConnectionFailedError("down", status="UNAVAILABLE")] * 9
-            + [NamespaceNotFoundError("x", status="NOT_FOUND"), ValueError("x")]
-        )
-        recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
-        await settle()
-        assert world.is_served()
-        assert [each.current for each in world.tables.registrations.values()] == [None]
-        await recycling
-        assert world.generation == 2
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    world.engine.connects.extend(
+        [ConnectionFailedError("down", status="UNAVAILABLE")] * 9
+        + [NamespaceNotFoundError("x", status="NOT_FOUND"), ValueError("x")]
+    )
+    recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
+    await settle()
+    assert world.is_served()
+    assert [each.current for each in world.tables.registrations.values()] == [None]
+    await recycling
+    assert world.generation == 2
+    await world.holder.stop()
 
 
-def test_recycling_while_another_recycle_runs_is_one_recycle() -> None:
+async def test_recycling_while_another_recycle_runs_is_one_recycle() -> None:
     """The second joins the first and returns with it."""
-
-    async def body() -> None:
-        world = await World.started()
-        gate = asyncio.Event()
-        world.engine.connects.append(gate)
-        both = [asyncio.ensure_future(world.holder.recycle(Q, str(n))) for n in range(2)]
-        await settle()
-        assert not any(each.done() for each in both)
-        gate.set()
-        await asyncio.gather(*both)
-        assert len(world.engine.handles) == 2
-        assert world.counters.recycles == 1
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    gate = asyncio.Event()
+    world.engine.connects.append(gate)
+    both = [asyncio.ensure_future(world.holder.recycle(Q, str(n))) for n in range(2)]
+    await settle()
+    assert not any(each.done() for each in both)
+    gate.set()
+    await asyncio.gather(*both)
+    assert len(world.engine.handles) == 2
+    assert world.counters.recycles == 1
+    await world.holder.stop()
 
 
-def test_recycling_while_registering_waits_for_the_first_handle() -> None:
+async def test_recycling_while_registering_waits_for_the_first_handle() -> None:
     """There is nothing to replace yet."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        gate = asyncio.Event()
-        world.engine.connects.append(gate)
-        registering = asyncio.ensure_future(world.register())
-        await settle()
-        recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
-        await settle()
-        gate.set()
-        await asyncio.gather(registering, recycling)
-        assert len(world.engine.handles) == 1
-        await world.holder.stop()
-
-    run(body)
+    world = World()
+    await world.holder.start()
+    gate = asyncio.Event()
+    world.engine.connects.append(gate)
+    registering = asyncio.ensure_future(world.register())
+    await settle()
+    recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
+    await settle()
+    gate.set()
+    await asyncio.gather(registering, recycling)
+    assert len(world.engine.handles) == 1
+    await world.holder.stop()
 
 
-def test_unregistering_while_a_recycle_runs_wins() -> None:
+async def test_unregistering_while_a_recycle_runs_wins() -> None:
     """The new handle is shut down when it arrives; whoever recycled hears that the end was asked for."""
-
-    async def body() -> None:
-        world = await World.started()
-        gate = asyncio.Event()
-        world.engine.openings.append(gate)
-        recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
-        await settle()
-        await world.holder.unregister_worker(Q)
-        with pytest.raises(Shutdown):
-            await recycling
-        gate.set()
-        await world.holder.stop()
-        assert [each.finalized for each in world.engine.handles] == [1, 1]
-        with pytest.raises(Shutdown):
-            await world.holder.recycle(Q, "too late")
-        with refused_as_unregistered():
-            await world.holder.recycle("nobody", "at all")
-
-    run(body)
+    world = await World.started()
+    gate = asyncio.Event()
+    world.engine.openings.append(gate)
+    recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
+    await settle()
+    await world.holder.unregister_worker(Q)
+    with pytest.raises(Shutdown):
+        await recycling
+    gate.set()
+    await world.holder.stop()
+    assert [each.finalized for each in world.engine.handles] == [1, 1]
+    with pytest.raises(Shutdown):
+        await world.holder.recycle(Q, "too late")
+    with refused_as_unregistered():
+        await world.holder.recycle("nobody", "at all")
 
 
-def test_a_caller_of_recycle_may_be_cancelled() -> None:
+async def test_a_caller_of_recycle_may_be_cancelled() -> None:
     """The recycle goes on."""
-
-    async def body() -> None:
-        world = await World.started()
-        gate = asyncio.Event()
-        world.engine.connects.append(gate)
-        recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
-        await settle()
-        recycling.cancel()
-        gate.set()
-        await settle()
-        assert world.generation == 2
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    gate = asyncio.Event()
+    world.engine.connects.append(gate)
+    recycling = asyncio.ensure_future(world.holder.recycle(Q, "test"))
+    await settle()
+    recycling.cancel()
+    gate.set()
+    await settle()
+    assert world.generation == 2
+    await world.holder.stop()
 
 
-def test_the_old_generation_still_takes_its_completions() -> None:
+async def test_the_old_generation_still_takes_its_completions() -> None:
     """What was dispatched before the recycle is answered on the handle that gave it out."""
-
-    async def body() -> None:
-        world = await World.started()
-        old = world.handle
-        old.give(activation())
-        old.give(attempt())
-        ticket = await take_activation(world.holder)
-        await take_activity(world.holder)
-        await world.holder.recycle(Q, "test")
-        world.handle.give(activation())  # the same run, on the new handle
-        newer = await take_activation(world.holder)
+    world = await World.started()
+    old = world.handle
+    old.give(activation())
+    old.give(attempt())
+    ticket = await take_activation(world.holder)
+    await take_activity(world.holder)
+    await world.holder.recycle(Q, "test")
+    world.handle.give(activation())  # the same run, on the new handle
+    newer = await take_activation(world.holder)
+    await complete(world.holder, ticket, done())
+    await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
+    assert old.completions == [done()]
+    assert old.results == [ActivityOk(b"a-1")]
+    assert world.handle.completions == []
+    with refused_as_stale():
         await complete(world.holder, ticket, done())
-        await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
-        assert old.completions == [done()]
-        assert old.results == [ActivityOk(b"a-1")]
-        assert world.handle.completions == []
-        with refused_as_stale():
-            await complete(world.holder, ticket, done())
-        await complete(world.holder, newer, done())
-        await settle()
-        assert world.states() == ["active"]
-        await world.holder.stop()
-        assert world.ended == [(Q, 1), (Q, 2)]
-
-    run(body)
+    await complete(world.holder, newer, done())
+    await settle()
+    assert world.states() == ["active"]
+    await world.holder.stop()
+    assert world.ended == [(Q, 1), (Q, 2)]

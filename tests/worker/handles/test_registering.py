@@ -25,374 +25,294 @@ from .scripted import (
     take_activation,
     take_activity,
 )
-from .virtual_loop import run, settle
+from .virtual_loop import settle
 
 
-def test_a_registered_queue_has_a_handle() -> None:
+async def test_a_registered_queue_has_a_handle() -> None:
     """Registering returns when there is a handle, and the queue is registered from then on."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        assert not world.is_served()
-        await world.register()
-        assert world.is_served()
-        assert world.states() == ["active"]
-        await world.holder.stop()
-
-    run(body)
+    world = World()
+    await world.holder.start()
+    assert not world.is_served()
+    await world.register()
+    assert world.is_served()
+    assert world.states() == ["active"]
+    await world.holder.stop()
 
 
-def test_a_duplicate_is_refused() -> None:
+async def test_a_duplicate_is_refused() -> None:
     """A queue that is served has no room for another worker, and the first one stays."""
-
-    async def body() -> None:
-        world = await World.started()
-        with refused_as_registered():
-            await world.register()
-        assert world.is_served()
-        assert len(world.engine.handles) == 1
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started()
+    with refused_as_registered():
+        await world.register()
+    assert world.is_served()
+    assert len(world.engine.handles) == 1
+    await world.holder.stop()
 
 
-def test_a_duplicate_is_refused_while_the_first_is_in_flight() -> None:
+async def test_a_duplicate_is_refused_while_the_first_is_in_flight() -> None:
     """While the first is still connecting the queue is taken, though not registered yet."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        gate = asyncio.Event()
-        world.engine.connects.append(gate)
-        first = asyncio.ensure_future(world.register())
-        await settle()
-        with refused_as_registered():
-            await world.register()
-        assert not world.is_served()
-        assert [each.current for each in world.tables.registrations.values()] == [None]
-        gate.set()
-        await first
-        assert len(world.engine.handles) == 1
-        await world.holder.stop()
-
-    run(body)
+    world = World()
+    await world.holder.start()
+    gate = asyncio.Event()
+    world.engine.connects.append(gate)
+    first = asyncio.ensure_future(world.register())
+    await settle()
+    with refused_as_registered():
+        await world.register()
+    assert not world.is_served()
+    assert [each.current for each in world.tables.registrations.values()] == [None]
+    gate.set()
+    await first
+    assert len(world.engine.handles) == 1
+    await world.holder.stop()
 
 
-def test_two_queues_are_served_side_by_side() -> None:
+async def test_two_queues_are_served_side_by_side() -> None:
     """One slow registration does not hold up another."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        gate = asyncio.Event()
-        world.engine.connects.append(gate)
-        slow = asyncio.ensure_future(world.register("slow"))
-        await settle()
-        await world.register("quick")
-        assert not slow.done()
-        gate.set()
-        await slow
-        assert set(world.tables.registrations) == {"slow", "quick"}
-        await world.holder.stop()
-
-    run(body)
+    world = World()
+    await world.holder.start()
+    gate = asyncio.Event()
+    world.engine.connects.append(gate)
+    slow = asyncio.ensure_future(world.register("slow"))
+    await settle()
+    await world.register("quick")
+    assert not slow.done()
+    gate.set()
+    await slow
+    assert set(world.tables.registrations) == {"slow", "quick"}
+    await world.holder.stop()
 
 
-def test_unregistering_is_immediate_and_idempotent() -> None:
+async def test_unregistering_is_immediate_and_idempotent() -> None:
     """When it returns the queue is not registered and the handle was told; a second time changes nothing."""
-
-    async def body() -> None:
-        world = await World.started()
-        await world.holder.unregister_worker(Q)
-        assert not world.is_served()
-        assert world.handle.log == ["shutdown"]
-        await world.holder.unregister_worker(Q)
-        await world.holder.unregister_worker("never heard of")
-        await world.holder.stop()
-        assert world.handle.finalized == 1
-        assert world.ended == [(Q, 1)]
-
-    run(body)
+    world = await World.started()
+    await world.holder.unregister_worker(Q)
+    assert not world.is_served()
+    assert world.handle.log == ["shutdown"]
+    await world.holder.unregister_worker(Q)
+    await world.holder.unregister_worker("never heard of")
+    await world.holder.stop()
+    assert world.handle.finalized == 1
+    assert world.ended == [(Q, 1)]
 
 
-def test_polls_end_with_shutdown_when_unregistered() -> None:
+async def test_polls_end_with_shutdown_when_unregistered() -> None:
     """Those who wait, and those who ask later, hear that the end was asked for."""
-
-    async def body() -> None:
-        world = await World.started()
-        polls = [
-            asyncio.ensure_future(take_activation(world.holder)),
-            asyncio.ensure_future(take_activity(world.holder)),
-        ]
-        await settle()
-        await world.holder.unregister_worker(Q)
-        ends = await asyncio.gather(*polls, return_exceptions=True)
-        assert [type(end) for end in ends] == [Shutdown, Shutdown]
-        with pytest.raises(Shutdown):
-            await take_activation(world.holder)
-        await world.holder.stop()
-        assert world.handle.cancelled == 0
-
-    run(body)
+    world = await World.started()
+    polls = [
+        asyncio.ensure_future(take_activation(world.holder)),
+        asyncio.ensure_future(take_activity(world.holder)),
+    ]
+    await settle()
+    await world.holder.unregister_worker(Q)
+    ends = await asyncio.gather(*polls, return_exceptions=True)
+    assert [type(end) for end in ends] == [Shutdown, Shutdown]
+    with pytest.raises(Shutdown):
+        await take_activation(world.holder)
+    await world.holder.stop()
+    assert world.handle.cancelled == 0
 
 
-def test_nobody_polls_what_nobody_registered() -> None:
+async def test_nobody_polls_what_nobody_registered() -> None:
     """A queue that was never registered is another matter than one that was unregistered."""
-
-    async def body() -> None:
-        world = World()
-        with refused_as_unregistered():
-            await take_activation(world.holder)  # not even started
-        await world.holder.start()
-        with refused_as_unregistered():
-            await take_activation(world.holder)
-        with refused_as_unregistered():
-            await world.holder.recycle(Q, "because")
-
-    run(body)
+    world = World()
+    with refused_as_unregistered():
+        await take_activation(world.holder)  # not even started
+    await world.holder.start()
+    with refused_as_unregistered():
+        await take_activation(world.holder)
+    with refused_as_unregistered():
+        await world.holder.recycle(Q, "because")
 
 
-def test_unregistered_in_flight_is_discarded_on_the_spot() -> None:
+async def test_unregistered_in_flight_is_discarded_on_the_spot() -> None:
     """A handle that arrives after its registration is gone is shut down at once, and its connection closed."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        gate = asyncio.Event()
-        world.engine.openings.append(gate)
-        registering = asyncio.ensure_future(world.register())
-        await settle()
-        await world.holder.unregister_worker(Q)
-        with refused_as_unregistered():
-            await registering
-        gate.set()
-        await settle()
-        assert world.handle.log[0] == "shutdown"
-        await world.holder.stop()
-        assert world.handle.finalized == 1
-        assert [each.closed for each in world.engine.connections] == [1]
-        assert not world.is_served()
-
-    run(body)
+    world = World()
+    await world.holder.start()
+    gate = asyncio.Event()
+    world.engine.openings.append(gate)
+    registering = asyncio.ensure_future(world.register())
+    await settle()
+    await world.holder.unregister_worker(Q)
+    with refused_as_unregistered():
+        await registering
+    gate.set()
+    await settle()
+    assert world.handle.log[0] == "shutdown"
+    await world.holder.stop()
+    assert world.handle.finalized == 1
+    assert [each.closed for each in world.engine.connections] == [1]
+    assert not world.is_served()
 
 
-def test_unregistered_in_flight_leaves_room_for_the_next() -> None:
+async def test_unregistered_in_flight_leaves_room_for_the_next() -> None:
     """The next registration does not wait for the discarded one, and is not served by its handle."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        gate = asyncio.Event()
-        world.engine.openings.append(gate)
-        registering = asyncio.ensure_future(world.register())
-        await settle()
-        await world.holder.unregister_worker(Q)
-        await world.register()
-        current = world.handle
-        gate.set()
-        await settle()
-        assert world.is_served()
-        assert not current.closing
-        assert world.engine.handles[-1].closing
-        assert is_unregistered((await asyncio.gather(registering, return_exceptions=True))[0])
-        await world.holder.stop()
-
-    run(body)
+    world = World()
+    await world.holder.start()
+    gate = asyncio.Event()
+    world.engine.openings.append(gate)
+    registering = asyncio.ensure_future(world.register())
+    await settle()
+    await world.holder.unregister_worker(Q)
+    await world.register()
+    current = world.handle
+    gate.set()
+    await settle()
+    assert world.is_served()
+    assert not current.closing
+    assert world.engine.handles[-1].closing
+    assert is_unregistered((await asyncio.gather(registering, return_exceptions=True))[0])
+    await world.holder.stop()
 
 
-def test_whoever_is_cancelled_while_registering_leaves_nothing() -> None:
+async def test_whoever_is_cancelled_while_registering_leaves_nothing() -> None:
     """A registration whose caller is gone would never be unregistered: it ends, and so does its handle."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        gate = asyncio.Event()
-        world.engine.openings.append(gate)
-        registering = asyncio.ensure_future(world.register())
-        await settle()
-        registering.cancel()
-        await settle()
-        assert registering.cancelled()
-        await world.register()
-        gate.set()
-        await world.holder.stop()
-        assert [each.finalized for each in world.engine.handles] == [1, 1]
-        assert world.worker.callbacks == []
-
-    run(body)
+    world = World()
+    await world.holder.start()
+    gate = asyncio.Event()
+    world.engine.openings.append(gate)
+    registering = asyncio.ensure_future(world.register())
+    await settle()
+    registering.cancel()
+    await settle()
+    assert registering.cancelled()
+    await world.register()
+    gate.set()
+    await world.holder.stop()
+    assert [each.finalized for each in world.engine.handles] == [1, 1]
+    assert world.worker.callbacks == []
 
 
-def test_a_worker_that_dies_without_farewell_is_unregistered() -> None:
+async def test_a_worker_that_dies_without_farewell_is_unregistered() -> None:
     """Its successor is no duplicate, and what it left running may finish."""
-
-    async def body() -> None:
-        world = await World.started(adoption=0)
-        world.handle.give(attempt())
-        await take_activity(world.holder)
-        world.worker.die()
-        assert not world.is_served()
-        assert world.handle.closing
-        successor = Worker()
-        await world.holder.register_worker(Q, HandleConfig(task_queue=Q), successor)
-        await asyncio.sleep(60)
-        assert world.is_served()
-        assert world.engine.handles[0].results == []
-        assert world.states() == ["draining", "active"]
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started(adoption=0)
+    world.handle.give(attempt())
+    await take_activity(world.holder)
+    world.worker.die()
+    assert not world.is_served()
+    assert world.handle.closing
+    successor = Worker()
+    await world.holder.register_worker(Q, HandleConfig(task_queue=Q), successor)
+    await asyncio.sleep(60)
+    assert world.is_served()
+    assert world.engine.handles[0].results == []
+    assert world.states() == ["draining", "active"]
+    await world.holder.stop()
 
 
-def test_a_worker_that_is_dead_already_registers_nothing() -> None:
+async def test_a_worker_that_is_dead_already_registers_nothing() -> None:
     """Its death is noticed though it came first."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        world.worker.die()
-        with refused_as_unregistered():
-            await world.register()
-        assert world.tables.registrations == {}
-        await world.holder.stop()
-
-    run(body)
-
-
-def test_connecting_that_hangs_is_given_up_and_tried_again() -> None:
-    """Each attempt has its limit; what arrives after it is closed, not kept."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        late_connection, late_handle = asyncio.Event(), asyncio.Event()
-        world.engine.connects.append(late_connection)
-        world.engine.openings.append(late_handle)
+    world = World()
+    await world.holder.start()
+    world.worker.die()
+    with refused_as_unregistered():
         await world.register()
-        assert asyncio.get_running_loop().time() == pytest.approx(1000 + 10 + 0.2 + 10 + 0.4)
-        late_connection.set()
-        late_handle.set()
-        await settle()
-        assert world.engine.handles[-1].closing
-        await world.holder.stop()
-        assert [each.closed for each in world.engine.connections] == [1, 1, 1]
-        assert all(each.finalized for each in world.engine.handles)
+    assert world.tables.registrations == {}
+    await world.holder.stop()
 
-    run(body)
+
+async def test_connecting_that_hangs_is_given_up_and_tried_again() -> None:
+    """Each attempt has its limit; what arrives after it is closed, not kept."""
+    world = World()
+    await world.holder.start()
+    late_connection, late_handle = asyncio.Event(), asyncio.Event()
+    world.engine.connects.append(late_connection)
+    world.engine.openings.append(late_handle)
+    await world.register()
+    assert asyncio.get_running_loop().time() == pytest.approx(1000 + 10 + 0.2 + 10 + 0.4)
+    late_connection.set()
+    late_handle.set()
+    await settle()
+    assert world.engine.handles[-1].closing
+    await world.holder.stop()
+    assert [each.closed for each in world.engine.connections] == [1, 1, 1]
+    assert all(each.finalized for each in world.engine.handles)
 
 
 @pytest.mark.parametrize(
     "error", [ConnectionFailedError("down", status="UNAVAILABLE"), RuntimeError("odd"), RustPanic("oh")]
 )
-def test_a_failure_that_may_pass_is_tried_again(error: BaseException) -> None:
+async def test_a_failure_that_may_pass_is_tried_again(error: BaseException) -> None:
     """A server that is not there yet, or an engine that panics, delays a registration and does not end it."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        world.engine.connects.extend([error, error])
-        world.engine.openings.append(error)
-        await world.register()
-        assert asyncio.get_running_loop().time() == pytest.approx(1000 + 0.2 + 0.4 + 0.8)
-        await world.holder.stop()
-        assert all(each.closed for each in world.engine.connections)
-
-    run(body)
+    world = World()
+    await world.holder.start()
+    world.engine.connects.extend([error, error])
+    world.engine.openings.append(error)
+    await world.register()
+    assert asyncio.get_running_loop().time() == pytest.approx(1000 + 0.2 + 0.4 + 0.8)
+    await world.holder.stop()
+    assert all(each.closed for each in world.engine.connections)
 
 
-def test_a_failure_that_will_not_pass_is_told() -> None:
+async def test_a_failure_that_will_not_pass_is_told() -> None:
     """Whoever registers hears why, and the queue is free again."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        world.engine.connects.append(NamespaceNotFoundError("no such namespace", status="NOT_FOUND"))
-        with pytest.raises(NamespaceNotFoundError):
-            await world.register()
-        assert world.tables.registrations == {}
+    world = World()
+    await world.holder.start()
+    world.engine.connects.append(NamespaceNotFoundError("no such namespace", status="NOT_FOUND"))
+    with pytest.raises(NamespaceNotFoundError):
         await world.register()
-        await world.holder.stop()
+    assert world.tables.registrations == {}
+    await world.register()
+    await world.holder.stop()
 
-    run(body)
 
-
-def test_a_configuration_that_makes_no_sense_is_refused_before_any_engine_sees_it() -> None:
+async def test_a_configuration_that_makes_no_sense_is_refused_before_any_engine_sees_it() -> None:
     """Nothing is connected for it."""
-
-    async def body() -> None:
-        world = World()
-        await world.holder.start()
-        with pytest.raises(ValueError, match="workflow_pollers"):
-            await world.register(workflow_pollers=0)
-        with pytest.raises(UsageError):
-            await world.holder.register_worker("other", HandleConfig(task_queue=Q), world.worker)
-        assert world.engine.connections == []
-
-    run(body)
+    world = World()
+    await world.holder.start()
+    with pytest.raises(ValueError, match="workflow_pollers"):
+        await world.register(workflow_pollers=0)
+    with pytest.raises(UsageError):
+        await world.holder.register_worker("other", HandleConfig(task_queue=Q), world.worker)
+    assert world.engine.connections == []
 
 
-def test_the_first_handle_uses_the_shared_connection() -> None:
+async def test_the_first_handle_uses_the_shared_connection() -> None:
     """A queue's first handle needs no connection of its own; one that replaces another always gets one."""
-
-    async def body() -> None:
-        world = await World.started(shared=True)
-        assert world.engine.connections == []
-        await world.holder.recycle(Q, "test")
-        assert len(world.engine.connections) == 1
-        await world.holder.stop()
-        assert world.shared is not None
-        assert world.shared.closed == 0
-        assert world.engine.connections[0].closed == 1
-
-    run(body)
+    world = await World.started(shared=True)
+    assert world.engine.connections == []
+    await world.holder.recycle(Q, "test")
+    assert len(world.engine.connections) == 1
+    await world.holder.stop()
+    assert world.shared is not None
+    assert world.shared.closed == 0
+    assert world.engine.connections[0].closed == 1
 
 
-def test_a_shared_connection_that_fails_once_is_not_tried_again() -> None:
+async def test_a_shared_connection_that_fails_once_is_not_tried_again() -> None:
     """The failure may be the connection's fault: the second attempt has its own, and the shared one stays open."""
-
-    async def body() -> None:
-        world = World(shared=True)
-        await world.holder.start()
-        world.engine.openings.append(RuntimeError("no"))
-        await world.register()
-        assert len(world.engine.connections) == 1
-        assert world.shared is not None
-        assert (world.shared.handles, world.shared.closed) == ([], 0)
-        await world.holder.stop()
-
-    run(body)
+    world = World(shared=True)
+    await world.holder.start()
+    world.engine.openings.append(RuntimeError("no"))
+    await world.register()
+    assert len(world.engine.connections) == 1
+    assert world.shared is not None
+    assert (world.shared.handles, world.shared.closed) == ([], 0)
+    await world.holder.stop()
 
 
-def test_registering_again_while_the_old_handle_drains_uses_another_connection() -> None:
+async def test_registering_again_while_the_old_handle_drains_uses_another_connection() -> None:
     """An engine refuses a second handle for a queue on one connection, so the holder does not try."""
-
-    async def body() -> None:
-        world = await World.started(shared=True)
-        world.handle.deaf = True
-        await world.holder.unregister_worker(Q)
-        await world.register()
-        assert len(world.engine.connections) == 1
-        assert world.states() == ["draining", "active"]
-        await world.holder.stop()
-
-    run(body)
+    world = await World.started(shared=True)
+    world.handle.deaf = True
+    await world.holder.unregister_worker(Q)
+    await world.register()
+    assert len(world.engine.connections) == 1
+    assert world.states() == ["draining", "active"]
+    await world.holder.stop()
 
 
-def test_stop_waits_until_every_handle_is_closed() -> None:
+async def test_stop_waits_until_every_handle_is_closed() -> None:
     """Afterwards nothing is left: no handle, no connection, no task."""
-
-    async def body() -> None:
-        world = await World.started()
-        await world.register("other")
-        world.handle.give(activation())
-        ticket = await take_activation(world.holder, "other")
-        stopping = asyncio.ensure_future(world.holder.stop())
-        await settle()
-        assert not stopping.done()
-        await complete(world.holder, ticket, done())
-        await stopping
-        assert world.tables.records == {}
-        assert all(isinstance(each, ScriptedHandle) and each.finalized for each in world.engine.handles)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run(body)
+    world = await World.started()
+    await world.register("other")
+    world.handle.give(activation())
+    ticket = await take_activation(world.holder, "other")
+    stopping = asyncio.ensure_future(world.holder.stop())
+    await settle()
+    assert not stopping.done()
+    await complete(world.holder, ticket, done())
+    await stopping
+    assert world.tables.records == {}
+    assert all(isinstance(each, ScriptedHandle) and each.finalized for each in world.engine.handles)
+    assert asyncio.all_tasks() == {asyncio.current_task()}

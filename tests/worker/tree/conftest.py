@@ -10,16 +10,23 @@ from collections.abc import Iterator
 import pytest
 from tests.waiting import until
 
+from asynchronous import run_coroutine_test
 from hourglass.worker import _worker
 from worker.handles.scripted import VIOLATIONS
 
-from .world import stage
+from .world import play, stage
 
 _OURS = ("hourglass-lane", "hourglass-activity")
 
 
 def _threads() -> list[str]:
     return [each.name for each in threading.enumerate() if each.name.startswith(_OURS)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run coroutine functions as scripts, after which no task is left."""
+    return run_coroutine_test(pyfuncitem, play)
 
 
 @pytest.fixture(autouse=True)

@@ -44,120 +44,96 @@ def kind_of(answer: object) -> str:
 # --- workflow tasks ---------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_evaluation_is_answered_as_failed_once():
+async def test_a_killed_evaluation_is_answered_as_failed_once():
     """I3: its activation is completed as failed; what the lane says later is dropped."""
-
-    async def script():
-        async with scripted() as world:
-            handle = world.handle
-            handle.give(started("r", "slow", 1))
-            await begun()
-            world.kill(f"{EVALUATORS}/evaluation-1")
-            await until(lambda: handle.completions)
-            stage.go.set()
-            (services,) = world.app.configured()
-            await until(lambda: services.lanes.counts()[0].activations == 1)
-            handle.give(eviction("r"))
-            await until(lambda: len(handle.completions) == 2)
-            assert kind_of(handle.completions[0]) == "EvaluationDied"
-            assert handle.completions[1] == Succeeded("r")
-
-    play(script)
+    async with scripted() as world:
+        handle = world.handle
+        handle.give(started("r", "slow", 1))
+        await begun()
+        world.kill(f"{EVALUATORS}/evaluation-1")
+        await until(lambda: handle.completions)
+        stage.go.set()
+        (services,) = world.app.configured()
+        await until(lambda: services.lanes.counts()[0].activations == 1)
+        handle.give(eviction("r"))
+        await until(lambda: len(handle.completions) == 2)
+        assert kind_of(handle.completions[0]) == "EvaluationDied"
+        assert handle.completions[1] == Succeeded("r")
 
 
-def test_a_run_whose_evaluation_was_killed_goes_on():
+async def test_a_run_whose_evaluation_was_killed_goes_on():
     """The engine sends it anew, and it completes."""
-
-    async def script():
-        async with memory() as world:
-            await world.start(slow, 5)
-            await begun()
-            stage.go.set()
-            world.kill(f"{EVALUATORS}/evaluation-1")
-            assert await world.result() == 5
-            assert stage.evaluations == 2
-
-    play(script)
+    async with memory() as world:
+        await world.start(slow, 5)
+        await begun()
+        stage.go.set()
+        world.kill(f"{EVALUATORS}/evaluation-1")
+        assert await world.result() == 5
+        assert stage.evaluations == 2
 
 
-def test_all_evaluations_of_a_killed_supervisor_are_answered():
+async def test_all_evaluations_of_a_killed_supervisor_are_answered():
     """The supervisor takes its tasks along; each activation is answered, and the runs complete."""
-
-    async def script():
-        async with memory() as world:
-            for number in range(10):
-                await world.start(slow, number, id=f"w{number}")
-            await begun()
-            stage.go.set()
-            world.kill(EVALUATORS)
-            for number in range(10):
-                assert await world.result(f"w{number}") == number
-            await until(lambda: not world.record().runs.open)
-
-    play(script)
+    async with memory() as world:
+        for number in range(10):
+            await world.start(slow, number, id=f"w{number}")
+        await begun()
+        stage.go.set()
+        world.kill(EVALUATORS)
+        for number in range(10):
+            assert await world.result(f"w{number}") == number
+        await until(lambda: not world.record().runs.open)
 
 
-def test_a_killed_eviction_is_answered_as_done():
+async def test_a_killed_eviction_is_answered_as_done():
     """An eviction cannot fail: engines take nothing else."""
-
-    async def script():
-        async with scripted() as world:
-            handle = world.handle
-            stage.evaluations = 0
-            handle.give(started("other", "slow", 1))  # it holds the only lane
-            await begun()
-            handle.give(eviction("r"))
-            await until(lambda: f"{EVALUATORS}/evaluation-2" in world.paths())
-            world.kill(f"{EVALUATORS}/evaluation-2")
-            await until(lambda: handle.completions)
-            assert handle.completions == [Succeeded("r")]
-
-    play(script)
+    async with scripted() as world:
+        handle = world.handle
+        stage.evaluations = 0
+        handle.give(started("other", "slow", 1))  # it holds the only lane
+        await begun()
+        handle.give(eviction("r"))
+        await until(lambda: f"{EVALUATORS}/evaluation-2" in world.paths())
+        world.kill(f"{EVALUATORS}/evaluation-2")
+        await until(lambda: handle.completions)
+        assert handle.completions == [Succeeded("r")]
 
 
-def test_what_arrives_while_the_evaluators_are_down_is_kept_and_dispatched_when_they_are_back():
+async def test_what_arrives_while_the_evaluators_are_down_is_kept_and_dispatched_when_they_are_back():
     """The item stays with its loop until there is somebody to give it to."""
+    async with scripted() as world:
+        line, evaluators = world.record().activations, world.app.evaluators
+        spawn = evaluators.spawn_job
+        refused = []
 
-    async def script():
-        async with scripted() as world:
-            line, evaluators = world.record().activations, world.app.evaluators
-            spawn = evaluators.spawn_job
-            refused = []
+        def watched(*args, **named):
+            if not refused:
+                world.kill(EVALUATORS)
+            try:
+                return spawn(*args, **named)
+            except NotRunning:
+                refused.append(line)
+                raise
 
-            def watched(*args, **named):
-                if not refused:
-                    world.kill(EVALUATORS)
-                try:
-                    return spawn(*args, **named)
-                except NotRunning:
-                    refused.append(line)
-                    raise
-
-            evaluators.spawn_job = watched
-            world.handle.give(activation("unknown"))
-            await until(lambda: refused)
-            assert len(line.kept) == 1
-            await until(lambda: world.handle.completions)
-            assert isinstance(world.handle.completions[0], TaskFailed)
-            assert not line.kept
-
-    play(script)
+        evaluators.spawn_job = watched
+        world.handle.give(activation("unknown"))
+        await until(lambda: refused)
+        assert len(line.kept) == 1
+        await until(lambda: world.handle.completions)
+        assert isinstance(world.handle.completions[0], TaskFailed)
+        assert not line.kept
 
 
-def test_an_item_in_hand_survives_the_death_of_its_loop_while_the_evaluators_are_down():
+async def test_an_item_in_hand_survives_the_death_of_its_loop_while_the_evaluators_are_down():
     """Both are gone at the same time: the next loop gets the item."""
-
-    async def script():
-        async with memory() as world:
-            line = world.record().activations
-            world.kill(EVALUATORS)
-            await world.start(steps, 1)
-            await until(lambda: line.received)
-            if f"{WORKER}/WorkflowPollLoop" in world.paths():
-                world.kill(f"{WORKER}/WorkflowPollLoop")
-            assert await world.result() == 4
-
-    play(script)
+    async with memory() as world:
+        line = world.record().activations
+        world.kill(EVALUATORS)
+        await world.start(steps, 1)
+        await until(lambda: line.received)
+        if f"{WORKER}/WorkflowPollLoop" in world.paths():
+            world.kill(f"{WORKER}/WorkflowPollLoop")
+        assert await world.result() == 4
 
 
 def test_an_answer_that_nobody_waits_for_is_logged_and_its_task_ends_normally(caplog):
@@ -182,20 +158,16 @@ def test_an_answer_that_nobody_waits_for_is_logged_and_its_task_ends_normally(ca
     assert "the answer for run r is not sent: generation 1 of 'default' is gone" in caplog.text
 
 
-def test_evictions_that_the_cache_asks_for_reach_the_handle():
+async def test_evictions_that_the_cache_asks_for_reach_the_handle():
     """A run whose state is not kept is given back to the engine, after the answer that showed it."""
-
-    async def script():
-        async with scripted(max_cached_workflows=0, max_concurrent_workflow_tasks=1) as world:
-            world.handle.give(started("a", "waiting", 1))
-            await until(lambda: len(world.handle.completions) == 1)
-            assert world.handle.evictions == []
-            world.handle.give(started("b", "waiting", 1))
-            await until(lambda: world.handle.evictions)
-            assert world.handle.evictions == ["a"]
-            assert len(world.handle.completions) == 2
-
-    play(script)
+    async with scripted(max_cached_workflows=0, max_concurrent_workflow_tasks=1) as world:
+        world.handle.give(started("a", "waiting", 1))
+        await until(lambda: len(world.handle.completions) == 1)
+        assert world.handle.evictions == []
+        world.handle.give(started("b", "waiting", 1))
+        await until(lambda: world.handle.evictions)
+        assert world.handle.evictions == ["a"]
+        assert len(world.handle.completions) == 2
 
 
 def test_many_runs_through_few_lanes_are_each_answered_once(monkeypatch):
@@ -218,36 +190,28 @@ def test_many_runs_through_few_lanes_are_each_answered_once(monkeypatch):
 # --- activities -------------------------------------------------------------------------------------------------------
 
 
-def test_a_killed_attempt_is_reported_as_failed_and_made_again():
+async def test_a_killed_attempt_is_reported_as_failed_and_made_again():
     """The engine hears of it at once, not by a timeout, and the retry succeeds."""
-
-    async def script():
-        async with memory() as world:
-            await world.start(waiting, 1)
-            await begun()
-            stage.go.set()
-            world.kill(f"{EXECUTORS}/attempt-1")
-            assert await world.result() == 3
-            assert stage.attempts == 2
-
-    play(script)
+    async with memory() as world:
+        await world.start(waiting, 1)
+        await begun()
+        stage.go.set()
+        world.kill(f"{EXECUTORS}/attempt-1")
+        assert await world.result() == 3
+        assert stage.attempts == 2
 
 
-def test_a_killed_attempt_is_reported_once():
+async def test_a_killed_attempt_is_reported_once():
     """What its thread returns afterwards is not sent."""
-
-    async def script():
-        async with scripted() as world:
-            handle = world.handle
-            handle.give(attempt_of("waits", 1))
-            await begun()
-            world.kill(f"{EXECUTORS}/attempt-1")
-            await until(lambda: handle.results)
-            stage.go.set()
-            await until(lambda: not world.app.configured()[0].executor.running)
-            assert [kind_of(each) for each in handle.results] == ["AttemptDied"]
-
-    play(script)
+    async with scripted() as world:
+        handle = world.handle
+        handle.give(attempt_of("waits", 1))
+        await begun()
+        world.kill(f"{EXECUTORS}/attempt-1")
+        await until(lambda: handle.results)
+        stage.go.set()
+        await until(lambda: not world.app.configured()[0].executor.running)
+        assert [kind_of(each) for each in handle.results] == ["AttemptDied"]
 
 
 def attempt_of(name: str, *args: object, token: bytes = b"t", **more: object):
@@ -256,81 +220,65 @@ def attempt_of(name: str, *args: object, token: bytes = b"t", **more: object):
     )
 
 
-def test_a_cancellation_finds_its_attempt():
+async def test_a_cancellation_finds_its_attempt():
     """It is passed to the attempt that runs under that token."""
-
-    async def script():
-        async with scripted() as world:
-            world.handle.give(attempt_of("waits", 1))
-            await begun()
-            (services,) = world.app.configured()
-            world.handle.give(ActivityCancel(b"t", "CANCELLED"))
-            running = services.executor.attempts[b"t"]
-            await until(lambda: running.context.cancel_reason == "CANCELLED")
-            stage.go.set()
-            await until(lambda: world.handle.results)
-
-    play(script)
+    async with scripted() as world:
+        world.handle.give(attempt_of("waits", 1))
+        await begun()
+        (services,) = world.app.configured()
+        world.handle.give(ActivityCancel(b"t", "CANCELLED"))
+        running = services.executor.attempts[b"t"]
+        await until(lambda: running.context.cancel_reason == "CANCELLED")
+        stage.go.set()
+        await until(lambda: world.handle.results)
 
 
-def test_ends_of_local_activities_are_held_back_from_the_close_to_the_eviction():
+async def test_ends_of_local_activities_are_held_back_from_the_close_to_the_eviction():
     """The engine would record them behind the end of the run, and refuse the task."""
-
-    async def script():
-        async with scripted() as world:
-            handle = world.handle
-            handle.give(attempt_of("waits", 1, run_id="r", is_local=True))
-            await begun()
-            stage.evaluations = 1  # so that the workflow does not wait
-            handle.give(started("r", "slow", 1))
-            await until(lambda: handle.completions)
-            stage.go.set()
-            await until(lambda: stage.ended)
-            handle.give(attempt_of("double", 1, token=b"other", run_id="s", is_local=True))
-            await until(lambda: handle.results)
-            assert [each.token for each in handle.results] == [b"other"]
-            assert f"{EXECUTORS}/attempt-1" in world.paths()
-            handle.give(Activation(run_id="r", events=(RunEvicted("CACHE_FULL"),)))
-            await until(lambda: len(handle.results) == 2)
-            assert handle.results[1] == ActivityOk(b"t", default_converter.encode(2))
-
-    play(script)
+    async with scripted() as world:
+        handle = world.handle
+        handle.give(attempt_of("waits", 1, run_id="r", is_local=True))
+        await begun()
+        stage.evaluations = 1  # so that the workflow does not wait
+        handle.give(started("r", "slow", 1))
+        await until(lambda: handle.completions)
+        stage.go.set()
+        await until(lambda: stage.ended)
+        handle.give(attempt_of("double", 1, token=b"other", run_id="s", is_local=True))
+        await until(lambda: handle.results)
+        assert [each.token for each in handle.results] == [b"other"]
+        assert f"{EXECUTORS}/attempt-1" in world.paths()
+        handle.give(Activation(run_id="r", events=(RunEvicted("CACHE_FULL"),)))
+        await until(lambda: len(handle.results) == 2)
+        assert handle.results[1] == ActivityOk(b"t", default_converter.encode(2))
 
 
-def test_what_is_held_back_is_let_go_when_the_handle_drains():
+async def test_what_is_held_back_is_let_go_when_the_handle_drains():
     """An eviction that nobody was handed counts too; else a recycled handle would wait for its local activity for an hour."""
-
-    async def script():
-        async with scripted() as world:
-            handle = world.handle
-            handle.give(attempt_of("waits", 1, run_id="r", is_local=True))
-            await begun()
-            stage.evaluations = 1  # so that the workflow does not wait
-            handle.give(started("r", "slow", 1))
-            await until(lambda: handle.completions)
-            stage.go.set()
-            await until(lambda: stage.ended)
-            assert handle.results == []
-            handle.given["workflow"].append(eviction("r"))  # arrives as the handle shuts down
-            await world.app.holder.recycle("default", "a test says so")
-            await until(lambda: handle.finalized)
-            assert handle.results == [ActivityOk(b"t", default_converter.encode(2))]
-
-    play(script)
+    async with scripted() as world:
+        handle = world.handle
+        handle.give(attempt_of("waits", 1, run_id="r", is_local=True))
+        await begun()
+        stage.evaluations = 1  # so that the workflow does not wait
+        handle.give(started("r", "slow", 1))
+        await until(lambda: handle.completions)
+        stage.go.set()
+        await until(lambda: stage.ended)
+        assert handle.results == []
+        handle.given["workflow"].append(eviction("r"))  # arrives as the handle shuts down
+        await world.app.holder.recycle("default", "a test says so")
+        await until(lambda: handle.finalized)
+        assert handle.results == [ActivityOk(b"t", default_converter.encode(2))]
 
 
-def test_nothing_is_at_work_for_a_queue_that_has_ended():
+async def test_nothing_is_at_work_for_a_queue_that_has_ended():
     """An activity that does not stop is left behind; its task is not, though another queue keeps the tree alive."""
-
-    async def script():
-        async with memory(graceful_shutdown=0.0, limits=HandleLimits(cancel_grace=0.01)) as world:
-            await world.serve("second")
-            await world.start(waiting, 1)
-            await begun()
-            await world.app.stop_worker("default")
-            assert [path for path in world.paths() if "attempt-" in path] == []
-            assert await world.run(steps, 1, id="after", queue="second") == 4
-            stage.go.set()
-            await asyncio.sleep(0)
-
-    play(script)
+    async with memory(graceful_shutdown=0.0, limits=HandleLimits(cancel_grace=0.01)) as world:
+        await world.serve("second")
+        await world.start(waiting, 1)
+        await begun()
+        await world.app.stop_worker("default")
+        assert [path for path in world.paths() if "attempt-" in path] == []
+        assert await world.run(steps, 1, id="after", queue="second") == 4
+        stage.go.set()
+        await asyncio.sleep(0)

@@ -75,22 +75,18 @@ def test_a_queue_is_served_once_by_a_client(client):
         assert client.execute_workflow(steps, 1, id="w") == 4
 
 
-def test_a_queue_that_is_being_registered_is_refused_already():
+async def test_a_queue_that_is_being_registered_is_refused_already():
     """Of two at the same time the second is told, whatever becomes of the first."""
-
-    async def script():
-        gate = asyncio.Event()
-        async with scripted(serve=False) as world:
-            world.engine.openings.append(gate)
-            first = asyncio.ensure_future(world.serve())
-            await until(lambda: not world.engine.openings)
-            with pytest.raises(UsageError, match="already runs a worker"):
-                await world.serve()
-            gate.set()
-            await first
-            assert len(world.engine.handles) == 1
-
-    play(script)
+    gate = asyncio.Event()
+    async with scripted(serve=False) as world:
+        world.engine.openings.append(gate)
+        first = asyncio.ensure_future(world.serve())
+        await until(lambda: not world.engine.openings)
+        with pytest.raises(UsageError, match="already runs a worker"):
+            await world.serve()
+        gate.set()
+        await first
+        assert len(world.engine.handles) == 1
 
 
 def test_two_clients_have_two_applications_that_share_nothing():
@@ -134,120 +130,92 @@ def test_an_application_is_forgotten_with_its_last_worker():
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_queue_that_is_stopped_in_the_middle_of_a_cascade_stays_stopped():
+async def test_a_queue_that_is_stopped_in_the_middle_of_a_cascade_stays_stopped():
     """The launcher of the new subtree does not bring back what nobody wants."""
-
-    async def script():
-        async with memory() as world:
-            await world.serve("second")
-            world.kill(HOLDER)
-            await world.app.stop_worker("second")
-            await until(world.whole)
-            assert world.app.tables.of_queue("second") == []
-            assert sorted(world.app.registry.names()) == ["default"]
-            assert not [path for path in world.paths() if "second" in path]
-
-    play(script)
+    async with memory() as world:
+        await world.serve("second")
+        world.kill(HOLDER)
+        await world.app.stop_worker("second")
+        await until(world.whole)
+        assert world.app.tables.of_queue("second") == []
+        assert sorted(world.app.registry.names()) == ["default"]
+        assert not [path for path in world.paths() if "second" in path]
 
 
-def test_stopping_right_after_the_root_died_leaves_nothing():
+async def test_stopping_right_after_the_root_died_leaves_nothing():
     """The tree is planted again and felled at once."""
-
-    async def script():
-        async with memory() as world:
-            world.kill("Application")
-            await stop_all(world.app)
-            assert world.app.idle
-            assert world.app.tables.records == {}
-
-    play(script)
+    async with memory() as world:
+        world.kill("Application")
+        await stop_all(world.app)
+        assert world.app.idle
+        assert world.app.tables.records == {}
 
 
-def test_whoever_stops_may_be_cancelled_and_the_stop_goes_on():
+async def test_whoever_stops_may_be_cancelled_and_the_stop_goes_on():
     """Half-stopped does not exist."""
-
-    async def script():
-        async with memory(graceful_shutdown=30.0) as world:
-            await world.start(waiting, 1)
-            await begun()
-            stopping = asyncio.ensure_future(world.app.stop_worker("default"))
-            await until(lambda: world.record().state is HandleState.DRAINING)
-            stopping.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await stopping
-            stage.go.set()
-            await until(lambda: world.app.idle)
-
-    play(script)
-
-
-def test_a_stop_reports_what_finishes_within_the_graceful_time():
-    """An activity that ends in time is not made again by the next worker."""
-
-    async def script():
-        async with memory(graceful_shutdown=30.0) as world:
-            await world.start(waiting, 1)
-            await begun()
-            stopping = asyncio.ensure_future(world.app.stop_worker("default"))
-            await until(lambda: world.record().state is HandleState.DRAINING)
-            stage.go.set()
+    async with memory(graceful_shutdown=30.0) as world:
+        await world.start(waiting, 1)
+        await begun()
+        stopping = asyncio.ensure_future(world.app.stop_worker("default"))
+        await until(lambda: world.record().state is HandleState.DRAINING)
+        stopping.cancel()
+        with pytest.raises(asyncio.CancelledError):
             await stopping
-            await world.serve()
-            assert await world.result() == 3
-            assert stage.attempts == 1
-
-    play(script)
+        stage.go.set()
+        await until(lambda: world.app.idle)
 
 
-def test_a_stop_keeps_its_deadline():
+async def test_a_stop_reports_what_finishes_within_the_graceful_time():
+    """An activity that ends in time is not made again by the next worker."""
+    async with memory(graceful_shutdown=30.0) as world:
+        await world.start(waiting, 1)
+        await begun()
+        stopping = asyncio.ensure_future(world.app.stop_worker("default"))
+        await until(lambda: world.record().state is HandleState.DRAINING)
+        stage.go.set()
+        await stopping
+        await world.serve()
+        assert await world.result() == 3
+        assert stage.attempts == 1
+
+
+async def test_a_stop_keeps_its_deadline():
     """What does not end is left behind when the time is up, and made again by the next worker."""
-
-    async def script():
-        async with memory(graceful_shutdown=0.01, limits=HandleLimits(cancel_grace=0.01)) as world:
-            await world.start(waiting, 1)
-            await begun()
-            await world.app.stop_worker("default")
-            assert not stage.go.is_set()
-            stage.go.set()
-            await world.serve()
-            assert await world.result() == 3
-            assert stage.attempts == 2
-
-    play(script)
+    async with memory(graceful_shutdown=0.01, limits=HandleLimits(cancel_grace=0.01)) as world:
+        await world.start(waiting, 1)
+        await begun()
+        await world.app.stop_worker("default")
+        assert not stage.go.is_set()
+        stage.go.set()
+        await world.serve()
+        assert await world.result() == 3
+        assert stage.attempts == 2
 
 
-def test_a_stop_fails_what_a_hung_lane_does_not_answer():
+async def test_a_stop_fails_what_a_hung_lane_does_not_answer():
     """The run is sent to the next worker; what the lane says later counts for nothing."""
-
-    async def script():
-        async with memory(limits=HandleLimits(workflow_grace=0.01)) as world:
-            await world.start(slow, 5)
-            await begun()
-            (services,) = world.app.configured()
-            await world.app.stop_worker("default")
-            stage.go.set()
-            assert await asyncio.to_thread(services.lanes.join, 10)
-            await world.serve()
-            assert await world.result() == 5
-            assert stage.evaluations == 2
-
-    play(script)
+    async with memory(limits=HandleLimits(workflow_grace=0.01)) as world:
+        await world.start(slow, 5)
+        await begun()
+        (services,) = world.app.configured()
+        await world.app.stop_worker("default")
+        stage.go.set()
+        assert await asyncio.to_thread(services.lanes.join, 10)
+        await world.serve()
+        assert await world.result() == 5
+        assert stage.evaluations == 2
 
 
-def test_lanes_are_in_the_tree_while_their_queue_is_served():
+async def test_lanes_are_in_the_tree_while_their_queue_is_served():
     """Also after the death of their supervisor."""
-
-    async def script():
-        async with memory() as world:
-            await world.serve("second", more={"lanes": 2})
-            lanes = {path for path in world.paths() if path.startswith(f"{LANES}/")}
-            assert len(lanes) == 3
-            world.kill(LANES)
-            await until(lambda: {path for path in world.paths() if path.startswith(f"{LANES}/")} == lanes)
-            await world.app.stop_worker("second")
-            assert [path for path in world.paths() if path.startswith(f"{LANES}/")] == [WHOLE[4]]
-
-    play(script)
+    async with memory() as world:
+        await world.serve("second", more={"lanes": 2})
+        lanes = {path for path in world.paths() if path.startswith(f"{LANES}/")}
+        assert len(lanes) == 3
+        world.kill(LANES)
+        await until(lambda: {path for path in world.paths() if path.startswith(f"{LANES}/")} == lanes)
+        await world.app.stop_worker("second")
+        assert [path for path in world.paths() if path.startswith(f"{LANES}/")] == [WHOLE[4]]
 
 
 # --- starting ---------------------------------------------------------------------------------------------------------
@@ -275,95 +243,75 @@ def test_a_running_worker_is_not_started_twice(client):
 
 
 @pytest.mark.parametrize("error", [NamespaceNotFoundError("no such namespace"), UsageError("refused")])
-def test_a_refusal_for_good_is_raised_and_leaves_nothing(error):
+async def test_a_refusal_for_good_is_raised_and_leaves_nothing(error):
     """The cause itself is raised, not its wrapping; no tree, no handle, and the queue is free again."""
-
-    async def script():
-        async with scripted(serve=False) as world:
-            world.engine.openings.append(error)
-            with pytest.raises(type(error)) as caught:
-                await world.serve()
-            assert caught.value is error
-            assert world.app.idle
-            assert world.app.tables.records == {}
+    async with scripted(serve=False) as world:
+        world.engine.openings.append(error)
+        with pytest.raises(type(error)) as caught:
             await world.serve()
-            await until(world.whole)
+        assert caught.value is error
+        assert world.app.idle
+        assert world.app.tables.records == {}
+        await world.serve()
+        await until(world.whole)
 
-    play(script)
 
-
-def test_what_may_pass_is_waited_out():
+async def test_what_may_pass_is_waited_out():
     """A server that is not there yet is no reason to give up."""
-
-    async def script():
-        async with scripted(serve=False, limits=HandleLimits(first_pause=0.001)) as world:
-            world.engine.openings.extend([ConnectionFailedError("not yet", status="UNAVAILABLE")] * 3)
-            await world.serve()
-            await until(world.whole)
-
-    play(script)
+    async with scripted(serve=False, limits=HandleLimits(first_pause=0.001)) as world:
+        world.engine.openings.extend([ConnectionFailedError("not yet", status="UNAVAILABLE")] * 3)
+        await world.serve()
+        await until(world.whole)
 
 
-def test_a_part_that_dies_during_the_start_does_not_fail_it():
+async def test_a_part_that_dies_during_the_start_does_not_fail_it():
     """The holder, the supervisors and the root are killed while the handle is being opened; the start waits for them."""
-
-    async def script():
-        async with scripted(serve=False) as world:
-            gate = asyncio.Event()
-            world.engine.openings.extend([gate, gate, gate, gate])
-            serving = asyncio.ensure_future(world.serve())
-            for number, path in enumerate((HOLDER, WORKERS, "Application"), 1):
-                await until(lambda opened=number: len(world.engine.openings) == 4 - opened)
-                world.kill(path)
-            await until(lambda: not world.engine.openings)
-            gate.set()
-            await serving
-            await until(world.whole)
-
-    play(script)
+    async with scripted(serve=False) as world:
+        gate = asyncio.Event()
+        world.engine.openings.extend([gate, gate, gate, gate])
+        serving = asyncio.ensure_future(world.serve())
+        for number, path in enumerate((HOLDER, WORKERS, "Application"), 1):
+            await until(lambda opened=number: len(world.engine.openings) == 4 - opened)
+            world.kill(path)
+        await until(lambda: not world.engine.openings)
+        gate.set()
+        await serving
+        await until(world.whole)
 
 
-def test_an_interrupted_start_leaves_nothing():
+async def test_an_interrupted_start_leaves_nothing():
     """Whoever starts is cancelled while the engine does not answer: the handle that comes late is shut down."""
-
-    async def script():
-        async with scripted(serve=False) as world:
-            gate = asyncio.Event()
-            world.engine.openings.append(gate)
-            serving = asyncio.ensure_future(world.serve())
-            await until(lambda: not world.engine.openings)
-            serving.cancel()
-            await asyncio.sleep(0)
-            gate.set()
-            with pytest.raises(asyncio.CancelledError):
-                await serving
-            await until(lambda: world.app.idle)
-            assert all(handle.finalized for handle in world.engine.handles)
-
-    play(script)
+    async with scripted(serve=False) as world:
+        gate = asyncio.Event()
+        world.engine.openings.append(gate)
+        serving = asyncio.ensure_future(world.serve())
+        await until(lambda: not world.engine.openings)
+        serving.cancel()
+        await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        await until(lambda: world.app.idle)
+        assert all(handle.finalized for handle in world.engine.handles)
 
 
-def test_a_start_cancelled_after_the_handle_opened_leaves_nothing(monkeypatch):
+async def test_a_start_cancelled_after_the_handle_opened_leaves_nothing(monkeypatch):
     """The caller is cancelled when the queue is served already and only its lanes are not in the tree yet."""
+    async with scripted(serve=False) as world:
+        is_open = asyncio.Event()
 
-    async def script():
-        async with scripted(serve=False) as world:
-            is_open = asyncio.Event()
+        async def show_lanes(*_):
+            is_open.set()
+            await asyncio.get_running_loop().create_future()
 
-            async def show_lanes(*_):
-                is_open.set()
-                await asyncio.get_running_loop().create_future()
-
-            monkeypatch.setattr(processes, "show_lanes", show_lanes)
-            serving = asyncio.ensure_future(world.serve())
-            await is_open.wait()
-            serving.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await serving
-            assert world.app.idle
-            assert all(handle.finalized for handle in world.engine.handles)
-
-    play(script)
+        monkeypatch.setattr(processes, "show_lanes", show_lanes)
+        serving = asyncio.ensure_future(world.serve())
+        await is_open.wait()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert world.app.idle
+        assert all(handle.finalized for handle in world.engine.handles)
 
 
 def test_a_shutdown_while_starting_ends_the_start():
@@ -426,48 +374,35 @@ class _Silent:
 # --- misbehaving handles, through the whole tree ----------------------------------------------------------------------
 
 
-def test_a_broken_poll_is_mended_without_anybody_noticing():
+async def test_a_broken_poll_is_mended_without_anybody_noticing():
     """A new handle on a new connection; no process of the tree dies."""
-
-    async def script():
-        async with scripted() as world:
-            before = {path: world.find(path) for path in world.paths()}
-            world.handle.break_poll("workflow", RuntimeError("fatal"))
-            await until(lambda: len(world.engine.handles) == 2 and world.whole())
-            assert {path: world.find(path) for path in world.paths()} == before
-
-    play(script)
+    async with scripted() as world:
+        before = {path: world.find(path) for path in world.paths()}
+        world.handle.break_poll("workflow", RuntimeError("fatal"))
+        await until(lambda: len(world.engine.handles) == 2 and world.whole())
+        assert {path: world.find(path) for path in world.paths()} == before
 
 
-def test_a_poll_that_ends_unasked_is_mended():
+async def test_a_poll_that_ends_unasked_is_mended():
     """`Shutdown` that nobody asked for means that the handle is dead."""
-
-    async def script():
-        async with scripted() as world:
-            world.handle.initiate_shutdown()
-            await until(lambda: len(world.engine.handles) == 2 and world.whole())
-
-    play(script)
+    async with scripted() as world:
+        world.handle.initiate_shutdown()
+        await until(lambda: len(world.engine.handles) == 2 and world.whole())
 
 
-def test_handles_that_break_again_and_again_are_replaced_with_pauses():
+async def test_handles_that_break_again_and_again_are_replaced_with_pauses():
     """The tree stands; nobody gives up."""
 
-    async def script():
-        def broken(handle: ScriptedHandle) -> None:
-            handle.break_poll("workflow", RuntimeError("fatal"))
+    def broken(handle: ScriptedHandle) -> None:
+        handle.break_poll("workflow", RuntimeError("fatal"))
 
-        async with scripted(
-            serve=False, limits=HandleLimits(first_pause=0.001, longest_pause=0.004)
-        ) as world:
-            world.engine.changes.append(broken)
-            await world.serve()
-            await until(lambda: len(world.engine.handles) > 10)
-            world.engine.changes.clear()
-            await until(world.whole)
-            assert world.app.restarts == 0
-
-    play(script)
+    async with scripted(serve=False, limits=HandleLimits(first_pause=0.001, longest_pause=0.004)) as world:
+        world.engine.changes.append(broken)
+        await world.serve()
+        await until(lambda: len(world.engine.handles) > 10)
+        world.engine.changes.clear()
+        await until(world.whole)
+        assert world.app.restarts == 0
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

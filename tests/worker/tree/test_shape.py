@@ -5,7 +5,7 @@ from __future__ import annotations
 from hourglass import Client, Worker
 from hourglass._supervision import ChildSpec
 
-from .world import ACTIVITIES, WORKER, WORKERS, WORKFLOWS, memory, play, steps
+from .world import ACTIVITIES, WORKER, WORKERS, WORKFLOWS, memory, steps
 
 WHOLE = [
     "Application",
@@ -37,21 +37,17 @@ def test_the_tree_has_the_shape_that_the_design_draws():
     assert drawing.splitlines()[-1] == "    └── Watchdog  running"
 
 
-def test_a_task_in_flight_is_under_its_supervisor_and_not_under_the_subsystem():
+async def test_a_task_in_flight_is_under_its_supervisor_and_not_under_the_subsystem():
     """Evaluations and attempts are children of the Application's supervisors."""
+    from .world import begun, stage, waiting
 
-    async def script():
-        from .world import begun, stage, waiting
-
-        async with memory() as world:
-            await world.start(waiting, 1)
-            await begun()
-            tasks = [path for path in world.paths() if "attempt" in path or "evaluation" in path]
-            assert tasks == ["Application/ExecutorSupervisor/attempt-1"]
-            stage.go.set()
-            assert await world.result() == 3
-
-    play(script)
+    async with memory() as world:
+        await world.start(waiting, 1)
+        await begun()
+        tasks = [path for path in world.paths() if "attempt" in path or "evaluation" in path]
+        assert tasks == ["Application/ExecutorSupervisor/attempt-1"]
+        stage.go.set()
+        assert await world.result() == 3
 
 
 def _order(tree, kind):
@@ -60,65 +56,49 @@ def _order(tree, kind):
     return [r.path for r in tree.reports() if r.kind == kind and not any(each in r.path for each in beside)]
 
 
-def test_parts_start_in_order_and_stop_in_reverse():
+async def test_parts_start_in_order_and_stop_in_reverse():
     """What others need is there before them and leaves after them."""
-
-    async def script():
-        async with memory() as world:
-            tree = world.app.tree
-            assert await world.run(steps, 1, id="w") == 4
-        started = _order(tree, "started")
-        fixed = [path for path in WHOLE if "PollLoop" not in path and ":hourglass" not in path]
-        # A supervisor has started when its children have; the Worker is launched by whoever asks for it.
-        supervisors = ("Application", "Application/Subsystem", WORKER)
-        assert [path for path in started if path not in supervisors] == [
-            path for path in fixed if path not in supervisors
-        ]
-        stopped = _order(tree, "exited")
-        assert stopped[0] == WORKER
-        assert [path for path in stopped if path not in supervisors] == [
-            path for path in reversed(fixed) if path not in supervisors
-        ]
-        assert stopped[-1] == "Application"
-
-    play(script)
+    async with memory() as world:
+        tree = world.app.tree
+        assert await world.run(steps, 1, id="w") == 4
+    started = _order(tree, "started")
+    fixed = [path for path in WHOLE if "PollLoop" not in path and ":hourglass" not in path]
+    # A supervisor has started when its children have; the Worker is launched by whoever asks for it.
+    supervisors = ("Application", "Application/Subsystem", WORKER)
+    assert [path for path in started if path not in supervisors] == [
+        path for path in fixed if path not in supervisors
+    ]
+    stopped = _order(tree, "exited")
+    assert stopped[0] == WORKER
+    assert [path for path in stopped if path not in supervisors] == [
+        path for path in reversed(fixed) if path not in supervisors
+    ]
+    assert stopped[-1] == "Application"
 
 
-def test_every_exit_of_an_ordered_stop_is_in_order():
+async def test_every_exit_of_an_ordered_stop_is_in_order():
     """Nothing is killed and nothing crashes; the poll loops end normally, because they see the farewell."""
-
-    async def script():
-        async with memory() as world:
-            tree = world.app.tree
-        exits = {report.path: report.exit for report in tree.reports() if report.kind == "exited"}
-        assert {exits.pop(f"{WORKER}/{loop}") for loop in ("WorkflowPollLoop", "ActivityPollLoop")} == {
-            "normal"
-        }
-        assert set(exits.values()) == {"shutdown"}
-
-    play(script)
+    async with memory() as world:
+        tree = world.app.tree
+    exits = {report.path: report.exit for report in tree.reports() if report.kind == "exited"}
+    assert {exits.pop(f"{WORKER}/{loop}") for loop in ("WorkflowPollLoop", "ActivityPollLoop")} == {"normal"}
+    assert set(exits.values()) == {"shutdown"}
 
 
-def test_a_worker_is_registered_while_it_lives_and_unregistered_before_its_loops_stop():
+async def test_a_worker_is_registered_while_it_lives_and_unregistered_before_its_loops_stop():
     """The registry and the holder know it from its start to its farewell; at that moment its loops still live."""
-
-    async def script():
-        seen = []
-        async with memory(serve=False) as world:
-            app = world.app
-            assert app.registry.names() == ()
-            await world.serve()
-            assert app.registry.whereis("default") is world.find(WORKER)
-            assert "default" in app.tables.registrations
-            loops = [world.find(f"{WORKER}/{name}") for name in ("WorkflowPollLoop", "ActivityPollLoop")]
-            for loop in loops:
-                loop.monitor(
-                    lambda down: seen.append(("default" in app.tables.registrations, str(down.exit)))
-                )
-        assert seen == [(False, "normal"), (False, "normal")]
+    seen = []
+    async with memory(serve=False) as world:
+        app = world.app
         assert app.registry.names() == ()
-
-    play(script)
+        await world.serve()
+        assert app.registry.whereis("default") is world.find(WORKER)
+        assert "default" in app.tables.registrations
+        loops = [world.find(f"{WORKER}/{name}") for name in ("WorkflowPollLoop", "ActivityPollLoop")]
+        for loop in loops:
+            loop.monitor(lambda down: seen.append(("default" in app.tables.registrations, str(down.exit))))
+    assert seen == [(False, "normal"), (False, "normal")]
+    assert app.registry.names() == ()
 
 
 def test_queue_default_is_served_when_none_is_named():
@@ -132,32 +112,24 @@ def test_queue_default_is_served_when_none_is_named():
         assert client.execute_workflow(steps, 1) == 4
 
 
-def test_a_queue_may_have_a_slash_in_its_name():
+async def test_a_queue_may_have_a_slash_in_its_name():
     """In paths it is written so that it stays one segment."""
-
-    async def script():
-        async with memory(serve=False) as world:
-            await world.serve("a/b%")
-            assert f"{WORKERS}/a%2Fb%25" in world.paths()
-            assert await world.run(steps, 1, id="w", queue="a/b%") == 4
-
-    play(script)
+    async with memory(serve=False) as world:
+        await world.serve("a/b%")
+        assert f"{WORKERS}/a%2Fb%25" in world.paths()
+        assert await world.run(steps, 1, id="w", queue="a/b%") == 4
 
 
-def test_specs_of_the_tree_are_sound():
+async def test_specs_of_the_tree_are_sound():
     """The whole tree is one child spec, as data."""
+    from hourglass._worker.tree.subsystem import application
 
-    async def script():
-        from hourglass._worker.tree.subsystem import application
-
-        async with memory(serve=False) as world:
-            spec = application(world.app)
-            assert isinstance(spec, ChildSpec)
-            assert [each.id for each in spec.start.children] == [
-                "EvaluatorSupervisor",
-                "ExecutorSupervisor",
-                "LaneSupervisor",
-                "Subsystem",
-            ]
-
-    play(script)
+    async with memory(serve=False) as world:
+        spec = application(world.app)
+        assert isinstance(spec, ChildSpec)
+        assert [each.id for each in spec.start.children] == [
+            "EvaluatorSupervisor",
+            "ExecutorSupervisor",
+            "LaneSupervisor",
+            "Subsystem",
+        ]

@@ -128,106 +128,84 @@ def test_an_unseen_handle_is_recycled_over_a_fresh_connection(
     assert "has not seen it poll for activities" in caplog.text
 
 
-def test_a_connection_that_is_silent_is_checked_over_a_fresh_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_is_silent_is_checked_over_a_fresh_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The engine answers others and does not see us: the handle is recycled; the connection made for asking is closed."""
-
-    async def script() -> None:
-        async with scripted() as world:
-            eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
-            eyes.silent.add(eyes.shared)
-            await check_sightings(world.app, sightings)
-            await check_sightings(world.app, sightings)
-            assert [each.closing for each in world.engine.handles] == [True, False]
-            await until(lambda: sum(each.closed for each in world.engine.connections) >= 3)
-
-    play(script)
+    async with scripted() as world:
+        eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
+        eyes.silent.add(eyes.shared)
+        await check_sightings(world.app, sightings)
+        await check_sightings(world.app, sightings)
+        assert [each.closing for each in world.engine.handles] == [True, False]
+        await until(lambda: sum(each.closed for each in world.engine.connections) >= 3)
 
 
-def test_nothing_is_concluded_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_concluded_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine is away: Core comes back by itself, and a recycle would only cost."""
-
-    async def script() -> None:
-        async with scripted() as world:
-            eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
-            eyes.silent.add(eyes.shared)
-            world.engine.connects.extend([OSError("away")] * 20)
-            for _ in range(5):
-                await check_sightings(world.app, sightings)
-            assert len(world.engine.handles) == 1
-
-    play(script)
+    async with scripted() as world:
+        eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
+        eyes.silent.add(eyes.shared)
+        world.engine.connects.extend([OSError("away")] * 20)
+        for _ in range(5):
+            await check_sightings(world.app, sightings)
+        assert len(world.engine.handles) == 1
 
 
 @pytest.mark.parametrize(
     ("status", "is_blind"),
     [("PERMISSION_DENIED", True), ("UNIMPLEMENTED", True), ("RESOURCE_EXHAUSTED", False)],
 )
-def test_an_engine_that_refuses_is_reached_and_tells_nothing(
+async def test_an_engine_that_refuses_is_reached_and_tells_nothing(
     monkeypatch: pytest.MonkeyPatch, status: str, is_blind: bool
 ) -> None:
     """No second connection is made to hear the same; who may not ask does not ask again."""
+    async with scripted() as world:
 
-    async def script() -> None:
-        async with scripted() as world:
+        async def refuses(connection: ScriptedConnection, request: Any) -> Any:
+            raise ServiceError("no", status=status)
 
-            async def refuses(connection: ScriptedConnection, request: Any) -> Any:
-                raise ServiceError("no", status=status)
-
-            monkeypatch.setattr(ScriptedConnection, "call", refuses)
-            with pytest.raises(PollersNotReported) if is_blind else nullcontext():
-                await check_sightings(world.app, Sightings(0.0))
-            assert world.engine.connections == []
-
-    play(script)
+        monkeypatch.setattr(ScriptedConnection, "call", refuses)
+        with pytest.raises(PollersNotReported) if is_blind else nullcontext():
+            await check_sightings(world.app, Sightings(0.0))
+        assert world.engine.connections == []
 
 
-def test_a_worker_that_is_full_need_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_is_full_need_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has no room for more does not poll."""
-
-    async def script() -> None:
-        async with scripted(max_concurrent_activities=1) as world:
-            eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
-            record = world.record()
-            task = ActivityTask(token=b"t", activity_id="1", activity_type="steps")
-            record.attempts.keep(task)
-            for _ in range(5):
-                eyes.times[False] += 1
-                await check_sightings(world.app, sightings)
-            assert not any(each.activities for each in eyes.asked)
-            assert len(world.engine.handles) == 1
-            del record.attempts.open[b"t"]
-
-    play(script)
+    async with scripted(max_concurrent_activities=1) as world:
+        eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
+        record = world.record()
+        task = ActivityTask(token=b"t", activity_id="1", activity_type="steps")
+        record.attempts.keep(task)
+        for _ in range(5):
+            eyes.times[False] += 1
+            await check_sightings(world.app, sightings)
+        assert not any(each.activities for each in eyes.asked)
+        assert len(world.engine.handles) == 1
+        del record.attempts.open[b"t"]
 
 
-def test_an_engine_that_cannot_tell_is_not_asked_again() -> None:
+async def test_an_engine_that_cannot_tell_is_not_asked_again() -> None:
     """The engine in this process sees everything anyway."""
-
-    async def script() -> None:
-        async with memory() as world:
-            with pytest.raises(PollersNotReported):
-                await check_sightings(world.app, Sightings(0.0))
-            world.app.sight = SightLimits(ask=0.001, ask_again=0.001)
-            await watch_sightings(world.app)
-
-    play(script)
+    async with memory() as world:
+        with pytest.raises(PollersNotReported):
+            await check_sightings(world.app, Sightings(0.0))
+        world.app.sight = SightLimits(ask=0.001, ask_again=0.001)
+        await watch_sightings(world.app)
 
 
-def test_trouble_with_answers_makes_it_look_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trouble_with_answers_makes_it_look_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a minute is enough until the engine does not take what we send; a look that fails is not the last one."""
-
-    async def script() -> None:
-        async with scripted() as world:
-            eyes = Eyes(world, monkeypatch)
-            world.app.sight = SightLimits(ask=3600.0, ask_again=0.001, unseen=3600.0)
-            asking = asyncio.ensure_future(watch_sightings(world.app))
-            await asyncio.sleep(0.02)  # many times the pause after which it would ask wrongly
-            assert eyes.asked == []
-            world.app.tables.counters.resent += 1
-            await until(lambda: len(eyes.asked) == 2)
-            asking.cancel()
-
-    play(script)
+    async with scripted() as world:
+        eyes = Eyes(world, monkeypatch)
+        world.app.sight = SightLimits(ask=3600.0, ask_again=0.001, unseen=3600.0)
+        asking = asyncio.ensure_future(watch_sightings(world.app))
+        await asyncio.sleep(0.02)  # many times the pause after which it would ask wrongly
+        assert eyes.asked == []
+        world.app.tables.counters.resent += 1
+        await until(lambda: len(eyes.asked) == 2)
+        asking.cancel()
 
 
 @pytest.mark.server

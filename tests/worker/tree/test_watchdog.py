@@ -37,41 +37,33 @@ def test_patience_begins_when_something_is_first_seen_and_ends_when_it_is_gone()
     assert patience.overdue([ONE, TWO], 89.0) == [TWO]
 
 
-def test_a_worker_that_waits_is_not_suspicious():
+async def test_a_worker_that_waits_is_not_suspicious():
     """Hours without work, and an activity that takes as long: polls are out, somebody is at it."""
-
-    async def script():
-        async with memory() as world:
-            await world.start(waiting, 1)
-            await begun()
-            await until(world.whole)
-            former = world.find(WORKER)
-            patience = Suspicions(30.0)
-            for now in range(0, 7200, 5):
-                assert list(suspicions(world.app)) == []
-                check(world.app, patience, float(now))
-            assert world.find(WORKER) is former
-            stage.go.set()
-            assert await world.result() == 3
-
-    play(script)
+    async with memory() as world:
+        await world.start(waiting, 1)
+        await begun()
+        await until(world.whole)
+        former = world.find(WORKER)
+        patience = Suspicions(30.0)
+        for now in range(0, 7200, 5):
+            assert list(suspicions(world.app)) == []
+            check(world.app, patience, float(now))
+        assert world.find(WORKER) is former
+        stage.go.set()
+        assert await world.result() == 3
 
 
-def test_a_worker_that_was_busy_leaves_nothing_suspicious():
+async def test_a_worker_that_was_busy_leaves_nothing_suspicious():
     """What is under way at one instant is gone by itself: books and polls are right again after the work."""
-
-    async def script():
-        async with memory() as world:
-            for number in range(50):
-                await world.start(steps, number, id=f"w{number}")
-            seen = set()
-            for number in range(50):
-                seen.update(suspicions(world.app))
-                assert await world.result(f"w{number}") == number * 4
-            await until(lambda: not (world.app.evaluators.jobs() or list(suspicions(world.app))))
-            assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
-
-    play(script)
+    async with memory() as world:
+        for number in range(50):
+            await world.start(steps, number, id=f"w{number}")
+        seen = set()
+        for number in range(50):
+            seen.update(suspicions(world.app))
+            assert await world.result(f"w{number}") == number * 4
+        await until(lambda: not (world.app.evaluators.jobs() or list(suspicions(world.app))))
+        assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
 
 
 def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
@@ -107,32 +99,28 @@ def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
     assert "the watchdog repairs: NobodyPolls(queue='default', generation=1, kind='workflow'" in caplog.text
 
 
-def test_an_activation_that_nobody_is_at_is_answered_as_failed():
+async def test_an_activation_that_nobody_is_at_is_answered_as_failed():
     """Once; what turns up later is not sent."""
-
-    async def script():
-        async with scripted() as world:
-            handle = world.handle
-            handle.give(started("r", "slow", 1))
-            await begun()
-            await until(world.whole)
-            lost = world.record().runs.open["r"]
-            lost.finish()  # and nothing was answered
-            (suspicion,) = suspicions(world.app)
-            assert suspicion == Orphan("default", 1, "r", lost.token)
-            patience = Suspicions(30.0)
-            check(world.app, patience, 0.0)
-            assert handle.completions == []
-            check(world.app, patience, 30.0)
-            await until(lambda: handle.completions)
-            stage.go.set()
-            (services,) = world.app.configured()
-            await until(lambda: services.lanes.counts()[0].activations == 1)
-            handle.give(eviction("r"))
-            await until(lambda: len(handle.completions) == 2)
-            assert kind_of(handle.completions[0]) == "WorkerShutdown"
-
-    play(script)
+    async with scripted() as world:
+        handle = world.handle
+        handle.give(started("r", "slow", 1))
+        await begun()
+        await until(world.whole)
+        lost = world.record().runs.open["r"]
+        lost.finish()  # and nothing was answered
+        (suspicion,) = suspicions(world.app)
+        assert suspicion == Orphan("default", 1, "r", lost.token)
+        patience = Suspicions(30.0)
+        check(world.app, patience, 0.0)
+        assert handle.completions == []
+        check(world.app, patience, 30.0)
+        await until(lambda: handle.completions)
+        stage.go.set()
+        (services,) = world.app.configured()
+        await until(lambda: services.lanes.counts()[0].activations == 1)
+        handle.give(eviction("r"))
+        await until(lambda: len(handle.completions) == 2)
+        assert kind_of(handle.completions[0]) == "WorkerShutdown"
 
 
 def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
@@ -156,30 +144,22 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
     assert "sesame" not in caplog.text
 
 
-def test_a_queue_without_a_worker_gets_one():
+async def test_a_queue_without_a_worker_gets_one():
     """Whatever took it away, the launcher brings it back."""
-
-    async def script():
-        async with memory() as world:
-            await world.app.workers.terminate_child("default")
-            assert list(suspicions(world.app)) == [NoWorker("default")]
-            patience = Suspicions(30.0)
-            check(world.app, patience, 0.0)
-            assert not world.whole()
-            check(world.app, patience, 30.0)
-            await until(world.whole)
-            assert await world.run(steps, 1, id="w") == 4
-
-    play(script)
+    async with memory() as world:
+        await world.app.workers.terminate_child("default")
+        assert list(suspicions(world.app)) == [NoWorker("default")]
+        patience = Suspicions(30.0)
+        check(world.app, patience, 0.0)
+        assert not world.whole()
+        check(world.app, patience, 30.0)
+        await until(world.whole)
+        assert await world.run(steps, 1, id="w") == 4
 
 
-def test_it_looks_by_itself_in_the_tree():
+async def test_it_looks_by_itself_in_the_tree():
     """With a short patience the same happens without anybody asking."""
-
-    async def script():
-        async with memory(watch=WatchLimits(interval=0.001, patience=0.01)) as world:
-            await world.app.workers.terminate_child("default")
-            await until(world.whole)
-            assert await world.run(steps, 1, id="w") == 4
-
-    play(script)
+    async with memory(watch=WatchLimits(interval=0.001, patience=0.01)) as world:
+        await world.app.workers.terminate_child("default")
+        await until(world.whole)
+        assert await world.run(steps, 1, id="w") == 4
