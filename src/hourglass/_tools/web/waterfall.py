@@ -1,7 +1,7 @@
 """The story of a run as rows of bars, positioned on a range of time. Pure.
 
-The axis, its ticks, folding and captions are those of the pictures (`timeline`). Only the scale differs: it covers the selected
-range, without breaks. Positions are percentages of the width, so that a page can draw them as SVG attributes at any size without
+The ticks, folding and captions come from `timeline`, as for pictures. Only the scale differs: it covers the selected range,
+without breaks. Positions are percentages of the width, so that a page can draw them as SVG attributes at any size without
 inline styles. Must not know: HTML.
 """
 
