@@ -81,7 +81,7 @@ class Shelf:
     def note(self, schedule_id: str, text: str) -> None:
         """Somebody else's update."""
         token, schedule = self.kept[schedule_id]
-        state = msgspec.structs.replace(schedule.state, note=text)
+        state = replace(schedule.state, note=text)
         self.kept[schedule_id] = (token + 1, msgspec.structs.replace(schedule, state=state))
 
     async def call(self, request: Any) -> Any:
@@ -128,18 +128,11 @@ def connection() -> Shelf:
         (daily(spec=ScheduleSpec(jitter=5)), UsageError, "names no time"),
         (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "names no time"),
         (daily(spec=ScheduleSpec(cron_expressions=["every day"])), UsageError, "'every day' is invalid"),
-        (daily(spec=ScheduleSpec(cron_expressions="0 9 * * *")), UsageError, "brackets"),
         (
             daily(spec=replace(DAILY, time_zone_name="Mars/Olympus")),
             UsageError,
             "no time zone 'Mars/Olympus'",
         ),
-        (
-            daily(spec=replace(DAILY, start_at=datetime(2026, 1, 1))),
-            UsageError,
-            "start_at is a datetime with",
-        ),
-        (daily(spec=replace(DAILY, jitter=-1)), UsageError, "jitter"),
         (daily(spec=ScheduleSpec(intervals=[ScheduleIntervalSpec(0.2)])), UsageError, "at least a second"),
         (daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=25)])), UsageError, "0 to 23"),
         (
@@ -147,8 +140,6 @@ def connection() -> Shelf:
             UsageError,
             "hour of a calendar",
         ),
-        (daily(spec=ScheduleSpec(calendars=[ScheduleCalendarSpec(hour="9")])), UsageError, "not a str"),
-        (daily(policy=SchedulePolicy(catchup_window="1h")), UsageError, "catchup_window"),
         (daily(state=ScheduleState(remaining_actions=3)), UsageError, "limited_actions=True"),
         (daily(state=ScheduleState(limited_actions=True)), UsageError, "remaining_actions"),
         (Schedule(ScheduleActionStartWorkflow(report), DAILY), ArgumentError, "kind"),
@@ -173,6 +164,40 @@ def test_what_makes_no_sense_is_not_sent(
         do(client.create_schedule("s", schedule))
     assert why in str(caught.value)
     assert connection.asked == []
+
+
+@pytest.mark.parametrize(
+    ("construct", "why"),
+    [
+        (lambda: ScheduleSpec(cron_expressions="0 9 * * *"), "brackets"),
+        (lambda: ScheduleSpec(calendars=["@daily"]), "calendars must be a list of ScheduleCalendarSpec"),  # type: ignore[list-item]
+        (lambda: replace(DAILY, start_at=datetime(2026, 1, 1)), "start_at is a datetime with"),
+        (lambda: replace(DAILY, jitter=timedelta(seconds=-1)), "jitter"),
+        (lambda: ScheduleCalendarSpec(hour="9"), "not a str"),  # type: ignore[arg-type]
+        (lambda: ScheduleRange(1.5), "start of a range"),  # type: ignore[arg-type]
+        (lambda: ScheduleIntervalSpec(5, -1), "offset"),
+        (lambda: SchedulePolicy(catchup_window="1h"), "catchup_window"),  # type: ignore[arg-type]
+        (lambda: SchedulePolicy(pause_on_failure=1), "pause_on_failure"),  # type: ignore[arg-type]
+        (lambda: ScheduleState(note=5), "note"),  # type: ignore[arg-type]
+    ],
+)
+def test_schedule_parts_reject_values_of_wrong_types(construct: Callable[[], Any], why: str) -> None:
+    """A part of a schedule raises `UsageError` for an invalid value when it is constructed."""
+    with pytest.raises(UsageError, match=why):
+        construct()
+
+
+def test_schedule_parts_have_one_type_for_each_attribute() -> None:
+    """Single numbers become ranges, numbers of seconds timedeltas, and lists tuples."""
+    calendar = ScheduleCalendarSpec(hour=9, day_of_week=[0, ScheduleRange(5, 6)], comment=None)
+    assert calendar.hour == (ScheduleRange(9),)
+    assert calendar.day_of_week == (ScheduleRange(0), ScheduleRange(5, 6))
+    assert calendar.comment == ""
+    spec = ScheduleSpec(calendars=[calendar], intervals=[ScheduleIntervalSpec(60)], jitter=5)
+    assert spec.calendars == (calendar,)
+    assert (spec.intervals[0].every, spec.jitter) == (timedelta(minutes=1), timedelta(seconds=5))
+    assert replace(spec, jitter=None).intervals == spec.intervals
+    assert hash(spec) == hash(replace(spec))
 
 
 def test_ids_and_backfills_are_checked(client: Any, do: Do, connection: Shelf) -> None:
@@ -222,16 +247,16 @@ def test_create_sends_everything(client: Any, do: Do, connection: Shelf) -> None
     (sent,) = connection.asked
     assert (sent.schedule_id, sent.trigger_immediately, sent.identity) == ("nightly", True, "tester")
     assert sent.memo == {"why": Payload(b'"night"')}
-    assert sent.backfill == (sc.Backfill(start_ns=1767225600 * 10**9, end_ns=1767229200 * 10**9),)
+    assert sent.backfill == (ScheduleBackfill(start_at=begin, end_at=begin + timedelta(hours=1)),)
     action = sent.schedule.action
     assert (action.workflow_id, action.workflow_type, action.spec.task_queue) == ("nightly", "report", "q")
     assert (action.arguments, action.spec.run_timeout) == ((Payload(b'"daily"'), Payload(b"3")), 60.0)
     spec = sent.schedule.spec
-    assert spec.calendars[0].hour == (sc.Range(2), sc.Range(4, 8, 2))
-    assert (spec.intervals, spec.jitter) == ((sc.IntervalSpec(3600.0, 60.0),), 5.0)
-    assert spec.start_at_ns == 1767225600 * 10**9
-    assert sent.schedule.policy == sc.EngineSchedulePolicy(
-        overlap=sc.OverlapPolicy.BUFFER_ONE, catchup_window=60.0
+    assert spec.calendars[0].hour == (ScheduleRange(2), ScheduleRange(4, 8, 2))
+    assert (spec.intervals, spec.jitter) == ((ScheduleIntervalSpec(3600, 60),), timedelta(seconds=5))
+    assert spec.start_at == begin
+    assert sent.schedule.policy == SchedulePolicy(
+        overlap=ScheduleOverlapPolicy.BUFFER_ONE, catchup_window=60.0
     )
 
 
@@ -251,10 +276,10 @@ def test_patches(client: Any, do: Do, connection: Shelf) -> None:
     assert [request.pause for request in sent[:2]] == ["broken", "Paused by Hourglass"]
     assert sent[2].unpause == "Unpaused by Hourglass"
     assert [request.trigger for request in sent[3:5]] == [
-        sc.OverlapPolicy.UNSPECIFIED,
-        sc.OverlapPolicy.ALLOW_ALL,
+        ScheduleOverlapPolicy.UNSPECIFIED,
+        ScheduleOverlapPolicy.ALLOW_ALL,
     ]
-    assert sent[5].backfill[0].overlap is sc.OverlapPolicy.SKIP
+    assert sent[5].backfill[0].overlap is ScheduleOverlapPolicy.SKIP
     assert type(sent[6]) is sc.DeleteSchedule
 
 

@@ -147,7 +147,7 @@ def test_whoever_looks_is_answered_and_told(
             assert client.describe_task_queue().workflow_pollers
             assert kept_by_engine(client) == ()
             until(lambda: "SignalWorkflow waits until it can be stored" in caplog.text, "nobody says why")
-        assert "there is no room left on its disk; what is told is what the file has" in caplog.text
+        assert "there is no room left on its disk; the answer is the stored state" in caplog.text
         code, body = ask(working, "/ready")
         assert code == 503
         assert "there is no room left on its disk" in body

@@ -8,6 +8,7 @@ ids          new ids of runs and requests
 workflows    requests about workflows, and their answers
 activities   requests about standalone activities and activities that complete asynchronously
 schedules    requests about schedules, and their answers
+schedule_specs  the times, policies and state of a schedule, for authors, requests and engines
 cron         cron strings in Temporal's dialect
 spec_checks  a server's checks of a schedule's spec, and its canonical form
 deployments  requests about worker versions, task queues, pollers, namespaces and search attributes

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from hourglass._contract.schedules import CalendarSpec, IntervalSpec, Range
+from hourglass._contract.schedule_specs import ScheduleCalendarSpec, ScheduleIntervalSpec, ScheduleRange
 from hourglass.errors import UsageError
 
 FIRST_YEAR, LAST_YEAR = 2000, 2100
@@ -79,8 +79,8 @@ _AMOUNT = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h|d)")
 class Cron(NamedTuple):
     """A parsed cron string: a calendar or an interval, and its time zone, if any."""
 
-    calendar: CalendarSpec | None
-    interval: IntervalSpec | None
+    calendar: ScheduleCalendarSpec | None
+    interval: ScheduleIntervalSpec | None
     time_zone: str = ""
 
 
@@ -101,15 +101,15 @@ def parse_cron(text: str) -> Cron:
             text, f"it has {len(words)} fields, not 5, 6 (with a year) or 7 (with seconds and a year)"
         )
     ranges = {field.name: _ranges(word, field, text) for field, word in zip(places, words, strict=True)}
-    return Cron(CalendarSpec(**ranges, comment=comment.strip()), None, zone)
+    return Cron(ScheduleCalendarSpec(**ranges, comment=comment.strip()), None, zone)
 
 
-def _cron_interval(expression: str, text: str) -> IntervalSpec:
+def _cron_interval(expression: str, text: str) -> ScheduleIntervalSpec:
     head, _, words = expression.partition(" ")
     if head != "@every":
         raise _wrong(text, "after @every there must be a blank and a duration")
     every, _, offset = words.partition("/")
-    return IntervalSpec(_duration(every, text), _duration(offset, text) if offset else 0.0)
+    return ScheduleIntervalSpec(_duration(every, text), _duration(offset, text) if offset else 0.0)
 
 
 def _duration(words: str, text: str) -> float:
@@ -119,13 +119,13 @@ def _duration(words: str, text: str) -> float:
     return float(sum(float(number) * _UNITS[unit] for number, unit in amounts))
 
 
-def _ranges(word: str, field: Field, text: str) -> tuple[Range, ...]:
+def _ranges(word: str, field: Field, text: str) -> tuple[ScheduleRange, ...]:
     if word == "*" and field.name == "year":
         return ()
     return tuple(parsed for part in word.split(",") for parsed in _part(part, field, text))
 
 
-def _part(part: str, field: Field, text: str) -> list[Range]:
+def _part(part: str, field: Field, text: str) -> list[ScheduleRange]:
     span, slash, every = part.partition("/")
     step = 1
     if slash:
@@ -143,15 +143,15 @@ def _part(part: str, field: Field, text: str) -> list[Range]:
         raise _wrong(text, f"the {field.what} of {part!r} end before they start")
     if field.name == "day_of_week" and end == 7:
         return _with_sunday(start, step)
-    return [Range(start, end, step)]
+    return [ScheduleRange(start, end, step)]
 
 
-def _with_sunday(start: int, step: int) -> list[Range]:
+def _with_sunday(start: int, step: int) -> list[ScheduleRange]:
     """Return the ranges for a range of weekdays up to 7, which is Sunday and therefore also 0."""
     if start == 7:
-        return [Range(0, 0)]
-    sunday = [Range(0, 0)] if (7 - start) % step == 0 and (step > 1 or start > 1) else []
-    return [*sunday, Range(start, 6, step)]
+        return [ScheduleRange(0, 0)]
+    sunday = [ScheduleRange(0, 0)] if (7 - start) % step == 0 and (step > 1 or start > 1) else []
+    return [*sunday, ScheduleRange(start, 6, step)]
 
 
 def _number(word: str, field: Field, highest: int, text: str) -> int:

@@ -47,7 +47,7 @@ class SetRampingVersion(Request[RampingVersionSet], frozen=True, kw_only=True):
 
 
 class KnownVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that workers have used. `status` is Temporal's name for its state, such as `CURRENT` or `DRAINED`."""
+    """A version that workers have used. `status` is Temporal's name of its state: `CURRENT`, `DRAINED` and others."""
 
     version: WorkerDeploymentVersion
     status: str = ""

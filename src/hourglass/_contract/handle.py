@@ -2,15 +2,14 @@
 
 Rules that hold for every engine:
 
-- A handle delivers the engine's work for the worker to the receivers of `start`, in the order in which it came. It calls them
-  neither inside `start` or `resume` nor while it takes a completion. A receiver raises nothing, and calls the handle back
-  in a later turn of the loop only.
-- Every activation is completed exactly once, evictions included. Completions of one run are sent in order: the next one after
-  the previous one was taken.
-- A run that a worker knows is evicted before it is forgotten. The exception: an engine in this process may answer a completion
-  with `RUN_FORGOTTEN`; then no eviction follows. The worker may not know that the run is closed: it may have been
-  terminated while the worker answered a query.
-- A completion is never cancelled. Only `HandleBroken`, and a bug of ours, is raised by one.
+- A handle delivers work to the receivers passed to `start`, in the order of its arrival. It never calls a receiver inside
+  `start`, `resume` or a completion. A receiver must not raise, and calls the handle only in a later turn of the loop.
+- Every activation is completed exactly once, evictions included. Completions of one run are sent in order, each after the
+  previous one was accepted.
+- A run that is in a worker's cache is evicted before the engine forgets it. One exception: an engine in this process may answer
+  a completion with `RUN_FORGOTTEN`, and no eviction follows. The worker may not have learned that the run is closed: it can
+  be terminated while the worker answers a query.
+- A completion is never cancelled. It raises only `HandleBroken`, except for bugs.
 - `initiate_shutdown` stops new work and may be called more than once; `finalize` is awaited once, after `on_end` was called for
   both kinds and with no completion in progress.
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Shutdown(HourglassError):
-    """The handle is shut down: there is nothing more to poll."""
+    """The handle is shut down and delivers no more work."""
 
 
 class HandleBroken(HourglassError):
@@ -47,8 +46,8 @@ class HandleBroken(HourglassError):
 
 
 class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One attempt of an activity, to be executed here: its spec as the engine understood it. Times are nanoseconds since
-    the epoch.
+    """One attempt of an activity, to be executed by this worker, with the spec in the engine's reading. Times are nanoseconds
+    since the epoch.
     """
 
     token: bytes
@@ -63,7 +62,7 @@ class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_id: str = ""
     workflow_type: str = ""
     activity_run_id: str = ""
-    """Of one that belongs to no workflow: its own run. It has no workflow's id then."""
+    """The run id of a standalone activity, whose `workflow_id` is empty."""
     headers: dict[str, Payload] = {}
     heartbeat_details: Payloads = ()
     scheduled_time_ns: int = 0
@@ -72,7 +71,7 @@ class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ActivityCancel(msgspec.Struct, frozen=True, gc=False):
-    """Stop an attempt that is running here. `reason` is Core's name for why, such as `CANCELLED` or `TIMED_OUT`."""
+    """A request to stop an attempt. `reason` is Core's name of the cause: `CANCELLED`, `TIMED_OUT` and others."""
 
     token: bytes
     reason: str = "CANCELLED"
@@ -94,7 +93,7 @@ class AttemptFailed(msgspec.Struct, frozen=True):
     token: bytes
     failure: Failure
     is_last_here: bool = False
-    """Whether its worker stops. An engine that retries local activities on the same handle (Core) must not retry this one."""
+    """Whether the worker stops. Core, which retries local activities on the same handle, must not retry this attempt."""
 
 
 class AttemptCancelled(msgspec.Struct, frozen=True):
@@ -105,7 +104,7 @@ class AttemptCancelled(msgspec.Struct, frozen=True):
 
 
 def context_of(task: ActivityTask) -> ActivitySerializationContext:
-    """Whose values an activity's arguments and its result are."""
+    """Return the serialization context of an activity's arguments and result."""
     return ActivitySerializationContext(
         namespace=task.namespace,
         activity_id=task.activity_id,
@@ -128,7 +127,7 @@ ActivityResult: TypeAlias = ActivityOk | AttemptFailed | AttemptCancelled | Acti
 
 @dataclass(frozen=True)
 class NexusServices:
-    """The Nexus services that a worker serves, by name, and what their operations need."""
+    """The Nexus services of a worker, by name, and the objects that their operations use."""
 
     services: Mapping[str, Any]
     executor: Executor
@@ -136,14 +135,14 @@ class NexusServices:
     codec: Codec | None
     client: Callable[[], Any]
     inbound: Any
-    """`NexusOperationInboundInterceptor`: what stands before the functions, and they themselves."""
+    """The chain of interceptors (`NexusOperationInboundInterceptor`) that ends in the operations."""
     registry: Any
     polls: PollerBehavior
     slots: int
 
 
 class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a handle behaves; checked by `check` before any engine sees it."""
+    """The options of a handle, validated by `check` before an engine receives them."""
 
     task_queue: str
     identity: str = ""
@@ -152,8 +151,8 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     activities: bool = True
     max_cached_workflows: int = 1000
     max_busy_workflows: int = 0
-    """So many runs are kept in all, beyond `max_cached_workflows`, while those are busy: their activities are under way, and
-    they will be back soon. An engine that does not know which are keeps none.
+    """The maximum number of cached runs while the runs beyond `max_cached_workflows` have activities in progress. Engines that
+    do not track this ignore the option.
     """
     max_concurrent_workflow_tasks: int = 100
     max_concurrent_activities: int = 100
@@ -162,38 +161,38 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     activity_pollers: int = 5
     sticky_timeout: float = 5.0
     heartbeat_throttle: float = 5.0
-    """The longest pause between two heartbeats of an attempt that reach the engine."""
+    """The longest interval between two heartbeats of an attempt that are sent to the engine, in seconds."""
     default_heartbeat_throttle: float = 5.0
-    """The same where the activity has no heartbeat timeout."""
+    """The same interval for activities without a heartbeat timeout."""
     max_activities_per_second: float | None = None
     max_task_queue_activities_per_second: float | None = None
-    """The same for all workers of the queue together, which a server keeps."""
+    """A rate for all workers of the task queue together. Only a server enforces it."""
     remote_activities: bool = True
-    """Whether it takes activities of the queue, too, or executes local ones alone."""
+    """Whether the worker receives activity tasks of the queue. If not, it only executes local activities."""
     max_eager_activities: int = 3
-    """How many activities that a task asks for may come back with its answer, without a poll."""
+    """The maximum number of activities of one workflow task that the server may return with its answer, without a poll."""
     nonsticky_poll_ratio: float = 0.2
-    """What part of the polls for workflow tasks is for runs that the worker does not know yet."""
+    """The share of workflow task polls for runs that are not in the worker's cache."""
     workflow_scaling: PollerBehaviorAutoscaling | None = None
-    """Where set, how the number of polls for workflow tasks changes; else `workflow_pollers` is that number."""
+    """How the number of workflow task polls is scaled; None: it is always `workflow_pollers`."""
     activity_scaling: PollerBehaviorAutoscaling | None = None
     nexus: Any = None
-    """`NexusServices`, where there are any."""
+    """The worker's `NexusServices`, or None."""
     tuner: Any = None
-    """A `WorkerTuner`, where slots are more than the numbers above."""
+    """A `WorkerTuner` if slots are not fixed numbers, or None."""
     graceful_shutdown: float = 0.0
     version: WorkerDeploymentVersion | None = None
     default_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
-    """What holds for workflows that say nothing, where the worker has a version."""
+    """The versioning behavior of workflows that declare none, if the worker has a version."""
     workflow_types: frozenset[str] | None = None
-    """The workflow types that the worker knows; None: it may know any. An engine that has several workers for a queue
-    gives a task to one that knows its type, if there is one.
+    """The workflow types that the worker is known to execute; None: any. An engine with several workers for a queue prefers a
+    worker that executes the type of a task.
     """
     activity_types: frozenset[str] | None = None
-    """The same for activities."""
+    """The activity types that the worker is known to execute; None: any."""
 
     def check(self) -> None:
-        """Raise ValueError for what an engine would silently accept and then fail on."""
+        """Raise ValueError for a value that an engine would accept at first and fail on later."""
         if not self.task_queue.strip():
             raise ValueError("the task queue must have a name")
         for field in (
@@ -226,7 +225,7 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{field} must be above 0, not {rate}")
 
     def refuse_tuning(self) -> None:
-        """For an engine that counts slots itself: raise `UsageError` for what only Core and a server can do."""
+        """Raise `UsageError` for options that only Core and a server support. Called by engines that count slots themselves."""
         if self.tuner is not None:
             raise UsageError(
                 "the embedded engine gives a worker fixed numbers of slots: resource-based and custom slot suppliers need a "
@@ -255,7 +254,7 @@ class CompletionResult(Enum):
     """The answer of a handle to the completion of a workflow task."""
 
     TAKEN = "taken"
-    """The engine has it. Its verdict comes later: an eviction if the engine disagrees."""
+    """The engine has received it. If the engine rejects it later, it evicts the run."""
     RUN_FORGOTTEN = "run forgotten"
     """The run is closed and the engine has forgotten it: no eviction follows, and the worker must forget it, too."""
     REFUSED = "refused"
@@ -274,12 +273,12 @@ class Handle(Protocol):
         """Begin to deliver both kinds of work. Called once.
 
         `on_end` is called once for each kind, after its last item: with `Shutdown` once the handle has been shut down and
-        everything that was delivered is completed, or with `HandleBroken`.
+        all delivered work is completed, or with `HandleBroken`.
         """
         ...
 
     def pause(self, kind: WorkKind) -> None:
-        """Take no new work of this kind until `resume`. What is on its way may still be delivered. Never raises."""
+        """Take no new work of this kind until `resume`. Work in transit may still be delivered. Never raises."""
         ...
 
     def resume(self, kind: WorkKind) -> None:
@@ -293,7 +292,7 @@ class Handle(Protocol):
         ...
 
     def complete_activity(self, result: ActivityResult, /) -> asyncio.Future[None] | None:
-        """Report the end of an attempt. Return None if the engine has it, or a future that is done once it has."""
+        """Report the end of an attempt. Return None if the engine has accepted it, else a future that is done once it has."""
         ...
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
@@ -305,9 +304,9 @@ class Handle(Protocol):
         ...
 
     def initiate_shutdown(self) -> None:
-        """Take no new work, and deliver what is left, also of a kind that is paused, until both kinds have ended."""
+        """Take no new work. Deliver the remaining work, even of a paused kind, until both kinds have ended."""
         ...
 
     async def finalize(self) -> None:
-        """Free everything. The handle is unusable afterwards."""
+        """Release all resources. The handle is unusable afterwards."""
         ...

@@ -34,7 +34,7 @@ def is_keeper(workflow_id: str) -> bool:
 
 
 ANSWERS = "hourglass.limits.answers"
-"""The signal by which a keeper answers a run."""
+"""The name of the signal with a keeper's answer to a run."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SlotClaim:
     workflow_id: str
     run_id: str
     pool: str
-    """The name under which the run sends requests for all its tasks."""
+    """The name of the run's pool, which sends the requests of all its tasks."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class SlotBook:
 
     @property
     def table(self) -> SlotTable:
-        """The runs that hold a slot, and those that wait."""
+        """The runs that hold a slot, and the waiting runs."""
         return SlotTable(self.limit, tuple(self.held.values()), tuple(self.waiting.values()))
 
     @property
@@ -332,7 +332,7 @@ class Throttle:
     period: int = 0
     loan: Loan | None = None
     seen: int = 0
-    """The time at which turns were last granted."""
+    """The time of the last grant of turns."""
 
 
 class TurnBook:
@@ -411,7 +411,7 @@ class TurnBook:
         return True
 
     def is_forgettable(self, now: int) -> bool:
-        """Whether nothing affects the next turn."""
+        """Whether neither past turns nor a loan affect the next turn."""
         waits = self.loan is not None or self.open or self.held
         return not waits and is_forgettable(self.turns, self.period, now)
 
@@ -493,7 +493,7 @@ class Burst:
 
     @property
     def due(self) -> float:
-        """The time at which to stop waiting."""
+        """The end of the wait."""
         if len(self.tickets) >= _MANY_CALLS:
             return self.last
         calm = self.last + self.call.wait

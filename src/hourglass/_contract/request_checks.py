@@ -10,6 +10,7 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, TypeAlias
@@ -73,7 +74,7 @@ def _check_of(hint: Any) -> Check | None:
         return _names
     if not isinstance(hint, type) or hint in _PLAIN:
         return None
-    if issubclass(hint, Enum):
+    if issubclass(hint, Enum) or is_dataclass(hint):  # a dataclass checks its own fields
         return _instance(hint)
     if issubclass(hint, msgspec.Struct):
         return _struct(hint)

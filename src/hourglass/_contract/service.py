@@ -43,20 +43,20 @@ class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
 
     @property
     def time_limit(self) -> float | None:
-        """How long the client waits for an answer, in seconds; None: without a limit."""
+        """The time in seconds for which the client waits for an answer; None: no limit."""
         return self.default_timeout if self.rpc_timeout is None else self.rpc_timeout
 
 
-AS_STORED = "; what is told is what the file has"
-"""The end of the notice in an answer that was read while nothing can be written."""
+AS_STORED = "; the answer is the stored state"
+"""The end of the notice in an answer that was read while the engine cannot write."""
 
 
 class Nothing(msgspec.Struct, frozen=True):
-    """The answer to a request that returns nothing."""
+    """The answer to a request without a result."""
 
 
 class ReadAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request that reads. `notice` describes a present problem of the engine, such as a full disk; "" if there is
+    """The answer to a request that reads. `notice` describes a present problem of the engine (a full disk); "" if there is
     none.
     """
 
@@ -94,14 +94,14 @@ class Connection(EngineService, Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connection and everything it holds."""
+        """Close the connection and its handles."""
         ...
 
 
 @runtime_checkable
 class Remote(Protocol):
-    """A connection to a server, which has credentials, replaceable while it is open, and raw gRPC services. Its methods may be
-    called in any thread, except `rpc`, which runs on the control loop.
+    """A connection to a server: its credentials can be replaced while it is open, and it offers raw gRPC services. Its methods
+    may be called in any thread, except `rpc`, which runs on the control loop.
     """
 
     def set_api_key(self, api_key: str | None) -> None:

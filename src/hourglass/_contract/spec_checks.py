@@ -5,38 +5,43 @@ The embedded engine's search for times starts from the canonical form.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
 from io import BytesIO
 from zoneinfo import ZoneInfo
 
-import msgspec
-
 from hourglass._contract.cron import FIELDS, Cron, Field, parse_cron
-from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec, Range
+from hourglass._contract.schedule_specs import (
+    ScheduleCalendarSpec,
+    ScheduleIntervalSpec,
+    ScheduleRange,
+    ScheduleSpec,
+)
 from hourglass.errors import UsageError
 
 _LONGEST_COMMENT = 200
-_LONGEST_INTERVAL = 2**63 / 1e9  # seconds: servers count nanoseconds in 64 bits
+_LONGEST_INTERVAL = timedelta(seconds=2**63 / 1e9)  # servers count nanoseconds in 64 bits
 
 
-def canonical(spec: EngineScheduleSpec) -> EngineScheduleSpec:
+def canonical(spec: ScheduleSpec) -> ScheduleSpec:
     """Return the spec without cron strings and with all defaults filled in. Raises `UsageError` for an invalid spec."""
     crons = [parse_cron(text) for text in spec.cron_expressions]
     zone = _zone_of(spec, crons)
     calendars = (*spec.calendars, *(cron.calendar for cron in crons if cron.calendar is not None))
     intervals = (*spec.intervals, *(cron.interval for cron in crons if cron.interval is not None))
-    if spec.start_at_ns and spec.end_at_ns and spec.end_at_ns < spec.start_at_ns:
+    if spec.start_at is not None and spec.end_at is not None and spec.end_at < spec.start_at:
         raise UsageError("the schedule ends before it starts: end_at lies before start_at")
-    return msgspec.structs.replace(
+    return replace(
         spec,
         calendars=tuple(_calendar(calendar) for calendar in calendars),
         intervals=tuple(_interval(interval) for interval in intervals),
         cron_expressions=(),
         skip=tuple(_calendar(skipped) for skipped in spec.skip),
-        time_zone=zone,
+        time_zone_name=zone or None,
     )
 
 
-def is_empty(spec: EngineScheduleSpec) -> bool:
+def is_empty(spec: ScheduleSpec) -> bool:
     """Whether the spec names no time."""
     return not (spec.calendars or spec.intervals or spec.cron_expressions)
 
@@ -53,33 +58,34 @@ def load_zone(name: str, definition: bytes = b"") -> ZoneInfo:
         ) from None
 
 
-def _zone_of(spec: EngineScheduleSpec, crons: list[Cron]) -> str:
+def _zone_of(spec: ScheduleSpec, crons: list[Cron]) -> str:
     named = {cron.time_zone for cron in crons}
     if len(named) > 1:
         raise UsageError(
             "all cron strings of a schedule must name the same time zone, or none: set time_zone_name instead"
         )
     zone = next(iter(named), "")
-    if zone and (spec.time_zone_data or spec.time_zone not in ("", zone)):
+    own_zone = spec.time_zone_name or ""
+    if zone and (spec._time_zone_data or own_zone not in ("", zone)):
         raise UsageError(
-            f"a cron string names the time zone {zone!r}, and the schedule another one, {spec.time_zone!r}"
+            f"a cron string names the time zone {zone!r}, and the schedule another one, {own_zone!r}"
         )
-    zone = zone or spec.time_zone
-    load_zone(zone, spec.time_zone_data)
+    zone = zone or own_zone
+    load_zone(zone, spec._time_zone_data)
     return zone
 
 
-def _calendar(calendar: CalendarSpec) -> CalendarSpec:
+def _calendar(calendar: ScheduleCalendarSpec) -> ScheduleCalendarSpec:
     if len(calendar.comment) > _LONGEST_COMMENT:
         raise UsageError(f"the comment of a calendar is longer than {_LONGEST_COMMENT} characters")
     ranges = {
         field.name: tuple(_range(numbers, field) for numbers in getattr(calendar, field.name))
         for field in FIELDS
     }
-    return CalendarSpec(**ranges, comment=calendar.comment)
+    return ScheduleCalendarSpec(**ranges, comment=calendar.comment)
 
 
-def _range(numbers: Range, field: Field) -> Range:
+def _range(numbers: ScheduleRange, field: Field) -> ScheduleRange:
     start, step = numbers.start, numbers.step or 1
     end = max(numbers.start, numbers.end)
     if not field.low <= start <= field.high or end > field.high or 0 < numbers.end < start or step < 0:
@@ -87,16 +93,18 @@ def _range(numbers: Range, field: Field) -> Range:
             f"{field.what} go from {field.low} to {field.high}, in steps from 1 on: "
             f"there is no range from {numbers.start} to {numbers.end} in steps of {numbers.step}"
         )
-    return Range(start, end, step)
+    return numbers if (end, step) == (numbers.end, numbers.step) else ScheduleRange(start, end, step)
 
 
-def _interval(interval: IntervalSpec) -> IntervalSpec:
-    if interval.every < 1:
-        raise UsageError(f"an interval is at least a second, not {interval.every:g} s")
-    if interval.every >= _LONGEST_INTERVAL:
+def _interval(interval: ScheduleIntervalSpec) -> ScheduleIntervalSpec:
+    every, offset = interval.every, interval.offset
+    if every < timedelta(seconds=1):
+        raise UsageError(f"an interval is at least a second, not {every.total_seconds():g} s")
+    if every >= _LONGEST_INTERVAL:
         raise UsageError("an interval is shorter than 292 years")
-    if not 0 <= interval.offset < interval.every:
+    if offset >= every:
         raise UsageError(
-            f"the offset of an interval is shorter than the interval: {interval.offset:g} s of {interval.every:g} s"
+            "the offset of an interval is shorter than the interval: "
+            f"{offset.total_seconds():g} s of {every.total_seconds():g} s"
         )
     return interval

@@ -1,7 +1,7 @@
 """Options of a connection to a Temporal server: TLS, keep-alive, retries, proxy, name resolution, compression.
 
 Plain data with Temporal's names and numbers (milliseconds if the name says so), validated in the constructors. Embedded engines
-ignore them. Must not know: Core, which reads them (`_temporal.configs`), and targets, which contain them.
+ignore them. Must not know: Core (`_temporal.configs` reads them) and targets (which contain them).
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class ResourceBasedSlotConfig:
 
 @dataclass(frozen=True)
 class ResourceBasedSlotSupplier:
-    """As many slots as the machine has resources for. All suppliers of one worker have the same `tuner_config`."""
+    """Slots limited by the resources of the machine. All suppliers of one worker have the same `tuner_config`."""
 
     slot_config: ResourceBasedSlotConfig
     tuner_config: ResourceBasedTunerConfig
@@ -155,7 +155,7 @@ class CustomSlotSupplier(ABC):
 
     @abstractmethod
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
-        """Note that a task uses a slot, which may have been reserved long before."""
+        """Note that a task uses a slot, possibly reserved long before."""
 
     @abstractmethod
     def release_slot(self, ctx: SlotReleaseContext) -> None:
@@ -265,7 +265,7 @@ class WorkerTuner:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all suppliers have fixed numbers, which every engine supports."""
+        """Whether all suppliers have fixed numbers: every engine supports these."""
         return all(isinstance(supplier, FixedSizeSlotSupplier) for supplier in self._suppliers().values())
 
 
@@ -281,7 +281,7 @@ class PollerBehaviorSimpleMaximum:
 
 @dataclass(frozen=True)
 class PollerBehaviorAutoscaling:
-    """As many concurrent polls as the server recommends, within bounds."""
+    """The number of concurrent polls that the server recommends, within bounds."""
 
     minimum: int = 1
     maximum: int = 100

@@ -449,7 +449,7 @@ class Executed(msgspec.Struct, frozen=True):
 
 class ExecuteWorkflow(Request[Executed], frozen=True, kw_only=True):
     """Start a workflow and wait until its run closes, in one request: an engine in this process then waits for its disk
-    once instead of twice. An engine that cannot wait, such as a server, answers `StillOpen` after the start.
+    once instead of twice. A server cannot wait, and answers `StillOpen` after the start.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
@@ -582,7 +582,7 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
 class ImportWorkflow(Request[Started], frozen=True, kw_only=True):
     """Start a run that already has a history: `events`, in Temporal's JSON form, of which the first is its start.
 
-    `dry_run`: only validate the history, and start nothing (the answer names no run). `hold`: withhold the run from workers until
+    `dry_run`: only validate the history; the answer names no run. `hold`: withhold the run from workers until
     the request is repeated without `hold`. An engine that starts a run in one step ignores it.
     """
 

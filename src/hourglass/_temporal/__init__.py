@@ -16,7 +16,9 @@ calls_schedules  requests for schedules
 calls_activities requests for standalone activities
 calls_deployments requests for worker deployments and versions
 refusals         RPC and connection errors as Hourglass errors
+import_commands  the messages of an import: the start of the run, and the command for each event
 import_plan      checks whether a history can be imported, and its plan of workflow tasks
+import_run       the run of an import on the server, and its RPCs
 importing        imports a history by taking a new run through the same workflow tasks
 profiles         Temporal's configuration file and variables, by temporalio's reader
 connection       connects to a server and sends requests

@@ -1,8 +1,8 @@
 """Requests as RPCs: for each request the RPC, its message, and the parser of its answer. Pure.
 
 This file contains the calls that act on workflows, and on activities that complete asynchronously. `calls_views` contains reads,
-`calls_schedules`, `calls_activities` and `calls_deployments` those about schedules, standalone activities and worker versions;
-`connection` sends them all.
+`calls_schedules`, `calls_activities` and `calls_deployments` are about schedules, standalone activities and worker versions.
+`connection` sends the messages.
 """
 
 from __future__ import annotations

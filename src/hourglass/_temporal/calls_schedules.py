@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
 import temporalio.api.workflowservice.v1 as ws
 from temporalio.api.workflow.v1 import NewWorkflowExecutionInfo
 
+from hourglass._contract import schedule_specs as ss
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
@@ -17,11 +19,8 @@ from hourglass._temporal.protos import (
     nanos_from,
     payload_map_from,
     payloads_from,
-    put_nanos,
     put_payload_map,
     put_payloads,
-    put_seconds,
-    seconds_from,
 )
 from hourglass._temporal.specs import SCHEDULED
 
@@ -38,14 +37,14 @@ def put_schedule(message: Any, schedule: sc.EngineSchedule) -> None:
     message.policies.pause_on_failure = policy.pause_on_failure
     message.policies.keep_original_workflow_id = policy.keep_original_workflow_id
     if policy.catchup_window:
-        put_seconds(message.policies.catchup_window, policy.catchup_window)
+        message.policies.catchup_window.FromTimedelta(policy.catchup_window)
     message.state.notes = state.note
     message.state.paused = state.paused
     message.state.limited_actions = state.limited_actions
     message.state.remaining_actions = state.remaining_actions
 
 
-def put_spec(message: Any, spec: sc.EngineScheduleSpec) -> None:
+def put_spec(message: Any, spec: ss.ScheduleSpec) -> None:
     """Write a spec."""
     for calendar in spec.calendars:
         _put_calendar(message.structured_calendar.add(), calendar)
@@ -53,20 +52,20 @@ def put_spec(message: Any, spec: sc.EngineScheduleSpec) -> None:
         _put_calendar(message.exclude_structured_calendar.add(), calendar)
     for interval in spec.intervals:
         written = message.interval.add()
-        put_seconds(written.interval, interval.every)
-        put_seconds(written.phase, interval.offset)
+        written.interval.FromTimedelta(interval.every)
+        written.phase.FromTimedelta(interval.offset)
     message.cron_string.extend(spec.cron_expressions)
-    if spec.start_at_ns:
-        put_nanos(message.start_time, spec.start_at_ns)
-    if spec.end_at_ns:
-        put_nanos(message.end_time, spec.end_at_ns)
+    if spec.start_at is not None:
+        message.start_time.FromDatetime(spec.start_at)
+    if spec.end_at is not None:
+        message.end_time.FromDatetime(spec.end_at)
     if spec.jitter:
-        put_seconds(message.jitter, spec.jitter)
-    message.timezone_name = spec.time_zone
-    message.timezone_data = spec.time_zone_data
+        message.jitter.FromTimedelta(spec.jitter)
+    message.timezone_name = spec.time_zone_name or ""
+    message.timezone_data = spec._time_zone_data
 
 
-def _put_calendar(message: Any, calendar: sc.CalendarSpec) -> None:
+def _put_calendar(message: Any, calendar: ss.ScheduleCalendarSpec) -> None:
     message.comment = calendar.comment
     for field in FIELDS:
         ranges = getattr(message, field.name)
@@ -90,13 +89,13 @@ def schedule_from(message: Any) -> sc.EngineSchedule:
     return sc.EngineSchedule(
         action=_action_from(message.action.start_workflow),
         spec=spec_from(message.spec),
-        policy=sc.EngineSchedulePolicy(
+        policy=ss.SchedulePolicy(
             overlap=_overlap(policies.overlap_policy),
-            catchup_window=seconds_from(policies.catchup_window),
+            catchup_window=policies.catchup_window.ToTimedelta() or None,
             pause_on_failure=policies.pause_on_failure,
             keep_original_workflow_id=policies.keep_original_workflow_id,
         ),
-        state=sc.EngineScheduleState(
+        state=ss.ScheduleState(
             note=state.notes,
             paused=state.paused,
             limited_actions=state.limited_actions,
@@ -106,69 +105,77 @@ def schedule_from(message: Any) -> sc.EngineSchedule:
     )
 
 
-def spec_from(message: Any) -> sc.EngineScheduleSpec:
+def spec_from(message: Any) -> ss.ScheduleSpec:
     """Return a spec from a message."""
-    return sc.EngineScheduleSpec(
+    return ss.ScheduleSpec(
         calendars=tuple(_calendar_from(calendar) for calendar in message.structured_calendar),
         intervals=tuple(
-            sc.IntervalSpec(seconds_from(interval.interval), seconds_from(interval.phase))
+            ss.ScheduleIntervalSpec(interval.interval.ToTimedelta(), interval.phase.ToTimedelta())
             for interval in message.interval
         ),
         cron_expressions=tuple(message.cron_string),
         skip=tuple(_calendar_from(calendar) for calendar in message.exclude_structured_calendar),
-        start_at_ns=nanos_from(message.start_time),
-        end_at_ns=nanos_from(message.end_time),
-        jitter=seconds_from(message.jitter),
-        time_zone=message.timezone_name,
-        time_zone_data=message.timezone_data,
+        start_at=_time_from(message.start_time),
+        end_at=_time_from(message.end_time),
+        jitter=message.jitter.ToTimedelta() or None,
+        time_zone_name=message.timezone_name,
+        _time_zone_data=message.timezone_data,
     )
 
 
-def info_from(message: Any) -> sc.EngineScheduleInfo:
+def info_from(message: Any) -> ss.ScheduleInfo:
     """Return the past and next actions of a schedule from a message."""
-    return sc.EngineScheduleInfo(
-        action_count=message.action_count,
-        missed_catchup=message.missed_catchup_window,
-        skipped_overlap=message.overlap_skipped,
-        buffer_dropped=message.buffer_dropped,
-        buffer_size=message.buffer_size,
-        running=tuple(
-            (running_workflow.workflow_id, running_workflow.run_id)
-            for running_workflow in message.running_workflows
+    return ss.ScheduleInfo(
+        num_actions=message.action_count,
+        num_actions_missed_catchup_window=message.missed_catchup_window,
+        num_actions_skipped_overlap=message.overlap_skipped,
+        num_actions_dropped=message.buffer_dropped,
+        num_actions_waiting=message.buffer_size,
+        running_actions=tuple(
+            ss.ScheduleActionExecutionStartWorkflow(execution.workflow_id, execution.run_id)
+            for execution in message.running_workflows
         ),
         recent_actions=tuple(action_from(action) for action in message.recent_actions),
-        next_times_ns=tuple(nanos_from(time) for time in message.future_action_times),
-        create_time_ns=nanos_from(message.create_time),
-        update_time_ns=nanos_from(message.update_time),
+        next_action_times=_times_from(message.future_action_times),
+        created_at=_time_from(message.create_time),
+        last_updated_at=_time_from(message.update_time),
     )
 
 
-def action_from(message: Any) -> sc.ScheduleAction:
+def action_from(message: Any) -> ss.ScheduleActionResult:
     """Return one past action from a message."""
-    return sc.ScheduleAction(
-        schedule_time_ns=nanos_from(message.schedule_time),
-        actual_time_ns=nanos_from(message.actual_time),
-        workflow_id=message.start_workflow_result.workflow_id,
-        run_id=message.start_workflow_result.run_id,
+    result = message.start_workflow_result
+    return ss.ScheduleActionResult(
+        scheduled_at=_time_from(message.schedule_time),
+        started_at=_time_from(message.actual_time),
+        action=ss.ScheduleActionExecutionStartWorkflow(result.workflow_id, result.run_id),
     )
 
 
-def _overlap(number: int) -> sc.OverlapPolicy:
+def _time_from(timestamp: Any) -> datetime | None:
+    return ss.time_from(nanos_from(timestamp))
+
+
+def _times_from(timestamps: Iterable[Any]) -> tuple[datetime, ...]:
+    return tuple(time for time in map(_time_from, timestamps) if time is not None)
+
+
+def _overlap(number: int) -> ss.ScheduleOverlapPolicy:
     try:
-        return sc.OverlapPolicy(number)
+        return ss.ScheduleOverlapPolicy(number)
     except ValueError:
-        return sc.OverlapPolicy.UNSPECIFIED  # from a newer server
+        return ss.ScheduleOverlapPolicy.UNSPECIFIED  # from a newer server
 
 
-def _calendar_from(message: Any) -> sc.CalendarSpec:
+def _calendar_from(message: Any) -> ss.ScheduleCalendarSpec:
     ranges = {
         field.name: tuple(
-            sc.Range(numbers.start, numbers.end, numbers.step or 1)
+            ss.ScheduleRange(numbers.start, numbers.end, numbers.step or 1)
             for numbers in getattr(message, field.name)
         )
         for field in FIELDS
     }
-    return sc.CalendarSpec(**ranges, comment=message.comment)
+    return ss.ScheduleCalendarSpec(**ranges, comment=message.comment)
 
 
 def _action_from(message: Any) -> wf.StartWorkflow:
@@ -293,18 +300,18 @@ def _summary(entry: Any) -> sc.ScheduleSummary:
         note=info.notes,
         spec=spec_from(info.spec),
         recent_actions=tuple(action_from(action) for action in info.recent_actions),
-        next_times_ns=tuple(nanos_from(time) for time in info.future_action_times),
+        next_action_times=_times_from(info.future_action_times),
         memo=payload_map_from(entry.memo.fields),
         search_attributes=payload_map_from(entry.search_attributes.indexed_fields),
     )
 
 
-def _put_backfill(patch: Any, backfills: tuple[sc.Backfill, ...]) -> None:
+def _put_backfill(patch: Any, backfills: tuple[ss.ScheduleBackfill, ...]) -> None:
     for backfill in backfills:
         message = patch.backfill_request.add()
-        put_nanos(message.start_time, backfill.start_ns)
-        put_nanos(message.end_time, backfill.end_ns)
-        message.overlap_policy = int(backfill.overlap)
+        message.start_time.FromDatetime(backfill.start_at)
+        message.end_time.FromDatetime(backfill.end_at)
+        message.overlap_policy = int(backfill.overlap or ss.ScheduleOverlapPolicy.UNSPECIFIED)
 
 
 def _nothing(data: bytes) -> sv.Nothing:

@@ -221,10 +221,10 @@ class _NoPoll:
         self._is_closing = False
 
     def open(self) -> None:
-        """There is nothing to poll."""
+        """Do nothing: a replay worker has no polls."""
 
     def pause(self) -> None:
-        """There is nothing to poll."""
+        """Do nothing: a replay worker has no polls."""
 
     def close(self) -> None:
         """End in the next turn of the loop."""
@@ -421,7 +421,7 @@ class CoreHandle:
                 poll.close()
 
     async def finalize(self) -> None:
-        """Free everything, once what is in flight has ended. The handle is gone afterwards."""
+        """Release all resources, once the calls in progress have ended. The handle is unusable afterwards."""
         while self._calls:
             await asyncio.wait(self._calls)
         if self._nexus is not None:
@@ -526,7 +526,7 @@ class ReplayHandle:
             core.initiate_shutdown(self._worker)
 
     async def finalize(self) -> None:
-        """Free everything. The handle is unusable afterwards."""
+        """Release all resources. The handle is unusable afterwards."""
         try:
             if not self._worker.gone:
                 await asyncio.shield(core.finalize_shutdown(self._worker))

@@ -1,6 +1,6 @@
 """The plan of an import: whether a history can be reproduced on a server, and by which workflow tasks. Pure.
 
-Events that cannot be reproduced are rejected before anything is started: children, updates, activities that timed out,
+Events that cannot be reproduced are rejected before the start: children, updates, activities that timed out,
 messages to other workflows. `normal` returns a comparable form of a history.
 """
 

@@ -20,7 +20,9 @@ _activities  the activities and steps of `workflow`
 _children    the children and other workflows of `workflow`
 _facts       functions of `hourglass.workflow` with temporalio's parameter names
 _handles     the handles of `client`
+_schedules   the schedules of `client`
 _standalone  the standalone activities of `client`
+_starts      options of starts, and starts with an update
 _values      conversion of arguments and options
 """
 

@@ -63,7 +63,7 @@ class _ExecuteActivity(Protocol):
         self,
         activity: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: type[R],
         **options: Unpack[ActivityConfig],
@@ -73,18 +73,18 @@ class _ExecuteActivity(Protocol):
         self,
         activity: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: Any = Any,
         **options: Unpack[ActivityConfig],
     ) -> Any: ...
     @overload
     async def __call__(
-        self, activity: Callable[[*Ts], Awaitable[R]], *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[*Ts], Awaitable[R]], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
-        self, activity: Callable[[*Ts], R], *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
@@ -118,7 +118,7 @@ class _StartActivity(Protocol):
         self,
         activity: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: type[R],
         **options: Unpack[ActivityConfig],
@@ -128,18 +128,18 @@ class _StartActivity(Protocol):
         self,
         activity: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: Any = Any,
         **options: Unpack[ActivityConfig],
     ) -> ActivityHandle[Any]: ...
     @overload
     def __call__(
-        self, activity: Callable[[*Ts], Awaitable[R]], *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[*Ts], Awaitable[R]], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: Callable[[*Ts], R], *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
@@ -172,11 +172,14 @@ class _StartMethod(Protocol):
 
     @overload
     def __call__(
-        self, activity: Callable[[Any, *Ts], Awaitable[R]], *given: *Ts, **options: Unpack[ActivityConfig]
+        self,
+        activity: Callable[[Any, *Ts], Awaitable[R]],
+        *positional: *Ts,
+        **options: Unpack[ActivityConfig],
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: Callable[[Any, *Ts], R], *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[Any, *Ts], R], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
@@ -207,11 +210,14 @@ class _StartMethod(Protocol):
 class _ExecuteMethod(Protocol):
     @overload
     async def __call__(
-        self, activity: Callable[[Any, *Ts], Awaitable[R]], *given: *Ts, **options: Unpack[ActivityConfig]
+        self,
+        activity: Callable[[Any, *Ts], Awaitable[R]],
+        *positional: *Ts,
+        **options: Unpack[ActivityConfig],
     ) -> R: ...
     @overload
     async def __call__(
-        self, activity: Callable[[Any, *Ts], R], *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: Callable[[Any, *Ts], R], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
@@ -244,11 +250,11 @@ class _StartClass(Protocol):
 
     @overload
     def __call__(
-        self, activity: type[Awaits[*Ts, R]], *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
-        self, activity: type[Calls[*Ts, R]], *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Calls[*Ts, R]], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     def __call__(
@@ -279,11 +285,11 @@ class _StartClass(Protocol):
 class _ExecuteClass(Protocol):
     @overload
     async def __call__(
-        self, activity: type[Awaits[*Ts, R]], *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
-        self, activity: type[Calls[*Ts, R]], *given: *Ts, **options: Unpack[ActivityConfig]
+        self, activity: type[Calls[*Ts, R]], *positional: *Ts, **options: Unpack[ActivityConfig]
     ) -> R: ...
     @overload
     async def __call__(
@@ -314,25 +320,25 @@ class _ExecuteClass(Protocol):
 class Calls(Protocol[*Ts, R_co]):
     """A class with a `__call__` method."""
 
-    def __call__(self, *given: *Ts) -> R_co: ...
+    def __call__(self, *positional: *Ts) -> R_co: ...
 
 
 class Awaits(Protocol[*Ts, R_co]):
     """A class with an `async def __call__` method."""
 
-    async def __call__(self, *given: *Ts) -> R_co: ...
+    async def __call__(self, *positional: *Ts) -> R_co: ...
 
 
 def _begin(
     activity: Any,
     arg: Any,
-    given: tuple[Any, ...],
+    positional: tuple[Any, ...],
     options: dict[str, Any],
     *,
     local: bool,
     start: Callable[..., ActivityHandle[Any]] = awaited.start_activity,
 ) -> ActivityHandle[Any]:
-    values = given_values(arg, given, options.pop("args", ()))
+    values = given_values(arg, positional, options.pop("args", ()))
     chosen = given_options(options)
     definition = None if isinstance(activity, str) else activity_of(activity)
     if definition is not None:
@@ -348,29 +354,29 @@ def _begin(
 
 
 @takes(_ActivityCall)
-def _start_activity(activity: Any, arg: Any = UNSET, *given: Any, **options: Any) -> ActivityHandle[Any]:
+def _start_activity(activity: Any, arg: Any = UNSET, *positional: Any, **options: Any) -> ActivityHandle[Any]:
     """Start an activity; the handle is an asyncio task."""
-    return _begin(activity, arg, given, options, local=False)
+    return _begin(activity, arg, positional, options, local=False)
 
 
 @takes(_ActivityCall)
-async def _execute_activity(activity: Any, arg: Any = UNSET, *given: Any, **options: Any) -> Any:
+async def _execute_activity(activity: Any, arg: Any = UNSET, *positional: Any, **options: Any) -> Any:
     """Run an activity and wait for its result."""
-    return await _begin(activity, arg, given, options, local=False)
+    return await _begin(activity, arg, positional, options, local=False)
 
 
 @takes(_ActivityCall)
 def _start_local_activity(
-    activity: Any, arg: Any = UNSET, *given: Any, **options: Any
+    activity: Any, arg: Any = UNSET, *positional: Any, **options: Any
 ) -> ActivityHandle[Any]:
     """Start a short activity on this worker; the handle is an asyncio task."""
-    return _begin(activity, arg, given, options, local=True, start=awaited.start_local_activity)
+    return _begin(activity, arg, positional, options, local=True, start=awaited.start_local_activity)
 
 
 @takes(_ActivityCall)
-async def _execute_local_activity(activity: Any, arg: Any = UNSET, *given: Any, **options: Any) -> Any:
+async def _execute_local_activity(activity: Any, arg: Any = UNSET, *positional: Any, **options: Any) -> Any:
     """Run a short activity on this worker, within the workflow task, and wait for its result."""
-    return await _begin(activity, arg, given, options, local=True, start=awaited.start_local_activity)
+    return await _begin(activity, arg, positional, options, local=True, start=awaited.start_local_activity)
 
 
 start_activity = cast(_StartActivity, _start_activity)

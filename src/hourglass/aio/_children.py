@@ -96,7 +96,7 @@ class Signalled:
         self,
         signal: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         event_groups: Sequence[EventGroup] | None = None,
     ) -> None: ...
@@ -104,7 +104,7 @@ class Signalled:
     async def signal(
         self,
         signal: Callable[[*Ts], Any],
-        *given: *Ts,
+        *positional: *Ts,
         event_groups: Sequence[EventGroup] | None = None,
     ) -> None: ...
     @overload
@@ -123,13 +123,13 @@ class Signalled:
         self,
         signal: Any,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         event_groups: Sequence[EventGroup] | None = None,
     ) -> None:
         """Send a signal and wait until it is delivered. Raises `ApplicationError` if there is no such workflow."""
         with _within(event_groups):
-            await self._send(given_message("signal", signal), list(given_values(arg, given, args)))
+            await self._send(given_message("signal", signal), list(given_values(arg, positional, args)))
 
     async def _send(self, message: Given, values: list[Any]) -> None:
         raise NotImplementedError
@@ -166,7 +166,7 @@ class ChildWorkflowHandle(Signalled, awaited.ChildHandle[R], Generic[W, R]):
 async def start_child_workflow(
     workflow: str,
     arg: Any = UNSET,
-    *given: Any,
+    *positional: Any,
     args: Sequence[Any] = (),
     result_type: type[R],
     **options: Unpack[ChildWorkflowConfig],
@@ -175,14 +175,14 @@ async def start_child_workflow(
 async def start_child_workflow(
     workflow: str,
     arg: Any = UNSET,
-    *given: Any,
+    *positional: Any,
     args: Sequence[Any] = (),
     result_type: Any = None,
     **options: Unpack[ChildWorkflowConfig],
 ) -> ChildWorkflowHandle[Any, Any]: ...
 @overload
 async def start_child_workflow(
-    workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[ChildWorkflowConfig]
+    workflow: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[ChildWorkflowConfig]
 ) -> ChildWorkflowHandle[Any, R]: ...
 @overload
 async def start_child_workflow(
@@ -196,7 +196,7 @@ async def start_child_workflow(
 async def start_child_workflow(
     workflow: Any,
     arg: Any = UNSET,
-    *given: Any,
+    *positional: Any,
     args: Sequence[Any] = (),
     result_type: Any = None,
     **options: Any,
@@ -208,8 +208,8 @@ async def start_child_workflow(
     live = require_fiber("starting a child workflow").run
     target = given_workflow(workflow)
     return_type = target.return_type if result_type is None else result_type
-    said = given_options(options)
-    check_options(said, f"workflow {target.name}")
+    child_options = given_options(options)
+    check_options(child_options, f"workflow {target.name}")
 
     async def start(call: StartChildWorkflowInput) -> Any:
         command = child_command(live, call.workflow, target.encode, call.args, call.options, call.headers)
@@ -217,8 +217,8 @@ async def start_child_workflow(
 
     call = StartChildWorkflowInput(
         workflow=target.name,
-        args=list(given_values(arg, given, args)),
-        options=said,
+        args=list(given_values(arg, positional, args)),
+        options=child_options,
         _proceed=bridging(start),
     )
     return await outward(live, start, call, "start_child_workflow")
@@ -228,7 +228,7 @@ async def start_child_workflow(
 async def execute_child_workflow(
     workflow: str,
     arg: Any = UNSET,
-    *given: Any,
+    *positional: Any,
     args: Sequence[Any] = (),
     result_type: type[R],
     **options: Unpack[ChildWorkflowConfig],
@@ -237,14 +237,14 @@ async def execute_child_workflow(
 async def execute_child_workflow(
     workflow: str,
     arg: Any = UNSET,
-    *given: Any,
+    *positional: Any,
     args: Sequence[Any] = (),
     result_type: Any = None,
     **options: Unpack[ChildWorkflowConfig],
 ) -> Any: ...
 @overload
 async def execute_child_workflow(
-    workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[ChildWorkflowConfig]
+    workflow: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[ChildWorkflowConfig]
 ) -> R: ...
 @overload
 async def execute_child_workflow(
@@ -258,14 +258,14 @@ async def execute_child_workflow(
 async def execute_child_workflow(
     workflow: Any,
     arg: Any = UNSET,
-    *given: Any,
+    *positional: Any,
     args: Sequence[Any] = (),
     result_type: Any = None,
     **options: Any,
 ) -> Any:
     """Run a child workflow and wait for its result. Raises `ChildWorkflowError` if it did not complete."""
-    given_args = given_values(arg, given, args)
-    return await (await start_child_workflow(workflow, args=given_args, result_type=result_type, **options))
+    call_args = given_values(arg, positional, args)
+    return await (await start_child_workflow(workflow, args=call_args, result_type=result_type, **options))
 
 
 class ExternalWorkflowHandle(Signalled, Generic[T]):
@@ -314,7 +314,7 @@ def get_external_workflow_handle_for(
 @takes(WithStartConfig)
 async def signal_with_start_workflow(
     workflow: Any,
-    *given: Any,
+    *positional: Any,
     signal: Any,
     signal_args: Any = None,
     args: Sequence[Any] | None = None,
@@ -350,7 +350,7 @@ async def signal_with_start_workflow(
         drop_step(live, key)
         return ExternalWorkflowHandle(call.workflow_id, run_id)
 
-    values = given_values(given[0] if given else UNSET, given[1:], args)
+    values = given_values(positional[0] if positional else UNSET, positional[1:], args)
     call = with_start_call(target, values, chosen, signal, signal_values, bridging(send))
     return await outward(live, send, call, "signal_with_start_workflow")
 

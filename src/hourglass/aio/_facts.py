@@ -34,10 +34,10 @@ def memo_value(key: str, default: D, *, type_hint: type[T]) -> T | D: ...
 def memo_value(key: str, default: object = UNSET, *, type_hint: Any = None) -> Any: ...
 def memo_value(key: str, default: Any = UNSET, *, type_hint: Any = None) -> Any:
     """Return an entry of the memo as this type. Raises `KeyError` if there is neither an entry nor a default."""
-    wanted = Any if type_hint is None else type_hint
+    type_ = Any if type_hint is None else type_hint
     if default is UNSET:
-        return workflow.memo_value(key, type=wanted)
-    return workflow.memo_value(key, default, type=wanted)
+        return workflow.memo_value(key, type=type_)
+    return workflow.memo_value(key, default, type=type_)
 
 
 @overload

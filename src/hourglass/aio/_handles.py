@@ -96,13 +96,13 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         self,
         signal: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         **options: Unpack[SignalConfig],
     ) -> None: ...
     @overload
     async def signal(
-        self, signal: Callable[[*Ts], Any], *given: *Ts, **options: Unpack[SignalConfig]
+        self, signal: Callable[[*Ts], Any], *positional: *Ts, **options: Unpack[SignalConfig]
     ) -> None: ...
     @overload
     async def signal(
@@ -114,17 +114,17 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     ) -> None: ...
     @overloaded(SignalConfig)
     async def signal(
-        self, signal: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, signal: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> None:
         """Send a signal, named by its name or its decorated method. Calls with the same `request_id` send it only once."""
-        await self._handle.signal(signal, *given_values(arg, given, args), **options)
+        await self._handle.signal(signal, *given_values(arg, positional, args), **options)
 
     @overload
     async def query(
         self,
         query: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: type[T],
         reject_condition: QueryRejectCondition | None = None,
@@ -135,7 +135,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         self,
         query: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: Any = None,
         reject_condition: QueryRejectCondition | None = None,
@@ -145,7 +145,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     async def query(
         self,
         query: Callable[[*Ts], T],
-        *given: *Ts,
+        *positional: *Ts,
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> T: ...
@@ -172,7 +172,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         self,
         query: Any,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: Any = None,
         reject_condition: QueryRejectCondition | None = None,
@@ -181,7 +181,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         """Query the workflow, by the name of the query or its decorated method."""
         return await self._handle.query(
             query,
-            *given_values(arg, given, args),
+            *given_values(arg, positional, args),
             result_type=result_type,
             reject_condition=reject_condition,
             **rpc,
@@ -192,7 +192,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         self,
         update: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         id: str | None = None,
         result_type: type[T],
@@ -203,7 +203,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         self,
         update: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         id: str | None = None,
         result_type: Any = None,
@@ -211,7 +211,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     ) -> Any: ...
     @overload
     async def execute_update(
-        self, update: Callable[[*Ts], T], *given: *Ts, id: str | None = None, **rpc: Unpack[RpcOptions]
+        self, update: Callable[[*Ts], T], *positional: *Ts, id: str | None = None, **rpc: Unpack[RpcOptions]
     ) -> T: ...
     @overload
     async def execute_update(
@@ -233,11 +233,11 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     ) -> T: ...
     @overloaded(UpdateConfig)
     async def execute_update(
-        self, update: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, update: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Request an update and wait for its result. Raises `WorkflowUpdateFailedError`."""
         return await self._handle.execute_update(
-            update, *given_values(arg, given, args), **given_options(options)
+            update, *given_values(arg, positional, args), **given_options(options)
         )
 
     @overload
@@ -245,7 +245,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         self,
         update: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         wait_for_stage: WorkflowUpdateStage,
         args: Sequence[Any] = (),
         id: str | None = None,
@@ -257,7 +257,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         self,
         update: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         wait_for_stage: WorkflowUpdateStage,
         args: Sequence[Any] = (),
         id: str | None = None,
@@ -268,7 +268,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     async def start_update(
         self,
         update: Callable[[*Ts], T],
-        *given: *Ts,
+        *positional: *Ts,
         wait_for_stage: WorkflowUpdateStage,
         id: str | None = None,
         **rpc: Unpack[RpcOptions],
@@ -298,14 +298,17 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         self,
         update: Any,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         wait_for_stage: WorkflowUpdateStage,
         args: Sequence[Any] = (),
         **options: Any,
     ) -> Any:
         """Request an update and wait until it has reached a stage."""
         return await self._handle.start_update(
-            update, *given_values(arg, given, args), wait_for_stage=wait_for_stage, **given_options(options)
+            update,
+            *given_values(arg, positional, args),
+            wait_for_stage=wait_for_stage,
+            **given_options(options),
         )
 
     @overload

@@ -169,7 +169,7 @@ class ActivityClient:
         self,
         activity: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: type[R],
         **options: Unpack[StartActivityOptions],
@@ -179,17 +179,20 @@ class ActivityClient:
         self,
         activity: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         **options: Unpack[StartActivityConfig],
     ) -> ActivityHandle[Any]: ...
     @overload
     async def start_activity(
-        self, activity: Callable[[*Ts], Awaitable[R]], *given: *Ts, **options: Unpack[StartActivityConfig]
+        self,
+        activity: Callable[[*Ts], Awaitable[R]],
+        *positional: *Ts,
+        **options: Unpack[StartActivityConfig],
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity(
-        self, activity: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity(
@@ -205,26 +208,26 @@ class ActivityClient:
     ) -> ActivityHandle[R]: ...
     @overloaded(StartActivityConfig)
     async def start_activity(
-        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity, named by its function or its name, and return its handle."""
         chosen = given_options(options)
         if "summary" in chosen:
             chosen["static_summary"] = chosen.pop("summary")
         return ActivityHandle(
-            await self.wrapped.start_activity(activity, *given_values(arg, given, args), **chosen)
+            await self.wrapped.start_activity(activity, *given_values(arg, positional, args), **chosen)
         )
 
     @overload
     async def start_activity_method(
         self,
         activity: Callable[[Any, *Ts], Awaitable[R]],
-        *given: *Ts,
+        *positional: *Ts,
         **options: Unpack[StartActivityConfig],
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_method(
-        self, activity: Callable[[Any, *Ts], R], *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[Any, *Ts], R], *positional: *Ts, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_method(
@@ -240,18 +243,18 @@ class ActivityClient:
     ) -> ActivityHandle[R]: ...
     @overloaded(StartActivityConfig)
     async def start_activity_method(
-        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity, named by a method: `Billing.charge`."""
-        return await self.start_activity(activity, args=given_values(arg, given, args), **options)
+        return await self.start_activity(activity, args=given_values(arg, positional, args), **options)
 
     @overload
     async def start_activity_class(
-        self, activity: type[Awaits[*Ts, R]], *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], *positional: *Ts, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_class(
-        self, activity: type[Calls[*Ts, R]], *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: type[Calls[*Ts, R]], *positional: *Ts, **options: Unpack[StartActivityConfig]
     ) -> ActivityHandle[R]: ...
     @overload
     async def start_activity_class(
@@ -279,17 +282,17 @@ class ActivityClient:
     ) -> ActivityHandle[R]: ...
     @overloaded(StartActivityConfig)
     async def start_activity_class(
-        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity, named by a class with `__call__`."""
-        return await self.start_activity(activity, args=given_values(arg, given, args), **options)
+        return await self.start_activity(activity, args=given_values(arg, positional, args), **options)
 
     @overload
     async def execute_activity(
         self,
         activity: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: type[R],
         **options: Unpack[StartActivityOptions],
@@ -299,17 +302,20 @@ class ActivityClient:
         self,
         activity: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         **options: Unpack[StartActivityConfig],
     ) -> Any: ...
     @overload
     async def execute_activity(
-        self, activity: Callable[[*Ts], Awaitable[R]], *given: *Ts, **options: Unpack[StartActivityConfig]
+        self,
+        activity: Callable[[*Ts], Awaitable[R]],
+        *positional: *Ts,
+        **options: Unpack[StartActivityConfig],
     ) -> R: ...
     @overload
     async def execute_activity(
-        self, activity: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[StartActivityConfig]
     ) -> R: ...
     @overload
     async def execute_activity(
@@ -325,22 +331,22 @@ class ActivityClient:
     ) -> R: ...
     @overloaded(StartActivityConfig)
     async def execute_activity(
-        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity and wait for its result."""
-        handle = await self.start_activity(activity, args=given_values(arg, given, args), **options)
+        handle = await self.start_activity(activity, args=given_values(arg, positional, args), **options)
         return await handle.result()
 
     @overload
     async def execute_activity_method(
         self,
         activity: Callable[[Any, *Ts], Awaitable[R]],
-        *given: *Ts,
+        *positional: *Ts,
         **options: Unpack[StartActivityConfig],
     ) -> R: ...
     @overload
     async def execute_activity_method(
-        self, activity: Callable[[Any, *Ts], R], *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: Callable[[Any, *Ts], R], *positional: *Ts, **options: Unpack[StartActivityConfig]
     ) -> R: ...
     @overload
     async def execute_activity_method(
@@ -356,18 +362,18 @@ class ActivityClient:
     ) -> R: ...
     @overloaded(StartActivityConfig)
     async def execute_activity_method(
-        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity, named by a method: `Billing.charge`, and wait for its result."""
-        return await self.execute_activity(activity, args=given_values(arg, given, args), **options)
+        return await self.execute_activity(activity, args=given_values(arg, positional, args), **options)
 
     @overload
     async def execute_activity_class(
-        self, activity: type[Awaits[*Ts, R]], *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: type[Awaits[*Ts, R]], *positional: *Ts, **options: Unpack[StartActivityConfig]
     ) -> R: ...
     @overload
     async def execute_activity_class(
-        self, activity: type[Calls[*Ts, R]], *given: *Ts, **options: Unpack[StartActivityConfig]
+        self, activity: type[Calls[*Ts, R]], *positional: *Ts, **options: Unpack[StartActivityConfig]
     ) -> R: ...
     @overload
     async def execute_activity_class(
@@ -395,10 +401,10 @@ class ActivityClient:
     ) -> R: ...
     @overloaded(StartActivityConfig)
     async def execute_activity_class(
-        self, activity: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a standalone activity, named by a class with `__call__`, and wait for its result."""
-        return await self.execute_activity(activity, args=given_values(arg, given, args), **options)
+        return await self.execute_activity(activity, args=given_values(arg, positional, args), **options)
 
     @overload
     def get_activity_handle(

@@ -7,10 +7,9 @@ file are targets like a server's address.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
+from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._contract.transport import (
     DnsLoadBalancingConfig,
@@ -21,17 +20,17 @@ from hourglass._contract.transport import (
     RetryConfig,
     TLSConfig,
 )
-from hourglass._contract.workflows import IdConflictPolicy, QueryRejectCondition
+from hourglass._contract.workflows import QueryRejectCondition
 from hourglass._contract.workflows import UpdateStage as WorkflowUpdateStage
 from hourglass._contract.workflows import WorkflowStatus as WorkflowExecutionStatus
-from hourglass._evaluator.options import Duration, RetryPolicy
-from hourglass._evaluator.specs import IdReusePolicy, VersioningOverride
+from hourglass._evaluator.options import Duration
 from hourglass.aio._handles import (
     AsyncActivityCancelledError,
     AsyncActivityHandle,
     UpdateConfig,
     WorkflowHandle,
 )
+from hourglass.aio._schedules import ScheduleActionStartWorkflow, ScheduleClient
 from hourglass.aio._standalone import (
     NO_TOKEN,
     ActivityClient,
@@ -40,8 +39,8 @@ from hourglass.aio._standalone import (
     ActivityOptionsKeys,
     ActivityOptionsUpdate,
 )
+from hourglass.aio._starts import StartConfig, StartOptions, WithStartWorkflowOperation
 from hourglass.aio._values import UNSET, given_options, given_values, overloaded, refuse_given, takes
-from hourglass.aio.common import Priority
 from hourglass.client import (
     ActivityExecution,
     ActivityExecutionDescription,
@@ -51,7 +50,6 @@ from hourglass.client import (
     AsyncRawService,
     AsyncScheduleHandle,
     AsyncUpdateHandle,
-    AsyncWithStart,
     RpcOptions,
     Schedule,
     ScheduleActionExecutionStartWorkflow,
@@ -66,18 +64,16 @@ from hourglass.client import (
     SchedulePolicy,
     ScheduleRange,
     ScheduleSpec,
-    ScheduleStartOptions,
     ScheduleState,
     WorkflowExecution,
     WorkflowExecutionCount,
     WorkflowExecutionCountAggregationGroup,
 )
 from hourglass.client import HistoryEventFilter as WorkflowHistoryEventFilterType
-from hourglass.client import ScheduleActionStartWorkflow as _ScheduleActionStartWorkflow
 from hourglass.client import WorkflowDescription as WorkflowExecutionDescription
 from hourglass.client import WorkflowExecutionCount as ActivityExecutionCount
 from hourglass.client import WorkflowExecutionCountAggregationGroup as ActivityExecutionCountAggregationGroup
-from hourglass.converter import Codec, Converter, HeaderCodecBehavior, SearchAttributes, default_converter
+from hourglass.converter import Codec, Converter, HeaderCodecBehavior, default_converter
 from hourglass.errors import ActivityFailedError as ActivityFailureError
 from hourglass.errors import QueryFailedError as WorkflowQueryFailedError
 from hourglass.errors import QueryRejectedError as WorkflowQueryRejectedError
@@ -86,7 +82,7 @@ from hourglass.errors import ServiceError as RPCError
 from hourglass.errors import ServiceTimeoutError as RPCTimeoutOrCancelledError
 from hourglass.errors import ServiceTimeoutError as WorkflowUpdateRPCTimeoutOrCancelledError
 from hourglass.errors import UpdateFailedError as WorkflowUpdateFailedError
-from hourglass.errors import UsageError, WorkflowContinuedAsNewError
+from hourglass.errors import WorkflowContinuedAsNewError
 from hourglass.errors import WorkflowFailedError as WorkflowFailureError
 from hourglass.interceptors import AsyncClientOutboundInterceptor as OutboundInterceptor
 from hourglass.interceptors import (
@@ -227,153 +223,6 @@ ScheduleHandle = AsyncScheduleHandle
 WorkflowUpdateHandle = AsyncUpdateHandle
 
 
-class StartOptions(RpcOptions, total=False):
-    """Options of the start of a workflow. All are optional."""
-
-    id: str
-    task_queue: str
-    execution_timeout: Duration | None
-    run_timeout: Duration | None
-    task_timeout: Duration | None
-    start_delay: Duration | None
-    id_reuse_policy: IdReusePolicy
-    id_conflict_policy: IdConflictPolicy
-    retry_policy: RetryPolicy | None
-    cron_schedule: str
-    memo: Mapping[str, Any] | None
-    search_attributes: SearchAttributes | None
-    static_summary: str | None
-    static_details: str | None
-    start_signal: str | None
-    start_signal_args: Sequence[Any]
-    priority: Priority
-    request_id: str | None
-    request_eager_start: bool
-    versioning_override: VersioningOverride | None
-
-
-class StartConfig(StartOptions, total=False):
-    """Options of the start of a workflow, and the type of its result."""
-
-    result_type: Any
-
-
-class WithStartWorkflowOperation(Generic[W, R]):
-    """A workflow that an update starts, unless it is running: for `Client.execute_update_with_start_workflow`."""
-
-    @overload
-    def __init__(
-        self: WithStartWorkflowOperation[Any, Any],
-        workflow: str,
-        arg: Any = UNSET,
-        *given: Any,
-        args: Sequence[Any] = (),
-        **options: Unpack[StartConfig],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: WithStartWorkflowOperation[Any, R],
-        workflow: Callable[[*Ts], R],
-        *given: *Ts,
-        **options: Unpack[StartConfig],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: WithStartWorkflowOperation[Any, R],
-        workflow: Callable[..., R],
-        *,
-        args: Sequence[Any],
-        **options: Unpack[StartConfig],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self: WithStartWorkflowOperation[Any, R],
-        workflow: Callable[[T], R],
-        *,
-        arg: T,
-        **options: Unpack[StartConfig],
-    ) -> None: ...
-    @overloaded(StartConfig)
-    def __init__(
-        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
-    ) -> None:
-        self.workflow = workflow
-        self.values = given_values(arg, given, args)
-        self.options = given_options(options)
-        self._is_used = False
-        self._waiters: list[asyncio.Future[WorkflowHandle[W, R]]] = []
-        self._handle: WorkflowHandle[W, R] | None = None
-        self._error: BaseException | None = None
-
-    async def workflow_handle(self) -> WorkflowHandle[W, R]:
-        """Wait until the update was sent, and return the workflow that was started or used. Raises the error that prevented
-        the start.
-        """
-        if self._error is not None:
-            raise self._error
-        if self._handle is None:
-            waiter: asyncio.Future[WorkflowHandle[W, R]] = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            return await waiter
-        return self._handle
-
-    def _planned(self, client: AsyncClient) -> AsyncWithStart[R]:
-        if self._is_used:
-            raise UsageError("a WithStartWorkflowOperation is for one call: make another one")
-        self._is_used = True
-        return client.with_start(self.workflow, *self.values, **self.options)
-
-    def _sent(self, planned: AsyncWithStart[R], error: BaseException | None = None) -> None:
-        """Resolve the handle with the outcome of the start, even if the update itself failed."""
-        if planned.is_sent:
-            self._handle = WorkflowHandle(planned.handle)
-        else:
-            self._error = error
-        for waiter in self._waiters:
-            if waiter.done():
-                continue
-            if self._handle is not None:
-                waiter.set_result(self._handle)
-            elif error is None or isinstance(error, asyncio.CancelledError):
-                waiter.cancel()
-            else:
-                waiter.set_exception(error)
-        self._waiters.clear()
-
-
-class _ScheduledStart(ScheduleStartOptions, total=False):
-    """Options of the workflows that a schedule starts, with temporalio's names."""
-
-    typed_search_attributes: SearchAttributes
-    untyped_search_attributes: Mapping[str, Any]
-    raw_info: Any
-    priority: Priority
-
-
-class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
-    """The action of a schedule: start a workflow, named as for `Client.start_workflow`."""
-
-    @takes(_ScheduledStart)
-    def __init__(
-        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
-    ) -> None:
-        priority: Priority = options.pop("priority", None) or Priority.default
-        if priority.fairness_key or priority.fairness_weight:
-            raise UsageError(
-                "a schedule's workflows have a priority_key, and no fairness_key or fairness_weight"
-            )
-        chosen = given_options(options)
-        if priority.priority_key:
-            chosen["priority_key"] = priority.priority_key
-        for name in ("untyped_search_attributes", "raw_info"):
-            if chosen.pop(name, None):
-                raise UsageError(f"{name} of a schedule's action is not here: give typed_search_attributes=")
-        typed = chosen.pop("typed_search_attributes", None)
-        if typed:
-            chosen["search_attributes"] = typed
-        super().__init__(workflow, *given_values(arg, given, args), **chosen)
-
-
 class Interceptor(_Interceptor):
     """Intercepts the calls of a client: override `intercept_client`, which receives an asynchronous interceptor."""
 
@@ -397,7 +246,7 @@ class Interceptor(_Interceptor):
         return self.intercept_client(next)
 
 
-class Client(ActivityClient):
+class Client(ActivityClient, ScheduleClient):
     """A client of an engine: of a Temporal server, or of the engine in this process."""
 
     def __init__(self, client: AsyncClient) -> None:
@@ -516,7 +365,7 @@ class Client(ActivityClient):
         self,
         workflow: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: type[R],
         **options: Unpack[StartOptions],
@@ -526,13 +375,13 @@ class Client(ActivityClient):
         self,
         workflow: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         **options: Unpack[StartConfig],
     ) -> WorkflowHandle[Any, Any]: ...
     @overload
     async def start_workflow(
-        self, workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartConfig]
+        self, workflow: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[StartConfig]
     ) -> WorkflowHandle[Any, R]: ...
     @overload
     async def start_workflow(
@@ -544,10 +393,10 @@ class Client(ActivityClient):
     ) -> WorkflowHandle[Any, R]: ...
     @overloaded(StartConfig)
     async def start_workflow(
-        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a workflow, named by its run method or its name, and return its handle."""
-        values = given_values(arg, given, args)
+        values = given_values(arg, positional, args)
         return WorkflowHandle(await self.wrapped.start_workflow(workflow, *values, **given_options(options)))
 
     @overload
@@ -555,7 +404,7 @@ class Client(ActivityClient):
         self,
         workflow: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         result_type: type[R],
         **options: Unpack[StartOptions],
@@ -565,13 +414,13 @@ class Client(ActivityClient):
         self,
         workflow: str,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         args: Sequence[Any] = (),
         **options: Unpack[StartConfig],
     ) -> Any: ...
     @overload
     async def execute_workflow(
-        self, workflow: Callable[[*Ts], R], *given: *Ts, **options: Unpack[StartConfig]
+        self, workflow: Callable[[*Ts], R], *positional: *Ts, **options: Unpack[StartConfig]
     ) -> R: ...
     @overload
     async def execute_workflow(
@@ -583,10 +432,10 @@ class Client(ActivityClient):
     ) -> R: ...
     @overloaded(StartConfig)
     async def execute_workflow(
-        self, workflow: Any, arg: Any = UNSET, *given: Any, args: Sequence[Any] = (), **options: Any
+        self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
         """Start a workflow and wait for its result."""
-        values = given_values(arg, given, args)
+        values = given_values(arg, positional, args)
         return await self.wrapped.execute_workflow(workflow, *values, **given_options(options))
 
     @takes(UpdateConfig)
@@ -594,7 +443,7 @@ class Client(ActivityClient):
         self,
         update: Any,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         start_workflow_operation: WithStartWorkflowOperation[Any, Any],
         args: Sequence[Any] = (),
         **options: Any,
@@ -604,7 +453,7 @@ class Client(ActivityClient):
             update,
             start_workflow_operation=start_workflow_operation,
             wait_for_stage=WorkflowUpdateStage.COMPLETED,
-            args=given_values(arg, given, args),
+            args=given_values(arg, positional, args),
             **options,
         )
         return await handle.result()
@@ -614,7 +463,7 @@ class Client(ActivityClient):
         self,
         update: Any,
         arg: Any = UNSET,
-        *given: Any,
+        *positional: Any,
         wait_for_stage: WorkflowUpdateStage,
         start_workflow_operation: WithStartWorkflowOperation[Any, Any],
         args: Sequence[Any] = (),
@@ -622,7 +471,7 @@ class Client(ActivityClient):
     ) -> AsyncUpdateHandle[Any]:
         """Start a workflow, or use the running one, request an update, and wait until the update has reached a stage."""
         start = start_workflow_operation
-        values = given_values(arg, given, args)
+        values = given_values(arg, positional, args)
         planned = start._planned(self.wrapped)
         try:
             handle: AsyncUpdateHandle[Any] = await planned.start_update(
@@ -716,41 +565,3 @@ class Client(ActivityClient):
             token=task_token, workflow_id=workflow_id, run_id=run_id, activity_id=activity_id
         )
         return AsyncActivityHandle(handle._session, handle._reference)
-
-    async def create_schedule(
-        self,
-        id: str,
-        schedule: Schedule,
-        *,
-        trigger_immediately: bool = False,
-        backfill: Sequence[ScheduleBackfill] = (),
-        memo: Mapping[str, Any] | None = None,
-        search_attributes: SearchAttributes | None = None,
-        **rpc: Unpack[RpcOptions],
-    ) -> AsyncScheduleHandle:
-        """Create a schedule, which starts workflows at given times, and return its handle."""
-        return await self.wrapped.create_schedule(
-            id,
-            schedule,
-            trigger_immediately=trigger_immediately,
-            backfill=backfill,
-            memo=memo,
-            search_attributes=search_attributes,
-            **rpc,
-        )
-
-    def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
-        """Return a handle to an existing schedule. Does not check whether it exists."""
-        return self.wrapped.get_schedule_handle(id)
-
-    async def list_schedules(
-        self,
-        query: str | None = None,
-        *,
-        page_size: int = 1000,
-        next_page_token: bytes | None = None,
-        **rpc: Unpack[RpcOptions],
-    ) -> AsyncIterator[ScheduleListDescription]:
-        """Return the schedules that match a filter."""
-        refuse_given(next_page_token, "next_page_token", NO_TOKEN)
-        return self.wrapped.list_schedules(query or "", page_size=page_size, **rpc)

@@ -1,7 +1,7 @@
 """Workers with temporalio's names: `async with Worker(client, task_queue="orders", …)`, or `await worker.run()`.
 
 They delegate to `hourglass.Worker`. `async def` activities run on the event loop of `async with Worker(...)`, as with temporalio;
-it is the program's loop, and nothing else of ours runs there. Unsupported options of temporalio's worker are rejected by name.
+it is the program's loop, and no other code of ours runs there. Unsupported options of temporalio's worker are rejected by name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REFUSED = {
     "on_fatal_error": "no error ends a worker: it reconnects, and says so in its log, in /ready and in its metrics",
     "plugin_shutdown_timeout": "the worker waits until the blocks of its plugins have ended",
 }
-"""Why an option of temporalio's worker is not supported, and its replacement."""
+"""The reason why an option of temporalio's worker is not supported, and its replacement."""
 
 _DEFAULTS = {
     "max_workflow_task_external_storage_concurrency": 3,

@@ -323,7 +323,7 @@ class DynamicWorkflowConfig(_DynamicWorkflowConfig):
 
 def continue_as_new(
     arg: Any = UNSET,
-    *given: Any,
+    *positional: Any,
     args: Sequence[Any] = (),
     workflow: Any = None,
     task_queue: str | None = None,
@@ -340,7 +340,7 @@ def continue_as_new(
     """End this run and start a new one with these arguments and an empty history."""
     refuse_intent(versioning_intent)
     _continue_as_new(
-        *given_values(arg, given, args),
+        *given_values(arg, positional, args),
         workflow=workflow,
         task_queue=task_queue or "",
         run_timeout=run_timeout,

@@ -22,7 +22,7 @@ _options              options of a start: checks, and the request built from the
 _outbound             the outbound interceptors of both clients, generated from `_calls`
 _plugins              plugins: changes to the configuration of clients, workers and replayers
 _reset                the event to which a run is reset
-_schedule_data        schedules as authors write them and clients show them
+_schedule_data        schedules with the values of their actions, as authors write them and clients show them
 _schedule_forms       conversion of schedules to requests, and back
 _schedules            operations on schedules
 _services             the raw gRPC services of a server
@@ -38,6 +38,19 @@ _waiting              waiting for the end of a run, and its result
 from __future__ import annotations
 
 from hourglass._contract.activities import ActivityExecutionStatus
+from hourglass._contract.schedule_specs import (
+    ScheduleActionExecutionStartWorkflow,
+    ScheduleActionResult,
+    ScheduleBackfill,
+    ScheduleCalendarSpec,
+    ScheduleInfo,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleRange,
+    ScheduleSpec,
+    ScheduleState,
+)
 from hourglass._contract.transport import (
     DnsLoadBalancingConfig,
     GrpcCompression,
@@ -86,21 +99,10 @@ from hourglass.client._deployments import (
 from hourglass.client._options import RpcOptions, StartOptions, UpdateOptions, WorkflowOptionsUpdate
 from hourglass.client._schedule_data import (
     Schedule,
-    ScheduleActionExecutionStartWorkflow,
-    ScheduleActionResult,
     ScheduleActionStartWorkflow,
-    ScheduleBackfill,
-    ScheduleCalendarSpec,
     ScheduleDescription,
-    ScheduleInfo,
-    ScheduleIntervalSpec,
     ScheduleListDescription,
-    ScheduleOverlapPolicy,
-    SchedulePolicy,
-    ScheduleRange,
-    ScheduleSpec,
     ScheduleStartOptions,
-    ScheduleState,
 )
 from hourglass.client._services import AsyncRawService, RawService
 from hourglass.client._standalone import (

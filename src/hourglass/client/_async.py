@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
+from hourglass._contract.schedule_specs import ScheduleBackfill
 from hourglass._contract.transport import (
     DnsLoadBalancingConfig,
     GrpcCompression,
@@ -40,7 +41,7 @@ from hourglass.client._faces import ClientFacts
 from hourglass.client._interception import Interceptor
 from hourglass.client._options import RpcOptions, StartOptions
 from hourglass.client._plugins import ClientConfig, Plugin, all_plugins, configured
-from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleListDescription
+from hourglass.client._schedule_data import Schedule, ScheduleListDescription
 from hourglass.client._services import AsyncRawService
 from hourglass.client._session import opening
 from hourglass.client._values import WorkflowExecution, WorkflowExecutionCount, WorkflowExecutionPage

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple, Unpack, overload
 
-from hourglass._contract.schedules import OverlapPolicy
+from hourglass._contract.schedule_specs import ScheduleBackfill, ScheduleOverlapPolicy
 from hourglass._contract.workflows import (
     HistoryEventFilter,
     QueryRejectCondition,
@@ -22,7 +22,7 @@ from hourglass.client._faces import (
     UpdateHandleFacts,
 )
 from hourglass.client._options import RpcOptions, UpdateOptions, WorkflowOptionsUpdate, split_rpc
-from hourglass.client._schedule_data import ScheduleBackfill, ScheduleDescription
+from hourglass.client._schedule_data import ScheduleDescription
 from hourglass.client._values import HistoryEventPage, WorkflowDescription
 from hourglass.workflow import Channel
 
@@ -53,7 +53,7 @@ class ScheduleHandle(ScheduleHandleFacts):
         """Resume it from its next time on."""
         self._session.run(_schedules.unpause(self._session, self.id, note), rpc)
 
-    def trigger(self, *, overlap: OverlapPolicy | None = None, **rpc: Unpack[RpcOptions]) -> None:
+    def trigger(self, *, overlap: ScheduleOverlapPolicy | None = None, **rpc: Unpack[RpcOptions]) -> None:
         """Act now, in addition to its times; `overlap` replaces its own overlap policy for this action."""
         self._session.run(_schedules.trigger(self._session, self.id, overlap), rpc)
 

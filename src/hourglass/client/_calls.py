@@ -13,9 +13,9 @@ from hourglass._evaluator.interception import InterceptedCall
 from hourglass._evaluator.options import Priority
 
 if TYPE_CHECKING:
-    from hourglass._contract.schedules import OverlapPolicy
+    from hourglass._contract.schedule_specs import ScheduleBackfill, ScheduleOverlapPolicy
     from hourglass.client._options import RpcOptions
-    from hourglass.client._schedule_data import Schedule, ScheduleBackfill, ScheduleDescription
+    from hourglass.client._schedule_data import Schedule, ScheduleDescription
     from hourglass.converter import SearchAttributes
 
 
@@ -509,7 +509,7 @@ class TriggerScheduleInput(ScheduleInput):
 
     _point = CallPoint("trigger_schedule", "Run the action of a schedule now.")
 
-    overlap: OverlapPolicy | None = None
+    overlap: ScheduleOverlapPolicy | None = None
 
 
 @dataclass(kw_only=True)

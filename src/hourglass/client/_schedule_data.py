@@ -1,90 +1,30 @@
-"""Schedules as authors write them and clients show them: frozen data with Temporal's names.
+"""Schedules as authors write them and clients show them, with the action's values decoded: frozen data with Temporal's names.
 
-Durations are timedeltas or numbers of seconds, times are datetimes with a time zone. The operations are in `_schedules`.
+Times, policies and state are the classes of `_contract.schedule_specs`. The operations are in `_schedules`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias, TypedDict, TypeVarTuple, Unpack, overload
+from typing import Any, TypedDict, TypeVarTuple, Unpack, overload
 
-from hourglass._contract import schedules as sc
+from hourglass._contract.schedule_specs import (
+    ScheduleActionResult,
+    ScheduleInfo,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleState,
+)
 from hourglass._contract.workflows import StartWorkflow
 from hourglass._evaluator.options import (
     Duration,
     RetryPolicy,
 )
 from hourglass.converter import Payload, SearchAttributes
-from hourglass.errors import UsageError
 
 Ts = TypeVarTuple("Ts")
-
-ScheduleOverlapPolicy = sc.OverlapPolicy
-
-
-@dataclass(frozen=True)
-class ScheduleRange:
-    """Every `step`-th number from `start` to `end`, both included; only `start` if there is no `end`."""
-
-    start: int
-    end: int = 0
-    step: int = 1
-
-
-Numbers: TypeAlias = int | ScheduleRange | Sequence[int | ScheduleRange]
-"""Numbers of a calendar: one, a range, or a sequence of both."""
-
-ALL_DAYS_OF_MONTH = ScheduleRange(1, 31)
-ALL_MONTHS = ScheduleRange(1, 12)
-ALL_DAYS_OF_WEEK = ScheduleRange(0, 6)
-
-
-@dataclass(frozen=True)
-class ScheduleCalendarSpec:
-    """The times that match these numbers in every field; by default midnight, every day.
-
-    `ScheduleCalendarSpec(hour=9, minute=30, day_of_week=ScheduleRange(1, 5))` is half past nine, Monday to Friday. Sunday is 0.
-    An empty year matches every year.
-    """
-
-    second: Numbers = 0
-    minute: Numbers = 0
-    hour: Numbers = 0
-    day_of_month: Numbers = ALL_DAYS_OF_MONTH
-    month: Numbers = ALL_MONTHS
-    year: Numbers = ()
-    day_of_week: Numbers = ALL_DAYS_OF_WEEK
-    comment: str | None = ""
-
-
-@dataclass(frozen=True)
-class ScheduleIntervalSpec:
-    """The multiples of `every` since the epoch (midnight of 1 January 1970, UTC), shifted by `offset`."""
-
-    every: Duration
-    offset: Duration | None = 0.0
-
-
-@dataclass(frozen=True)
-class ScheduleSpec:
-    """The times at which a schedule acts: each time of a calendar, an interval or a cron string that no `skip` matches.
-
-    Cron strings have 5 fields (minute, hour, day of month, month, day of week), 6 (and a year) or 7 (seconds first, a year last),
-    or are `@daily` and similar shorthands or `@every 90m`. A day of the month and a day of the week must both match.
-    `ScheduleSpec()` names no time: such a schedule only acts when it is triggered.
-    """
-
-    calendars: Sequence[ScheduleCalendarSpec] = ()
-    intervals: Sequence[ScheduleIntervalSpec] = ()
-    cron_expressions: Sequence[str] = ()
-    skip: Sequence[ScheduleCalendarSpec] = ()
-    start_at: datetime | None = None
-    end_at: datetime | None = None
-    jitter: Duration | None = None
-    time_zone_name: str | None = None
-    _time_zone_data: bytes = field(default=b"", repr=False)
 
 
 class ScheduleStartOptions(TypedDict, total=False):
@@ -153,29 +93,7 @@ class ScheduleActionStartWorkflow:
         return f"<ScheduleActionStartWorkflow {name} with {len(self.args)} arguments>"
 
 
-@dataclass(frozen=True)
-class SchedulePolicy:
-    """The policies of a schedule.
-
-    `overlap` is the action if a workflow is due while the previous one is running, `catchup_window` how late a workflow may be
-    started after an outage (a year by default, at least 10 s). With `pause_on_failure` the schedule pauses after a workflow that
-    failed or timed out.
-    """
-
-    overlap: ScheduleOverlapPolicy = ScheduleOverlapPolicy.SKIP
-    catchup_window: Duration | None = None
-    pause_on_failure: bool = False
-    keep_original_workflow_id: bool = False
-
-
-@dataclass(frozen=True)
-class ScheduleState:
-    """Whether a schedule is paused, and why. `remaining_actions` counts down if `limited_actions` is set."""
-
-    note: str | None = ""
-    paused: bool = False
-    limited_actions: bool = False
-    remaining_actions: int = 0
+_POLICY, _STATE = SchedulePolicy(), ScheduleState()
 
 
 @dataclass(frozen=True)
@@ -184,54 +102,8 @@ class Schedule:
 
     action: ScheduleActionStartWorkflow
     spec: ScheduleSpec
-    policy: SchedulePolicy = SchedulePolicy()
-    state: ScheduleState = ScheduleState()
-
-
-@dataclass(frozen=True)
-class ScheduleBackfill:
-    """A range of past times, both ends included, for which the schedule acts now."""
-
-    start_at: datetime
-    end_at: datetime
-    overlap: ScheduleOverlapPolicy | None = None
-
-    def __post_init__(self) -> None:
-        if self.end_at < self.start_at:
-            raise UsageError("a backfill ends before it starts: end_at lies before start_at")
-
-
-@dataclass(frozen=True)
-class ScheduleActionExecutionStartWorkflow:
-    """A workflow that a schedule started."""
-
-    workflow_id: str
-    first_execution_run_id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleActionResult:
-    """An action that a schedule took: its scheduled time, its actual time, and the workflow it started."""
-
-    scheduled_at: datetime | None
-    started_at: datetime | None
-    action: ScheduleActionExecutionStartWorkflow
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleInfo:
-    """The past and the next actions of a schedule."""
-
-    num_actions: int
-    num_actions_missed_catchup_window: int
-    num_actions_skipped_overlap: int
-    num_actions_dropped: int
-    num_actions_waiting: int
-    running_actions: tuple[ScheduleActionExecutionStartWorkflow, ...]
-    recent_actions: tuple[ScheduleActionResult, ...]
-    next_action_times: tuple[datetime, ...]
-    created_at: datetime | None
-    last_updated_at: datetime | None
+    policy: SchedulePolicy = _POLICY
+    state: ScheduleState = _STATE
 
 
 @dataclass(frozen=True, kw_only=True)

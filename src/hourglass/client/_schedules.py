@@ -7,19 +7,20 @@ schedule has become what was sent, and otherwise starts again from its new descr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import msgspec
 
 from hourglass._contract.ids import new_id
+from hourglass._contract.schedule_specs import ScheduleBackfill, ScheduleOverlapPolicy
 from hourglass._contract.schedules import (
     CreateSchedule,
     DeleteSchedule,
     DescribeSchedule,
     EngineSchedule,
     ListSchedules,
-    OverlapPolicy,
     PatchSchedule,
     ScheduleDetails,
     SchedulePage,
@@ -28,7 +29,6 @@ from hourglass._contract.schedules import (
 from hourglass._contract.spec_checks import canonical
 from hourglass._evaluator.options import (
     named_values,
-    several,
 )
 from hourglass.client import _schedule_data as data
 from hourglass.client import _schedule_forms as forms
@@ -77,7 +77,7 @@ def create(
     schedule: data.Schedule,
     *,
     trigger_immediately: bool,
-    backfill: Sequence[data.ScheduleBackfill],
+    backfill: Sequence[ScheduleBackfill],
     memo: Mapping[str, Any] | None,
     search_attributes: SearchAttributes | None,
 ) -> ClientOperation[str]:
@@ -99,7 +99,7 @@ def create(
             request_id=new_id(),
             identity=session.identity,
             trigger_immediately=call.trigger_immediately,
-            backfill=tuple(forms.backfill_form(item) for item in several(call.backfill, "backfill")),
+            backfill=forms.backfill_form(call.backfill),
             memo={name: session.converter.encode(value) for name, value in notes.items()},
             search_attributes=encode_search_attributes(call.search_attributes or {}),
         )
@@ -156,8 +156,8 @@ def _patch(
     *,
     pause: str | None = None,
     unpause: str | None = None,
-    trigger: OverlapPolicy | None = None,
-    backfill: Sequence[data.ScheduleBackfill] = (),
+    trigger: ScheduleOverlapPolicy | None = None,
+    backfill: Sequence[ScheduleBackfill] = (),
 ) -> ClientOperation[None]:
     """Return the operation of one of the four calls that patch a schedule."""
     request = PatchSchedule(
@@ -167,7 +167,7 @@ def _patch(
         pause=pause,
         unpause=unpause,
         trigger=trigger,
-        backfill=tuple(forms.backfill_form(item) for item in backfill),
+        backfill=forms.backfill_form(backfill),
     )
     return asking(request, nothing)
 
@@ -190,11 +190,15 @@ def unpause(session: ClientSession, schedule_id: str, note: str) -> ClientOperat
     return through(session, UnpauseScheduleInput(id=schedule_id, note=note, _proceed=build))
 
 
-def trigger(session: ClientSession, schedule_id: str, overlap: OverlapPolicy | None) -> ClientOperation[None]:
+def trigger(
+    session: ClientSession, schedule_id: str, overlap: ScheduleOverlapPolicy | None
+) -> ClientOperation[None]:
     """Run the action of a schedule now."""
 
     def build(call: TriggerScheduleInput) -> ClientOperation[None]:
-        policy = OverlapPolicy(OverlapPolicy.UNSPECIFIED if call.overlap is None else call.overlap)
+        policy = ScheduleOverlapPolicy(
+            ScheduleOverlapPolicy.UNSPECIFIED if call.overlap is None else call.overlap
+        )
         return _patch(session, call.id, trigger=policy)
 
     return through(session, TriggerScheduleInput(id=schedule_id, overlap=overlap, _proceed=build))
@@ -203,7 +207,7 @@ def trigger(session: ClientSession, schedule_id: str, overlap: OverlapPolicy | N
 def backfill(
     session: ClientSession,
     schedule_id: str,
-    backfills: Sequence[data.ScheduleBackfill],
+    backfills: Sequence[ScheduleBackfill],
 ) -> ClientOperation[None]:
     """Run the action of a schedule for past times."""
 
@@ -292,9 +296,12 @@ def _plain(schedule: EngineSchedule) -> EngineSchedule:
             spec=msgspec.structs.replace(action.spec, search_attributes=attributes),
             rpc_timeout=None,
         ),
-        policy=msgspec.structs.replace(
+        policy=replace(
             policy,
-            overlap=policy.overlap or OverlapPolicy.SKIP,
-            catchup_window=max(policy.catchup_window, 10.0) if policy.catchup_window else 365 * 86400.0,
+            overlap=policy.overlap or ScheduleOverlapPolicy.SKIP,
+            catchup_window=max(policy.catchup_window, _SHORTEST_CATCHUP) if policy.catchup_window else _YEAR,
         ),
     )
+
+
+_SHORTEST_CATCHUP, _YEAR = timedelta(seconds=10), timedelta(days=365)

@@ -55,7 +55,7 @@ class Replies:
             hand.hear(name, answers)
 
     def farewell(self) -> None:
-        """Before the run closes, tell the keepers what they must know."""
+        """Send the last messages to the keepers before the run closes."""
         with workflow.shield():
             for hand in dict.fromkeys(self.hands.values()):
                 hand.farewell()
@@ -110,7 +110,7 @@ class Hand:
         return max(workflow.time(), self._reached)
 
     def poke(self) -> None:
-        """Check again what is due, because something has changed."""
+        """Wake the fiber after a change, to check again what is due."""
         fiber = require_fiber("limits")
         if self._task is None:
             self._task = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
@@ -130,7 +130,7 @@ class Hand:
         raise NotImplementedError
 
     def is_due(self) -> bool:
-        """Whether there is something to send. Must not change anything."""
+        """Whether a message must be sent. Has no side effects."""
         raise NotImplementedError
 
     def next_moment(self) -> float | None:
@@ -257,7 +257,7 @@ def _reaches(answer: Answer) -> bool:
 
 
 def keep(what: str, serve: Callable[[], bool]) -> None:
-    """Run a keeper: serve in rounds until a round returns that there is nothing left to keep."""
+    """Run a keeper: serve in rounds until a round returns False, because the key is idle."""
     while True:
         try:
             if not serve():

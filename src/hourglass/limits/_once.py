@@ -33,7 +33,7 @@ class OnceOptions(StartOptions, total=False):
     key: Required[str]
     """The workflow's id: calls with the same key refer to the same run."""
     window: Duration | None
-    """How long a closed run counts, from its start; by default as long as the engine retains it."""
+    """The time from its start for which a closed run counts; by default as long as the engine retains it."""
     retry_failed: bool
     """Whether a run that did not complete is ignored."""
 

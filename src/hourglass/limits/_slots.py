@@ -63,7 +63,7 @@ class SlotKeeper:
 
     @workflow.query
     def slots(self) -> SlotTable:
-        """Return the runs that hold a slot, and those that wait."""
+        """Return the runs that hold a slot, and the waiting runs."""
         return self.book.table
 
     @workflow.run
@@ -76,7 +76,7 @@ class SlotKeeper:
         self.changed = True
 
     def _serve(self) -> bool:
-        """Serve one round: grant free slots, then wait for messages. Return False if there is nothing left to keep."""
+        """Serve one round: grant free slots, then wait for messages. Return False if the key is idle."""
         self.changed = False
         lucky = self.book.grant()
         if lucky:
@@ -320,7 +320,7 @@ class SlotPool(Hand):
         return (*self._idle, *unneeded)
 
     def time_passes(self) -> None:
-        """End waits whose time is up, remind a silent keeper, and return unused slots."""
+        """End expired waits, remind a silent keeper, and return unused slots."""
         now = self.time()
         for waiter in [
             expired for expired in self._waiting if expired.deadline is not None and expired.deadline <= now
@@ -348,7 +348,7 @@ def slot(
     """Hold a slot of a key for a block: `with limits.slot("customer-42", limit=2): charge(…)`. In workflows only.
 
     At most `limit` blocks of the same key run at a time, in all workflows of the target together; the others wait, in the order
-    of their requests. A block that waits longer than `timeout` raises `TimeoutError`; a cancelled one gives up its place. A run
+    of their requests. A block that waits longer than `timeout` raises `TimeoutError`; a cancelled one leaves the queue. A run
     that ends other than through its own code (terminated, timed out) loses its slot: at once on the embedded engine, which keeps
     the slots itself; on a server within `notice` after another run begins to wait, later if the holders have been checked for a
     while.

@@ -279,7 +279,7 @@ class TurnPool(Hand):
         self._remind_at = self.time() + self._reminder
 
     def time_passes(self) -> None:
-        """Release tasks whose turn has come, and remind a silent keeper."""
+        """Release the tasks that have reached their turn, and remind a silent keeper."""
         now = self._now()
         # A timer may fire a fraction of a microsecond early.
         for waiter in [due for due in self._due if due.at is not None and due.at <= now + 1]:

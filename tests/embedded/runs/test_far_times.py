@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from tests.embedded.memory_world import SECOND
 from tests.embedded.stores import open_sqlite
 from tests.specs import made
 
+from hourglass._contract import schedule_specs as ss
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
@@ -30,8 +32,9 @@ from ..memory_world import World, app_failure, text
 
 LONGEST = 292 * 365 * 86400.0  # what the public API lets pass
 TODAY = 1_800_000_000 * SECOND
-YEAR_9999 = int(datetime(9999, 12, 31, tzinfo=UTC).timestamp()) * SECOND
-YEAR_1 = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * SECOND
+YEAR_9999 = datetime(9999, 12, 31, tzinfo=UTC)
+YEAR_1 = datetime(1, 1, 1, tzinfo=UTC)
+LATEST = datetime.fromtimestamp(LATEST_NS // SECOND, UTC)
 DONE = c.CompleteRun(text("done"))
 
 Door = Callable[[World], Awaitable[object]]
@@ -102,8 +105,8 @@ def schedule(**spec: Any) -> sc.EngineSchedule:
     action = made(
         wf.StartWorkflow, workflow_id="by-schedule", workflow_type="W", task_queue="other", request_id=""
     )
-    intervals = spec.pop("intervals", (sc.IntervalSpec(3600.0),))
-    return sc.EngineSchedule(action=action, spec=sc.EngineScheduleSpec(intervals=intervals, **spec))
+    intervals = spec.pop("intervals", (ss.ScheduleIntervalSpec(3600.0),))
+    return sc.EngineSchedule(action=action, spec=ss.ScheduleSpec(intervals=intervals, **spec))
 
 
 def schedules(*requests: s.Request[Any], **spec: Any) -> Door:
@@ -119,8 +122,8 @@ def schedules(*requests: s.Request[Any], **spec: Any) -> Door:
     return door
 
 
-def backfills(start_ns: int, end_ns: int) -> sc.PatchSchedule:
-    backfill = sc.Backfill(start_ns=start_ns, end_ns=end_ns, overlap=sc.OverlapPolicy.SKIP)
+def backfills(start_at: datetime, end_at: datetime) -> sc.PatchSchedule:
+    backfill = ss.ScheduleBackfill(start_at=start_at, end_at=end_at, overlap=ss.ScheduleOverlapPolicy.SKIP)
     return sc.PatchSchedule(schedule_id="s", request_id="2", backfill=(backfill,))
 
 
@@ -148,17 +151,17 @@ DOORS: dict[str, Door] = {
     "cron": starts(cron_schedule="@every 2500000h"),
     "run_retry": run_fails(retry_policy=RARE),
     "run_retry_with_timeout": run_fails(retry_policy=RARE, run_timeout=LONGEST),
-    "schedule_end": schedules(end_at_ns=YEAR_9999),
-    "schedule_start": schedules(start_at_ns=YEAR_9999),
-    "schedule_interval": schedules(intervals=(sc.IntervalSpec(LONGEST, LONGEST / 2),)),
-    "schedule_jitter": schedules(intervals=(sc.IntervalSpec(LONGEST / 2),), jitter=LONGEST),
+    "schedule_end": schedules(end_at=YEAR_9999),
+    "schedule_start": schedules(start_at=YEAR_9999),
+    "schedule_interval": schedules(intervals=(ss.ScheduleIntervalSpec(LONGEST, LONGEST / 2),)),
+    "schedule_jitter": schedules(intervals=(ss.ScheduleIntervalSpec(LONGEST / 2),), jitter=LONGEST),
     "schedule_update": schedules(
         sc.UpdateSchedule(
-            schedule_id="s", request_id="2", schedule=schedule(end_at_ns=YEAR_9999, jitter=LONGEST)
+            schedule_id="s", request_id="2", schedule=schedule(end_at=YEAR_9999, jitter=LONGEST)
         )
     ),
-    "backfill_late": schedules(backfills(LATEST_NS - 10 * SECOND, YEAR_9999)),
-    "backfill_early": schedules(backfills(YEAR_1, YEAR_1 + SECOND)),
+    "backfill_late": schedules(backfills(LATEST - timedelta(seconds=10), YEAR_9999)),
+    "backfill_early": schedules(backfills(YEAR_1, YEAR_1 + timedelta(seconds=1))),
     "schedule_catchup": schedules(
         sc.UpdateSchedule(
             schedule_id="s",
@@ -166,7 +169,7 @@ DOORS: dict[str, Door] = {
             schedule=sc.EngineSchedule(
                 action=schedule().action,
                 spec=schedule().spec,
-                policy=sc.EngineSchedulePolicy(catchup_window=LONGEST),
+                policy=ss.SchedulePolicy(catchup_window=LONGEST),
             ),
         )
     ),
@@ -226,16 +229,15 @@ def test_far_dates_travel_between_processes() -> None:
     """A schedule that ends in 9999 can be asked of the owner of a file; a number that fits nowhere is refused in words."""
     create = sc.CreateSchedule(
         schedule_id="s",
-        schedule=schedule(end_at_ns=YEAR_9999),
+        schedule=schedule(end_at=YEAR_9999),
         request_id="1",
-        backfill=(sc.Backfill(start_ns=YEAR_1, end_ns=YEAR_9999),),
+        backfill=(ss.ScheduleBackfill(start_at=YEAR_1, end_at=YEAR_9999),),
     )
     message = wire.decode_to_owner(wire.ask(1, "k", create))
     assert isinstance(message, wire.RequestMessage)
     request = wire.request_of(message)
     assert isinstance(request, sc.CreateSchedule)
-    assert request.schedule.spec.end_at_ns == LATEST_NS
-    assert request.backfill == (sc.Backfill(start_ns=-LATEST_NS, end_ns=LATEST_NS),)
+    assert request == create
     with pytest.raises(ServiceError, match="larger than 64 bits"):
         wire.ask(1, "k", wf.ListWorkflows(page_size=10**30))
 
@@ -248,8 +250,8 @@ async def test_numbers_that_fit_nowhere_are_refused_in_words(tmp_path: Path) -> 
     assert (
         await world.call(wf.ListWorkflows(page_size=10**30))
     ).workflows == ()  # a page has a limit of its own
-    state = sc.EngineScheduleState(limited_actions=True, remaining_actions=10**30)
-    huge = sc.EngineSchedule(action=schedule().action, spec=schedule().spec, state=state)
+    action = msgspec.structs.replace(schedule().action, start_delay=10**30)
+    huge = msgspec.structs.replace(schedule(), action=action)
     with pytest.raises(ServiceError, match="cannot be written"):
         await world.call(sc.CreateSchedule(schedule_id="huge", schedule=huge, request_id="1"))
     assert [each.schedule_id for each in (await world.call(sc.ListSchedules())).schedules] == []

@@ -16,6 +16,7 @@ from tests.specs import made
 
 from effort import cases
 from hourglass._contract import activities as ac
+from hourglass._contract import schedule_specs as ss
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
@@ -194,7 +195,7 @@ async def test_a_poll_that_is_cancelled_loses_nothing() -> None:
     store.commit()
     items = [await world.activity() for _ in ids]
     assert [item.run_id for item in items] == ids
-    assert world.engine.attempts.take(world.handle) is None
+    assert world.engine.attempts.take(world.handle.poller) is None
     await world.close()
 
 
@@ -386,7 +387,7 @@ def _schedule(request_id: str) -> sc.CreateSchedule:
     action = made(wf.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
     return sc.CreateSchedule(
         schedule_id="s",
-        schedule=sc.EngineSchedule(action=action, spec=sc.EngineScheduleSpec()),
+        schedule=sc.EngineSchedule(action=action, spec=ss.ScheduleSpec()),
         request_id=request_id,
     )
 

@@ -7,10 +7,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.embedded.stores import Spoiled
 from tests.specs import made
 
+from hourglass._contract import schedule_specs as ss
 from hourglass._contract import schedules as sc
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityCancel, ActivityOk
@@ -224,16 +226,16 @@ async def test_a_schedule_that_cannot_be_stored_stays_as_it_was(tmp_path: Path) 
     """An update with a number that fits nowhere fails; the schedule is there as before, and can be updated again."""
     world, _ = await open_world(tmp_path / "a.db")
     action = made(wf.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
-    spec = sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(3600.0),))
+    spec = ss.ScheduleSpec(intervals=(ss.ScheduleIntervalSpec(3600.0),))
     good = sc.EngineSchedule(action=action, spec=spec)
     await world.call(sc.CreateSchedule(schedule_id="s", schedule=good, request_id="1"))
-    state = sc.EngineScheduleState(limited_actions=True, remaining_actions=10**30)
-    bad = sc.EngineSchedule(action=action, spec=spec, state=state)
+    huge = msgspec.structs.replace(action, start_delay=10**30)
+    bad = sc.EngineSchedule(action=huge, spec=spec)
     with pytest.raises(StorageError, match="the schedule s cannot be written"):
         await world.call(sc.UpdateSchedule(schedule_id="s", schedule=bad, request_id="2"))
     found = await world.call(sc.DescribeSchedule(schedule_id="s"))
-    assert not found.schedule.state.limited_actions
-    paused = sc.EngineSchedule(action=action, spec=spec, state=sc.EngineScheduleState(paused=True))
+    assert found.schedule.action.start_delay is None
+    paused = sc.EngineSchedule(action=action, spec=spec, state=ss.ScheduleState(paused=True))
     await world.call(sc.UpdateSchedule(schedule_id="s", schedule=paused, request_id="3"))
     assert (await world.call(sc.DescribeSchedule(schedule_id="s"))).schedule.state.paused
     await world.close()

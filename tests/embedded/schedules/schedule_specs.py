@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec, Range
+from hourglass._contract.schedule_specs import (
+    Numbers,
+    ScheduleCalendarSpec,
+    ScheduleIntervalSpec,
+    ScheduleRange,
+    ScheduleSpec,
+)
 
 
 @dataclass(frozen=True)
 class Look:
     """A spec, and between which times to look at it."""
 
-    spec: EngineScheduleSpec
+    spec: ScheduleSpec
     begin: str
     end: str
 
@@ -23,32 +29,40 @@ class Look:
             " | ".join(spec.cron_expressions)
             or f"{len(spec.calendars)} calendars {len(spec.intervals)} intervals"
         )
-        return f"{what} {spec.time_zone} {self.begin}"
+        return f"{what} {spec.time_zone_name or ''} {self.begin}"
 
 
 def nanos(text: str) -> int:
     """A time in UTC, in nanoseconds since the epoch."""
-    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1e9)
+    return int(time(text).timestamp() * 1e9)
+
+
+def time(text: str) -> datetime:
+    """A time in UTC."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def cron(text: str, begin: str, end: str, zone: str = "", **fields: Any) -> Look:
     """A look at one cron string."""
-    return Look(EngineScheduleSpec(cron_expressions=(text,), time_zone=zone, **fields), begin, end)
+    return Look(ScheduleSpec(cron_expressions=(text,), time_zone_name=zone, **fields), begin, end)
 
 
-def calendar(begin: str, end: str, zone: str = "", **fields: tuple[Range, ...]) -> Look:
+def calendar(begin: str, end: str, zone: str = "", **fields: Numbers) -> Look:
     """A look at one calendar."""
-    return Look(EngineScheduleSpec(calendars=(CalendarSpec(**fields),), time_zone=zone), begin, end)
+    return Look(ScheduleSpec(calendars=(ScheduleCalendarSpec(**fields),), time_zone_name=zone), begin, end)
 
 
 YEAR = ("2026-01-01", "2027-01-01")
 WEEK = ("2026-01-01", "2026-01-08")
 HOURS = ("2026-01-01T00:00:00", "2026-01-01T06:00:00")
-NIGHTS = CalendarSpec(
-    second=(Range(0, 59),), minute=(Range(0, 59),), hour=(Range(0, 6), Range(20, 23)), comment="nights"
+NIGHTS = ScheduleCalendarSpec(
+    second=(ScheduleRange(0, 59),),
+    minute=(ScheduleRange(0, 59),),
+    hour=(ScheduleRange(0, 6), ScheduleRange(20, 23)),
+    comment="nights",
 )
-WEEKENDS = CalendarSpec(
-    second=(Range(0, 59),), minute=(Range(0, 59),), hour=(Range(0, 23),), day_of_week=(Range(0), Range(6))
+WEEKENDS = ScheduleCalendarSpec(
+    second=ScheduleRange(0, 59), minute=ScheduleRange(0, 59), hour=ScheduleRange(0, 23), day_of_week=[0, 6]
 )
 
 CRONS = [
@@ -111,60 +125,67 @@ CLOCK_CHANGES = [
 """Where clocks go forward by an hour, or back west of Greenwich: there the server keeps to its own rule."""
 
 OTHERS = [
-    calendar(*WEEK, hour=(Range(9), Range(17))),
-    calendar(*WEEK, hour=(Range(8, 18, 4),), minute=(Range(30),), day_of_week=(Range(1, 5),)),
-    calendar(*YEAR, day_of_month=(Range(28, 31),), month=(Range(2, 12, 3),)),
-    calendar(*WEEK, "Australia/Sydney", hour=(Range(0),)),
+    calendar(*WEEK, hour=(ScheduleRange(9), ScheduleRange(17))),
     calendar(
-        "2026-01-01", "2040-01-01", month=(Range(6),), day_of_month=(Range(1),), year=(Range(2028, 2036, 4),)
+        *WEEK,
+        hour=(ScheduleRange(8, 18, 4),),
+        minute=(ScheduleRange(30),),
+        day_of_week=(ScheduleRange(1, 5),),
+    ),
+    calendar(*YEAR, day_of_month=(ScheduleRange(28, 31),), month=(ScheduleRange(2, 12, 3),)),
+    calendar(*WEEK, "Australia/Sydney", hour=(ScheduleRange(0),)),
+    calendar(
+        "2026-01-01",
+        "2040-01-01",
+        month=(ScheduleRange(6),),
+        day_of_month=(ScheduleRange(1),),
+        year=(ScheduleRange(2028, 2036, 4),),
     ),
     calendar(
         "2026-01-01T00:00:00",
         "2026-01-01T00:10:00",
-        second=(Range(0, 59, 17),),
-        minute=(Range(3, 5),),
-        hour=(Range(0),),
+        second=(ScheduleRange(0, 59, 17),),
+        minute=(ScheduleRange(3, 5),),
+        hour=(ScheduleRange(0),),
     ),
-    Look(EngineScheduleSpec(intervals=(IntervalSpec(3600.0),)), *HOURS),
-    Look(EngineScheduleSpec(intervals=(IntervalSpec(3600.0, 1140.0),)), *HOURS),
+    Look(ScheduleSpec(intervals=(ScheduleIntervalSpec(3600.0),)), *HOURS),
+    Look(ScheduleSpec(intervals=(ScheduleIntervalSpec(3600.0, 1140.0),)), *HOURS),
     Look(
-        EngineScheduleSpec(intervals=(IntervalSpec(7.0), IntervalSpec(11.0, 3.0))),
+        ScheduleSpec(intervals=(ScheduleIntervalSpec(7.0), ScheduleIntervalSpec(11.0, 3.0))),
         HOURS[0],
         "2026-01-01T00:02:00",
     ),
-    Look(EngineScheduleSpec(intervals=(IntervalSpec(28 * 86400.0, 277380.0),)), *YEAR),
-    Look(EngineScheduleSpec(intervals=(IntervalSpec(90.7, 1.9),)), HOURS[0], "2026-01-01T00:10:00"),
+    Look(ScheduleSpec(intervals=(ScheduleIntervalSpec(28 * 86400.0, 277380.0),)), *YEAR),
+    Look(ScheduleSpec(intervals=(ScheduleIntervalSpec(90.7, 1.9),)), HOURS[0], "2026-01-01T00:10:00"),
     Look(
-        EngineScheduleSpec(
+        ScheduleSpec(
             cron_expressions=("0 12 * * *", "@every 5h"),
-            calendars=(CalendarSpec(hour=(Range(7),), minute=(Range(7),)),),
-            intervals=(IntervalSpec(86400.0, 60.0),),
+            calendars=(ScheduleCalendarSpec(hour=(ScheduleRange(7),), minute=(ScheduleRange(7),)),),
+            intervals=(ScheduleIntervalSpec(86400.0, 60.0),),
         ),
         *WEEK,
     ),
-    Look(EngineScheduleSpec(cron_expressions=("0 6 * * *", "0 18 * * *"), time_zone="Europe/Paris"), *WEEK),
-    Look(EngineScheduleSpec(cron_expressions=("0 * * * *",), skip=(NIGHTS, WEEKENDS)), *WEEK),
+    Look(ScheduleSpec(cron_expressions=("0 6 * * *", "0 18 * * *"), time_zone_name="Europe/Paris"), *WEEK),
+    Look(ScheduleSpec(cron_expressions=("0 * * * *",), skip=(NIGHTS, WEEKENDS)), *WEEK),
     Look(
-        EngineScheduleSpec(cron_expressions=("0 * * * *",), skip=(NIGHTS, WEEKENDS), time_zone="Asia/Tokyo"),
+        ScheduleSpec(cron_expressions=("0 * * * *",), skip=(NIGHTS, WEEKENDS), time_zone_name="Asia/Tokyo"),
         *WEEK,
     ),
-    Look(EngineScheduleSpec(intervals=(IntervalSpec(1200.0),), skip=(NIGHTS,)), *WEEK),
+    Look(ScheduleSpec(intervals=(ScheduleIntervalSpec(1200.0),), skip=(NIGHTS,)), *WEEK),
     Look(
-        EngineScheduleSpec(
-            intervals=(IntervalSpec(600.0),),
-            start_at_ns=nanos("2026-01-01T01:00:00"),
-            end_at_ns=nanos("2026-01-01T02:00:00"),
+        ScheduleSpec(
+            intervals=(ScheduleIntervalSpec(600.0),),
+            start_at=time("2026-01-01T01:00:00"),
+            end_at=time("2026-01-01T02:00:00"),
         ),
         *HOURS,
     ),
     Look(
-        EngineScheduleSpec(cron_expressions=("*/10 * * * *",), start_at_ns=nanos("2026-01-01T01:00:00.500")),
+        ScheduleSpec(cron_expressions=("*/10 * * * *",), start_at=time("2026-01-01T01:00:00.500")),
         HOURS[0],
         "2026-01-01T02:00:00",
     ),
-    Look(
-        EngineScheduleSpec(cron_expressions=("*/10 * * * *",), end_at_ns=nanos("2026-01-01T01:09:59")), *HOURS
-    ),
+    Look(ScheduleSpec(cron_expressions=("*/10 * * * *",), end_at=time("2026-01-01T01:09:59")), *HOURS),
 ]
 
 LOOKS = [*CRONS, *CLOCK_CHANGES, *OTHERS]

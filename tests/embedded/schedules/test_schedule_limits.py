@@ -13,20 +13,25 @@ from tests.waiting import until
 
 from hourglass import Client, errors, workflow
 from hourglass._contract.cron import parse_cron
-from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec
 from hourglass._embedded.schedules.times import MOST_PARTS, NANOS, Timetable
-from hourglass.client import Schedule, ScheduleActionStartWorkflow, ScheduleIntervalSpec, ScheduleSpec
+from hourglass.client import (
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleCalendarSpec,
+    ScheduleIntervalSpec,
+    ScheduleSpec,
+)
 
 NOW = int(datetime(2026, 11, 18, tzinfo=UTC).timestamp()) * NANOS
 
 
-def calendar(cron: str) -> CalendarSpec:
+def calendar(cron: str) -> ScheduleCalendarSpec:
     parsed = parse_cron(cron).calendar
     assert parsed is not None
     return parsed
 
 
-def count_calls(spec: EngineScheduleSpec) -> tuple[int, list[datetime]]:
+def count_calls(spec: ScheduleSpec) -> tuple[int, list[datetime]]:
     """Compile a spec, look for ten times twice, and return the number of function calls and the times."""
     calls = 0
 
@@ -50,35 +55,39 @@ def count_calls(spec: EngineScheduleSpec) -> tuple[int, list[datetime]]:
 
 
 NEVER = {
-    "30 February": EngineScheduleSpec(cron_expressions=("0 0 30 2 *",) * 400),
-    "30 February in a zone": EngineScheduleSpec(
-        cron_expressions=tuple(f"{n % 60} {n % 24} 30 2 *" for n in range(400)), time_zone="Europe/Berlin"
+    "30 February": ScheduleSpec(cron_expressions=("0 0 30 2 *",) * 400),
+    "30 February in a zone": ScheduleSpec(
+        cron_expressions=tuple(f"{n % 60} {n % 24} 30 2 *" for n in range(400)),
+        time_zone_name="Europe/Berlin",
     ),
-    "31st of short months": EngineScheduleSpec(
+    "31st of short months": ScheduleSpec(
         cron_expressions=tuple(f"{n % 60} {n % 24} 31 4,6,9,11 *" for n in range(400))
     ),
-    "29 February of common years": EngineScheduleSpec(
+    "29 February of common years": ScheduleSpec(
         cron_expressions=tuple(f"{n % 60} {n % 24} 29 2 * 2027,2099,2100" for n in range(400)),
-        time_zone="America/New_York",
+        time_zone_name="America/New_York",
     ),
-    "a weekday that a date does not have": EngineScheduleSpec(cron_expressions=("0 0 29 2 1 2028",) * 400),
-    "past years": EngineScheduleSpec(
+    "a weekday that a date does not have": ScheduleSpec(cron_expressions=("0 0 29 2 1 2028",) * 400),
+    "past years": ScheduleSpec(
         cron_expressions=tuple(f"{n % 60} {n % 24} {n % 28 + 1} 2 * 2001" for n in range(400)),
-        time_zone="America/New_York",
+        time_zone_name="America/New_York",
     ),
-    "everything excluded": EngineScheduleSpec(
-        cron_expressions=("* * * * * * *",), skip=(calendar("* * * * * * *"),), time_zone="Europe/Berlin"
+    "everything excluded": ScheduleSpec(
+        cron_expressions=("* * * * * * *",), skip=(calendar("* * * * * * *"),), time_zone_name="Europe/Berlin"
     ),
-    "the same excluded": EngineScheduleSpec(
+    "the same excluded": ScheduleSpec(
         cron_expressions=tuple(f"{n} 0 * * *" for n in range(60)),
         skip=tuple(calendar(f"{n} 0 * * *") for n in range(60)),
-        time_zone="Europe/Berlin",
+        time_zone_name="Europe/Berlin",
     ),
-    "an interval excluded": EngineScheduleSpec(
-        intervals=tuple(IntervalSpec(2.0 * n) for n in range(1, 50)), skip=(calendar("*/2 * * * * * *"),)
+    "an interval excluded": ScheduleSpec(
+        intervals=tuple(ScheduleIntervalSpec(2.0 * n) for n in range(1, 50)),
+        skip=(calendar("*/2 * * * * * *"),),
     ),
-    "an interval excluded in a zone": EngineScheduleSpec(
-        intervals=(IntervalSpec(3600.0),), skip=(calendar("0 * * * *"),), time_zone="Europe/Berlin"
+    "an interval excluded in a zone": ScheduleSpec(
+        intervals=(ScheduleIntervalSpec(3600.0),),
+        skip=(calendar("0 * * * *"),),
+        time_zone_name="Europe/Berlin",
     ),
 }
 
@@ -92,26 +101,27 @@ def test_schedule_that_never_matches_costs_little(name: str) -> None:
 
 RARE = {
     "29 February on a Sunday": (
-        EngineScheduleSpec(
-            cron_expressions=tuple(f"{n % 60} {n % 24} 29 2 0" for n in range(400)), time_zone="Asia/Tokyo"
+        ScheduleSpec(
+            cron_expressions=tuple(f"{n % 60} {n % 24} 29 2 0" for n in range(400)),
+            time_zone_name="Asia/Tokyo",
         ),
         datetime(2032, 2, 28, 15, 0, tzinfo=UTC),
     ),
     "the last year": (
-        EngineScheduleSpec(
+        ScheduleSpec(
             cron_expressions=tuple(f"{n % 60} {n % 24} {n % 28 + 1} 2 * 2100" for n in range(400)),
-            time_zone="America/New_York",
+            time_zone_name="America/New_York",
         ),
         datetime(2100, 2, 1, 5, 0, tzinfo=UTC),
     ),
     "excluded but for one year": (
-        EngineScheduleSpec(
+        ScheduleSpec(
             cron_expressions=("0 0 * * *",), skip=(calendar("0 0 * * * 2000-2069"), calendar("0 0 * 1-11 *"))
         ),
         datetime(2070, 12, 1, tzinfo=UTC),
     ),
     "an interval excluded but for one day": (
-        EngineScheduleSpec(intervals=(IntervalSpec(2.0),), skip=(calendar("*/2 * * 1-30 * * *"),)),
+        ScheduleSpec(intervals=(ScheduleIntervalSpec(2.0),), skip=(calendar("*/2 * * 1-30 * * *"),)),
         datetime(2026, 12, 31, tzinfo=UTC),
     ),
 }
@@ -126,7 +136,7 @@ def test_schedule_that_rarely_matches_is_found_at_little_cost(name: str) -> None
 
 
 def test_the_end_of_a_schedule_is_remembered() -> None:
-    table = Timetable(EngineScheduleSpec(cron_expressions=("0 0 1 1 * 2027",)))
+    table = Timetable(ScheduleSpec(cron_expressions=("0 0 1 1 * 2027",)))
     moment = table.next(NOW)
     assert moment is not None
     assert table.next(moment.nominal_ns) is None
@@ -135,7 +145,7 @@ def test_the_end_of_a_schedule_is_remembered() -> None:
 
 
 def test_search_at_a_clock_that_is_set_back_after_the_last_time() -> None:
-    spec = EngineScheduleSpec(cron_expressions=("30 2 25 10 * 2026",), time_zone="Europe/Berlin")
+    spec = ScheduleSpec(cron_expressions=("30 2 25 10 * 2026",), time_zone_name="Europe/Berlin")
     table = Timetable(spec)
     moments = [moment.nominal_ns // NANOS for moment in table.moments(0)]
     first = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
@@ -144,8 +154,8 @@ def test_search_at_a_clock_that_is_set_back_after_the_last_time() -> None:
 
 def test_intervals_and_exclusions_cost_little_together() -> None:
     """A schedule whose every interval steps over the same exclusions is refused before it costs seconds at each search."""
-    spec = EngineScheduleSpec(
-        intervals=tuple(IntervalSpec(float(7919 + n)) for n in range(480)),
+    spec = ScheduleSpec(
+        intervals=tuple(ScheduleIntervalSpec(float(7919 + n)) for n in range(480)),
         skip=tuple(calendar(f"{n} * * * *") for n in range(20)),
     )
     with pytest.raises(errors.UsageError, match="excludes 20 calendars from 480 intervals"):

@@ -16,14 +16,19 @@ from hypothesis import strategies as st
 from tests.effort import cases
 
 from hourglass._contract.cron import parse_cron
-from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec, Range
+from hourglass._contract.schedule_specs import (
+    ScheduleCalendarSpec,
+    ScheduleIntervalSpec,
+    ScheduleRange,
+    ScheduleSpec,
+)
 from hourglass._contract.spec_checks import canonical, is_empty
 from hourglass._embedded.schedules.times import NANOS, Timetable
 from hourglass._temporal.calls_schedules import put_spec, spec_from
 from hourglass.errors import UsageError
 from hourglass.testing import DevServer
 
-from .schedule_specs import LOOKS, NIGHTS, ODD, Look, cron, nanos
+from .schedule_specs import LOOKS, NIGHTS, ODD, Look, cron, nanos, time
 
 MOST = 1000  # so many times does a server list
 
@@ -44,14 +49,12 @@ def texts(look: Look) -> list[str]:
 # --- as the server finds them ---------------------------------------------------------------------------------
 
 
-async def _ask(target: str) -> list[tuple[list[int], EngineScheduleSpec]]:
+async def _ask(target: str) -> list[tuple[list[int], ScheduleSpec]]:
     client = await temporalio.client.Client.connect(target)
     return [await _ask_one(client, f"oracle-{at}", look) for at, look in enumerate(LOOKS)]
 
 
-async def _ask_one(
-    client: temporalio.client.Client, name: str, look: Look
-) -> tuple[list[int], EngineScheduleSpec]:
+async def _ask_one(client: temporalio.client.Client, name: str, look: Look) -> tuple[list[int], ScheduleSpec]:
     service = client.workflow_service
     create = ws.CreateScheduleRequest(namespace="default", schedule_id=name, request_id=name)
     put_spec(create.schedule.spec, look.spec)
@@ -71,21 +74,21 @@ async def _ask_one(
 
 
 @pytest.fixture(scope="module")
-def oracle(quick_server: DevServer) -> list[tuple[list[int], EngineScheduleSpec]]:
+def oracle(quick_server: DevServer) -> list[tuple[list[int], ScheduleSpec]]:
     """What a real server says of every spec: its times, and how it shows it."""
     return asyncio.run(_ask(quick_server.target))
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("at", range(len(LOOKS)), ids=lambda at: str(LOOKS[at]))
-def test_times_are_the_servers(at: int, oracle: list[tuple[list[int], EngineScheduleSpec]]) -> None:
+def test_times_are_the_servers(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
     """Each spec names the times that a real server lists for it, to the nanosecond."""
     assert times(LOOKS[at]) == oracle[at][0]
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("at", range(len(LOOKS)), ids=lambda at: str(LOOKS[at]))
-def test_canonical_form_is_the_servers(at: int, oracle: list[tuple[list[int], EngineScheduleSpec]]) -> None:
+def test_canonical_form_is_the_servers(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
     """A spec in canonical form is what a server describes after it was given the spec."""
     assert canonical(LOOKS[at].spec) == oracle[at][1]
 
@@ -95,7 +98,7 @@ async def _refused(target: str) -> set[str]:
     refused = set()
     for at, text in enumerate(ODD):
         name = f"odd-{at}"
-        look = Look(EngineScheduleSpec(cron_expressions=(text,)), "2026-01-01", "2026-01-02")
+        look = Look(ScheduleSpec(cron_expressions=(text,)), "2026-01-01", "2026-01-02")
         try:
             await _ask_one(client, name, look)
         except temporalio.service.RPCError as error:
@@ -111,7 +114,7 @@ def test_cron_strings_are_refused_as_the_server_refuses_them(quick_server: DevSe
 
     def makes_sense(text: str) -> bool:
         try:
-            canonical(EngineScheduleSpec(cron_expressions=(text,)))
+            canonical(ScheduleSpec(cron_expressions=(text,)))
         except UsageError:
             return False
         return True
@@ -146,21 +149,23 @@ ZONES = [
 ]
 
 
-def _range(low: int, high: int) -> st.SearchStrategy[tuple[Range, ...]]:
+def _range(low: int, high: int) -> st.SearchStrategy[tuple[ScheduleRange, ...]]:
     one = st.builds(
-        lambda start, length, step: Range(start, min(start + length, high), step),
+        lambda start, length, step: ScheduleRange(start, min(start + length, high), step),
         st.integers(low, high),
         st.integers(0, high - low),
         st.integers(1, 7),
     )
-    everything = st.just((Range(low, high),))
+    everything = st.just((ScheduleRange(low, high),))
     return st.one_of(everything, st.lists(one, min_size=1, max_size=2).map(tuple))
 
 
 CALENDARS = st.builds(
-    CalendarSpec,
-    second=st.just((Range(0),)),
-    minute=st.one_of(st.just((Range(0, 59, 10),)), st.just((Range(0), Range(30))), _range(0, 59)),
+    ScheduleCalendarSpec,
+    second=st.just((ScheduleRange(0),)),
+    minute=st.one_of(
+        st.just((ScheduleRange(0, 59, 10),)), st.just((ScheduleRange(0), ScheduleRange(30))), _range(0, 59)
+    ),
     hour=_range(0, 23),
     day_of_month=_range(1, 31),
     month=_range(1, 12),
@@ -175,7 +180,7 @@ DAYS = st.sampled_from(
 )  # fmt: skip
 
 
-def _shows(calendar: CalendarSpec, time: datetime) -> bool:
+def _shows(calendar: ScheduleCalendarSpec, time: datetime) -> bool:
     """The rule itself, word by word."""
     parts = {
         "second": time.second,
@@ -194,11 +199,11 @@ def _shows(calendar: CalendarSpec, time: datetime) -> bool:
 @settings(max_examples=cases(60, 600), deadline=None)
 @given(calendar=CALENDARS, skip=st.one_of(st.none(), CALENDARS), zone=st.sampled_from(ZONES), day=DAYS)
 def test_times_are_those_at_which_the_clock_matches(
-    calendar: CalendarSpec, skip: CalendarSpec | None, zone: str, day: str
+    calendar: ScheduleCalendarSpec, skip: ScheduleCalendarSpec | None, zone: str, day: str
 ) -> None:
     """A time belongs to a calendar exactly if the zone's clock then shows a match, clock changes or not."""
-    full = canonical(EngineScheduleSpec(calendars=(calendar,), skip=(skip,) if skip else ()))
-    spec = EngineScheduleSpec(calendars=full.calendars, skip=full.skip, time_zone=zone)
+    full = canonical(ScheduleSpec(calendars=(calendar,), skip=(skip,) if skip else ()))
+    spec = ScheduleSpec(calendars=full.calendars, skip=full.skip, time_zone_name=zone)
     begin = datetime.fromisoformat(day).replace(tzinfo=UTC)
     minutes = [begin + timedelta(minutes=at) for at in range(1, 36 * 60)]
     walls = [(minute, minute.astimezone(ZoneInfo(zone))) for minute in minutes]
@@ -220,7 +225,7 @@ def test_times_are_those_at_which_the_clock_matches(
 def test_intervals_count_from_the_epoch(every: int, offset: int, after: int) -> None:
     """The next time of an interval is the first after now that is a multiple of it, shifted."""
     offset %= every
-    moment = Timetable(EngineScheduleSpec(intervals=(IntervalSpec(float(every), float(offset)),))).next(
+    moment = Timetable(ScheduleSpec(intervals=(ScheduleIntervalSpec(float(every), float(offset)),))).next(
         after * NANOS
     )
     assert moment is not None
@@ -255,7 +260,7 @@ def test_changes_that_a_server_gets_wrong(look: Look, expected: list[str]) -> No
 @given(jitter=st.floats(0, 5000), every=st.integers(1, 4000), seed=st.text(max_size=5))
 def test_jitter_is_bounded_and_repeatable(jitter: float, every: int, seed: str) -> None:
     """Jitter makes times later, by less than it says and never as far as the next, and is the same each time."""
-    spec = EngineScheduleSpec(intervals=(IntervalSpec(float(every)),), jitter=jitter)
+    spec = ScheduleSpec(intervals=(ScheduleIntervalSpec(float(every)),), jitter=jitter)
     moments = list(itertools.islice(Timetable(spec, seed).moments(0), 20))
     assert moments == list(itertools.islice(Timetable(spec, seed).moments(0), 20))
     assert [moment.nominal_ns for moment in moments] == [at * every * NANOS for at in range(1, 21)]
@@ -266,7 +271,7 @@ def test_jitter_is_bounded_and_repeatable(jitter: float, every: int, seed: str) 
 
 def test_jitter_differs_between_schedules() -> None:
     """Two schedules with the same spec do not act at the same time."""
-    spec = EngineScheduleSpec(cron_expressions=("@hourly",), jitter=600.0)
+    spec = ScheduleSpec(cron_expressions=("@hourly",), jitter=600.0)
     first, second = Timetable(spec, "a").next(0), Timetable(spec, "b").next(0)
     assert first is not None
     assert second is not None
@@ -276,14 +281,18 @@ def test_jitter_differs_between_schedules() -> None:
 
 def test_a_spec_that_skips_everything_ends() -> None:
     """Where all times are skipped the search gives up instead of going on for ever."""
-    always = CalendarSpec(second=(Range(0, 59),), minute=(Range(0, 59),), hour=(Range(0, 23),))
-    assert Timetable(EngineScheduleSpec(intervals=(IntervalSpec(1.0),), skip=(always,))).next(0) is None
-    assert Timetable(EngineScheduleSpec(cron_expressions=("* * * * * * *",), skip=(always,))).next(0) is None
+    always = ScheduleCalendarSpec(
+        second=(ScheduleRange(0, 59),), minute=(ScheduleRange(0, 59),), hour=(ScheduleRange(0, 23),)
+    )
+    assert Timetable(ScheduleSpec(intervals=(ScheduleIntervalSpec(1.0),), skip=(always,))).next(0) is None
+    assert Timetable(ScheduleSpec(cron_expressions=("* * * * * * *",), skip=(always,))).next(0) is None
 
 
 def test_long_skips_are_leapt_over() -> None:
     """A schedule of every second that skips nights goes on in the morning."""
-    spec = EngineScheduleSpec(intervals=(IntervalSpec(1.0),), skip=(NIGHTS,), time_zone="Europe/Berlin")
+    spec = ScheduleSpec(
+        intervals=(ScheduleIntervalSpec(1.0),), skip=(NIGHTS,), time_zone_name="Europe/Berlin"
+    )
     moment = Timetable(spec).next(nanos("2026-01-01T19:00:00"))
     assert moment is not None
     assert moment.nominal_ns == nanos("2026-01-02T06:00:00")
@@ -336,23 +345,27 @@ def test_bad_cron_strings(text: str, why: str) -> None:
     ("spec", "why"),
     [
         (
-            EngineScheduleSpec(cron_expressions=("@daily",), time_zone="Mars/Olympus"),
+            ScheduleSpec(cron_expressions=("@daily",), time_zone_name="Mars/Olympus"),
             "no time zone 'Mars/Olympus'",
         ),
-        (EngineScheduleSpec(cron_expressions=("TZ=../../etc/passwd @daily",)), "no time zone"),
-        (EngineScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily",), time_zone="UTC"), "another one"),
-        (EngineScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily", "@hourly")), "same time zone"),
-        (EngineScheduleSpec(intervals=(IntervalSpec(0.5),)), "at least a second"),
-        (EngineScheduleSpec(intervals=(IntervalSpec(5.0, 5.0),)), "offset"),
-        (EngineScheduleSpec(intervals=(IntervalSpec(5.0, -1.0),)), "offset"),
-        (EngineScheduleSpec(calendars=(CalendarSpec(hour=(Range(24),)),)), "hours go from 0 to 23"),
-        (EngineScheduleSpec(calendars=(CalendarSpec(hour=(Range(5, 3),)),)), "range from 5 to 3"),
-        (EngineScheduleSpec(skip=(CalendarSpec(day_of_week=(Range(7),)),)), "days of the week"),
-        (EngineScheduleSpec(calendars=(CalendarSpec(comment="x" * 201),)), "comment"),
-        (EngineScheduleSpec(intervals=(IntervalSpec(5.0),), start_at_ns=2, end_at_ns=1), "before it starts"),
+        (ScheduleSpec(cron_expressions=("TZ=../../etc/passwd @daily",)), "no time zone"),
+        (ScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily",), time_zone_name="UTC"), "another one"),
+        (ScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily", "@hourly")), "same time zone"),
+        (ScheduleSpec(intervals=(ScheduleIntervalSpec(0.5),)), "at least a second"),
+        (ScheduleSpec(intervals=(ScheduleIntervalSpec(5.0, 5.0),)), "offset"),
+        (ScheduleSpec(calendars=(ScheduleCalendarSpec(hour=(ScheduleRange(24),)),)), "hours go from 0 to 23"),
+        (ScheduleSpec(calendars=(ScheduleCalendarSpec(hour=(ScheduleRange(5, 3),)),)), "range from 5 to 3"),
+        (ScheduleSpec(skip=(ScheduleCalendarSpec(day_of_week=(ScheduleRange(7),)),)), "days of the week"),
+        (ScheduleSpec(calendars=(ScheduleCalendarSpec(comment="x" * 201),)), "comment"),
+        (
+            ScheduleSpec(
+                intervals=(ScheduleIntervalSpec(5.0),), start_at=time("2026-01-02"), end_at=time("2026-01-01")
+            ),
+            "before it starts",
+        ),
     ],
 )
-def test_bad_specs(spec: EngineScheduleSpec, why: str) -> None:
+def test_bad_specs(spec: ScheduleSpec, why: str) -> None:
     """A spec that makes no sense is refused, and the message says why."""
     with pytest.raises(UsageError) as caught:
         canonical(spec)
@@ -369,5 +382,5 @@ def test_a_canonical_spec_stays_as_it_is() -> None:
 
 def test_empty_specs_are_known() -> None:
     """A spec that names no time is empty, also if it skips some."""
-    assert is_empty(EngineScheduleSpec(skip=(CalendarSpec(),), time_zone="UTC"))
-    assert not is_empty(EngineScheduleSpec(cron_expressions=("@daily",)))
+    assert is_empty(ScheduleSpec(skip=(ScheduleCalendarSpec(),), time_zone_name="UTC"))
+    assert not is_empty(ScheduleSpec(cron_expressions=("@daily",)))

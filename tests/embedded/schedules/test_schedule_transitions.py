@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -14,18 +15,15 @@ from hypothesis import strategies as st
 from tests.specs import made
 
 from hourglass import client
-from hourglass._contract.schedules import (
-    Backfill,
-    CreateSchedule,
-    EngineSchedule,
-    EngineSchedulePolicy,
-    EngineScheduleSpec,
-    EngineScheduleState,
-    IntervalSpec,
-    OverlapPolicy,
-    PatchSchedule,
-    UpdateSchedule,
+from hourglass._contract.schedule_specs import (
+    ScheduleBackfill,
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
+    ScheduleState,
 )
+from hourglass._contract.schedules import CreateSchedule, EngineSchedule, PatchSchedule, UpdateSchedule
 from hourglass._contract.workflows import StartWorkflow, WorkflowStatus
 from hourglass._embedded.schedules import transitions as rec
 from hourglass._embedded.schedules import transitions as tr
@@ -38,6 +36,13 @@ from .schedule_specs import nanos
 
 NOON = nanos("2026-01-01T12:00:00")
 MINUTE = 60 * NANOS
+
+
+def after(seconds: float) -> datetime:
+    """The time this many seconds after noon."""
+    return datetime(2026, 1, 1, 12, tzinfo=UTC) + timedelta(seconds=seconds)
+
+
 ACTION = made(StartWorkflow, workflow_id="report", workflow_type="Report", task_queue="q", request_id="")
 DONE = WorkflowStatus.COMPLETED
 
@@ -48,16 +53,16 @@ class World:
     def __init__(
         self,
         every: float = 60.0,
-        policy: EngineSchedulePolicy | None = None,
-        state: EngineScheduleState | None = None,
+        policy: SchedulePolicy | None = None,
+        state: ScheduleState | None = None,
         jitter: float = 0.0,
         **create: Any,
     ) -> None:
         schedule = EngineSchedule(
             action=ACTION,
-            spec=EngineScheduleSpec(intervals=(IntervalSpec(every),), jitter=jitter),
-            policy=policy or EngineSchedulePolicy(),
-            state=state or EngineScheduleState(),
+            spec=ScheduleSpec(intervals=(ScheduleIntervalSpec(every),), jitter=jitter),
+            policy=policy or SchedulePolicy(),
+            state=state or ScheduleState(),
         )
         self.now = NOON
         self.record = tr.create(
@@ -124,18 +129,18 @@ class World:
             record.skipped_overlap,
             len(record.waiting),
             len(record.running),
-            [action.workflow_id[-9:] for action in record.recent],
+            [taken.action.workflow_id[-9:] for taken in record.recent],
         )
 
     @property
-    def state(self) -> EngineScheduleState:
+    def state(self) -> ScheduleState:
         """The schedule's state."""
         return self.record.schedule.state
 
 
-def overlapping(policy: OverlapPolicy) -> World:
+def overlapping(policy: ScheduleOverlapPolicy) -> World:
     """A world whose first workflow runs while two more times come."""
-    world = World(policy=EngineSchedulePolicy(overlap=policy))
+    world = World(policy=SchedulePolicy(overlap=policy))
     world.tick(3)
     return world
 
@@ -145,7 +150,7 @@ def overlapping(policy: OverlapPolicy) -> World:
 
 def test_skip() -> None:
     """While a workflow runs, times are skipped and counted; the next time after its end counts again."""
-    world = overlapping(OverlapPolicy.SKIP)
+    world = overlapping(ScheduleOverlapPolicy.SKIP)
     assert world.started == ["12:01:00Z"]
     assert world.record.skipped_overlap == 2
     world.close()
@@ -155,7 +160,7 @@ def test_skip() -> None:
 
 def test_buffer_one() -> None:
     """One start waits for the end of the one before; more are skipped."""
-    world = overlapping(OverlapPolicy.BUFFER_ONE)
+    world = overlapping(ScheduleOverlapPolicy.BUFFER_ONE)
     assert (world.started, len(world.record.waiting)) == (["12:01:00Z"], 1)
     world.close()
     assert world.started == ["12:01:00Z", "12:02:00Z"]
@@ -164,7 +169,7 @@ def test_buffer_one() -> None:
 
 def test_buffer_all() -> None:
     """Every start waits for its turn, and they run one after the other."""
-    world = overlapping(OverlapPolicy.BUFFER_ALL)
+    world = overlapping(ScheduleOverlapPolicy.BUFFER_ALL)
     assert world.started == ["12:01:00Z"]
     world.close()
     assert world.started == ["12:01:00Z", "12:02:00Z"]
@@ -175,7 +180,7 @@ def test_buffer_all() -> None:
 
 def test_cancel_other() -> None:
     """What runs is asked to cancel, and the new one starts when it is gone."""
-    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.CANCEL_OTHER))
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.CANCEL_OTHER))
     world.tick(2)
     assert world.cancelled == ["report-2026-01-01T12:01:00Z"]
     assert world.started == ["12:01:00Z"]
@@ -186,14 +191,14 @@ def test_cancel_other() -> None:
 
 def test_cancelled_starts_give_way_to_later_ones() -> None:
     """Of several that wait for a cancelled one to end only the last is started."""
-    world = overlapping(OverlapPolicy.CANCEL_OTHER)
+    world = overlapping(ScheduleOverlapPolicy.CANCEL_OTHER)
     world.close(WorkflowStatus.CANCELED)
     assert world.started == ["12:01:00Z", "12:03:00Z"]
 
 
 def test_terminate_other() -> None:
     """What runs is terminated, and the new one starts when it is gone."""
-    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.TERMINATE_OTHER))
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.TERMINATE_OTHER))
     world.tick(2)
     assert world.terminated == ["report-2026-01-01T12:01:00Z"]
     world.close(WorkflowStatus.TERMINATED)
@@ -203,22 +208,22 @@ def test_terminate_other() -> None:
 
 def test_allow_all() -> None:
     """Every time starts a workflow, whatever runs, and none is waited for."""
-    world = overlapping(OverlapPolicy.ALLOW_ALL)
+    world = overlapping(ScheduleOverlapPolicy.ALLOW_ALL)
     assert world.started == ["12:01:00Z", "12:02:00Z", "12:03:00Z"]
     assert world.record.running == ()
 
 
-POLICIES = [policy for policy in OverlapPolicy if policy is not OverlapPolicy.UNSPECIFIED]
+POLICIES = [policy for policy in ScheduleOverlapPolicy if policy is not ScheduleOverlapPolicy.UNSPECIFIED]
 
 
 @settings(max_examples=300)
 @given(
-    policies=st.lists(st.sampled_from(list(OverlapPolicy)), max_size=8),
+    policies=st.lists(st.sampled_from(list(ScheduleOverlapPolicy)), max_size=8),
     running=st.booleans(),
     default=st.sampled_from(POLICIES),
 )
 def test_every_start_is_decided_once(
-    policies: list[OverlapPolicy], running: bool, default: OverlapPolicy
+    policies: list[ScheduleOverlapPolicy], running: bool, default: ScheduleOverlapPolicy
 ) -> None:
     """Each start goes, waits, is skipped or gives way; nothing is doubled, and nothing starts beside what runs."""
     waiting = tuple(BufferedStart(at, at, policy) for at, policy in enumerate(policies))
@@ -232,18 +237,19 @@ def test_every_start_is_decided_once(
     assert (found.cancel or found.terminate) <= running
     resolved = [policy or default for policy in policies]
     given_way = sum(
-        policy in (OverlapPolicy.CANCEL_OTHER, OverlapPolicy.TERMINATE_OTHER) for policy in resolved
+        policy in (ScheduleOverlapPolicy.CANCEL_OTHER, ScheduleOverlapPolicy.TERMINATE_OTHER)
+        for policy in resolved
     )
-    dropped = resolved.count(OverlapPolicy.ALLOW_ALL) if found.cancel or found.terminate else 0
+    dropped = resolved.count(ScheduleOverlapPolicy.ALLOW_ALL) if found.cancel or found.terminate else 0
     lost = len(waiting) - len(kept) - found.skipped - dropped
     assert 0 <= lost <= given_way
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_a_server_decides_the_same(policy: OverlapPolicy, quick_server: DevServer) -> None:
+def test_a_server_decides_the_same(policy: ScheduleOverlapPolicy, quick_server: DevServer) -> None:
     """Starts that meet nothing, and then ones that meet what runs, come out as on a real server."""
-    world = World(policy=EngineSchedulePolicy(overlap=policy), state=EngineScheduleState(paused=True))
+    world = World(policy=SchedulePolicy(overlap=policy), state=ScheduleState(paused=True))
     name = f"same-{uuid.uuid4().hex[:8]}"
     schedule = client.Schedule(
         client.ScheduleActionStartWorkflow("nobody-runs-it", task_queue=name, execution_timeout=60),
@@ -256,7 +262,7 @@ def test_a_server_decides_the_same(policy: OverlapPolicy, quick_server: DevServe
         for hour in (9, 10):
             begin = datetime(2026, 1, 1, hour, tzinfo=UTC)
             end = begin + timedelta(minutes=2)
-            world.patch(backfill=(Backfill(start_ns=_ns(begin), end_ns=_ns(end)),))
+            world.patch(backfill=(ScheduleBackfill(start_at=begin, end_at=end),))
             while len(world.terminated) > world.ended:
                 world.close(WorkflowStatus.TERMINATED)
             handle.backfill(client.ScheduleBackfill(start_at=begin, end_at=end))
@@ -265,10 +271,6 @@ def test_a_server_decides_the_same(policy: OverlapPolicy, quick_server: DevServe
                 assert time.monotonic() < deadline, (found, world.counts)
                 time.sleep(0.05)
         handle.delete()
-
-
-def _ns(moment: datetime) -> int:
-    return int(moment.timestamp()) * NANOS
 
 
 def _counts(info: client.ScheduleInfo) -> tuple[int, int, int, int, list[str]]:
@@ -292,7 +294,7 @@ def _counts(info: client.ScheduleInfo) -> tuple[int, int, int, int, list[str]]:
 )
 def test_all_at_once_or_one_by_one(steps: list[float], jitter: float, every: int) -> None:
     """However time is cut into pieces, the same workflows are started, each once."""
-    policy = EngineSchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL)
+    policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL)
     bit_by_bit, at_once = World(every, policy, jitter=jitter), World(every, policy, jitter=jitter)
     for step in steps:
         bit_by_bit.wait(step)
@@ -308,9 +310,9 @@ def test_it_says_when_to_look_again() -> None:
     later = World(jitter=30.0).look()
     assert later is not None
     assert NOON + MINUTE <= later < NOON + MINUTE + 30 * NANOS
-    assert World(state=EngineScheduleState(paused=True)).look() is None
+    assert World(state=ScheduleState(paused=True)).look() is None
     ended = World()
-    ended.update(spec=msgspec.structs.replace(ended.record.schedule.spec, end_at_ns=NOON + 90 * NANOS))
+    ended.update(spec=dataclasses.replace(ended.record.schedule.spec, end_at=after(90)))
     ended.tick(2)
     assert ended.look() is None
     assert ended.started == ["12:01:00Z"]
@@ -335,7 +337,7 @@ def test_a_jitter_that_has_not_passed_is_not_lost() -> None:
 
 def test_a_clock_that_goes_back_repeats_nothing() -> None:
     """Where the clock goes back nothing is started until it has caught up."""
-    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL))
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
     world.tick(2)
     world.now -= 2 * MINUTE
     world.look()
@@ -347,7 +349,7 @@ def test_a_clock_that_goes_back_repeats_nothing() -> None:
 
 def test_what_was_missed_is_caught_up_within_the_window() -> None:
     """After an outage the times of the catch-up window are done, older ones counted as missed."""
-    policy = EngineSchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL, catchup_window=150.0)
+    policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL, catchup_window=150.0)
     world = World(policy=policy)
     world.wait(600)
     assert world.started == ["12:08:00Z", "12:09:00Z", "12:10:00Z"]
@@ -356,15 +358,15 @@ def test_what_was_missed_is_caught_up_within_the_window() -> None:
 
 def test_the_window_is_at_least_ten_seconds_and_a_year_by_default() -> None:
     """The window's bounds are Temporal's, and are shown."""
-    assert (
-        World(policy=EngineSchedulePolicy(catchup_window=1.0)).record.schedule.policy.catchup_window == 10.0
-    )
-    assert World().record.schedule.policy.catchup_window == 365 * 86400.0
+    assert World(
+        policy=SchedulePolicy(catchup_window=1.0)
+    ).record.schedule.policy.catchup_window == timedelta(seconds=10)
+    assert World().record.schedule.policy.catchup_window == timedelta(days=365)
 
 
 def test_a_long_outage_is_taken_in_pieces() -> None:
     """One step looks at a bounded number of times, and asks to go on at once."""
-    world = World(1.0, EngineSchedulePolicy(overlap=OverlapPolicy.SKIP))
+    world = World(1.0, SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP))
     step = tr.advance(world.record, NOON + 5000 * NANOS)
     assert step.wake_ns == NOON + 5000 * NANOS
     assert step.record.seen_ns == NOON + tr.BATCH * NANOS
@@ -374,7 +376,7 @@ def test_a_long_outage_is_taken_in_pieces() -> None:
 
 def test_too_many_that_wait_are_dropped() -> None:
     """The queue is bounded; what does not fit is counted."""
-    world = World(1.0, EngineSchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL))
+    world = World(1.0, SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ALL))
     world.wait(MAX_BUFFERED + 101)
     assert len(world.record.waiting) <= MAX_BUFFERED
     assert len(world.started) + len(world.record.waiting) + world.record.dropped == MAX_BUFFERED + 101
@@ -386,7 +388,7 @@ def test_too_many_that_wait_are_dropped() -> None:
 
 def test_a_pause_is_a_pause() -> None:
     """What comes due during a pause is not done later, nor what a pause overtook before anybody looked."""
-    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL))
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
     world.now += 70 * NANOS  # 12:01 has come, and nobody has looked yet
     world.patch(pause="holidays")
     assert (world.state.paused, world.state.note) == (True, "holidays")
@@ -403,14 +405,14 @@ def test_a_failure_pauses_where_it_shall() -> None:
         (WorkflowStatus.FAILED, "paused due to workflow failure: report-2026-01-01T12:01:00Z: no money"),
         (WorkflowStatus.TIMED_OUT, "paused due to workflow timeout: report-2026-01-01T12:01:00Z"),
     ]:
-        world = World(policy=EngineSchedulePolicy(pause_on_failure=True))
+        world = World(policy=SchedulePolicy(pause_on_failure=True))
         world.tick(1)
         world.close(status, "no money")
         assert (world.state.paused, world.state.note) == (True, note)
         world.tick(2)
         assert len(world.started) == 1
     for status in (DONE, WorkflowStatus.CANCELED, WorkflowStatus.TERMINATED):
-        world = World(policy=EngineSchedulePolicy(pause_on_failure=True))
+        world = World(policy=SchedulePolicy(pause_on_failure=True))
         world.tick(1)
         world.close(status)
         assert not world.state.paused
@@ -422,11 +424,11 @@ def test_a_failure_pauses_where_it_shall() -> None:
 
 def test_actions_are_counted_down() -> None:
     """A limited schedule acts so many times; skipped times and manual ones do not count."""
-    world = World(state=EngineScheduleState(limited_actions=True, remaining_actions=2))
+    world = World(state=ScheduleState(limited_actions=True, remaining_actions=2))
     world.tick(3)
     assert (world.state.remaining_actions, world.record.skipped_overlap) == (1, 2)
     world.close()
-    world.patch(trigger=OverlapPolicy.ALLOW_ALL)
+    world.patch(trigger=ScheduleOverlapPolicy.ALLOW_ALL)
     assert world.state.remaining_actions == 1
     world.tick(1)
     assert world.state.remaining_actions == 0
@@ -434,15 +436,15 @@ def test_actions_are_counted_down() -> None:
     world.tick(3)
     assert world.look() is None
     assert len(world.started) == 3
-    world.patch(trigger=OverlapPolicy.UNSPECIFIED)
+    world.patch(trigger=ScheduleOverlapPolicy.UNSPECIFIED)
     assert len(world.started) == 4
 
 
 def test_waiting_starts_do_not_outlive_a_pause() -> None:
     """What waits when the schedule pauses is dropped when its turn comes, but for what was asked by hand."""
-    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL))
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ALL))
     world.tick(3)
-    world.patch(trigger=OverlapPolicy.BUFFER_ALL)
+    world.patch(trigger=ScheduleOverlapPolicy.BUFFER_ALL)
     world.patch(pause="enough")
     world.close()
     assert world.started == [
@@ -457,33 +459,35 @@ def test_waiting_starts_do_not_outlive_a_pause() -> None:
 
 def test_a_trigger_acts_now_even_when_paused() -> None:
     """A trigger starts a workflow named after now, by the schedule's policy or its own."""
-    world = World(state=EngineScheduleState(paused=True), trigger_immediately=True)
+    world = World(state=ScheduleState(paused=True), trigger_immediately=True)
     assert world.started == ["12:00:00Z"]
     world.wait(7)
-    world.patch(trigger=OverlapPolicy.UNSPECIFIED)
+    world.patch(trigger=ScheduleOverlapPolicy.UNSPECIFIED)
     assert world.record.skipped_overlap == 1
-    world.patch(trigger=OverlapPolicy.ALLOW_ALL)
+    world.patch(trigger=ScheduleOverlapPolicy.ALLOW_ALL)
     assert world.started == ["12:00:00Z", "12:00:07Z"]
 
 
 def test_a_backfill_does_a_stretch_of_the_past() -> None:
     """Both ends of a backfill belong to it; its times neither miss a window nor count down."""
-    stretch = Backfill(start_ns=NOON - 180 * NANOS, end_ns=NOON - 60 * NANOS, overlap=OverlapPolicy.ALLOW_ALL)
+    stretch = ScheduleBackfill(
+        start_at=after(-180), end_at=after(-60), overlap=ScheduleOverlapPolicy.ALLOW_ALL
+    )
     world = World(
-        policy=EngineSchedulePolicy(catchup_window=10.0),
-        state=EngineScheduleState(limited_actions=True, remaining_actions=1, paused=True),
+        policy=SchedulePolicy(catchup_window=10.0),
+        state=ScheduleState(limited_actions=True, remaining_actions=1, paused=True),
         backfill=(stretch,),
     )
     assert world.started == ["11:57:00Z", "11:58:00Z", "11:59:00Z"]
     assert world.state.remaining_actions == 1
 
 
-@pytest.mark.parametrize("overlap", [OverlapPolicy.ALLOW_ALL, OverlapPolicy.BUFFER_ALL])
-def test_a_long_backfill_is_taken_in_pieces(overlap: OverlapPolicy) -> None:
+@pytest.mark.parametrize("overlap", [ScheduleOverlapPolicy.ALLOW_ALL, ScheduleOverlapPolicy.BUFFER_ALL])
+def test_a_long_backfill_is_taken_in_pieces(overlap: ScheduleOverlapPolicy) -> None:
     """A backfill of thousands of times is done completely and in order, some at a time."""
     count = 1300
-    stretch = Backfill(start_ns=NOON - (count - 1) * NANOS, end_ns=NOON, overlap=overlap)
-    world = World(1.0, state=EngineScheduleState(paused=True))
+    stretch = ScheduleBackfill(start_at=after(1 - count), end_at=after(0), overlap=overlap)
+    world = World(1.0, state=ScheduleState(paused=True))
     request = PatchSchedule(schedule_id="s", request_id="p", backfill=(stretch,))
     step = tr.advance(tr.patch(world.record, request, NOON), NOON)
     assert len(step.starts) + len(step.record.waiting) == tr.BACKFILL_BATCH
@@ -500,10 +504,10 @@ def test_a_long_backfill_is_taken_in_pieces(overlap: OverlapPolicy) -> None:
 
 def test_an_update_counts_from_its_moment() -> None:
     """After an update the new times count; those before it are not done again."""
-    world = World(policy=EngineSchedulePolicy(overlap=OverlapPolicy.ALLOW_ALL))
+    world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
     world.tick(2)
     world.wait(30)
-    world.update(spec=EngineScheduleSpec(intervals=(IntervalSpec(20.0),)))
+    world.update(spec=ScheduleSpec(intervals=(ScheduleIntervalSpec(20.0),)))
     world.tick(2, 20.0)
     assert world.started == ["12:01:00Z", "12:02:00Z", "12:02:40Z", "12:03:00Z"]
     assert world.record.update_time_ns == NOON + 150 * NANOS
@@ -515,9 +519,9 @@ def test_an_update_of_an_older_version_is_dropped() -> None:
     stale = rec.token_of(world.record)
     world.patch(pause="mine")
     assert rec.token_of(world.record) != stale
-    world.update(stale, state=EngineScheduleState(note="yours"))
+    world.update(stale, state=ScheduleState(note="yours"))
     assert world.state.note == "mine"
-    world.update(b"", state=EngineScheduleState(note="anyhow"))
+    world.update(b"", state=ScheduleState(note="anyhow"))
     assert world.state.note == "anyhow"
 
 
@@ -531,14 +535,17 @@ def test_views_tell_what_happened() -> None:
         world.tick(1)
     seen = rec.describe(world.record)
     assert (seen.schedule_id, seen.memo) == ("s", {"a": Payload(b"1")})
-    assert (seen.info.action_count, seen.info.skipped_overlap) == (13, 11)
+    assert (seen.info.num_actions, seen.info.num_actions_skipped_overlap) == (13, 11)
     assert len(seen.info.recent_actions) == 10
     last = seen.info.recent_actions[-1]
-    assert (last.workflow_id, last.run_id) == ("report-2026-01-01T12:24:00Z", "run-13")
-    assert seen.info.running == (("report-2026-01-01T12:24:00Z", "run-13"),)
-    assert seen.info.next_times_ns == tuple(world.now + at * MINUTE for at in range(1, 11))
+    assert (last.action.workflow_id, last.action.first_execution_run_id) == (
+        "report-2026-01-01T12:24:00Z",
+        "run-13",
+    )
+    assert seen.info.running_actions == (last.action,)
+    assert seen.info.next_action_times == tuple(after(60 * (24 + number)) for number in range(1, 11))
     listed = rec.summarize(world.record)
-    assert (len(listed.recent_actions), len(listed.next_times_ns)) == (5, 5)
+    assert (len(listed.recent_actions), len(listed.next_action_times)) == (5, 5)
     assert (listed.workflow_type, listed.paused) == ("Report", False)
 
 
@@ -555,16 +562,20 @@ def test_a_start_is_marked_with_its_schedule() -> None:
 
 def test_an_id_can_be_kept() -> None:
     """With keep_original_workflow_id nothing is appended."""
-    world = World(policy=EngineSchedulePolicy(keep_original_workflow_id=True))
+    world = World(policy=SchedulePolicy(keep_original_workflow_id=True))
     world.tick(1)
     assert world.started == ["report"]
 
 
 def test_a_record_survives_being_stored() -> None:
     """A record is data: written and read again it is the same, whatever waits in it."""
-    world = overlapping(OverlapPolicy.BUFFER_ALL)
+    world = overlapping(ScheduleOverlapPolicy.BUFFER_ALL)
     world.patch(
-        backfill=(Backfill(start_ns=NOON - 9999 * MINUTE, end_ns=NOON, overlap=OverlapPolicy.BUFFER_ALL),)
+        backfill=(
+            ScheduleBackfill(
+                start_at=after(-9999 * 60), end_at=after(0), overlap=ScheduleOverlapPolicy.BUFFER_ALL
+            ),
+        )
     )
     assert world.record.waiting
     assert world.record.backfills

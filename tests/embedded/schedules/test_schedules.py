@@ -16,6 +16,7 @@ from tests.embedded.stores import memory_store, open_sqlite
 from tests.specs import made
 
 from hourglass import RetryPolicy, Worker, workflow
+from hourglass._contract import schedule_specs as ss
 from hourglass._contract import schedules as sc
 from hourglass._contract import workflows as wf
 from hourglass._embedded import VirtualClock
@@ -327,17 +328,19 @@ def hourly(name: str = "s", **policy: Any) -> sc.CreateSchedule:
     """The request for a schedule of every hour."""
     schedule = sc.EngineSchedule(
         action=msgspec.structs.replace(ACTION, workflow_id=f"{name}-report"),
-        spec=sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(3600.0),)),
-        policy=sc.EngineSchedulePolicy(**policy),
+        spec=ss.ScheduleSpec(intervals=(ss.ScheduleIntervalSpec(3600.0),)),
+        policy=ss.SchedulePolicy(**policy),
     )
     return sc.CreateSchedule(schedule_id=name, schedule=schedule, request_id=f"create-{name}")
 
 
 def trigger(request_id: str) -> sc.PatchSchedule:
-    return sc.PatchSchedule(schedule_id="s", request_id=request_id, trigger=sc.OverlapPolicy.UNSPECIFIED)
+    return sc.PatchSchedule(
+        schedule_id="s", request_id=request_id, trigger=ss.ScheduleOverlapPolicy.UNSPECIFIED
+    )
 
 
-async def look(world: World, name: str = "s") -> sc.EngineScheduleInfo:
+async def look(world: World, name: str = "s") -> ss.ScheduleInfo:
     return (await world.call(sc.DescribeSchedule(schedule_id=name))).info
 
 
@@ -359,17 +362,17 @@ async def test_hours_without_an_engine(place: Any, window: float, started: int, 
     """What came due while nobody had the file is started when it is opened, as far back as the window allows."""
     clock = VirtualClock(HOUR * 1000 + 1)
     world = await World.new(store=place(), clock=clock, opened=True)
-    await world.call(hourly(catchup_window=window, overlap=sc.OverlapPolicy.ALLOW_ALL))
+    await world.call(hourly(catchup_window=window, overlap=ss.ScheduleOverlapPolicy.ALLOW_ALL))
     clock.advance(3600)
     await settle()
-    assert (await look(world)).action_count == 1
+    assert (await look(world)).num_actions == 1
     await world.close()
     clock.advance(5 * 3600 + 1)
     world = await World.new(store=place(), clock=clock, opened=True)
     clock.advance(0)
     info = await look(world)
-    assert (info.action_count, info.missed_catchup) == (started, missed)
-    assert all(each.actual_time_ns == clock.now_ns() for each in info.recent_actions[1:])
+    assert (info.num_actions, info.num_actions_missed_catchup_window) == (started, missed)
+    assert all(each.started_at == ss.time_from(clock.now_ns()) for each in info.recent_actions[1:])
     await world.close()
 
 
@@ -377,16 +380,16 @@ async def test_an_end_while_nobody_looks_after_schedules(place: Any) -> None:
     """A workflow that is ended by a client that opens the file for a moment tells its schedule all the same."""
     clock = VirtualClock(HOUR * 1000)
     world = await World.new(store=place(), clock=clock, opened=True)
-    await world.call(hourly(overlap=sc.OverlapPolicy.BUFFER_ONE))
+    await world.call(hourly(overlap=ss.ScheduleOverlapPolicy.BUFFER_ONE))
     await world.call(trigger("t1"))
     clock.advance(2)
     await world.call(trigger("t2"))
-    ((workflow_id, _),) = (await look(world)).running
+    (running,) = (await look(world)).running_actions
     await world.close()
     alone = await World.new(store=place(), clock=clock)
-    await alone.call(wf.TerminateWorkflow(workflow_id=workflow_id))
+    await alone.call(wf.TerminateWorkflow(workflow_id=running.workflow_id))
     info = await look(alone)
-    assert (info.action_count, info.buffer_size, len(info.running)) == (2, 0, 1)
+    assert (info.num_actions, info.num_actions_waiting, len(info.running_actions)) == (2, 0, 1)
     await alone.close()
 
 
@@ -396,7 +399,7 @@ def test_a_crash_between_any_two_commits() -> None:
     async def life(store: ScriptedStore) -> None:
         world = await World.new(store=store, clock=VirtualClock(HOUR * 1000))
         world.engine.schedules.begin()
-        call = world.call(hourly(overlap=sc.OverlapPolicy.BUFFER_ALL))
+        call = world.call(hourly(overlap=ss.ScheduleOverlapPolicy.BUFFER_ALL))
         await _impatient(call)
         for number in range(3):
             await _impatient(world.call(trigger(f"t{number}")))
@@ -452,14 +455,14 @@ async def test_a_lost_answer(place: Any) -> None:
     clock = VirtualClock(HOUR * 1000)
     world = await World.new(store=place(), clock=clock, opened=True)
     for _ in range(2):
-        await world.call(hourly(overlap=sc.OverlapPolicy.ALLOW_ALL))
+        await world.call(hourly(overlap=ss.ScheduleOverlapPolicy.ALLOW_ALL))
         await world.call(trigger("t1"))
         clock.advance(2)
     await world.close()
     world = await World.new(store=place(), clock=clock, opened=True)
     await world.call(hourly())
     await world.call(trigger("t1"))
-    assert (await look(world)).action_count == 1
+    assert (await look(world)).num_actions == 1
     with pytest.raises(ScheduleAlreadyExistsError):
         await world.call(msgspec.structs.replace(hourly(), request_id="another"))
     await world.call(sc.DeleteSchedule(schedule_id="s"))
@@ -472,14 +475,14 @@ async def test_no_room_for_new_workflows() -> None:
     store = ScriptedStore()
     world = await World.new(store=store, clock=VirtualClock(HOUR * 1000 + 1))
     world.engine.schedules.begin()
-    await _impatient(world.call(hourly(overlap=sc.OverlapPolicy.ALLOW_ALL)))
+    await _impatient(world.call(hourly(overlap=ss.ScheduleOverlapPolicy.ALLOW_ALL)))
     store.refusal = "the disk is full"
     world.clock.advance(2 * 3600)
     assert not list(world.engine.runs.records())
     store.refusal = ""
     world.clock.advance(6)
     store.commit()
-    assert [each.workflow_id[-9:] for each in (await look(world)).recent_actions] == [
+    assert [taken.action.workflow_id[-9:] for taken in (await look(world)).recent_actions] == [
         "17:00:00Z",
         "18:00:00Z",
     ]
@@ -500,7 +503,7 @@ def test_a_schedule_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptur
         connection.close()
         world = await World.new(store=open_sqlite(path), clock=clock, opened=True)
         clock.advance(3600)
-        assert (await look(world, "good")).action_count == 1
+        assert (await look(world, "good")).num_actions == 1
         assert not world.engine.is_over
         listed = await world.call(sc.ListSchedules())
         assert [each.schedule_id for each in listed.schedules] == ["good"]

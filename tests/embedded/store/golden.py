@@ -14,14 +14,13 @@ from typing import Any
 from tests.embedded.stores import open_sqlite
 from tests.specs import made
 
-from hourglass._contract.schedules import (
-    CreateSchedule,
-    EngineSchedule,
-    EngineSchedulePolicy,
-    EngineScheduleSpec,
-    IntervalSpec,
-    OverlapPolicy,
+from hourglass._contract.schedule_specs import (
+    ScheduleIntervalSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleSpec,
 )
+from hourglass._contract.schedules import CreateSchedule, EngineSchedule
 from hourglass._contract.workflows import StartWorkflow
 from hourglass._embedded.schedules import transitions as schedules
 from hourglass._embedded.store.store import ScheduleChange
@@ -49,8 +48,8 @@ def acted() -> ScheduleChange:
     )
     schedule = EngineSchedule(
         action=action,
-        spec=EngineScheduleSpec(intervals=(IntervalSpec(60.0),), time_zone="Europe/Berlin"),
-        policy=EngineSchedulePolicy(overlap=OverlapPolicy.BUFFER_ALL),
+        spec=ScheduleSpec(intervals=(ScheduleIntervalSpec(60.0),), time_zone_name="Europe/Berlin"),
+        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ALL),
     )
     request = CreateSchedule(schedule_id="reports", schedule=schedule, request_id="create-1")
     step = schedules.advance(schedules.create(request, 1_000), 120_000_000_000)

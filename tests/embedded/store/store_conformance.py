@@ -14,7 +14,7 @@ import msgspec
 from tests.specs import made
 
 from hourglass._contract import schedules
-from hourglass._contract.schedules import EngineScheduleSpec, IntervalSpec
+from hourglass._contract.schedule_specs import ScheduleIntervalSpec, ScheduleSpec
 from hourglass._contract.workflows import SignalWorkflow, StartWorkflow, TerminateWorkflow, WorkflowStatus
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.store import AT_ONCE, NoteChange, RunChange, ScheduleChange, Store
@@ -450,7 +450,7 @@ def schedule_change(
 ) -> ScheduleChange:
     """A step of a schedule."""
     action = made(StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id="")
-    spec = EngineScheduleSpec(intervals=(IntervalSpec(60.0),))
+    spec = ScheduleSpec(intervals=(ScheduleIntervalSpec(60.0),))
     kept = ScheduleRecord(
         schedule_id=name,
         schedule=schedules.EngineSchedule(action=action, spec=spec),

@@ -12,6 +12,7 @@ import pytest
 from tests.embedded.stores import open_sqlite
 from tests.specs import made
 
+from hourglass._contract import schedule_specs as ss
 from hourglass._contract import schedules as sc
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
@@ -153,7 +154,7 @@ def test_a_damaged_schedule_harms_no_other(
                 wf.StartWorkflow, workflow_id=name, workflow_type="W", task_queue="q", request_id=""
             )
             schedule = sc.EngineSchedule(
-                action=action, spec=sc.EngineScheduleSpec(intervals=(sc.IntervalSpec(60.0),))
+                action=action, spec=ss.ScheduleSpec(intervals=(ss.ScheduleIntervalSpec(60.0),))
             )
             await world.call(sc.CreateSchedule(schedule_id=name, schedule=schedule, request_id=name))
         await world.close()

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import sqlite3
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,10 @@ def described_schedule(record: ScheduleRecord) -> dict[str, Any]:
             action.spec.task_queue,
             action.arguments[0].data,
         ),
-        "intervals": [each.every for each in record.schedule.spec.intervals],
-        "time_zone": record.schedule.spec.time_zone,
+        "intervals": [interval.every.total_seconds() for interval in record.schedule.spec.intervals],
+        "time_zone": record.schedule.spec.time_zone_name,
         "overlap": int(record.schedule.policy.overlap),
-        "catchup_window": record.schedule.policy.catchup_window,
+        "catchup_window": (record.schedule.policy.catchup_window or timedelta()).total_seconds(),
         "seen": record.seen_ns,
         "waiting": [due.nominal_ns for due in record.waiting],
         "running": list(record.running),

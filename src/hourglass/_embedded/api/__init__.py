@@ -1,4 +1,4 @@
-"""The requests of clients. Answers and rejections leave only when what they rest on is durable.
+"""The requests of clients. Answers and rejections leave only when the changes behind them are durable.
 
 answering          shared by all handlers: finding the run, answering, waiting
 worker_requests    workers: versions and pollers, attempts completed by clients, progress

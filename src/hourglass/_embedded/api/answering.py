@@ -31,12 +31,12 @@ from hourglass.errors import (
 
 LONG_POLL = 20.0
 ROOM = 10.0
-"""How long a caller waits, in seconds, while a run has too many events or updates in progress: as long as a server's client
+"""The time in seconds that a caller waits, while a run has too many events or updates in progress: as long as a server's client
 tries.
 """
 
 READ_PATIENCE = 2.0
-"""How many seconds a read waits for a commit, before it is answered with the stored state."""
+"""The time in seconds that a read waits for a commit, before it is answered with the stored state."""
 
 MOST_LISTED = 1000
 """The maximum size of a page of a list, as on a server."""

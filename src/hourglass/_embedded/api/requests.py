@@ -228,7 +228,7 @@ async def update_options(engine: Engine, request: wf.UpdateWorkflowOptions) -> P
         engine.runs.change(
             record, lambda run, now: transitions.change_priority(run, priority, request.identity, now)
         )
-        engine.queues.offer_anew(record.run, engine.clock.now_ns(), record.sticky)
+        engine.queues.offer_again(record.run, engine.clock.now_ns(), record.sticky)
     return done(engine, record)
 
 
@@ -415,7 +415,7 @@ HANDLERS: Handlers = {
 
 
 async def answer(engine: Engine, request: s.Request[A]) -> A:
-    """Check a request, carry it out in memory, and answer it once everything that the answer depends on is durable.
+    """Check a request, carry it out in memory, and answer it once the changes behind the answer are durable.
 
     Raises `EngineClosed` if the engine has closed or failed meanwhile; else what the handler raises.
     """
@@ -444,7 +444,7 @@ async def answer(engine: Engine, request: s.Request[A]) -> A:
 async def _durable_answer(
     engine: Engine, request: s.Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
 ) -> A:
-    """Run the handler; return its answer, or raise its error, once everything that this depends on is durable."""
+    """Run the handler; return its answer, or raise its error, once the changes behind it are durable."""
     try:
         pending = await handler(engine, request)
     except StorageError:

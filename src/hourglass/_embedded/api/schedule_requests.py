@@ -1,6 +1,6 @@
 """Request handlers for schedules, and their table.
 
-Must not know: when a schedule acts, what wakes for it. Errors have the wording of a Temporal server. Invariant: a request that is
+Must not know: the times at which a schedule acts. Errors have the wording of a Temporal server. Invariant: a request that is
 repeated, because its answer was lost, is not carried out twice.
 """
 
@@ -137,9 +137,9 @@ SCHEDULE_HANDLERS: Handlers = {
 
 
 _TIME = "-2006-01-02T15:04:05Z"
-"""The suffix that a schedule appends to workflow ids, which must be shorter by its length."""
+"""The suffix that a schedule appends to workflow ids; they must be shorter by its length."""
 _SCHEDULER = "temporal-sys-scheduler:"
-"""The prefix that a server puts before schedule ids, which must be shorter by its length."""
+"""The prefix that a server puts before schedule ids; they must be shorter by its length."""
 
 
 def _find(engine: Engine, schedule_id: str) -> ScheduleRecord:

@@ -34,9 +34,9 @@ NOTE = "limit/"
 _RETRY_NS = 5 * SECOND
 """The delay before a failed start of a burst's workflow is retried."""
 _REPEAT_NS = 60 * SECOND
-"""How long a key remembers a finished burst, for calls that are repeated because their answer was lost."""
+"""The time for which a key remembers a finished burst, for calls repeated after their answer was lost."""
 _MAX_TICKETS = 100
-"""Number of a burst's latest calls whose tickets are remembered, to recognise repetitions."""
+"""The number of tickets of a burst that are remembered, to recognise repeated calls."""
 
 
 def keep_note(runs: RunTable, name: str, data: bytes) -> None:
@@ -45,8 +45,7 @@ def keep_note(runs: RunTable, name: str, data: bytes) -> None:
 
 
 class KeptBurst(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one key: pending ones, which will become the workflow `becomes`, or (`fired_ns`) those that have
-    become it."""
+    """The calls of one key: pending, to become the workflow `becomes`, or, if `fired_ns` is set, already started as it."""
 
     burst: Burst
     becomes: str
@@ -206,7 +205,7 @@ class Bursts:
         self._due.realign()
 
     def sweep(self) -> None:
-        """Forget what was run a while ago."""
+        """Forget bursts that were started a while ago."""
         now = self._runs.clock.now_ns()
         expired = [
             id for id, kept in self._bursts.items() if kept.fired_ns and kept.fired_ns + _REPEAT_NS <= now

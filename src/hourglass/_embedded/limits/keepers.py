@@ -3,7 +3,7 @@ in `bursts`.
 
 On a Temporal server a small workflow enforces the limit of each key. Here the engine answers in its place, by the same
 protocol and rules (`hourglass._contract.limits`): a run signals the workflow `hourglass.slots:KEY`, which need not
-exist, and the answer arrives as the signal that the workflow would send. Histories are therefore those of Temporal, and
+exist, and the answer arrives as the signal that the workflow would send. Histories are therefore equal to those on a server, and
 runs can move there; and a limit needs no worker, no run and no history.
 
 An open workflow that enforces a key continues to do so: one that was started by an older engine, or for runs whose
@@ -14,7 +14,7 @@ step of the run that sent it are one change of the store; a closing run releases
 that closes it. No cleanup is therefore necessary, and after a crash runs and limits agree.
 
 The claims of each run on the slots of a key are a separate row in the store: the cost of a run's request does not
-depend on how many runs wait. A key that no run uses leaves nothing behind.
+depend on how many runs wait. An unused key leaves no data behind.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Keepers:
                 self._serve_slots(id, slots, changed)
 
     def run_closed(self, run_id: str) -> None:
-        """Release everything that a closed run holds, within the transaction of its last step."""
+        """Release the slots, places and loans of a closed run, within the transaction of its last step."""
         for id in sorted(self._runs.claims.pop(run_id, ())):
             if (slots := self._slots.get(id)) is not None:
                 slots.book.give_back(slots.orders.get(run_id, ()))
@@ -429,7 +429,7 @@ class Keepers:
 
 
 def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
-    """Convert a message of a run whose time is ahead to the engine's time. It gets no loan, which would last too long."""
+    """Convert a message of a run that is `lead` ahead to the engine's time. The run gets no loan: it would last too long."""
     if not lead:
         return message
     if isinstance(message, Used):

@@ -15,11 +15,9 @@ from __future__ import annotations
 from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
-from msgspec.structs import replace
 
 from hourglass import errors
 from hourglass._contract import deployments as dp
-from hourglass._contract import schedules
 from hourglass._contract import service as s
 from hourglass._contract.handle import (
     ActivityCancel,
@@ -31,7 +29,6 @@ from hourglass._contract.handle import (
     HandleConfig,
 )
 from hourglass._embedded.api.requests import HANDLERS
-from hourglass._embedded.schedules.transitions import storable_backfill, storable_spec
 from hourglass._evaluator.commands import AnyCommand, Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads, VersioningBehavior
@@ -306,27 +303,12 @@ def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
     if kind not in _REQUESTS:
         raise errors.ServiceError(f"{kind} cannot be sent to another process", status="UNIMPLEMENTED")
     try:
-        body = encode(_storable(request))
+        body = encode(request)
     except OverflowError:
         raise errors.ServiceError(
             f"a number of this {kind} is larger than 64 bits", status="INVALID_ARGUMENT"
         ) from None
     return encode(RequestMessage(number, key, kind, msgspec.Raw(body)))
-
-
-def _storable(request: s.Request[Any]) -> s.Request[Any]:
-    """Limit the times of a request to 64 bits; later times are never reached."""
-    match request:
-        case schedules.CreateSchedule() | schedules.UpdateSchedule():
-            spec = storable_spec(request.schedule.spec)
-            request = replace(request, schedule=replace(request.schedule, spec=spec))
-        case _:
-            pass
-    match request:
-        case schedules.CreateSchedule(backfill=backfills) | schedules.PatchSchedule(backfill=backfills):
-            return replace(request, backfill=tuple(map(storable_backfill, backfills)))
-        case _:
-            return request
 
 
 def request_of(message: RequestMessage) -> s.Request[Any]:

@@ -19,7 +19,7 @@ from datetime import date
 from functools import lru_cache
 
 from hourglass._contract.cron import LAST_YEAR
-from hourglass._contract.schedules import CalendarSpec, Range
+from hourglass._contract.schedule_specs import ScheduleCalendarSpec, ScheduleRange
 
 DAY = 86400
 _FIRST_YEAR = 1970
@@ -83,7 +83,7 @@ class WallTimes:
         candidates = (product.from_wall(wall) for product in self.products)
         return min((time for time in candidates if time is not None), default=None)
 
-    def without(self, calendars: Iterable[CalendarSpec]) -> WallTimes:
+    def without(self, calendars: Iterable[ScheduleCalendarSpec]) -> WallTimes:
         """Return the times at which none of these calendars matches."""
         remaining = self._masks
         for seconds, days in _products(calendars).items():
@@ -106,12 +106,12 @@ class WallTimes:
 ALL_TIMES = WallTimes({_ALL_SECONDS: _ALL_DAYS})
 
 
-def wall_times(calendars: Iterable[CalendarSpec]) -> WallTimes:
+def wall_times(calendars: Iterable[ScheduleCalendarSpec]) -> WallTimes:
     """Return the times at which at least one of these canonical calendars matches."""
     return WallTimes(_products(calendars))
 
 
-def _products(calendars: Iterable[CalendarSpec]) -> dict[int, int]:
+def _products(calendars: Iterable[ScheduleCalendarSpec]) -> dict[int, int]:
     """Return the days by the seconds of the day; calendars that share either are merged."""
     by_days: dict[int, int] = {}
     for calendar in calendars:
@@ -134,7 +134,7 @@ def _add(products: dict[int, int], key: int, mask: int) -> None:
         products[key] = products.get(key, 0) | mask
 
 
-def _numbers(ranges: tuple[Range, ...]) -> Numbers:
+def _numbers(ranges: tuple[ScheduleRange, ...]) -> Numbers:
     return frozenset(number for part in ranges for number in range(part.start, part.end + 1, part.step))
 
 

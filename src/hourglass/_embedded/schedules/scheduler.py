@@ -89,7 +89,7 @@ class Schedules:
                 self._enter(entry)
 
     def begin(self) -> None:
-        """Act from now on, starting with what has come due since an engine last ran."""
+        """Act from now on, beginning with the times that have passed since an engine last ran."""
         self.load()
         self._due.begin()
 
@@ -171,7 +171,7 @@ class Schedules:
         self._due.realign()
 
     def _elapse(self) -> None:
-        """Process the schedules whose time has come. Called by the alarm."""
+        """Process the schedules that are due. Called by the alarm."""
         self._evict_records()
         now = self._runs.clock.now_ns()
         for _ in range(SLICE):
@@ -223,7 +223,7 @@ class Schedules:
         """Carry out and store a schedule's due step, as one change."""
         now = self._runs.clock.now_ns()
         with self._runs.transaction():
-            if self._runs.store.refuses_starts():  # nothing is missed: the schedule catches up later
+            if self._runs.store.refuses_starts():  # no action is missed: the schedule catches up later
                 self._keep(record, later(now, RETRY_START_NS))
                 return
             step = advance(record, now)
@@ -302,7 +302,7 @@ class Schedules:
         self._due.set(entry.schedule_id, entry.wake_ns)
 
     def _evict_records(self) -> None:
-        """Drop records that can be read again, because everything is durable. Not allowed inside a transaction."""
+        """Drop the cached records if all changes are durable and they can be read again. Not allowed inside a transaction."""
         if len(self._records) > MAX_CACHED_RECORDS and self._runs.writes.is_all_stored():
             self._records.clear()
 

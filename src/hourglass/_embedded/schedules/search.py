@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from hourglass._contract.schedules import EngineSchedule, EngineScheduleSpec
+from hourglass._contract.schedule_specs import ScheduleSpec
+from hourglass._contract.schedules import EngineSchedule
 from hourglass._embedded.schedules.transitions import look_ahead, with_defaults
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class ScheduleSearch:
         self._in_thread = in_thread
         self._executor: ThreadPoolExecutor | None = None
 
-    def takes_long(self, spec: EngineScheduleSpec) -> bool:
+    def takes_long(self, spec: ScheduleSpec) -> bool:
         """Whether a spec must be searched in the thread."""
         parts = len(spec.calendars) + len(spec.intervals) + len(spec.cron_expressions) + len(spec.skip)
         return self._in_thread and parts > _LARGE
@@ -43,7 +44,7 @@ class ScheduleSearch:
             return with_defaults(schedule)
         return await self._run(partial(_settle, schedule, schedule_id, after_ns))
 
-    async def look_ahead(self, spec: EngineScheduleSpec, schedule_id: str, after_ns: int) -> None:
+    async def look_ahead(self, spec: ScheduleSpec, schedule_id: str, after_ns: int) -> None:
         """Wait until the next times of a schedule are cached."""
         if self.takes_long(spec):
             await self._run(partial(look_ahead, spec, schedule_id, after_ns))

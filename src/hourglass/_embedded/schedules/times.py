@@ -19,22 +19,26 @@ import hashlib
 import math
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
-import msgspec
-
 from hourglass._contract.cron import FIELDS, LAST_YEAR, parse_cron
-from hourglass._contract.schedules import CalendarSpec, EngineScheduleSpec, IntervalSpec
+from hourglass._contract.schedule_specs import (
+    ScheduleCalendarSpec,
+    ScheduleIntervalSpec,
+    ScheduleSpec,
+    nanoseconds_of,
+)
 from hourglass._contract.spec_checks import canonical, load_zone
 from hourglass._embedded.clock import LATEST_NS, SECOND, later, storable
 from hourglass._embedded.schedules.calendars import ALL_TIMES, DAY, WallTimes, wall_times
 from hourglass.errors import UsageError
 
 NANOS = 1_000_000_000
+_SECOND = timedelta(seconds=1)
 _END = int(datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC).timestamp())
 _STRIDE = 5 * DAY  # no zone changes its offset twice within this time
 _BLOCK = 3650 * DAY  # clock changes of a zone are computed and cached per block of this length
@@ -60,6 +64,22 @@ class ScheduledTime(NamedTuple):
 
     nominal_ns: int
     due_ns: int
+
+
+class Interval(NamedTuple):
+    """An interval of a spec, in full seconds."""
+
+    every: int
+    offset: int
+
+    @classmethod
+    def of(cls, spec: ScheduleIntervalSpec) -> Interval:
+        """Return the interval of a spec."""
+        return cls(spec.every // _SECOND, spec.offset // _SECOND)
+
+    def next(self, second: int) -> int:
+        """Return the first time of the interval after `second`."""
+        return ((second - self.offset) // self.every + 1) * self.every + self.offset
 
 
 @dataclass(frozen=True)
@@ -127,7 +147,7 @@ def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
         begin = change
 
 
-def check_limits(spec: EngineScheduleSpec) -> None:
+def check_limits(spec: ScheduleSpec) -> None:
     """Raise `UsageError` for a spec that would cost the engine too much."""
     part_count = len(spec.calendars) + len(spec.intervals) + len(spec.cron_expressions)
     if part_count + len(spec.skip) > MOST_PARTS:
@@ -163,11 +183,12 @@ class Timetable:
     threads.
     """
 
-    def __init__(self, spec: EngineScheduleSpec, seed: str = "") -> None:
+    def __init__(self, spec: ScheduleSpec, seed: str = "") -> None:
         check_limits(spec)
         self.spec = canonical(spec)
         self._seed = seed
-        self._zone = Zone(load_zone(self.spec.time_zone, self.spec.time_zone_data))
+        self._intervals = tuple(map(Interval.of, self.spec.intervals))
+        self._zone = Zone(load_zone(self.spec.time_zone_name or "", self.spec._time_zone_data))
         self._matching = wall_times(self.spec.calendars)
         self._remaining = self._matching.without(self.spec.skip) if self.spec.skip else self._matching
         self._allowed = ALL_TIMES.without(self.spec.skip) if self.spec.skip else ALL_TIMES
@@ -205,20 +226,20 @@ class Timetable:
     def _search(self, after_ns: int) -> ScheduledTime | None:
         spec = self.spec
         second = storable(after_ns) // NANOS
-        if spec.start_at_ns:
-            second = max(second, storable(spec.start_at_ns) // NANOS - 1)
+        if spec.start_at is not None:
+            second = max(second, storable(nanoseconds_of(spec.start_at)) // NANOS - 1)
         candidates = [next_match(self._remaining, self._zone, second)]
-        candidates += [self._next_allowed(interval, second) for interval in spec.intervals]
+        candidates += [self._next_allowed(interval, second) for interval in self._intervals]
         nominal = min((time for time in candidates if time is not None), default=None)
         if nominal is None or nominal * NANOS >= LATEST_NS:
             return None
-        if spec.end_at_ns and nominal * NANOS > spec.end_at_ns:
+        if spec.end_at is not None and nominal * NANOS > nanoseconds_of(spec.end_at):
             return None
         return ScheduledTime(nominal * NANOS, later(nominal * NANOS, self._jitter(nominal)))
 
-    def _next_allowed(self, interval: IntervalSpec, second: int) -> int | None:
+    def _next_allowed(self, interval: Interval, second: int) -> int | None:
         """Return the interval's first time after this second that is not excluded."""
-        time = _next_interval(interval, second)
+        time = interval.next(second)
         if not self.spec.skip:
             return time
         for _ in range(max(100, _MAX_SKIPS // len(self.spec.intervals))):
@@ -232,34 +253,29 @@ class Timetable:
                 allowed = change
             elif allowed == time:
                 return time
-            time = _next_interval(interval, allowed - 1)
+            time = interval.next(allowed - 1)
         return None
 
-    def _allowed_of(self, interval: IntervalSpec, offset: int) -> WallTimes:
+    def _allowed_of(self, interval: Interval, offset: int) -> WallTimes:
         """Return the seconds of a day that this interval can match and that are not excluded, for this offset from UTC."""
-        step = math.gcd(int(interval.every), DAY)
-        key = step, (int(interval.offset) + offset) % step
+        step = math.gcd(interval.every, DAY)
+        key = step, (interval.offset + offset) % step
         if key not in self._allowed_by_step:
             self._allowed_by_step[key] = self._allowed.every(*key)
         return self._allowed_by_step[key]
 
     def _jitter(self, second: int) -> int:
         """Return the delay from jitter in nanoseconds; less than the distance to the next time."""
-        max_ms = int(self.spec.jitter * 1000)
+        max_ms = 0 if self.spec.jitter is None else self.spec.jitter // timedelta(milliseconds=1)
         if not max_ms:
             return 0
         candidates = [next_match(self._matching, self._zone, second)]
-        candidates += [_next_interval(interval, second) for interval in self.spec.intervals]
+        candidates += [interval.next(second) for interval in self._intervals]
         following = min((time for time in candidates if time is not None), default=None)
         if following is not None:
             max_ms = min(max_ms, (following - second) * 1000)
         digest = hashlib.blake2b(f"{second}:{self._seed}".encode(), digest_size=4).digest()
         return (int.from_bytes(digest) * max_ms >> 32) * 1_000_000
-
-
-def _next_interval(interval: IntervalSpec, second: int) -> int:
-    every, offset = int(interval.every), int(interval.offset)
-    return ((second - offset) // every + 1) * every + offset
 
 
 _CRON_FIELDS = 5
@@ -299,7 +315,7 @@ def _parse_schedule(text: str) -> Timetable | int:
     if cron.interval is not None:
         if "/" in text:
             raise UsageError(f"the cron string {text!r} is invalid for a workflow: @every takes one duration")
-        return max(int(cron.interval.every), 1) * SECOND
+        return max(cron.interval.every // _SECOND, 1) * SECOND
     assert cron.calendar is not None
     words = text.partition("#")[0].split()
     fields = [word for word in words if "=" not in word]
@@ -308,17 +324,17 @@ def _parse_schedule(text: str) -> Timetable | int:
             f"the cron string {text!r} is invalid for a workflow: it has {len(fields)} fields, not {_CRON_FIELDS}"
         )
     calendars = _either_day(cron.calendar, fields) if len(fields) == _CRON_FIELDS else (cron.calendar,)
-    return Timetable(EngineScheduleSpec(calendars=calendars, time_zone=cron.time_zone))
+    return Timetable(ScheduleSpec(calendars=calendars, time_zone_name=cron.time_zone))
 
 
-def _either_day(calendar: CalendarSpec, fields: list[str]) -> tuple[CalendarSpec, ...]:
+def _either_day(calendar: ScheduleCalendarSpec, fields: list[str]) -> tuple[ScheduleCalendarSpec, ...]:
     if any(_is_any(fields[index]) for index in (2, 4)):
         return (calendar,)
     every = parse_cron("* * * * *").calendar
     assert every is not None
     return (
-        msgspec.structs.replace(calendar, day_of_month=every.day_of_month),
-        msgspec.structs.replace(calendar, day_of_week=every.day_of_week),
+        replace(calendar, day_of_month=every.day_of_month),
+        replace(calendar, day_of_week=every.day_of_week),
     )
 
 

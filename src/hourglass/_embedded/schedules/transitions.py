@@ -10,13 +10,14 @@ Must not know: clocks, stores, workflows. The engine keeps a `ScheduleRecord` fo
 - `create`, `patch` and `update` for requests; `describe` and `summarize` for queries.
 
 Times are nanoseconds since the epoch. Overlap and catch-up are decided as in Temporal's scheduler: the overlap policy
-determines which of the buffered starts are executed now, which stay buffered, and which are skipped. A buffered start
+determines for each buffered start whether it is executed now, stays buffered, or is skipped. A buffered start
 keeps the policy of its request, or uses the schedule's policy at the time of the decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import islice
@@ -24,23 +25,27 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from hourglass._contract.schedule_specs import (
+    ScheduleActionExecutionStartWorkflow,
+    ScheduleActionResult,
+    ScheduleBackfill,
+    ScheduleInfo,
+    ScheduleOverlapPolicy,
+    ScheduleSpec,
+    nanoseconds_of,
+    time_from,
+)
 from hourglass._contract.schedules import (
-    Backfill,
     CreateSchedule,
     EngineSchedule,
-    EngineScheduleInfo,
-    EngineScheduleSpec,
-    OverlapPolicy,
     PatchSchedule,
-    ScheduleAction,
     ScheduleDetails,
     ScheduleSummary,
     UpdateSchedule,
 )
 from hourglass._contract.spec_checks import canonical
 from hourglass._contract.workflows import StartWorkflow, WorkflowStatus
-from hourglass._embedded.clock import storable
-from hourglass._embedded.schedules.times import NANOS, ScheduledTime, Timetable, check_limits
+from hourglass._embedded.schedules.times import ScheduledTime, Timetable, check_limits
 from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
 
@@ -48,7 +53,7 @@ MAX_BUFFERED = 1000
 """Maximum number of buffered starts; further ones are dropped and counted."""
 
 Running: TypeAlias = tuple[str, str]
-"""A workflow that a schedule started and whose end it awaits: workflow id and first run id."""
+"""A workflow of a schedule that has not closed: workflow id and first run id."""
 
 
 class BufferedStart(msgspec.Struct, frozen=True, array_like=True):
@@ -56,13 +61,12 @@ class BufferedStart(msgspec.Struct, frozen=True, array_like=True):
 
     nominal_ns: int
     due_ns: int
-    overlap: OverlapPolicy = OverlapPolicy.UNSPECIFIED
+    overlap: ScheduleOverlapPolicy = ScheduleOverlapPolicy.UNSPECIFIED
     manual: bool = False
 
 
 class OverlapDecision(NamedTuple):
-    """The decision about the buffered starts: which to start together or alone, which to keep, and whether to end
-    running ones."""
+    """The decision about the buffered starts: to start together, alone, or later; and whether to end running workflows."""
 
     together: tuple[BufferedStart, ...] = ()
     alone: BufferedStart | None = None
@@ -73,13 +77,13 @@ class OverlapDecision(NamedTuple):
 
 
 def decide_overlap(
-    waiting: Sequence[BufferedStart], running: bool, default: OverlapPolicy
+    waiting: Sequence[BufferedStart], running: bool, default: ScheduleOverlapPolicy
 ) -> OverlapDecision:
     """Decide about each start in order, by its own policy or the schedule's."""
     decision = OverlapDecision()
     for start in waiting:
-        policy = start.overlap or default or OverlapPolicy.SKIP
-        if policy is OverlapPolicy.ALLOW_ALL:
+        policy = start.overlap or default or ScheduleOverlapPolicy.SKIP
+        if policy is ScheduleOverlapPolicy.ALLOW_ALL:
             decision = decision._replace(together=(*decision.together, start))
         elif not running and decision.alone is None:
             decision = decision._replace(alone=start)
@@ -92,26 +96,26 @@ def decide_overlap(
 
 
 def _overlapping(
-    decision: OverlapDecision, start: BufferedStart, policy: OverlapPolicy, running: bool
+    decision: OverlapDecision, start: BufferedStart, policy: ScheduleOverlapPolicy, running: bool
 ) -> OverlapDecision:
     buffered = decision._replace(waiting=(*decision.waiting, start))
     match policy:
-        case OverlapPolicy.BUFFER_ONE if not decision.waiting:
+        case ScheduleOverlapPolicy.BUFFER_ONE if not decision.waiting:
             return buffered
-        case OverlapPolicy.BUFFER_ALL:
+        case ScheduleOverlapPolicy.BUFFER_ALL:
             return buffered
-        case OverlapPolicy.CANCEL_OTHER | OverlapPolicy.TERMINATE_OTHER if not running:
+        case ScheduleOverlapPolicy.CANCEL_OTHER | ScheduleOverlapPolicy.TERMINATE_OTHER if not running:
             return decision._replace(alone=start)  # the other workflow is not running yet
-        case OverlapPolicy.CANCEL_OTHER:
+        case ScheduleOverlapPolicy.CANCEL_OTHER:
             return buffered._replace(cancel=True)
-        case OverlapPolicy.TERMINATE_OTHER:
+        case ScheduleOverlapPolicy.TERMINATE_OTHER:
             return buffered._replace(terminate=True)
         case _:
             return decision._replace(skipped=decision.skipped + 1)
 
 
-YEAR = 365 * 86400.0
-SHORTEST_CATCHUP = 10.0
+YEAR = timedelta(days=365)
+SHORTEST_CATCHUP = timedelta(seconds=10)
 RECENT, UPCOMING = 10, 10
 REQUEST_IDS = 32
 """Number of remembered request ids. They prevent that a repeated request is carried out twice if its answer was lost."""
@@ -133,9 +137,9 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
     update_time_ns: int = 0
     token: int = 1
     waiting: tuple[BufferedStart, ...] = ()
-    backfills: tuple[Backfill, ...] = ()
+    backfills: tuple[ScheduleBackfill, ...] = ()
     running: tuple[Running, ...] = ()
-    recent: tuple[ScheduleAction, ...] = ()
+    recent: tuple[ScheduleActionResult, ...] = ()
     action_count: int = 0
     missed_catchup: int = 0
     skipped_overlap: int = 0
@@ -156,7 +160,7 @@ def with_request(record: ScheduleRecord, request_id: str) -> ScheduleRecord:
 
 
 def token_of(record: ScheduleRecord) -> bytes:
-    """Return the conflict token of this version, which an update must name."""
+    """Return the conflict token of this version, to be named by an update."""
     return record.token.to_bytes(8)
 
 
@@ -165,17 +169,17 @@ def describe(record: ScheduleRecord) -> ScheduleDetails:
     return ScheduleDetails(
         schedule_id=record.schedule_id,
         schedule=record.schedule,
-        info=EngineScheduleInfo(
-            action_count=record.action_count,
-            missed_catchup=record.missed_catchup,
-            skipped_overlap=record.skipped_overlap,
-            buffer_dropped=record.dropped,
-            buffer_size=len(record.waiting),
-            running=record.running,
+        info=ScheduleInfo(
+            num_actions=record.action_count,
+            num_actions_missed_catchup_window=record.missed_catchup,
+            num_actions_skipped_overlap=record.skipped_overlap,
+            num_actions_dropped=record.dropped,
+            num_actions_waiting=len(record.waiting),
+            running_actions=tuple(ScheduleActionExecutionStartWorkflow(*ids) for ids in record.running),
             recent_actions=record.recent,
-            next_times_ns=_upcoming(record, UPCOMING),
-            create_time_ns=record.create_time_ns,
-            update_time_ns=record.update_time_ns,
+            next_action_times=_upcoming(record, UPCOMING),
+            created_at=time_from(record.create_time_ns),
+            last_updated_at=time_from(record.update_time_ns),
         ),
         memo=record.memo,
         search_attributes=record.search_attributes,
@@ -192,24 +196,24 @@ def summarize(record: ScheduleRecord) -> ScheduleSummary:
         note=record.schedule.state.note,
         spec=record.schedule.spec,
         recent_actions=record.recent[-RECENT_LISTED:],
-        next_times_ns=_upcoming(record, UPCOMING_LISTED),
+        next_action_times=_upcoming(record, UPCOMING_LISTED),
         memo=record.memo,
         search_attributes=record.search_attributes,
     )
 
 
 @lru_cache(maxsize=1000)
-def timetable(spec: EngineScheduleSpec, schedule_id: str) -> Timetable:
+def timetable(spec: ScheduleSpec, schedule_id: str) -> Timetable:
     """Return the timetable of a schedule, compiled once."""
     return Timetable(spec, schedule_id)
 
 
-def _upcoming(record: ScheduleRecord, count: int) -> tuple[int, ...]:
+def _upcoming(record: ScheduleRecord, count: int) -> tuple[datetime, ...]:
     table = timetable(record.schedule.spec, record.schedule_id)
-    return tuple(moment.due_ns for moment in islice(table.moments(record.seen_ns), count))
+    return tuple(_time(moment.due_ns) for moment in islice(table.moments(record.seen_ns), count))
 
 
-def look_ahead(spec: EngineScheduleSpec, schedule_id: str, after_ns: int) -> None:
+def look_ahead(spec: ScheduleSpec, schedule_id: str, after_ns: int) -> None:
     """Compile a spec and cache its next times. May be called in any thread."""
     for _ in islice(_batch(timetable(spec, schedule_id), after_ns), SEARCHED_AHEAD):
         pass
@@ -223,25 +227,11 @@ def with_defaults(schedule: EngineSchedule) -> EngineSchedule:
     check_limits(schedule.spec)
     policy = schedule.policy
     window = max(policy.catchup_window, SHORTEST_CATCHUP) if policy.catchup_window else YEAR
-    overlap = policy.overlap or OverlapPolicy.SKIP
+    overlap = policy.overlap or ScheduleOverlapPolicy.SKIP
     return msgspec.structs.replace(
         schedule,
-        spec=canonical(storable_spec(schedule.spec)),
-        policy=msgspec.structs.replace(policy, overlap=overlap, catchup_window=window),
-    )
-
-
-def storable_spec(spec: EngineScheduleSpec) -> EngineScheduleSpec:
-    """Return a spec whose start and end times can be stored; times beyond the latest storable time are never reached."""
-    return msgspec.structs.replace(
-        spec, start_at_ns=storable(spec.start_at_ns), end_at_ns=storable(spec.end_at_ns)
-    )
-
-
-def storable_backfill(backfill: Backfill) -> Backfill:
-    """Return a backfill whose times can be stored."""
-    return msgspec.structs.replace(
-        backfill, start_ns=storable(backfill.start_ns), end_ns=storable(backfill.end_ns)
+        spec=canonical(schedule.spec),
+        policy=replace(policy, overlap=overlap, catchup_window=window),
     )
 
 
@@ -254,6 +244,7 @@ TERMINATE_NS = 100_000_000
 
 _MILLI = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _STARTED_BY = SearchAttributeKey.for_keyword("TemporalScheduledById")
 _STARTED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 
@@ -277,7 +268,7 @@ class ScheduleStep(NamedTuple):
 
 
 def advance(record: ScheduleRecord, now_ns: int) -> ScheduleStep:
-    """Process the time until now: buffer, start or skip what is due."""
+    """Process the time until now: buffer, start or skip the due actions."""
     now_ns = max(now_ns, record.seen_ns)  # a clock that went back must not repeat actions
     record, wake_ns = _buffer_due(record, now_ns)
     record = _buffer_backfills(record)
@@ -291,7 +282,7 @@ def _buffer_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, in
     table = timetable(record.schedule.spec, record.schedule_id)
     if not may_act(record):
         return msgspec.structs.replace(record, seen_ns=now_ns), None
-    oldest = now_ns - int(_catchup(record) * NANOS)
+    oldest = now_ns - _nanoseconds(record.schedule.policy.catchup_window or YEAR)
     missed, waiting, seen_ns = 0, list(record.waiting), record.seen_ns
     wake_ns: int | None = now_ns  # if the batch ends too early: continue immediately
     for moment in _batch(table, record.seen_ns):
@@ -335,21 +326,23 @@ def _buffer_backfills(record: ScheduleRecord) -> ScheduleRecord:
     room = min(BACKFILL_BATCH, _batch_size(table), MAX_BUFFERED // 2 - len(waiting))
     while backfills and room > 0:
         backfill = backfills.pop(0)
-        for moment in table.moments(backfill.start_ns - _MILLI):
-            if moment.due_ns > backfill.end_ns:
+        end_ns = nanoseconds_of(backfill.end_at)
+        overlap = backfill.overlap or ScheduleOverlapPolicy.UNSPECIFIED
+        for moment in table.moments(nanoseconds_of(backfill.start_at) - _MILLI):
+            if moment.due_ns > end_ns:
                 break
             if room == 0:
-                backfills.insert(0, msgspec.structs.replace(backfill, start_ns=moment.nominal_ns))
+                backfills.insert(0, replace(backfill, start_at=_time(moment.nominal_ns)))
                 break
             room -= 1
-            waiting.append(BufferedStart(moment.nominal_ns, moment.due_ns, backfill.overlap, manual=True))
+            waiting.append(BufferedStart(moment.nominal_ns, moment.due_ns, overlap, manual=True))
     return msgspec.structs.replace(record, waiting=tuple(waiting), backfills=tuple(backfills))
 
 
 def _decide(
     record: ScheduleRecord,
 ) -> tuple[ScheduleRecord, tuple[Start, ...], tuple[Running, ...], tuple[Running, ...]]:
-    """Decide about all buffered starts, and drop those that the schedule's state forbids (paused, no actions left)."""
+    """Decide about all buffered starts. Drop starts that the schedule's state forbids (paused, no actions left)."""
     starts: list[Start] = []
     running = record.running
     while True:
@@ -385,13 +378,13 @@ def _earlier(first: int | None, second: int | None) -> int | None:
 
 
 def identity(record: ScheduleRecord) -> str:
-    """Return the identity with which a schedule starts and ends its workflows."""
+    """Return the identity of a schedule in the histories of its workflows."""
     return f"hourglass-scheduler-{record.schedule_id}"
 
 
 def start_request(record: ScheduleRecord, start: Start, request_id: str) -> StartWorkflow:
     """Return the request that starts a workflow of this schedule."""
-    nominal = _EPOCH + timedelta(seconds=start.due.nominal_ns // NANOS)
+    nominal = _time(start.due.nominal_ns)
     schedule_attributes = encode_search_attributes(
         [_STARTED_BY.value_set(record.schedule_id), _STARTED_FOR.value_set(nominal)]
     )
@@ -408,11 +401,10 @@ def start_request(record: ScheduleRecord, start: Start, request_id: str) -> Star
 
 def started(record: ScheduleRecord, start: Start, run_id: str, now_ns: int) -> ScheduleRecord:
     """Record that a workflow of the schedule was started."""
-    action = ScheduleAction(
-        schedule_time_ns=start.due.due_ns,
-        actual_time_ns=now_ns,
-        workflow_id=start.workflow_id,
-        run_id=run_id,
+    action = ScheduleActionResult(
+        scheduled_at=_time(start.due.due_ns),
+        started_at=_time(now_ns),
+        action=ScheduleActionExecutionStartWorkflow(start.workflow_id, run_id),
     )
     running = ((start.workflow_id, run_id),) if start.is_awaited else ()
     return msgspec.structs.replace(
@@ -456,11 +448,15 @@ def create(request: CreateSchedule, now_ns: int) -> ScheduleRecord:
         schedule=with_defaults(request.schedule),
         seen_ns=now_ns,
         create_time_ns=now_ns,
-        backfills=tuple(map(storable_backfill, request.backfill)),
+        backfills=request.backfill,
         memo=request.memo,
         search_attributes=request.search_attributes,
     )
-    return _with_trigger(record, OverlapPolicy.UNSPECIFIED, now_ns) if request.trigger_immediately else record
+    return (
+        _with_trigger(record, ScheduleOverlapPolicy.UNSPECIFIED, now_ns)
+        if request.trigger_immediately
+        else record
+    )
 
 
 def patch(record: ScheduleRecord, request: PatchSchedule, now_ns: int) -> ScheduleRecord:
@@ -469,8 +465,7 @@ def patch(record: ScheduleRecord, request: PatchSchedule, now_ns: int) -> Schedu
     if request.trigger is not None:
         record = _with_trigger(record, request.trigger, now_ns)
     if request.backfill:
-        added = map(storable_backfill, request.backfill)
-        record = msgspec.structs.replace(record, backfills=(*record.backfills, *added))
+        record = msgspec.structs.replace(record, backfills=(*record.backfills, *request.backfill))
     if request.pause:
         record = _with_state(record, paused=True, note=request.pause)
     if request.unpause:
@@ -487,15 +482,11 @@ def update(record: ScheduleRecord, request: UpdateSchedule, now_ns: int) -> Sche
         return record
     record, _ = _buffer_due(record, max(now_ns, record.seen_ns))
     schedule = with_defaults(request.schedule)
-    # A time whose jitter has not passed yet still counts; one that has passed does not.
-    seen_ns = now_ns - int(schedule.spec.jitter * NANOS)
+    # A time still counts while its jitter has not passed.
+    seen_ns = now_ns - _nanoseconds(schedule.spec.jitter or timedelta())
     return msgspec.structs.replace(
         record, schedule=schedule, seen_ns=seen_ns, update_time_ns=now_ns, token=record.token + 1
     )
-
-
-def _catchup(record: ScheduleRecord) -> float:
-    return record.schedule.policy.catchup_window
 
 
 def may_act(record: ScheduleRecord) -> bool:
@@ -512,13 +503,13 @@ def _use_action(record: ScheduleRecord) -> ScheduleRecord:
 
 
 def _with_state(record: ScheduleRecord, **changes: object) -> ScheduleRecord:
-    state = msgspec.structs.replace(record.schedule.state, **changes)
+    state = replace(record.schedule.state, **changes)  # type: ignore[arg-type]
     schedule = msgspec.structs.replace(record.schedule, state=state)
     return msgspec.structs.replace(record, schedule=schedule, token=record.token + 1)
 
 
-def _with_trigger(record: ScheduleRecord, overlap: OverlapPolicy, now_ns: int) -> ScheduleRecord:
-    terminates = (overlap or record.schedule.policy.overlap) is OverlapPolicy.TERMINATE_OTHER
+def _with_trigger(record: ScheduleRecord, overlap: ScheduleOverlapPolicy, now_ns: int) -> ScheduleRecord:
+    terminates = (overlap or record.schedule.policy.overlap) is ScheduleOverlapPolicy.TERMINATE_OTHER
     if terminates and 0 <= now_ns - record.terminated_ns < TERMINATE_NS:
         return record  # the replacement that is starting now serves this trigger, too
     return _with_buffer(record, [*record.waiting, BufferedStart(now_ns, now_ns, overlap, manual=True)])
@@ -534,5 +525,13 @@ def _with_buffer(record: ScheduleRecord, waiting: list[BufferedStart]) -> Schedu
 def _workflow_id(schedule: EngineSchedule, start: BufferedStart) -> str:
     if schedule.policy.keep_original_workflow_id:
         return schedule.action.workflow_id
-    nominal = _EPOCH + timedelta(seconds=start.nominal_ns // NANOS)
+    nominal = _time(start.nominal_ns)
     return f"{schedule.action.workflow_id}-{nominal:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _time(nanoseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=nanoseconds // 1000)
+
+
+def _nanoseconds(duration: timedelta) -> int:
+    return duration // _MICROSECOND * 1000

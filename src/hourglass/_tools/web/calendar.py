@@ -11,7 +11,6 @@ from datetime import UTC, date, datetime, timedelta
 
 from hourglass._embedded.schedules.times import Timetable
 from hourglass.client import ScheduleSpec
-from hourglass.client._schedule_forms import spec_form
 
 DAYS = 371
 """53 weeks: a year from any day of the week."""
@@ -52,7 +51,7 @@ def year_of(spec: ScheduleSpec, now: datetime) -> tuple[Day, ...]:
     first = now.astimezone(UTC).date() - timedelta(days=now.astimezone(UTC).weekday())
     end = datetime.combine(first + timedelta(days=DAYS), datetime.min.time(), UTC)
     counts: dict[date, int] = {}
-    table = Timetable(spec_form(spec))
+    table = Timetable(spec)
     after = int(now.timestamp() * 1e9)
     reached = end
     max_times = max(100, MAX_TIMES // (1 + table.size // 10))

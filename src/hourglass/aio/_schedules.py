@@ -1,0 +1,99 @@
+"""Schedules with temporalio's names: the action of a schedule, and the methods of a client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Unpack
+
+from hourglass.aio._standalone import NO_TOKEN
+from hourglass.aio._values import UNSET, given_options, given_values, refuse_given, takes
+from hourglass.aio.common import Priority
+from hourglass.client import (
+    AsyncClient,
+    AsyncScheduleHandle,
+    RpcOptions,
+    Schedule,
+    ScheduleBackfill,
+    ScheduleListDescription,
+    ScheduleStartOptions,
+)
+from hourglass.client import ScheduleActionStartWorkflow as _ScheduleActionStartWorkflow
+from hourglass.converter import SearchAttributes
+from hourglass.errors import UsageError
+
+
+class _ScheduledStart(ScheduleStartOptions, total=False):
+    """Options of the workflows that a schedule starts, with temporalio's names."""
+
+    typed_search_attributes: SearchAttributes
+    untyped_search_attributes: Mapping[str, Any]
+    raw_info: Any
+    priority: Priority
+
+
+class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
+    """The action of a schedule: start a workflow, named as for `Client.start_workflow`."""
+
+    @takes(_ScheduledStart)
+    def __init__(
+        self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
+    ) -> None:
+        priority: Priority = options.pop("priority", None) or Priority.default
+        if priority.fairness_key or priority.fairness_weight:
+            raise UsageError(
+                "a schedule's workflows have a priority_key, and no fairness_key or fairness_weight"
+            )
+        chosen = given_options(options)
+        if priority.priority_key:
+            chosen["priority_key"] = priority.priority_key
+        for name in ("untyped_search_attributes", "raw_info"):
+            if chosen.pop(name, None):
+                raise UsageError(f"{name} of a schedule's action is not here: give typed_search_attributes=")
+        typed = chosen.pop("typed_search_attributes", None)
+        if typed:
+            chosen["search_attributes"] = typed
+        super().__init__(workflow, *given_values(arg, positional, args), **chosen)
+
+
+class ScheduleClient:
+    """The methods of a client that concern schedules."""
+
+    wrapped: AsyncClient
+
+    async def create_schedule(
+        self,
+        id: str,
+        schedule: Schedule,
+        *,
+        trigger_immediately: bool = False,
+        backfill: Sequence[ScheduleBackfill] = (),
+        memo: Mapping[str, Any] | None = None,
+        search_attributes: SearchAttributes | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncScheduleHandle:
+        """Create a schedule, which starts workflows at given times, and return its handle."""
+        return await self.wrapped.create_schedule(
+            id,
+            schedule,
+            trigger_immediately=trigger_immediately,
+            backfill=backfill,
+            memo=memo,
+            search_attributes=search_attributes,
+            **rpc,
+        )
+
+    def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
+        """Return a handle to an existing schedule. Does not check whether it exists."""
+        return self.wrapped.get_schedule_handle(id)
+
+    async def list_schedules(
+        self,
+        query: str | None = None,
+        *,
+        page_size: int = 1000,
+        next_page_token: bytes | None = None,
+        **rpc: Unpack[RpcOptions],
+    ) -> AsyncIterator[ScheduleListDescription]:
+        """Return the schedules that match a filter."""
+        refuse_given(next_page_token, "next_page_token", NO_TOKEN)
+        return self.wrapped.list_schedules(query or "", page_size=page_size, **rpc)
