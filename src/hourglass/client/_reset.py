@@ -61,7 +61,7 @@ def fork(
     step = _checked(event_id, 2, before)
     new = refer(workflow_id, None, None, None)
     if workflow_id == reference.workflow_id:
-        raise UsageError("a fork needs an id of its own: reset begins the same workflow anew")
+        raise UsageError("a fork needs an id of its own: reset starts the same workflow again")
 
     async def ask(session: ClientSession) -> str:
         events = await fetch_history_events(reference).ask(session)

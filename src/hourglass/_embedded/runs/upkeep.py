@@ -126,7 +126,7 @@ class DueRuns:
             for run_id in some:
                 del waiting[run_id]
             if waiting:
-                self._waiting[queue] = waiting  # behind the others now
+                self._waiting[queue] = waiting  # to the end of the order
             taken += some
         return taken
 
