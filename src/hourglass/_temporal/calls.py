@@ -100,7 +100,7 @@ def sending(kind: Any) -> Callable[[sv.Request[Any], CallScope], Rpc]:
 
 
 def no_answer(data: bytes) -> sv.Nothing:
-    """Read the answer of a call that returns nothing."""
+    """Read the answer of a call without a result."""
     return sv.Nothing()
 
 
