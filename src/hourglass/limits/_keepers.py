@@ -1,14 +1,14 @@
-"""Communication between a run and the keeper of a limit: the signal by which a run receives answers, and sending a request to
-a keeper, which is started if there is none.
+"""Communication between a run and the keeper of a limit: the signal with answers to a run, and requests to a keeper, which
+are also able to start it.
 
 Messages and rules are in `hourglass._contract.limits`; the embedded engine keeps limits itself, and answers in the place of a
 keeper. A `Hand` communicates for a run: one fiber sends the requests of all tasks of the run together, so that a slot passes from
 task to task without an event.
 
-`Replies` holds what a run has requested and received; it must not know what the answers mean. Its invariants:
+`Replies` holds the requests of a run and the answers to them; it must not know their meaning. Its invariants:
 
 - One signal serves all tickets of a run, and its handler exists before the first request leaves.
-- An answer to a ticket that the run no longer waits for is dropped, and a repeated one changes nothing.
+- An answer to a ticket that the run no longer waits for is dropped, and a repeated answer has no effect.
 
 Run and keeper communicate only by signals, and a keeper is an abandoned child: neither activities nor clients are involved, so a
 worker without activities serves limits too. Invariants:
@@ -91,9 +91,9 @@ def replies_of_run(what: str) -> Replies:
 
 
 class Hand:
-    """Communicates with one keeper for all tasks of a run, in a fiber of its own, which lives while there is something to send
-    or to wait for. No scope and no cancellation of the author's reaches it. It has one timer, which is kept as long as
-    nothing is due earlier, because every timer is two events.
+    """Communicates with one keeper for all tasks of a run, in a fiber of its own that lives while messages or answers are
+    pending. Scopes and cancellations of the author do not affect it. It keeps one timer until an earlier one is needed,
+    because every timer is two events.
 
     It uses `time` instead of the run's own time: if an engine's clock was ahead and was set back, the time of a run's events
     stops until the clock has caught up, but timers still fire after their duration.
@@ -110,7 +110,7 @@ class Hand:
         return max(workflow.time(), self._reached)
 
     def poke(self) -> None:
-        """Wake the fiber after a change, to check again what is due."""
+        """Wake the fiber after a change, to send due messages."""
         fiber = require_fiber("limits")
         if self._task is None:
             self._task = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
@@ -138,7 +138,7 @@ class Hand:
         raise NotImplementedError
 
     def act(self) -> None:
-        """Send what is due."""
+        """Send the due messages."""
         raise NotImplementedError
 
     def time_passes(self) -> None:
@@ -152,7 +152,7 @@ class Hand:
     def _work(self) -> None:
         with workflow.shield():
             while True:
-                # Let ready fibers run first: what one returns and another requests meanwhile needs no keeper.
+                # Let ready fibers run first: a slot passes from one to another without the keeper.
                 workflow.wait_condition(lambda: True)
                 moment = self.next_moment()
                 if self.is_due():
@@ -188,7 +188,7 @@ _MANY_MESSAGES = 500
 
 
 def keeper_id(kind: str, key: str) -> str:
-    """Return the id of the workflow that keeps this key, which is the same for all programs that use the target."""
+    """Return the id of the workflow that keeps this key; all programs that use the target agree on it."""
     if not isinstance(key, str) or not key.strip():
         raise UsageError("the key of a limit must be a non-empty str")
     if len(key) > _LONGEST_KEY:

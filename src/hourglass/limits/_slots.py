@@ -349,9 +349,8 @@ def slot(
 
     At most `limit` blocks of the same key run at a time, in all workflows of the target together; the others wait, in the order
     of their requests. A block that waits longer than `timeout` raises `TimeoutError`; a cancelled one leaves the queue. A run
-    that ends other than through its own code (terminated, timed out) loses its slot: at once on the embedded engine, which keeps
-    the slots itself; on a server within `notice` after another run begins to wait, later if the holders have been checked for a
-    while.
+    that ends other than through its own code (terminated, timed out) loses its slot: at once on the embedded engine; on a server
+    within `notice` after another run begins to wait, later if the holders have been checked for a while.
 
     On a server a small workflow keeps the slots, on the task queue of the first run that uses the key or on `task_queue`; any
     worker of that queue serves it.

@@ -249,7 +249,7 @@ class TurnPool(Hand):
         return microseconds() + self._lead()
 
     def _lead(self) -> int:
-        """Return by how much `time` is later than the run's own time, which keeper and run use in messages."""
+        """Return by how much `time` is later than the run's own time, the time in messages."""
         lead = round((self._reached - workflow.time()) * MICROSECONDS)
         return lead if lead > _ROUNDING else 0
 

@@ -2,7 +2,7 @@
 
 The workflow starts once no call has arrived for a while, with the arguments of the last call. Must not know: requests,
 handles, when a burst is over (see `hourglass._contract.limits`). Invariants: an answered call is durable, and so is the
-id of its future workflow, which is assigned before the start; the start of the workflow and the end of its burst are
+id of its future workflow (assigned before the start); the start of the workflow and the end of its burst are
 one change of the store.
 """
 
@@ -86,7 +86,7 @@ class Bursts:
     def debounce(self, request: StartWorkflow) -> Started | None:
         """Add a client's call to its burst. Return None if a workflow must handle it.
 
-        That is the case if such a workflow is open, or if the engine cannot read the call.
+        That is the case if the keeper workflow is open, or if the engine cannot read the call.
         """
         id = request.workflow_id
         if request.signal_name != "call" or not id.startswith(BURSTS) or not request.signal_arguments:
