@@ -40,6 +40,8 @@ _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 _NOTE_LIMIT = 1 << 20
 _TRIES = 10
 _GRACE = 3.0
+_LONGEST_GAP = 30.0
+"""Seconds between two looks at the lock of a file; between them a process may wait for an owner that does not answer."""
 _HAS_FLOCK = sys.platform == "linux"
 """Whether an `flock` is independent of record locks. On BSD they exclude each other."""
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -85,7 +87,7 @@ class _Contest:
     def lasts(self) -> bool:
         """Record that it is so now. Return whether it has been so at each look for `_GRACE` seconds."""
         now = monotonic()
-        if now > self._seen + _GRACE:
+        if now > self._seen + _LONGEST_GAP:
             self._began = now
         self._seen = now
         return now > self._began + _GRACE
@@ -266,7 +268,7 @@ class FileLock:
             # A fork between the two calls would leave our lock with a child, for as long as it lives.
             with NO_FORK.lock:
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
-                unix_socket.hold(descriptor)
+                unix_socket.track(descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise self._not_ours("a link, a folder or a device") from None
@@ -375,7 +377,7 @@ def _problem(descriptor: int, path: str) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
     if status.st_nlink > 1 and not (may_have_links() and _is_lock(descriptor, status)):
-        return "a file that has other names (hard links), too"
+        return "a file that also has other names (hard links)"
     if status.st_uid not in _may_own(path):
         return f"a file of another user (number {status.st_uid})"
     return ""
@@ -406,7 +408,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 def _close(descriptor: int) -> None:
     with NO_FORK.lock:
-        unix_socket.let_go(descriptor)
+        unix_socket.untrack(descriptor)
         if _HAS_FLOCK:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # also where a child has inherited the descriptor
