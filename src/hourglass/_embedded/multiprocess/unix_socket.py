@@ -220,7 +220,7 @@ def is_running(process_id: int) -> bool:
 
 
 def trusted_peers() -> frozenset[int]:
-    """The users whose processes an owner serves: its own, and root, which cannot be excluded anyway."""
+    """Return the users whose processes an owner serves: its own, and root, which cannot be excluded anyway."""
     return frozenset({os.geteuid(), 0})
 
 

@@ -218,11 +218,11 @@ class Keeper(Protocol):
         ...
 
     def blocked(self, loop: LoopThread, seconds: float) -> None:
-        """Called once when a loop is found to be blocked, after `current` was replaced if that is possible."""
+        """Handle a loop that is found to be blocked: called once, after `current` was replaced if that is possible."""
         ...
 
     def still_blocked(self, loop: LoopThread, seconds: float) -> None:
-        """Called at each further tick while the loop is blocked."""
+        """Handle a further tick while the loop is blocked."""
         ...
 
 

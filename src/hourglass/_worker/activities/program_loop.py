@@ -156,11 +156,11 @@ class LoopUser(Protocol):
     """The owner of the tasks on the loop (the activity executor). Called on the control loop."""
 
     def program_blocked(self, loop: BorrowedLoop, seconds: float) -> None:
-        """Called once when the loop is found to be blocked."""
+        """Handle a loop that is found to be blocked. Called once."""
         ...
 
     def program_closed(self, loop: BorrowedLoop) -> None:
-        """Called once when the loop was closed: its tasks cannot continue."""
+        """Handle a loop that was closed: its tasks cannot continue. Called once."""
         ...
 
 

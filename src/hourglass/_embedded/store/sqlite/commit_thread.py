@@ -75,7 +75,7 @@ class CommitSink(Protocol[B]):
         ...
 
     def idle(self) -> None:
-        """Called about every second while there is nothing to commit. A failure ends the thread."""
+        """Check the file; about every second while there is nothing to commit. A failure ends the thread."""
         ...
 
 

@@ -269,7 +269,7 @@ class SqliteStore(FileReads):
         self._opened.watch.close()
 
     def current(self, workflow_id: str) -> str:
-        """The run id of the latest run of a workflow; empty if there is none."""
+        """Return the run id of the latest run of a workflow; empty if there is none."""
         with self._reading():
             return self._reads.current(workflow_id)
 
