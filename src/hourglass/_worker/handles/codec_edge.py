@@ -141,7 +141,7 @@ class ContextBook:
         return context
 
     def began(self, task: ActivityTask) -> SerializationContext:
-        """An attempt begins."""
+        """Return the context of an attempt that begins, and remember it by its token."""
         found = self._attempts[task.token] = context_of(task)
         return found
 
@@ -150,7 +150,7 @@ class ContextBook:
         return self._attempts.get(token)
 
     def ended(self, token: bytes) -> None:
-        """An attempt has ended here."""
+        """Forget the context of an attempt that has ended."""
         self._attempts.pop(token, None)
 
 
@@ -453,7 +453,7 @@ class CodecConnection:
         return await asyncio.to_thread(unseal, answer, codec, self._converter)
 
     async def open_handle(self, config: HandleConfig) -> Handle:
-        """A handle whose payloads pass the codec."""
+        """Open a handle whose payloads pass through the codec."""
         handle = await self._inner.open_handle(config)
         return CodecHandle(handle, self._codec, self._converter, self._book)
 

@@ -67,15 +67,15 @@ class ActivationBook:
         self._next_token = next_token
 
     def keep(self, item: Activation, /) -> None:
-        """It has come, and nothing is at it yet."""
+        """Keep an item that arrived and is not dispatched yet."""
         self.open[item.run_id] = Kept(item, self._next_token())
 
     def close(self, run_id: str) -> None:
-        """A run has closed: hold back what comes of it, until it is evicted."""
+        """Mark the run as closed: the results of its local activities wait until it is evicted."""
         self.closed.setdefault(run_id, [])
 
     def when_evicted(self, run_id: str, then: Callable[[], object]) -> None:
-        """Go on once the run, if it has closed, is evicted."""
+        """Call `then` once the run is evicted; at once if it has not closed."""
         held = self.closed.get(run_id)
         if held is None:
             then()
@@ -83,7 +83,7 @@ class ActivationBook:
             held.append(then)
 
     def evicted(self, run_id: str) -> None:
-        """A run was evicted: what waits for that goes on."""
+        """Release the calls that waited for the eviction of the run."""
         for then in self.closed.pop(run_id, ()):
             then()
 
@@ -96,7 +96,7 @@ class AttemptBook:
         self._next_token = next_token
 
     def keep(self, item: ActivityItem, /) -> None:
-        """It has come, and nothing is at it yet."""
+        """Keep an item that arrived and is not dispatched yet."""
         if isinstance(item, ActivityTask):
             self.open[item.token] = Kept(item, self._next_token())
 
@@ -291,26 +291,26 @@ class Counters:
 
 
 class Listener(Protocol):
-    """Hears from the tables what happens to handles: the holder that started last."""
+    """The receiver of the handles' events: the holder that started last."""
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
-        """An active handle has ended by itself, or a completion failed for good."""
+        """Handle an active handle that ended unexpectedly, or whose completion failed permanently."""
         ...
 
     def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
-        """An attempt should stop, and no poll loop is there any more that would dispatch that."""
+        """Cancel an attempt for which there is no poll loop any more."""
         ...
 
     def handle_ended(self, record: HandleRecord) -> None:
-        """A handle is closed or left behind: its generation will not be heard of again."""
+        """Handle the end of a generation: its handle is closed or abandoned."""
         ...
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """A run was forgotten by its engine, and its eviction was not dispatched, or not answered in time."""
+        """Handle a run that the engine has forgotten, whose eviction was not dispatched or not answered in time."""
         ...
 
     def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
-        """A handle that drains has brought what is to be dispatched all the same, though no receiver is attached."""
+        """Dispatch an item of a draining handle, which has no receiver."""
         ...
 
     def too_many_abandoned(self) -> None:
@@ -352,7 +352,7 @@ class HandleTables:
         return record
 
     def of_queue(self, queue: str) -> list[HandleRecord]:
-        """The handles of a queue, the oldest first."""
+        """Return the handles of a queue, the oldest first."""
         return [record for record in self.records.values() if record.queue == queue]
 
     def distrust(self) -> None:
@@ -402,7 +402,7 @@ class HandleTables:
             logger.warning("a connection to %s did not close: %s", connection.target, type(error).__name__)
 
     def working_connection(self, otherwise: Connection) -> Connection:
-        """The connection of the newest active handle, which is the likeliest to work."""
+        """Return the connection of the newest active handle, which is the most likely to work."""
         for record in reversed(self.records.values()):
             if record.state is HandleState.ACTIVE:
                 return record.connection
@@ -417,7 +417,7 @@ class HandleTables:
         """Those of the ends of attempts, which are then sent again."""
 
     def patience(self, limit: float) -> CallDeadlines:
-        """The timer for all calls with this limit in seconds."""
+        """Return the timer for all calls with this limit in seconds."""
         patience = self._patience.get(limit)
         if patience is None:
             patience = self._patience[limit] = CallDeadlines(limit)

@@ -210,7 +210,7 @@ class BridgeHolder:
     async def serve_activities(
         self, queue: str, receiver_of: Callable[[HandleRecord], Receiver[ActivityItem]]
     ) -> NoReturn:
-        """The same, of activity tasks and cancellations."""
+        """Pass each activity task and cancellation of a queue to a receiver, as `serve_activations` does for activations."""
         await self._serve(queue, lambda record: record.activities, receiver_of)
 
     async def _serve(
@@ -232,7 +232,7 @@ class BridgeHolder:
                 inbox.detach(receiver)
 
     async def _current(self, registration: Registration) -> HandleRecord:
-        """The handle that serves a registration, once there is one."""
+        """Wait for the handle that serves a registration, and return it."""
         while True:
             registration.check()
             if registration.current is not None:
@@ -301,19 +301,19 @@ class BridgeHolder:
         return record if record is not None and record.queue == queue else None
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
-        """An active handle is dead: a new one, at once the first time, then with pauses."""
+        """Replace a broken handle: at once the first time, then with back-off."""
         self._registrar.replace_broken(record, type(error).__name__)
 
     def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
-        """An attempt should stop."""
+        """Pass on the cancellation of an attempt."""
         self._on_attempt_cancelled(record.queue, record.generation, cancel)
 
     def handle_ended(self, record: HandleRecord) -> None:
-        """A handle is closed or left behind."""
+        """Pass on the end of a handle."""
         self._on_handle_ended(record.queue, record.generation)
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """A run was forgotten, and no eviction is handed out."""
+        """Pass on the eviction of a run for which no eviction was dispatched."""
         self._on_run_evicted(record, run_id)
 
     def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
@@ -321,5 +321,5 @@ class BridgeHolder:
         self._on_item(record, item)
 
     def too_many_abandoned(self) -> None:
-        """What is below the handles cannot be trusted any more."""
+        """Report that the connections below the handles cannot be trusted any more."""
         self._on_too_many_abandoned()

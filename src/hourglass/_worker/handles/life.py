@@ -54,7 +54,7 @@ LIFE: dict[tuple[HandleState, HandleSignal], HandleState] = {
 
 
 def advance(state: HandleState, signal: HandleSignal) -> HandleState:
-    """The state that follows; a pair that is not in the table is our bug."""
+    """Return the next state. Raise `InternalError` for a pair that is not in the table."""
     try:
         return LIFE[state, signal]
     except KeyError:
@@ -146,7 +146,7 @@ class Deadlines:
         )
 
     def sooner(self, other: Deadlines) -> Deadlines:
-        """What was promised earlier holds: a worker that ends while its recycled handles still drain."""
+        """Return the earlier of each pair of deadlines, for a worker that ends while its recycled handles still drain."""
         return Deadlines(
             runs=min(self.runs, other.runs),
             stop_activities=min(self.stop_activities, other.stop_activities),
@@ -155,11 +155,11 @@ class Deadlines:
         )
 
     def for_one_more(self, now: float, limits: HandleLimits) -> Deadlines:
-        """A run goes on during the drain: its evaluator has the usual time, but not beyond the end of the activities."""
+        """Return the deadlines for a run that continues during the drain: its evaluation has the usual time, at most until the activities end."""
         return replace(self, runs=max(self.runs, min(now + limits.workflow_grace, self.activities)))
 
     def finalizing(self, now: float, limits: HandleLimits) -> float:
-        """How long freeing the handle may take."""
+        """Return the deadline for finalizing the handle."""
         return min(limits.finalize, max(self.end - now, limits.leave))
 
 
@@ -190,7 +190,7 @@ class DrainStep(Enum):
 def next_step(
     view: DrainView, deadlines: Deadlines, limits: HandleLimits, now: float
 ) -> tuple[DrainStep, float]:
-    """What to do now; for `WAIT`, until when at most."""
+    """Return the next step, and for `WAIT` its deadline."""
     if view.open_runs and now >= deadlines.runs:
         return DrainStep.FAIL_RUNS, now
     if view.open_activities and not view.told_to_stop and now >= deadlines.stop_activities:

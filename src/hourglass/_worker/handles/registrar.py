@@ -131,8 +131,8 @@ def _came(late: asyncio.Task[Any]) -> bool:
 
 
 def _shared(tables: HandleTables, registration: Registration) -> Connection | None:
-    """The shared connection, for a first handle only: one that failed may be the connection's fault, and an
-    engine refuses a second handle for a queue on the same connection.
+    """Return the shared connection, for a first handle only: a failure may be the connection's fault, and an
+    engine rejects a second handle for a queue on the same connection.
     """
     shared = tables.shared
     first = not registration.was_active and registration.setbacks == 0
@@ -146,7 +146,7 @@ async def _limited(
     what: str,
     late: Callable[[asyncio.Task[T]], object],
 ) -> T:
-    """The call's result; `late` sees to one that does not come in time, or after our own end."""
+    """Return the result of the call. `late` handles a call that ends too late, or after the caller."""
     task = tables.spawn(call)
     done: set[asyncio.Task[T]] = set()
     try:
@@ -264,7 +264,7 @@ class Registrar:
                 begin_drain(tables, record, signal)
 
     def void_all(self) -> None:
-        """The holder before is dead: what was registered with it does not count, and its handles wait for their workers."""
+        """End all registrations of a dead holder. Its handles wait for their workers."""
         for registration in tuple(self._tables.registrations.values()):
             message = "the holder of the handles was restarted; register again"
             self._end(registration, WorkerNotRegistered, message, HandleSignal.RECYCLED)

@@ -313,7 +313,7 @@ class _PendingResult:
         self._resend()
 
     def abandon(self) -> None:
-        """The handle is left behind; the result is sent again when its call takes too long."""
+        """Do nothing for the abandoned handle: the result is resent when its call takes too long."""
         self.record.calls.discard(self)
 
     def _watch_for(self, limit: float, overdue: Callable[[_PendingResult], object]) -> None:

@@ -117,7 +117,7 @@ class Work(Job):
         return self.exit is None or self.mending is not None
 
     def forgotten(self) -> bool:
-        """Runs are forgotten with the answers to activations only."""
+        """Return False: only completions of activations make the engine forget a run."""
         return False
 
     def _mend(self, answer: Coroutine[Any, Any, None]) -> None:
@@ -141,7 +141,7 @@ class Evaluation(Work):
     _unwanted: tuple[str, ...]
 
     def evaluated(self, verdict: Verdict) -> None:
-        """The lane has its answer: send it."""
+        """Send the completion of the lane."""
         if self.exit is not None:
             return  # it was answered in its place
         record, completion = self.record, verdict.completion
@@ -160,7 +160,7 @@ class Evaluation(Work):
             self.finish(error)
 
     def forgotten(self) -> bool:
-        """The engine has forgotten the run with this answer: no eviction follows."""
+        """Remove the run, which the engine forgot with this completion: no eviction follows."""
         self.services.evicted(self.record, self.item.run_id)
         return True
 
@@ -176,7 +176,7 @@ class Evaluation(Work):
         logger.info("the answer for run %s is not sent: %s", self.item.run_id, error)
 
     def on_death(self, reason: Exit) -> None:
-        """The job has ended: it has answered, or an answer is sent in its place."""
+        """Handle the end of the job: if it has not answered, an answer is sent for it."""
         if reason is NORMAL:
             return
         run_id = self.item.run_id
@@ -217,7 +217,7 @@ class Execution(Work):
             self.finish(error)
 
     def executed(self, result: ActivityResult) -> None:
-        """The attempt has ended: report it."""
+        """Report the result of the attempt."""
         if self.exit is not None:
             return  # it was reported in its place
         record = self.record
@@ -243,7 +243,7 @@ class Execution(Work):
         await self.services.sender.send(self.item, result, complete)
 
     def on_death(self, reason: Exit) -> None:
-        """The job has ended: it has answered, or an answer is sent in its place."""
+        """Handle the end of the job: if it has not answered, an answer is sent for it."""
         if reason is NORMAL:
             return
         if self._attempt is not None:  # this one: another may have come under the same token
@@ -273,7 +273,7 @@ class LocalExecution(Execution):
         super().begin()
 
     def on_death(self, reason: Exit) -> None:
-        """The job has ended: the note of what was executing goes, then as for every attempt."""
+        """Remove the note of the local activity, then handle the end of the job like that of any attempt."""
         if self._note is not None:
             self._note.release()
         super().on_death(reason)

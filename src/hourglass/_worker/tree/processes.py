@@ -45,13 +45,13 @@ _PASSING = (
 
 
 class ProcessOwner:
-    """A process, as the holder watches it."""
+    """A process whose death the holder can watch."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
 
     def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
-        """Call back when it dies."""
+        """Call `callback` when the process dies."""
         return self._process.monitor(lambda _: callback()).cancel
 
 
@@ -60,7 +60,7 @@ async def _for_ever() -> None:
 
 
 def runtime(app: Application) -> Start:
-    """The connections. Told by `app.distrust` not to trust them it crashes, and takes the subtree along."""
+    """Return the body of the Runtime. It crashes when `app.distrust` is called, so that the whole subtree restarts."""
 
     async def body(context: Context) -> None:
         invalid: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -74,7 +74,7 @@ def runtime(app: Application) -> Start:
 
 
 def bridge_holder(app: Application) -> Start:
-    """The holder of the moment, over the tables that outlive it."""
+    """Return the body of the BridgeHolder, which works on tables that outlive it."""
 
     async def body(context: Context) -> None:
         holder = BridgeHolder(
@@ -99,7 +99,7 @@ def bridge_holder(app: Application) -> Start:
 
 
 def worker(app: Application, services: QueueServices) -> ChildSpec:
-    """A Worker: registers its handle when it starts, says farewell before its loops are stopped."""
+    """Return the child spec of a Worker: it registers when it starts, and unregisters before its poll loops are stopped."""
 
     async def body(context: Context) -> None:
         holder = app.holder
@@ -135,7 +135,7 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
 async def _farewell(
     app: Application, services: QueueServices, holder: BridgeHolder, context: Context
 ) -> None:
-    """Unregister, and let the loops see it and end by themselves."""
+    """Unregister the Worker, and wait until its poll loops have ended by themselves."""
     await holder.unregister_worker(services.queue, returns=app.is_configured(services))
     with suppress(TimeoutError):
         async with asyncio.timeout(_LOOPS):
@@ -148,7 +148,7 @@ def _poll_loop(
     serve: Callable[..., Coroutine[Any, Any, NoReturn]],
     dispatch: Callable[[QueueServices, HandleRecord, Item], None],
 ) -> Start:
-    """Has each item dispatched in the turn in which it comes, for as long as this process lives."""
+    """Return the body of a poll loop, which dispatches each item in the turn in which it arrives."""
 
     def receiver_of(record: HandleRecord) -> Callable[[Item], None]:
         return partial(dispatch, services, record)
@@ -168,7 +168,7 @@ def _poll_loop(
 
 
 def worker_launcher(app: Application) -> Start:
-    """Starts the configured workers. It runs again after a cascade, and so they are back by themselves."""
+    """Return the body of the WorkerLauncher, which starts the configured workers, also after a cascade."""
 
     async def body(context: Context) -> None:
         for services in app.configured():
@@ -180,7 +180,7 @@ def worker_launcher(app: Application) -> Start:
 
 
 async def launch(app: Application, services: QueueServices) -> None:
-    """Have a worker running; tried again while it cannot be, for as long as it is configured."""
+    """Start a worker, and retry for as long as it is configured."""
     pause = _RETRY
     while app.is_configured(services):
         try:
@@ -197,7 +197,7 @@ async def launch(app: Application, services: QueueServices) -> None:
 
 
 async def launch_first(app: Application, services: QueueServices) -> None:
-    """As `launch`, for a caller that waits for the worker: raises what will not pass."""
+    """Start a worker for a caller that waits for it. Raise permanent errors."""
     while app.is_configured(services):
         try:
             process = await app.workers.start_child(worker(app, services))
@@ -235,7 +235,7 @@ async def end_worker(app: Application, queue: str) -> None:
 
 
 def lane_supervisor(app: Application) -> Start:
-    """A process for each lane, so that lanes can be seen and killed as everything else."""
+    """Return the body of the LaneSupervisor: a process for each lane, so that lanes can be seen and killed."""
 
     async def body(context: Context) -> None:
         async def adopt() -> None:
