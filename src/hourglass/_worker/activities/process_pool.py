@@ -52,8 +52,10 @@ from hourglass.converter import Converter
 # --- one child -------------------------------------------------------------------------------------------------------
 
 
-_LOOK = 1.0  # seconds between checks whether a child is alive, if the kernel does not report its death
-_LAST_WORDS = 2.0  # seconds for a dead child to be reaped, or for an idle one to end
+_CHECK_INTERVAL = (
+    1.0  # seconds between checks whether a child is alive, if the kernel does not report its death
+)
+_END_TIMEOUT = 2.0  # seconds for a dead child to be reaped, or for an idle one to end
 
 
 # With -m the working directory would come first on the import path, whatever the parent's is.
@@ -79,9 +81,9 @@ def _interpreter_flags() -> list[str]:
         flags += subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     except ValueError:
         pass  # the program has put an invalid value into sys.warnoptions
-    known = {each.partition("=")[0] for each in flags}
+    given_options = {flag.partition("=")[0] for flag in flags}
     for name, value in sys._xoptions.items():
-        if name not in known:
+        if name not in given_options:
             flags += ["-X", name if value is True else f"{name}={value}"]
     return flags
 
@@ -93,8 +95,8 @@ class ChildProcess:
         processors.free_thread()  # this thread only waits, and the child inherits its set of processors
         ours, theirs = socket.socketpair()
         # `wake` writes a byte to this pipe, so that the `select` of `_listen` returns.
-        self._bell, self._rope = os.pipe()
-        os.set_blocking(self._rope, False)
+        self._wake_reader, self._wake_writer = os.pipe()
+        os.set_blocking(self._wake_writer, False)
         self._channel = ProcessChannel(ours, frame_limit(setup.payload_limit))
         self._selector = (
             selectors.DefaultSelector()
@@ -110,7 +112,7 @@ class ChildProcess:
                     pass_fds=(theirs.fileno(),),
                 )
             self._death = _death_watch(self._process.pid)
-            for source in (ours, self._bell, self._death):
+            for source in (ours, self._wake_reader, self._death):
                 if source is not None:
                     self._selector.register(source, selectors.EVENT_READ)
             self._channel.send(setup)
@@ -133,7 +135,7 @@ class ChildProcess:
         with self._lock:
             if not self._closed:
                 try:
-                    os.write(self._rope, b"!")
+                    os.write(self._wake_writer, b"!")
                 except BlockingIOError:
                     pass  # the pipe is full: `run` will wake up anyway
 
@@ -144,25 +146,25 @@ class ChildProcess:
     def run(
         self,
         job: RunAttempt,
-        on_news: Callable[[Beat | Published], None],
+        on_message: Callable[[Beat | Published], None],
         cancelled: Callable[[], str | None],
     ) -> Done | int | None:
         """Run an attempt in the child. Return its final message, or the exit code if the child died before."""
         self.jobs += 1
-        told = False
+        is_notified = False
         try:
             self._channel.send(job)
             while True:
-                if not told and (reason := cancelled()) is not None:
-                    told = True
+                if not is_notified and (reason := cancelled()) is not None:
+                    is_notified = True
                     self._channel.send(Cancel(job.number, reason))
-                over = self._listen(job.number, on_news)
-                if over is not None:
-                    return over
+                outcome = self._listen(job.number, on_message)
+                if outcome is not None:
+                    return outcome
                 if not self.alive:
-                    return self._last_words(job.number, on_news)
+                    return self._remaining_messages(job.number, on_message)
         except OSError:  # the child closed the connection
-            return self._last_words(job.number, on_news)
+            return self._remaining_messages(job.number, on_message)
 
     def close(self) -> None:
         """Let the child end and reap it; kill it if it does not end."""
@@ -172,20 +174,22 @@ class ChildProcess:
             self._closed = True
         self._selector.close()
         self._channel.close()
-        for descriptor in (self._bell, self._rope, getattr(self, "_death", None)):
+        for descriptor in (self._wake_reader, self._wake_writer, getattr(self, "_death", None)):
             if descriptor is not None:
                 os.close(descriptor)
         process = getattr(self, "_process", None)
         if process is not None:
             _reap(process)
 
-    def _listen(self, number: int, on_news: Callable[[Beat | Published], None]) -> Done | None:
-        ready = {key.fileobj for key, _ in self._selector.select(_LOOK)}
-        if self._bell in ready:
-            os.read(self._bell, 4096)
-        return self._hear(number, on_news) if self._channel.sock in ready else None
+    def _listen(self, number: int, on_message: Callable[[Beat | Published], None]) -> Done | None:
+        ready = {key.fileobj for key, _ in self._selector.select(_CHECK_INTERVAL)}
+        if self._wake_reader in ready:
+            os.read(self._wake_reader, 4096)
+        return self._receive(number, on_message) if self._channel.sock in ready else None
 
-    def _hear(self, number: int, on_news: Callable[[Beat | Published], None], *flags: int) -> Done | None:
+    def _receive(
+        self, number: int, on_message: Callable[[Beat | Published], None], *flags: int
+    ) -> Done | None:
         frames = self._channel.receive(*flags)
         if frames is None:
             raise ConnectionResetError("the child hung up")
@@ -195,16 +199,18 @@ class ChildProcess:
                 continue
             if isinstance(message, Done):
                 return message
-            on_news(message)
+            on_message(message)
         return None
 
-    def _last_words(self, number: int, on_news: Callable[[Beat | Published], None]) -> Done | int | None:
+    def _remaining_messages(
+        self, number: int, on_message: Callable[[Beat | Published], None]
+    ) -> Done | int | None:
         """Read the remaining messages of a dead child. Return its final message, or its exit code if there is none."""
         try:
             while True:
-                over = self._hear(number, on_news, socket.MSG_DONTWAIT)
-                if over is not None:
-                    return over
+                outcome = self._receive(number, on_message, socket.MSG_DONTWAIT)
+                if outcome is not None:
+                    return outcome
         except OSError:
             pass
         return _reap(self._process)
@@ -222,11 +228,11 @@ def _death_watch(pid: int) -> int | None:
 
 def _reap(process: subprocess.Popen[bytes]) -> int | None:
     try:
-        return process.wait(_LAST_WORDS)
+        return process.wait(_END_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
     try:
-        return process.wait(_LAST_WORDS)
+        return process.wait(_END_TIMEOUT)
     except subprocess.TimeoutExpired:
         return None
 
@@ -249,12 +255,12 @@ class ProcessJob:
         self.killed_for: str | None = None
         self.child: ChildProcess | None = None
 
-    def hear(self, news: Beat | Published) -> None:
+    def forward(self, message: Beat | Published) -> None:
         """Forward a heartbeat or a published item of the attempt."""
-        if isinstance(news, Beat):
-            self.attempt.forward_heartbeat(news.details)
+        if isinstance(message, Beat):
+            self.attempt.forward_heartbeat(message.details)
         else:
-            self.attempt.publish((news.name, news.value))
+            self.attempt.publish((message.name, message.value))
 
     def cancel(self, reason: str) -> None:
         """Notify the child, or prevent an attempt that waits for a child from starting."""
@@ -338,23 +344,23 @@ class ProcessPool:
         except BaseException as error:
             return refused(task, error)
         job.child = child
-        over: Done | int | None = None
+        outcome: Done | int | None = None
         try:
             if job.killed_for is None:
-                order = RunAttempt(child.jobs + 1, place, task)
-                over = child.run(order, job.hear, lambda: job.reason)
+                request = RunAttempt(child.jobs + 1, place, task)
+                outcome = child.run(request, job.forward, lambda: job.reason)
         except BaseException as error:
             logger.exception("the process of activity %s said what cannot be read", task.activity_type)
             child.kill()
             return refused(task, error)
         finally:
             job.child = None
-            self._put_back(child, isinstance(over, Done) and job.killed_for is None)
-        return self._result(task, job, over)
+            self._put_back(child, isinstance(outcome, Done) and job.killed_for is None)
+        return self._result(task, job, outcome)
 
-    def _result(self, task: ActivityTask, job: ProcessJob, over: Done | int | None) -> ActivityResult:
-        if isinstance(over, Done) and over.result is not None:
-            return over.result
+    def _result(self, task: ActivityTask, job: ProcessJob, outcome: Done | int | None) -> ActivityResult:
+        if isinstance(outcome, Done) and outcome.result is not None:
+            return outcome.result
         if job.killed_for is not None:
             logger.warning(
                 "activity %s (%s): its process was killed (%s)",
@@ -363,7 +369,7 @@ class ProcessPool:
                 job.killed_for,
             )
             return stopped(task, job.killed_for)
-        return died(task, over if isinstance(over, int) else None)
+        return died(task, outcome if isinstance(outcome, int) else None)
 
     def _take(self) -> ChildProcess:
         while True:

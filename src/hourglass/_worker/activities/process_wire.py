@@ -55,9 +55,8 @@ def place_of(definition: ActivityDefinition) -> str:
     """Return `module:qualified.name` of an activity's function. Raises DefinitionError if a child could not find it."""
     fn = definition.fn
     module = sys.modules.get(fn.__module__)
-    found = None if module is None else _descend(module, fn.__qualname__)
-    known = activity_definition(found)
-    if known is None or known.fn is not fn:
+    imported = None if module is None else activity_definition(_descend(module, fn.__qualname__))
+    if imported is None or imported.fn is not fn:
         raise DefinitionError(
             f"activity {definition.name}: executor='process' finds a function by its name, but "
             f"{fn.__module__}.{fn.__qualname__} is not this activity. Decorate it where it is defined, and keep its name"
@@ -92,7 +91,7 @@ def converter_place(converter: Converter) -> str:
     return f"{_module_name(f'converter {cls.__qualname__}', cls.__module__)}:{cls.__qualname__}"
 
 
-def _module_name(what: str, module: str) -> str:
+def _module_name(subject: str, module: str) -> str:
     if module != MAIN:
         return module
     spec = getattr(sys.modules[MAIN], "__spec__", None)
@@ -101,7 +100,7 @@ def _module_name(what: str, module: str) -> str:
     if spec is None and main_script():
         return MAIN
     raise DefinitionError(
-        f"{what} is defined in what runs as __main__ and has no file that another interpreter can import: for "
+        f"{subject} is defined in __main__, which has no file that another interpreter can import: for "
         f"executor='process' put it into a module"
     )
 
@@ -146,9 +145,9 @@ def _imported(module: str, main: str) -> ModuleType:
 
 def _load_main(path: str) -> ModuleType:
     global _loading_main
-    known = sys.modules.get(ALIAS)
-    if known is not None:
-        return known
+    loaded = sys.modules.get(ALIAS)
+    if loaded is not None:
+        return loaded
     spec = spec_from_loader(ALIAS, SourceFileLoader(ALIAS, path))
     if spec is None or spec.loader is None:
         raise DefinitionError(f"the script {path} cannot be imported by another interpreter")
@@ -169,10 +168,10 @@ def _load_main(path: str) -> ModuleType:
 
 
 def _descend(module: ModuleType, name: str) -> object:
-    found: object = module
+    value: object = module
     for segment in name.split("."):
-        found = getattr(found, segment, None)
-    return found
+        value = getattr(value, segment, None)
+    return value
 
 
 # --- messages and frames ---------------------------------------------------------------------------------------------
@@ -300,7 +299,7 @@ class ProcessChannel:
         self.sock.close()
 
     def _frames(self) -> list[bytes]:
-        found: list[bytes] = []
+        frames: list[bytes] = []
         start = 0
         while len(self._buffer) >= start + _HEAD.size:
             (length,) = _HEAD.unpack_from(self._buffer, start)
@@ -311,7 +310,7 @@ class ProcessChannel:
             end = start + _HEAD.size + length
             if len(self._buffer) < end:
                 break
-            found.append(bytes(self._buffer[start + _HEAD.size : end]))
+            frames.append(bytes(self._buffer[start + _HEAD.size : end]))
             start = end
         del self._buffer[:start]
-        return found
+        return frames
