@@ -93,12 +93,56 @@ class Polled(_Polls):
         await self.inner.finalize()
 
 
+class Stepper:
+    """Takes single items from a handle that was not started: a slot is granted for each call alone."""
+
+    def __init__(self, handle: EngineHandle) -> None:
+        self._handle = handle
+        self._engine = handle.engine
+        self._poller = handle.poller
+
+    def next_activation(self) -> Activation | None:
+        """Take one activation that may leave now, if there is one. Raises `HandleBroken`."""
+        while (activation := self._handle.next_activation()) is None and self._assign_task():
+            pass
+        return activation
+
+    def next_activity(self) -> ActivityItem | None:
+        """Take one activity task or cancellation that may leave now, if there is one. Raises `HandleBroken`."""
+        while (item := self._handle.next_activity()) is None and self._assign_attempt():
+            pass
+        return item
+
+    def _assign_task(self) -> bool:
+        """Assign at most one task, or the queries of one run. Return whether one was assigned."""
+        poller = self._poller
+        before = poller.queue.tasks_received, len(poller.active_runs)
+        granted, poller.task_slots = poller.task_slots, min(before[1] + 1, poller.task_limit)
+        try:
+            self._engine.tasks.assign(poller)
+        finally:
+            poller.task_slots = granted
+        return (poller.queue.tasks_received, len(poller.active_runs)) != before
+
+    def _assign_attempt(self) -> bool:
+        """Assign at most one attempt. Return whether one was assigned."""
+        poller = self._poller
+        before = len(poller.attempts)
+        granted, poller.attempt_slots = poller.attempt_slots, min(before + 1, poller.attempt_limit)
+        try:
+            self._engine.attempts.assign(poller)
+        finally:
+            poller.attempt_slots = granted
+        return len(poller.attempts) != before
+
+
 class PolledEngine(_Polls):
     """A handle of the embedded engine. Closed runs are evicted by an activation, as for a worker in another process."""
 
     def __init__(self, inner: EngineHandle) -> None:
         self.inner = inner
         inner.forgets_at_once = False
+        self.stepper = Stepper(inner)
         self._bell = Bell()
         self._polls = dict.fromkeys(WorkKind, 0)
         inner.attend(self._bell)
@@ -108,6 +152,7 @@ class PolledEngine(_Polls):
     def start(self, on_activations: OnActivations, on_activities: OnActivities) -> None:
         """Have it deliver, as to a worker in this process, instead of waiting for calls."""
         self.inner._bell = None
+        self.inner._paused.clear()
         self.inner.forgets_at_once = True
         self.inner.start(on_activations, on_activities, lambda kind, why: None)
 
@@ -119,17 +164,21 @@ class PolledEngine(_Polls):
         finally:
             self.inner.forgets_at_once = False
 
+    def take_all(self) -> list[Activation]:
+        """Take all activations that there are."""
+        return list(iter(self.stepper.next_activation, None))
+
     async def poll_activation(self) -> Activation:
         """Wait for the next activation; raise `Shutdown` at the end."""
-        return await self._poll(WorkKind.WORKFLOWS, self.inner.next_activation)
+        return await self._poll(WorkKind.WORKFLOWS, self.stepper.next_activation)
 
     async def poll_activity(self) -> ActivityItem:
         """Wait for the next activity task or cancellation; raise `Shutdown` at the end."""
-        return await self._poll(WorkKind.ACTIVITIES, self.inner.next_activity)
+        return await self._poll(WorkKind.ACTIVITIES, self.stepper.next_activity)
 
     async def _poll(self, kind: WorkKind, take: Callable[[], T | None]) -> T:
+        poller = self.inner.poller
         self._polls[kind] += 1
-        self.inner.resume(kind)
         try:
             while True:
                 item = take()
@@ -137,8 +186,14 @@ class PolledEngine(_Polls):
                     return item
                 if self.inner.is_finished(kind):
                     raise Shutdown("the handle is shut down")
+                if kind is WorkKind.WORKFLOWS:
+                    poller.task_slots = min(len(poller.active_runs) + self._polls[kind], poller.task_limit)
+                else:
+                    poller.attempt_slots = min(len(poller.attempts) + self._polls[kind], poller.attempt_limit)
                 await self._bell.wait()
         finally:
             self._polls[kind] -= 1
-            if not self._polls[kind]:
-                self.inner.pause(kind)
+            if not self._polls[kind] and kind is WorkKind.WORKFLOWS:
+                poller.task_slots = 0
+            elif not self._polls[kind]:
+                poller.attempt_slots = 0

@@ -21,7 +21,7 @@ from hourglass._contract.schedules import EngineSchedule
 from hourglass._contract.workflows import StartWorkflow
 from hourglass._embedded.activations.command_matching import COMMAND_OF
 from hourglass._embedded.activations.cursor import run_started
-from hourglass._embedded.matching.dispatch import activity_task
+from hourglass._embedded.matching.activity_dispatch import activity_task
 from hourglass._embedded.runs.starting import _first_event
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.sqlite.records import decode_events, decode_schedule, encode_schedule

@@ -142,7 +142,7 @@ class Family:
     async def work(self, limit: int = 200) -> None:
         """Answer what is there, now and then by failing."""
         for _ in range(limit):
-            activation = self.world.handle._task_slots.next_activation()
+            activation = self.world.handle.stepper.next_activation()
             if activation is None:
                 return
             run_id = activation.run_id

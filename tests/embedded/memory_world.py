@@ -20,6 +20,7 @@ from hourglass._contract.workflows import GetHistory, Started, StartWorkflow, Wa
 from hourglass._embedded import EngineConnection, RealClock, VirtualClock
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.engine import Engine
+from hourglass._embedded.matching.pollers import HostProcess
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.store.store import Store
 from hourglass._embedded.transitions.size_limits import Limits
@@ -95,12 +96,13 @@ class World:
     def other_handle(self, process_id: int, process_key: int, **config: Any) -> Handle:
         """Open a handle of the queue `q` for a worker of another process."""
         options = HandleConfig(task_queue="q", **config)
-        return EngineHandle(self.engine, options, process_id=process_id, process_key=process_key)
+        process = HostProcess(process_id, key=process_key if process_id else 0)
+        return EngineHandle(self.engine, options, process=process)
 
     @property
     def has_out(self) -> bool:
         """Whether the worker has an activation in hand."""
-        return bool(self.handle._cache.outstanding)
+        return bool(self.handle.poller.active_runs)
 
     @property
     def is_idle(self) -> bool:

@@ -390,11 +390,11 @@ class Engines(RuleBasedStateMachine):
 
     async def _delivered(self) -> None:
         await self.quiet()
-        while (activation := self.world.handle._task_slots.next_activation()) is not None:
+        while (activation := self.world.handle.stepper.next_activation()) is not None:
             await self._told(activation)
             await self.quiet()
         for _ in range(2):  # the first look takes an attempt, which comes when that is durable
-            while (item := self.world.handle._activity_slots.next_item()) is not None:
+            while (item := self.world.handle.stepper.next_activity()) is not None:
                 if not isinstance(item, ActivityCancel):
                     self._handed_out(item)
             await self.quiet()

@@ -1,16 +1,15 @@
-"""The engine: runs over a store, their tasks and attempts, and what becomes of all when the store fails.
+"""The engine: runs over a store, their tasks and attempts, and what happens to all of them when the store fails.
 
-Must not know: activations (see `workers`), requests (see `clients`). It is put together from parts, each with
-its own invariants: `runs` (runs and how they change), `dispatch` (which handle takes which task, attempt and update),
-`task_queues` (what waits to be taken), `upkeep` (runs that nothing uses now), `schedules` (what starts runs again and
-again), `keepers` (limits), `progress` (what activities publish), `deployments` (versions of
-workers). Everything runs on one asyncio loop and
-nothing waits but `durable`: the engine is ahead of its store, and a handle or a request that lets something out of the
-engine waits for the number of the change that it rests on. Several connections may use one engine.
+Must not know: activations (see `activations`), requests (see `api`). It is composed of parts, each with its own invariants:
+`runs` (runs, and how they change), `matching` (which worker receives which task, attempt and update), `upkeep` (runs that
+nothing uses now), `schedules`, `keepers` (limits), `progress` (progress of activities), `deployments` (versions of workers).
+Everything runs on one asyncio loop, and only `durable` waits: the engine is ahead of its store, and every effect waits in the
+`outbox` for its change. Several connections may use one engine.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable
@@ -18,19 +17,23 @@ from collections.abc import Iterable
 import msgspec
 
 from hourglass._contract.deployments import QueueStats
-from hourglass._contract.handle import ActivityResult
+from hourglass._contract.handle import ActivityResult, HandleBroken
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.limits.bursts import NOTE
 from hourglass._embedded.limits.keepers import Keepers
+from hourglass._embedded.matching.activity_dispatch import ActivityDispatch
 from hourglass._embedded.matching.deployments import Deployments
-from hourglass._embedded.matching.dispatch import ActivityDispatch, TaskDispatch, UpdateDispatch
+from hourglass._embedded.matching.pollers import QueuePoller
+from hourglass._embedded.matching.task_dispatch import TaskDispatch
 from hourglass._embedded.matching.task_queues import DispatchPolicy, TaskQueues
+from hourglass._embedded.matching.update_dispatch import UpdateDispatch
 from hourglass._embedded.runs.lost_attempts import KeptAttempts
 from hourglass._embedded.runs.outbox import Outbox
 from hourglass._embedded.runs.progress import ProgressMemory
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION, StoredBacklog, Upkeep
+from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.schedules.scheduler import Schedules
 from hourglass._embedded.store.store import Refusal, Store
 from hourglass._embedded.transitions.size_limits import Limits
@@ -40,14 +43,14 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 class EngineFigures(msgspec.Struct, frozen=True):
-    """How much there is to do: `queues` has for each queue its workflow tasks and its attempts of activities."""
+    """Statistics: the number of open runs, and for each queue its workflow tasks and its activity attempts."""
 
     open_runs: int | None = None
     queues: dict[str, tuple[QueueStats, QueueStats]] = {}
 
 
 class Engine:
-    """See the module. `failed` says why it must be opened anew, if it must."""
+    """See the module. `failed` is the error for which it must be opened again, if there is one."""
 
     def __init__(
         self,
@@ -65,16 +68,17 @@ class Engine:
         keep = Upkeep(retention)
         keep.resume_clock(self.clock, store)
         self.limits = Limits() if limits is None else limits
-        self.queues = TaskQueues(policy)
+        self.writes = WriteBehind(store, self.clock)
+        self.queues = TaskQueues(self.writes, self._assign, policy)
         self._upkeep = keep
         self.runs = RunTable(
             store=store,
+            writes=self.writes,
             clock=self.clock,
             limits=self.limits,
             queues=self.queues,
             namespace=namespace,
         )
-        self.writes = self.runs.writes
         self.deployments = Deployments(self.runs)
         self.runs.has_version = self.deployments.has_version
         self.tasks = TaskDispatch(self.runs, self.deployments)
@@ -87,24 +91,21 @@ class Engine:
         self.runs.keeping = self.keepers
         store.on_refusal(self._refused)
         self.outbox = Outbox(store, self.die)
-        self.is_durable = store.is_durable
-        self.when_durable = store.when_durable
         self.failed: StorageError | None = None
         self.closed = False
         self.is_over = False
         """Whether it has failed or was closed."""
         self.is_recovered = False
-        """Whether the runs that were in flight are in memory: not where a process has opened the file for a moment."""
+        """Whether the runs that were in flight are in memory: not if a process has opened the file for one transaction."""
         self._counted: tuple[int, StoredBacklog | None] = (0, None)
         self.figures = EngineFigures()
-        """As they were at the last sample. To be read from any thread."""
+        """The figures of the last sample. May be read from any thread."""
 
     async def open_existing(self, *, took_over: bool = False, living: frozenset[str] = frozenset()) -> None:
-        """Begin an epoch: recover the runs that the store knows and that were in flight or are due, and from
-        now on look after those that are not in memory. Returns when as many are offered as workers need not to wait
-        for others. Raises `StorageError`. `took_over`:
-        another process has just ended, and what its workers had is tried again without a pause; but those of these
-        identities live in other processes, and keep their attempts if they `claim` them soon.
+        """Begin an epoch: recover the runs of the store that were in flight or are due, and take care of those that are not in
+        memory from now on. Returns when enough tasks are offered that workers need not wait for more. Raises `StorageError`.
+        `took_over`: another process has just ended, and the attempts of its workers are retried without a pause; but the
+        workers with the `living` identities are in other processes, and keep their attempts if they `claim` them soon.
         """
         self.runs.kept_attempts = KeptAttempts(took_over=took_over, living=living)
         self.deployments.load()
@@ -115,12 +116,40 @@ class Engine:
             self.begin()
 
     def begin(self) -> None:
-        """Let schedules and limits act from now on when their time has come."""
+        """Let schedules and limits act from now on."""
         self.schedules.begin()
         self.keepers.begin()
 
+    def join(self, poller: QueuePoller) -> None:
+        """Let a worker serve its queue."""
+        self.queues.join(poller)
+        self.deployments.joined(poller)
+        self._upkeep.wake_sleepers()
+
+    def _assign(self, poller: QueuePoller) -> None:
+        """Assign what waits to a worker, as far as it has free slots. Raises nothing: the caller is in the middle of another
+        operation, which must not fail by this.
+        """
+        try:
+            if poller.queue.tasks or poller.own_tasks or self.tasks.queried:
+                self.tasks.assign(poller)
+            if poller.queue.attempts:
+                self.attempts.assign(poller)
+        except Exception:
+            logger.exception("what waits for a worker of %s could not be assigned", poller.task_queue)
+            asyncio.get_running_loop().call_soon(self._assign_again, poller)
+
+    def _assign_again(self, poller: QueuePoller) -> None:
+        """Assign what waits after a failure. If it fails again, it is unknown what the worker has: its handle breaks."""
+        try:
+            self.tasks.assign(poller)
+            self.attempts.assign(poller)
+        except Exception as error:
+            why = f"the engine cannot assign work: {type(error).__name__}"
+            poller.receiver.break_off(HandleBroken(why))
+
     def claim(self, tokens: Iterable[bytes]) -> None:
-        """A worker that outlived the owner before still has these attempts."""
+        """Record that a worker which outlived the previous owner still has these attempts."""
         for token in map(AttemptToken.decode, tokens):
             with contextlib.suppress(StorageError):  # it is logged when its time comes
                 # Now, while attempts are kept for those that claim them.
@@ -128,7 +157,7 @@ class Engine:
             self.runs.kept_attempts.claim(token)
 
     def lose_attempts(self, tokens: Iterable[bytes]) -> None:
-        """The process that had claimed these attempts has ended."""
+        """Fail these claimed attempts, because the process that had claimed them has ended."""
         for token in () if self.is_over else tokens:
             self.attempts.lose(AttemptToken.decode(token))
         self.queues.dispatch()
@@ -152,9 +181,9 @@ class Engine:
         if self.is_over:
             return
         with contextlib.suppress(StorageError):  # a run that cannot be read is logged when its time comes
-            found = self.attempts.find(token)
-            if found is not None:
-                self.attempts.end(token, result, found[1].identity)
+            current = self.attempts.find(token)
+            if current is not None:
+                self.attempts.end(token, result, current[1].identity)
         self.queues.dispatch()
 
     def close(self) -> None:
@@ -170,21 +199,21 @@ class Engine:
             self.failed = self.store.close() or self.failed
 
     def record(self, run_id: str) -> LoadedRun | None:
-        """The run of this id."""
+        """Return the run of this id; None if there is none."""
         return self.runs.record(run_id)
 
     def current(self, workflow_id: str) -> LoadedRun | None:
-        """The latest run of a workflow."""
+        """Return the latest run of a workflow; None if there is none."""
         return self.runs.current(workflow_id)
 
     @property
     def held(self) -> str:
-        """Why the store cannot write at present; "" if it can."""
+        """The reason for which the store cannot write at present; "" if it can."""
         return self.store.held
 
     @property
     def trouble(self) -> str:
-        """Why the store takes no new workflows, for people; "" if it does."""
+        """The reason for which the store accepts no new workflows, for people; "" if it does."""
         return self.store.refuses_starts()
 
     async def durable(self, number: int) -> None:
@@ -194,7 +223,7 @@ class Engine:
         await self.outbox.wait(number)
 
     def _refused(self, refusal: Refusal) -> None:
-        """A change cannot be written: the runs that it is about are parked as they stand in the store, others go on."""
+        """Park the runs of a change that cannot be written, in their stored state; others continue."""
         if self.writes.appended == refusal.number:
             self.writes.forget_newest()
         for run_id in refusal.run_ids:
@@ -209,28 +238,28 @@ class Engine:
             logger.error("schedule %r stays as it was: %s", schedule_id, refusal.error)
 
     def queue_stats(self, queue: str, *, activities: bool) -> QueueStats:
-        """What waits on a queue, since when at most, and how much comes and goes."""
+        """Return the backlog of a queue, the age of its oldest task, and the recent rates per second."""
         if not self.is_recovered:
             newest, counted = self._counted
             if counted is None or newest != self.writes.newest:
                 counted = StoredBacklog(self.store, self.clock.now_ns())
                 self._counted = (self.writes.newest, counted)
             return counted.stats(queue, activities=activities)
-        queues, now = self.queues, self.clock.now_ns()
+        waiting, now = self.queues.of(queue), self.clock.now_ns()
         since = now
         if activities:
-            backlog = len(queues.all_attempts(queue))
-            for run_id, scheduled in queues.oldest_attempts(queue):
+            backlog = len(waiting.attempts)
+            for run_id, scheduled in waiting.attempts.heads():
                 record = self.runs.in_memory(run_id)
                 activity = None if record is None else record.run.activities.get(scheduled)
                 since = since if activity is None else min(since, activity.available_ns)
         else:
-            backlog = len(queues.all_tasks(queue)) + self._upkeep.due(queue)
-            for run_id in queues.oldest_tasks(queue):
+            backlog = len(waiting.tasks) + self._upkeep.due(queue)
+            for run_id in waiting.tasks.heads():
                 record = self.runs.in_memory(run_id)
                 task = None if record is None else record.run.task
                 since = since if task is None else min(since, task.available_ns)
-        return QueueStats(backlog, (now - since) / 1e9, *queues.rates(queue, activities))
+        return QueueStats(backlog, (now - since) / 1e9, *self.queues.rates(queue, activities))
 
     def _sample(self) -> None:
         self.keepers.sweep()
@@ -243,17 +272,23 @@ class Engine:
         )
 
     def doubt(self, error: StorageError) -> None:
-        """A read failed: if it was not for one run that cannot be read, the engine is dead."""
+        """Stop the engine after a failed read, unless only one run cannot be read."""
         try:
             self.store.next_due_ns()
         except StorageError:
             self.die(error)
 
     def die(self, error: StorageError) -> None:
-        """The store cannot be used any more, nor can this engine: handles, queries and waiting clients are told."""
+        """Stop the engine because its store cannot be used any more, and notify handles, queries and waiting clients."""
         if self.failed is None and not self.closed:
             self.failed, self.is_over = error, True
             self._stop(error)
+
+    def over(self) -> HandleBroken:
+        """Return the error of calls on an engine that has failed or was closed."""
+        if self.failed is not None:
+            return HandleBroken(f"the engine's store has failed: {self.failed}")
+        return HandleBroken("the engine was closed")
 
     def _stop(self, error: HourglassError) -> None:
         self._upkeep.close()
@@ -264,4 +299,5 @@ class Engine:
             self.tasks.refuse_queries(record, error)
             record.changed.ring()
             record.closed.ring()
-        self.queues.wake_all()
+        for poller in self.queues.pollers.all():
+            poller.receiver.break_off(self.over())

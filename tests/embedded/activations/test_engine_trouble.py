@@ -49,7 +49,7 @@ def test_an_answer_that_was_taken_is_not_refused_for_what_comes_after_it(
         activation = await world.activation()
         poll = asyncio.ensure_future(world.handle.poll_activation())
         await settle()
-        world.engine.queues._tasks["q"].put("nobody's", 3)  # so that it looks for work
+        world.engine.queues.of("q").tasks.put("nobody's", 3)  # so that it looks for work
         break_once(monkeypatch, type(world.engine.tasks), "take")
         assert world.handle.forgets(Succeeded(activation.run_id, (DONE,)))
         assert not world.has_out

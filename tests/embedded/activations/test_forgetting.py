@@ -29,7 +29,7 @@ async def test_a_run_that_closes_is_forgotten_with_its_answer() -> None:
     world = await World.new()
     run_id = (await given(world)).run_id
     assert world.handle.forgets(Succeeded(run_id, (DONE,)))
-    assert world.handle.take_activations() == []
+    assert world.handle.take_all() == []
     assert not world.has_out
     assert await world.outcome()
     await world.close()
@@ -40,7 +40,7 @@ async def test_who_completes_as_on_any_engine_is_told_by_an_eviction() -> None:
     world = await World.new()
     run_id = (await given(world)).run_id
     await world.complete(run_id, DONE)
-    assert evictions(world.handle.take_activations()) == ["WORKFLOW_EXECUTION_ENDING"]
+    assert evictions(world.handle.take_all()) == ["WORKFLOW_EXECUTION_ENDING"]
     assert world.has_out
     assert not world.handle.forgets(Succeeded(run_id))
     assert not world.has_out
@@ -53,7 +53,7 @@ async def test_a_run_that_goes_on_is_not_forgotten() -> None:
     run_id = (await given(world)).run_id
     assert not world.handle.forgets(Succeeded(run_id, (activity(1),)))
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="1"))
-    (activation,) = world.handle.take_activations()
+    (activation,) = world.handle.take_all()
     assert [type(each) for each in activation.events] == [e.SignalReceived]
     await world.close()
 
@@ -64,9 +64,9 @@ async def test_a_closing_answer_that_comes_too_late_leads_to_an_eviction() -> No
     run_id = (await given(world)).run_id
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="1"))
     assert not world.handle.forgets(Succeeded(run_id, (DONE,)))
-    assert evictions(world.handle.take_activations()) == ["UNHANDLED_COMMAND"]
+    assert evictions(world.handle.take_all()) == ["UNHANDLED_COMMAND"]
     world.handle.forgets(Succeeded(run_id))
-    (activation,) = world.handle.take_activations()
+    (activation,) = world.handle.take_all()
     assert [type(each) for each in activation.events] == [e.RunStarted, e.SignalReceived]
     await world.close()
 
@@ -78,13 +78,13 @@ async def test_a_query_that_waits_is_answered_before_a_closed_run_is_forgotten()
     asked = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     await settle()
     assert not world.handle.forgets(Succeeded(run_id, (DONE,)))
-    (activation,) = world.handle.take_activations()
+    (activation,) = world.handle.take_all()
     (query,) = activation.events
     assert isinstance(query, e.QueryReceived)
     answer = c.AnswerQuery(query.id, text("here"))
     assert world.handle.forgets(Succeeded(run_id, (answer,)))
     assert await asked
-    assert world.handle.take_activations() == []
+    assert world.handle.take_all() == []
     await world.close()
 
 
@@ -94,7 +94,7 @@ async def test_a_run_that_is_ended_from_outside_is_evicted() -> None:
     run_id = (await given(world)).run_id
     world.handle.forgets(Succeeded(run_id, (activity(1),)))
     await world.call(TerminateWorkflow(workflow_id="w"))
-    assert evictions(world.handle.take_activations()) == ["WORKFLOW_EXECUTION_ENDING"]
+    assert evictions(world.handle.take_all()) == ["WORKFLOW_EXECUTION_ENDING"]
     await world.close()
 
 
@@ -105,17 +105,17 @@ async def test_a_query_between_tasks_sees_the_same_place_live_and_replayed() -> 
     world.handle.forgets(Succeeded(first.run_id, (activity(1),), (7,)))
     asked = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     await settle()
-    (live,) = world.handle.take_activations()
+    (live,) = world.handle.take_all()
     assert live.history_length == first.history_length
     world.handle.forgets(Succeeded(first.run_id))
     world.handle.request_eviction(first.run_id)
-    world.handle.take_activations()
+    world.handle.take_all()
     world.handle.forgets(Succeeded(first.run_id))
     again = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     await settle()
-    world.handle.take_activations()
+    world.handle.take_all()
     world.handle.forgets(Succeeded(first.run_id, (activity(1),), (7,)))
-    (replayed,) = world.handle.take_activations()
+    (replayed,) = world.handle.take_all()
     assert (replayed.history_length, replayed.flags) == (live.history_length, live.flags)
     world.handle.forgets(Succeeded(first.run_id))
     await asyncio.gather(asked, again, return_exceptions=True)

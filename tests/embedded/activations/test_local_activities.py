@@ -288,7 +288,7 @@ async def test_an_end_between_two_tasks_waits_for_the_next() -> None:
     task = await world.activity()
     world.clock.advance(8)
     await world.handle.complete_activity(ActivityOk(task.token, text("y")))
-    assert not world.handle._cache.ready
+    assert not world.handle._cache.ready.items
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
     activation = await world.activation()
     assert [type(event) for event in activation.events] == [e.SignalReceived, e.ActivityCompleted]
@@ -304,7 +304,7 @@ async def test_a_query_is_answered_at_a_heartbeat() -> None:
     task = await world.activity()
     asking = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     await settle()
-    assert not world.handle._cache.ready
+    assert not world.handle._cache.ready.items
     world.clock.advance(8)
     question = await told(world)
     assert isinstance(question, e.QueryReceived)

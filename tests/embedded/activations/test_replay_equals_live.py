@@ -112,7 +112,7 @@ class Life:
 
     async def work(self) -> None:
         """Answer what is there, now and then by failing."""
-        while (activation := self.handle._task_slots.next_activation()) is not None:
+        while (activation := self.handle.stepper.next_activation()) is not None:
             if isinstance(activation.events[0], e.RunEvicted):
                 self.evictions.append(activation.events[0].reason)
                 await self.world.complete(activation.run_id)
@@ -152,7 +152,7 @@ class Life:
                 await self._attempt()
 
     async def _attempt(self) -> None:
-        while (item := self.handle._activity_slots.next_item()) is not None:
+        while (item := self.handle.stepper.next_activity()) is not None:
             if isinstance(item, ActivityCancel):
                 continue
             self.attempts.append(item)

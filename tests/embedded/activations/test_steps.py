@@ -19,9 +19,9 @@ from tests.embedded.stores import memory_store
 
 from hourglass._contract.handle import ActivityItem, ActivityOk
 from hourglass._contract.workflows import ExecuteWorkflow, RunCompleted, SignalWorkflow, StartWorkflow
-from hourglass._embedded.activations.activity_slots import ActivitySlots
-from hourglass._embedded.activations.handle import TaskSlots
 from hourglass._embedded.api.requests import answer as answer_request
+from hourglass._embedded.matching.activity_dispatch import ActivityDispatch
+from hourglass._embedded.matching.task_dispatch import TaskDispatch
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.transitions import tasks
 from hourglass._embedded.transitions.run import Pause
@@ -156,7 +156,7 @@ def test_eager_dispatch_changes_nothing_that_can_be_seen(seed: int) -> None:
     attempts together with the change that leads to them or afterwards.
     """
     eager = run_async(lambda: _led(seed))
-    with patched(ActivitySlots, "wanted", lambda _: None), patched(TaskSlots, "wanted", lambda *_: None):
+    with patched(ActivityDispatch, "eager", lambda *_: None), patched(TaskDispatch, "eager", lambda *_: None):
         assert run_async(lambda: _led(seed)) == eager
     assert all(stored is not None and not stored.run.is_open for stored in eager[0])  # type: ignore[attr-defined]
 

@@ -59,7 +59,7 @@ class UpdatedLife(Life):
 
     async def work(self) -> None:
         """Answer what is there, now and then by failing."""
-        while (activation := self.handle._task_slots.next_activation()) is not None:
+        while (activation := self.handle.stepper.next_activation()) is not None:
             if isinstance(activation.events[0], e.RunEvicted):
                 self.evictions.append(activation.events[0].reason)
                 await self.world.complete(activation.run_id)

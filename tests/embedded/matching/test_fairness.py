@@ -200,11 +200,11 @@ def test_a_queue_without_a_worker_keeps_no_other_waiting(monkeypatch: pytest.Mon
         world = await opened(await filled(100, other="o"), queue="o")
         activation = await world.activation()
         await world.complete(activation.run_id, DONE)
-        before = len(world.engine.queues.all_tasks("q"))
+        before = len(world.engine.queues.of("q").tasks)
         assert before <= 14
         for _ in range(3):
             world.engine._upkeep.tick()
-        assert len(world.engine.queues.all_tasks("q")) == before + 12
+        assert len(world.engine.queues.of("q").tasks) == before + 12
         await world.close()
 
     run_async(body)
@@ -262,7 +262,8 @@ async def test_what_is_late_waits_while_much_is_on_its_way_to_the_disk(
     """While the store is behind, a worker is given new work and nothing of the backlog; then both."""
     world = await opened(await filled(20))
     behind = True
-    monkeypatch.setattr(world.engine.queues, "is_behind", lambda: behind)
+    world.engine.queues.is_paced = True
+    monkeypatch.setattr(world.engine.writes, "is_behind", lambda: behind)
     run_id = (await world.start("new")).run_id
     poll = asyncio.create_task(world.activation())
     assert (await poll).run_id == run_id

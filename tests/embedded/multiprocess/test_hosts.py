@@ -156,7 +156,7 @@ async def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: P
         ):
             data = wire.encode(message)
             peer.send(len(data).to_bytes(4, "big") + data)
-        await until(lambda: "q" in handle.engine.engine.queues.served())  # type: ignore[union-attr]
+        await until(lambda: "q" in handle.engine.engine.queues.pollers.served_queues())  # type: ignore[union-attr]
         runs = {(await one.calls.call(start(f"w{number}"))).run_id for number in range(20)}
         second = Polled(await two.open_handle(config()))
         got = {await poll(second) for _ in range(17)}

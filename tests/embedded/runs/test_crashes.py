@@ -153,7 +153,7 @@ class Life:
     async def work(self) -> None:
         """Answer what is there, now and then by failing."""
         world = self.world
-        while (activation := world.handle._task_slots.next_activation()) is not None:
+        while (activation := world.handle.stepper.next_activation()) is not None:
             if isinstance(activation.events[0], e.RunEvicted):
                 await world.complete(activation.run_id)
                 continue
@@ -197,7 +197,7 @@ class Life:
     async def attempt(self) -> None:
         """An attempt ends."""
         handle = self.world.handle
-        while (item := handle._activity_slots.next_item()) is not None:
+        while (item := handle.stepper.next_activity()) is not None:
             if not isinstance(item, ActivityCancel):
                 stored = self.disk.load(item.run_id)
                 assert stored is not None

@@ -195,7 +195,7 @@ async def test_a_poll_that_is_cancelled_loses_nothing() -> None:
     store.commit()
     items = [await world.activity() for _ in ids]
     assert [item.run_id for item in items] == ids
-    assert world.engine.attempts.take(world.handle) is None
+    assert world.engine.attempts.take(world.handle.poller) is None
     await world.close()
 
 

@@ -124,7 +124,7 @@ async def test_an_attempt_in_flight_is_tried_again_with_its_cursor() -> None:
     item = await first.activity()
     first.handle.heartbeat(item.token, (text("half"),))
     world = await next_epoch(first)
-    assert world.engine.attempts.take(world.handle) is None
+    assert world.engine.attempts.take(world.handle.poller) is None
     world.clock.advance(1)
     again = await world.activity()
     assert (again.attempt, again.heartbeat_details, again.run_id) == (2, (text("half"),), run_id)
@@ -150,7 +150,7 @@ async def test_an_attempt_that_may_run_once_is_given_up() -> None:
     assert isinstance(failed, e.ActivityFailed)
     assert failed.failure.info is not None
     assert failed.failure.info.retry_state is RetryState.MAXIMUM_ATTEMPTS_REACHED  # type: ignore[union-attr]
-    assert world.engine.attempts.take(world.handle) is None
+    assert world.engine.attempts.take(world.handle.poller) is None
     await world.close()
 
 
@@ -181,7 +181,7 @@ async def test_an_attempt_waits_only_for_a_worker_that_has_not_said_what_it_has(
     assert (again.activity_id, again.attempt) == (mine.activity_id, 2)
     engine.claim([others.token])
     engine.lose_unclaimed()
-    assert engine.attempts.take(world.handle) is None
+    assert engine.attempts.take(world.handle.poller) is None
     await world.call(ac.CompleteActivity(token=others.token, result=text("late")))
     await world.close()
 
@@ -327,5 +327,5 @@ async def test_completed_work_is_not_forgotten() -> None:
     await world.activation()
     await world.complete(run_id, activity())
     assert (await world.activation()).events == (e.ActivityCompleted(1, text("r")),)
-    assert world.engine.attempts.take(world.handle) is None
+    assert world.engine.attempts.take(world.handle.poller) is None
     await world.close()

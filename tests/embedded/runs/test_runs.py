@@ -283,7 +283,7 @@ async def test_a_query_without_a_worker_waits_for_its_time_limit() -> None:
     with pytest.raises(ServiceTimeoutError):
         await asked
     assert not record.queries
-    assert not world.engine.tasks.has_questions
+    assert not world.engine.tasks.queried
     await world.close()
 
 
@@ -335,7 +335,7 @@ async def test_two_handles_share_a_queue_and_inherit_when_one_ends() -> None:
     await world.activation()
     await world.complete(run_id)
     await world.call(signal())
-    assert other._task_slots.next_activation() is None
+    assert other.stepper.next_activation() is None
     world.handle.initiate_shutdown()
     with pytest.raises(Shutdown):
         await world.handle.poll_activation()

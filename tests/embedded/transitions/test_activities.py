@@ -75,7 +75,7 @@ async def test_a_failed_attempt_is_retried_with_back_off() -> None:
         assert task.attempt == attempt
         await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
         world.clock.advance(wait - 0.001)
-        assert not list(world.connection.engine.queues.attempts("q"))
+        assert not list(world.engine.queues.waiting_attempts())
         world.clock.advance(0.001)
     task = await world.activity()
     assert task.attempt == 4
@@ -277,7 +277,7 @@ async def test_try_cancel_resolves_at_once_and_tells_the_attempt() -> None:
     await world.handle.complete_activity(AttemptCancelled(task.token, Failure(info=CanceledFailure())))
     # The end wants a task, which has nothing to say and completes by itself.
     await settle()
-    assert world.handle._task_slots.next_activation() is None
+    assert world.handle.stepper.next_activation() is None
     assert world.kinds()[-5:] == [
         "ActivityTaskStarted",
         "ActivityTaskCanceled",
@@ -320,7 +320,7 @@ async def test_abandon_resolves_at_once_and_tells_nobody() -> None:
     assert "ActivityTaskCancelRequested" not in world.kinds()
     await world.handle.complete_activity(ActivityOk(task.token, None))
     await settle()
-    assert world.handle._task_slots.next_activation() is None
+    assert world.handle.stepper.next_activation() is None
     await world.close()
 
 

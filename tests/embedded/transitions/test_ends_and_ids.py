@@ -90,7 +90,7 @@ async def test_continue_as_new_and_retries_make_a_chain() -> None:
     assert failed.new_run_id
     await world.activation()
     await world.complete(outcome.new_run_id)
-    assert world.handle._task_slots.next_activation() is None
+    assert world.handle.stepper.next_activation() is None
     world.clock.advance(1)
     (third,) = (await world.activation()).events
     assert isinstance(third, e.RunStarted)

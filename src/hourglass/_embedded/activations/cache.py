@@ -8,19 +8,18 @@ durable before it may be delivered.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.activations.activity_slots import ActivitySlots
-from hourglass._embedded.activations.cached_run import CachedRun, Out
+from hourglass._embedded.activations.cached_run import CachedRun, Stage
 from hourglass._embedded.activations.cursor import Cursor
 from hourglass._embedded.activations.local_activities import LocalResult
 from hourglass._embedded.activations.local_attempts import LocalAttempts
 from hourglass._embedded.activations.task_flow import CLOSED, TaskFlow
 from hourglass._embedded.engine import Engine
-from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.matching.pollers import QueuePoller
+from hourglass._embedded.runs.outbox import OutboxQueue
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._evaluator.commands import Completion, Succeeded, TaskFailed, TaskFailureCause
 from hourglass._evaluator.events import Activation, RunEvicted
@@ -41,9 +40,8 @@ _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="Worker
 
 
 class Cache:
-    """Cached runs, least recently used first, and the activations that are ready for the worker.
-
-    `outstanding` counts the runs that have an activation out, including those that are not delivered yet.
+    """Cached runs, least recently used first, and the activations that are ready for the worker. `changed` is called when local
+    activities have made progress, and when an activation may leave that had to wait.
     """
 
     def __init__(
@@ -51,13 +49,12 @@ class Cache:
         engine: Engine,
         poller: QueuePoller,
         config: HandleConfig,
-        activity_slots: ActivitySlots,
         changed: Callable[[], object],
     ) -> None:
-        self.ready: deque[tuple[Activation, int]] = deque()
-        self.outstanding = 0
+        self.ready: OutboxQueue[Activation] = OutboxQueue(engine.outbox, changed)
         self._engine = engine
         self._poller = poller
+        self._active_runs = poller.active_runs
         self._size = config.max_cached_workflows
         self._most = max(self._size, config.max_busy_workflows)
         self._runs: dict[str, CachedRun] = {}
@@ -70,17 +67,7 @@ class Cache:
             stalled=self.hand_over,
             changed=changed,
         )
-        self._flow = TaskFlow(engine, poller, config, activity_slots, self.local, self._deliver)
-
-    def is_busy(self, run_id: str) -> bool:
-        """Whether an activation of this run is out, or its task rests."""
-        cached = self._runs.get(run_id)
-        return cached is not None and (cached.out is not Out.NOTHING or cached.resting)
-
-    @property
-    def any_rests(self) -> bool:
-        """Whether the task of some run rests."""
-        return any(cached.resting for cached in self._runs.values())
+        self._flow = TaskFlow(engine, poller, config, self.local, self._deliver)
 
     def begin_task(self, record: LoadedRun) -> None:
         """Begin to work on a run's task."""
@@ -97,13 +84,13 @@ class Cache:
     def complete(self, completion: Completion) -> bool:
         """Take the completion of an activation. Return False if none is out for that run."""
         cached = self._runs.get(completion.run_id)
-        if cached is None or cached.out is Out.NOTHING:
+        if cached is None or completion.run_id not in self._active_runs:
             return False
-        out, cached.out = cached.out, Out.NOTHING
-        self.outstanding -= 1
-        if out is Out.EVENTS and type(completion) is Succeeded:
+        stage, cached.stage = cached.stage, Stage.IDLE
+        self._active_runs.discard(completion.run_id)
+        if stage is Stage.EVENTS and type(completion) is Succeeded:
             self._flow.accept(cached, completion)
-        elif out is Out.EVICTION:
+        elif stage is Stage.EVICTION:
             self._forget(cached)
         elif isinstance(completion, TaskFailed):
             self._flow.fail(cached, completion.cause, completion.failure, "LANG_FAIL")
@@ -122,9 +109,10 @@ class Cache:
 
     def parked(self, run_id: str) -> None:
         """Evict a run whose latest changes cannot be stored; none of its activations waits for them any more."""
-        for place, (activation, _) in enumerate(self.ready):
+        ready = self.ready.items
+        for place, (activation, _) in enumerate(ready):
             if activation.run_id == run_id:
-                self.ready[place] = (activation, 0)
+                ready[place] = (activation, 0)
         self.local.forget(run_id)
         self._evict_soon(run_id, RunEvicted("FATAL", "what this run did cannot be stored"))
 
@@ -132,11 +120,12 @@ class Cache:
         """Forget a closed run whose eviction is the newest activation, because the worker learns of it otherwise. Return False if
         it is not.
         """
-        newest = self.ready[-1][0] if self.ready else None
+        ready = self.ready.items
+        newest = ready[-1][0] if ready else None
         if newest is None or newest.run_id != run_id or newest.events[0] is not CLOSED:
             return False
-        self.ready.pop()
-        self.outstanding -= 1
+        ready.pop()
+        self._active_runs.discard(run_id)
         self._forget(self._runs[run_id])
         return True
 
@@ -173,8 +162,8 @@ class Cache:
 
     def _clear(self) -> None:
         self.local.abandon()
-        self.ready.clear()
-        self.outstanding = 0
+        self.ready.items.clear()
+        self._active_runs.clear()
 
     def refuse_questions(self, error: HourglassError) -> None:
         """End the queries in progress with the error of the engine, which has stopped."""
@@ -186,7 +175,7 @@ class Cache:
         cached = self._runs.get(run_id)
         if cached is not None:
             cached.cursor.resolve_local(result)
-            if cached.resting:
+            if cached.stage is Stage.RESTING:
                 self._flow.advance(cached)
 
     def hand_over(self, run_id: str) -> None:
@@ -199,7 +188,7 @@ class Cache:
         """Arm all alarms again after the clock has jumped."""
         self.local.realign()
         for cached in tuple(self._runs.values()):
-            if cached.resting:
+            if cached.stage is Stage.RESTING:
                 self._flow.limit_rest(cached)
 
     def _use(self, record: LoadedRun) -> CachedRun:
@@ -226,7 +215,7 @@ class Cache:
                 evicted += 1
                 if evicted > over:
                     return
-            elif cached.out is not Out.EVICTION:
+            elif cached.stage is not Stage.EVICTION:
                 self._runs[run_id] = self._runs.pop(run_id)  # in use: others are considered next time
         if len(self._runs) >= self._most and not evicted:
             idle = next((cached for cached in self._runs.values() if cached.is_idle), None)
@@ -239,29 +228,29 @@ class Cache:
 
     def _evict_soon(self, run_id: str, eviction: RunEvicted) -> None:
         cached = self._runs.get(run_id)
-        if cached is None or cached.out is Out.EVICTION:
+        if cached is None or cached.stage is Stage.EVICTION:
             return
         cached.eviction = cached.eviction or eviction
-        if cached.resting:
+        if cached.stage is Stage.RESTING:
             if not cached.record.run.is_open:
                 cached.task_number = 0  # its task has ended with it
             self._flow.finish(cached, again=True)
-        elif cached.out is Out.NOTHING and not cached.task_number:
+        elif cached.stage is Stage.IDLE and not cached.task_number:
             self._flow.settle(cached)
 
     def _forget(self, cached: CachedRun) -> None:
         self._engine.tasks.unstick(cached.record, self._poller)
-        if cached.resting:
+        if cached.stage is Stage.RESTING:
             self._flow.resume(cached)
         if self.local.in_use:
             self.local.forget(cached.cursor.run_id)
         if self._runs.pop(cached.cursor.run_id, None) is not None:
             self._engine.runs.let_go(cached.record)
 
-    def _deliver(self, cached: CachedRun, activation: Activation, out: Out) -> None:
-        cached.out = out
-        self.outstanding += 1
+    def _deliver(self, cached: CachedRun, activation: Activation, stage: Stage) -> None:
+        cached.stage = stage
+        self._active_runs.add(activation.run_id)
         # The activation waits only for the change AHEAD before the newest, not for what it reports. Nothing can be lost by that:
         # what follows from its completion (an attempt, an answer to a client) leaves the engine when the completion's own change
         # is durable, and that is written after everything that the activation reports.
-        self.ready.append((activation, self._engine.writes.appended - AHEAD))
+        self.ready.items.append((activation, self._engine.writes.appended - AHEAD))

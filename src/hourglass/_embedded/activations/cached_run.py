@@ -12,7 +12,7 @@ from enum import Enum
 
 from hourglass._embedded.activations.cursor import BadCommand, Cursor
 from hourglass._embedded.clock import Cancel
-from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.matching.pollers import QueuePoller
 from hourglass._embedded.runs.run import LoadedRun, WaitingQuery
 from hourglass._embedded.transitions.tasks import TaskAnswer, unwritten
 from hourglass._evaluator.commands import AnswerQuery, Command, Succeeded, TaskFailureCause
@@ -25,13 +25,19 @@ from hourglass.errors import HourglassError, NondeterminismError
 logger = logging.getLogger("hourglass.embedded")
 
 
-class Out(Enum):
-    """The activation of a run that its worker has not completed yet."""
+class Stage(Enum):
+    """The state of a run in its worker."""
 
-    NOTHING = 0
-    EVENTS = 1
-    QUERIES = 2
-    EVICTION = 3
+    IDLE = "idle"
+    """The worker has nothing of the run in progress."""
+    EVENTS = "events"
+    """An activation with new events is in progress."""
+    QUERIES = "queries"
+    """An activation with queries is in progress."""
+    EVICTION = "eviction"
+    """The eviction of the run is in progress."""
+    RESTING = "resting"
+    """The task waits for local activities; no activation is in progress."""
 
 
 def _nothing() -> None:
@@ -40,19 +46,17 @@ def _nothing() -> None:
 
 @dataclass(eq=False, slots=True)
 class CachedRun:
-    """A run as a worker has it. `task_number` is that of the workflow task in progress, or 0."""
+    """A run in one worker. `task_number` is that of the workflow task in progress, or 0."""
 
     record: LoadedRun
     cursor: Cursor
-    out: Out = Out.NOTHING
+    stage: Stage = Stage.IDLE
     task_number: int = 0
     used_flags: frozenset[int] = frozenset()
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     questions: Sequence[WaitingQuery] = ()
     eviction: RunEvicted | None = None
-    """Why the run will be evicted as soon as nothing of it is out; None if it stays."""
-    resting: bool = False
-    """Whether the task waits for local activities, and nothing of it is out."""
+    """Why the run will be evicted as soon as no activation of it is in progress; None if it stays."""
     alarm: Cancel = _nothing
     untouched: bool = False
     """Whether no activation of the task in progress was delivered."""
@@ -60,7 +64,7 @@ class CachedRun:
     @property
     def is_idle(self) -> bool:
         """Whether the worker has nothing of the run and owes it nothing."""
-        return self.out is Out.NOTHING and not self.task_number and not self.cursor.local_outstanding
+        return self.stage is Stage.IDLE and not self.task_number and not self.cursor.local_outstanding
 
     @property
     def is_busy(self) -> bool:

@@ -87,7 +87,7 @@ class ChildOutcomes:
                 return False
 
     def issue(self, command: OtherCommand) -> list[e.AnyEvent]:
-        """The worker asks for something; gives what it may be told at once."""
+        """Record a command of the worker. Return the events that result from it at once."""
         match command:
             case c.StartChildWorkflow():
                 named = msgspec.structs.replace(command, namespace=command.namespace or self.namespace)
@@ -110,7 +110,7 @@ class ChildOutcomes:
         return msgspec.structs.replace(command, namespace=command.namespace or self.namespace, reason=reason)
 
     def bind(self, command: c.Command, event_id: int) -> None:
-        """The event of a command was written: from now on that event stands for what was asked."""
+        """Record the event of a command: from now on the event id identifies the request."""
         match command:
             case c.StartChildWorkflow():
                 child = self._children[command.seq]
@@ -120,8 +120,6 @@ class ChildOutcomes:
                 self._by_event[event_id] = command
             case _:
                 pass
-
-    # --- cancelling -----------------------------------------------------------------------------------------
 
     def _cancel_child(self, command: c.CancelChildWorkflow) -> list[e.AnyEvent]:
         child = self._children.get(command.seq)
@@ -149,17 +147,15 @@ class ChildOutcomes:
 
     def _cancel_signal(self, command: c.CancelSignalExternal) -> list[e.AnyEvent]:
         sent = self._signals.get(command.seq)
-        if sent is None or not any(each is sent for each in self.issued):
+        if sent is None or not any(queued is sent for queued in self.issued):
             return []  # it has left already
         self.issued.remove(sent)
         del self._signals[command.seq]
         failure = Failure("Signal was cancelled before being sent", CanceledFailure())
         return [e.ExternalSignalResolved(command.seq, failure)]
 
-    # --- outcomes -------------------------------------------------------------------------------------------
-
     def resolve(self, attributes: h.Attributes, event_id: int) -> list[e.AnyEvent]:
-        """Something that was asked for has an outcome; gives what the worker is told of it."""
+        """Record the outcome of a request. Return the events for the worker."""
         match attributes:
             case h.ChildWorkflowExecutionStarted():
                 return self._started(attributes, event_id)
@@ -218,13 +214,13 @@ class ChildOutcomes:
         return [e.ChildFailed(seq, failed)]
 
     def _finished_child(self, initiated_event_id: int) -> _Child | None:
-        """The child behind an event, if the worker still waits for it."""
+        """Remove and return the child of an event, if the worker still waits for its outcome."""
         child = self._by_event.pop(initiated_event_id, None)
         if not isinstance(child, _Child):
             return None
         self._children.pop(child.command.seq, None)
-        told, child.over = child.over, True
-        return None if told else child
+        was_over, child.over = child.over, True
+        return None if was_over else child
 
     def _signal_resolved(self, initiated_event_id: int, failure: Failure | None) -> list[e.AnyEvent]:
         command = self._by_event.pop(initiated_event_id, None)
@@ -238,8 +234,6 @@ class ChildOutcomes:
         if not isinstance(command, c.RequestCancelExternal):
             return []  # Core's own, for a child
         return [e.ExternalCancelResolved(command.seq, failure)]
-
-    # --- failures -------------------------------------------------------------------------------------------
 
     def _cancelled(self, child: _Child) -> Failure:
         return self._wrap(child, "Child Workflow execution cancelled", Failure(info=CanceledFailure()))

@@ -24,13 +24,13 @@ from hourglass.errors import NondeterminismError
 COMMAND_OF = words.COMMAND_OF | {
     h.RequestCancelExternalWorkflowExecutionInitiated: (c.RequestCancelExternal, RequestCancelChild)
 }
-"""What leads to events of a kind: what a run asks for, or Core in its stead."""
+"""The commands, by the kind of event that they lead to: those of a run, or of Core in its place."""
 
 MATTERS = frozenset((h.WorkflowTaskCompleted, *COMMAND_OF))
-"""Events that `match` must always see; it must see the others where the outcomes `expect` an event."""
+"""Events that `match` must always receive; it must receive the others while the outcomes expect an event."""
 
 _WRITTEN_AS_ONE = frozenset((c.ScheduleActivity, c.StartTimer))
-"""Commands that lead to one event each, whatever else is sent."""
+"""Commands that lead to one event each, whatever other commands are sent."""
 
 
 def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
@@ -50,8 +50,8 @@ def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
 
 
 def own_events(outcomes: Outcomes, history: Sequence[h.HistoryEvent], position: int) -> int:
-    """The answer to a task was taken just now, and the history goes on there with what it led to: have each event stand
-    for its command, as far as these are of the commonest kinds. Gives the position behind; the rest is for `match`.
+    """Record the events of the commands in an answer that was just applied, as far as they are of the commonest kinds. Return
+    the position behind them; `match` handles the rest.
 
     Nothing is compared: the engine wrote the events of these very commands, in their order.
     """
@@ -65,14 +65,14 @@ def own_events(outcomes: Outcomes, history: Sequence[h.HistoryEvent], position: 
 
 
 def _match_local(outcomes: Outcomes, event: h.HistoryEvent, marker: h.LocalActivityMarkerRecorded) -> None:
-    known = outcomes.local
-    replayed = None if known is None else known.is_replayed(marker)
-    if known is None or replayed is None:
+    local = outcomes.local
+    replayed = None if local is None else local.is_replayed(marker)
+    if local is None or replayed is None:
         raise _mismatch(event, None)
-    if not known.fits(marker):
-        raise _mismatch(event, known.command_of(marker.seq))
+    if not local.fits(marker):
+        raise _mismatch(event, local.command_of(marker.seq))
     if replayed:  # the run was told of it ahead of time: no command stands for it
-        known.recorded(marker.seq)
+        local.recorded(marker.seq)
     else:
         _pair(outcomes, event)
 
@@ -94,7 +94,7 @@ def _pair(outcomes: Outcomes, event: h.HistoryEvent) -> None:
 
 
 def _move_terminal(issued: deque[c.Command]) -> None:
-    """The engine applies the first terminal command last; so must the comparison."""
+    """Move the first terminal command to the end, and drop the others, as the engine does."""
     if len(issued) < 2:
         return
     terminal = [command for command in issued if isinstance(command, c.TERMINAL)]
@@ -104,7 +104,7 @@ def _move_terminal(issued: deque[c.Command]) -> None:
 
 
 def _settle(outcomes: Outcomes, event: h.HistoryEvent) -> None:
-    """All events of the task's commands have been seen: nothing but patches may be left."""
+    """Raise `NondeterminismError` if commands other than patches have no event, after all events of the task's commands."""
     outcomes.expects = False
     for command in outcomes.issued:
         if not isinstance(command, c.SetPatchMarker):

@@ -1,20 +1,17 @@
-"""A cursor walks a run's history and turns it into activations, and takes the worker's commands for each:
-Core's part.
+"""A cursor walks a run's history, turns it into activations, and takes the worker's commands for each: Core's part.
 
-Must not know: handles, queues, clocks, the engine. It may stand in the middle of a history (a cached run) or
-begin at the first event (after an eviction); both give the same activations, but for `is_replaying`.
-Invariants:
+Must not know: handles, queues, clocks, the engine. It may begin in the middle of a history (a cached run) or at the first event
+(after an eviction); both lead to the same activations, except for `is_replaying`. Invariants:
 
-- One activation at a time; commands are accepted before the next activation is asked for.
-- A stretch (see `end_of_stretch`) is what lies between two tasks that succeeded: failed and timed-out tasks leave no
+- One activation at a time; commands are accepted before the next activation is requested.
+- A stretch (see `end_of_stretch`) is the part of a history between two tasks that succeeded: failed and timed-out tasks leave no
   trace in activations.
-- Commands that were issued are matched, in order, with the events that they led to; what does not fit is
-  `NondeterminismError`. What is left when the history ends is the answer to the task; once that is taken, the cursor
-  steps over what it led to.
-- An activity or timer that is cancelled before it was sent leaves nothing in history.
-- A task that was answered with nothing, and asked for again at once, was a heartbeat: a stretch goes on behind it,
-  unless an update came after it.
-- How a local activity ended is told in the task that is in hand, or else in the next.
+- Issued commands are compared, in order, with the events that they led to; a difference is `NondeterminismError`. The commands
+  left at the end of the history are the answer to the task; once it was applied, the cursor walks over its events.
+- An activity or timer that is cancelled before it was sent leaves nothing in the history.
+- A task that was answered with nothing, and requested again at once, was a heartbeat: a stretch continues behind it, unless an
+  update came after it.
+- The end of a local activity is reported in the task in progress, or in the next one.
 """
 
 from __future__ import annotations
@@ -45,11 +42,8 @@ from hourglass.errors import NondeterminismError
 __all__ = ["BadCommand", "Cursor"]
 
 
-# --- stretches of a history: pure -----------------------------------------------------------------------------
-
-
 _ENDS = frozenset((*h.FINAL, h.WorkflowTaskStarted))
-"""Events that a stretch can end with."""
+"""Events with which a stretch can end."""
 
 _BROKEN_OFF = (
     h.WorkflowTaskFailed,
@@ -62,8 +56,8 @@ _BROKEN_OFF = (
 def end_of_stretch(
     history: Sequence[h.HistoryEvent], position: int, stop: int, *, live: bool, updates: bool
 ) -> int | None:
-    """The index after the last event of the stretch that begins at `position`; None if the history, up to `stop`,
-    does not hold a whole one. `live`: it ends with the start of a task in hand, which came with updates or without.
+    """Return the index after the last event of the stretch that begins at `position`; None if the history up to `stop` does not
+    contain all of it. `live`: it ends with the start of the task in progress, which came with `updates` or without.
     """
     commands = False
     beats: list[int] = []
@@ -89,8 +83,8 @@ def end_of_stretch(
 
 
 def _before_update(history: Sequence[h.HistoryEvent], started: int, stop: int, beats: list[int]) -> int:
-    """The last of the tasks so far that an update, if one was accepted in the task that started there, came after:
-    that was no heartbeat, then, though it was answered with nothing.
+    """Return the last of the earlier tasks that an update was accepted after, if one was accepted in the task that started
+    here: it was no heartbeat, although it was answered with nothing.
     """
     after = started + 2
     accepted = history[after].attributes if after < stop else None
@@ -102,12 +96,9 @@ def _before_update(history: Sequence[h.HistoryEvent], started: int, stop: int, b
 
 
 def _is_heartbeat(history: Sequence[h.HistoryEvent], started: int, stop: int) -> bool:
-    """Whether the task that started there was one."""
+    """Whether the task that started here was a heartbeat."""
     after = started + 2
     return after < stop and isinstance(history[after].attributes, h.WorkflowTaskScheduled)
-
-
-# --- the seed of a run's randomness ---------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)  # a replay asks for it again
@@ -132,11 +123,10 @@ def _check_seed() -> None:
 _check_seed()
 
 
-# --- events that tell by themselves: pure ---------------------------------------------------------------------
-
-
 def told_of(attributes: h.Attributes) -> e.AnyEvent | None:
-    """What an event tells the worker by itself; None if that depends on what the run asked for, or is nothing."""
+    """Return the event for the worker that follows from a history event alone; None if it depends on the run's requests, or
+    there is none.
+    """
     match attributes:
         case h.WorkflowExecutionSignaled():
             return e.SignalReceived(
@@ -151,7 +141,7 @@ def told_of(attributes: h.Attributes) -> e.AnyEvent | None:
 
 
 def rank(event: e.AnyEvent) -> int:
-    """Core's order of jobs within an activation; equal ranks keep the order of history."""
+    """Return the place of an event within an activation, in Core's order; equal ranks keep the order of the history."""
     match event:
         case e.RunStarted():
             return 0
@@ -170,7 +160,7 @@ def rank(event: e.AnyEvent) -> int:
 
 
 def run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
-    """What the worker is told of the beginning."""
+    """Return the first event of a run for the worker."""
     return e.RunStarted(
         workflow_type=a.workflow_type,
         workflow_id=a.workflow_id,
@@ -194,11 +184,8 @@ def run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
     )
 
 
-# --- the cursor -----------------------------------------------------------------------------------------------
-
-
 class Cursor:
-    """The place of one run in its history, as one worker knows it."""
+    """The position of one run in its history, for one worker."""
 
     def __init__(
         self, run_id: str, namespace: str = "default", version: WorkerDeploymentVersion | None = None
@@ -224,7 +211,7 @@ class Cursor:
         self._size = 0
         self._activation = 0
         self.local: LocalActivities | None = None
-        """What is known of the run's local activities; most runs have none."""
+        """The run's local activities; None for most runs."""
         self._early: tuple[LocalResult, ...] = ()
         self._in_task = False
         self._closing = False
@@ -238,8 +225,8 @@ class Cursor:
         live: bool,
         updates: Sequence[UpdateRequest] = (),
     ) -> None:
-        """Give the cursor the history as it is now; `live`: its last event is the start of the task in hand,
-        which came with these updates.
+        """Give the cursor the history as it is now. `live`: its last event is the start of the task in progress, which came
+        with these updates.
 
         The history may grow while the cursor walks; it stops where the history ended when it was given.
         """
@@ -249,16 +236,16 @@ class Cursor:
         self._updates = updates
 
     def step_back(self, history: Sequence[h.HistoryEvent]) -> None:
-        """The task in hand led to nothing and never was: its two events are not in the history."""
+        """Step back over the start of the task in progress: it led to nothing, so that its two events are not in the history."""
         self._position -= 2
         self._length = history[self._position - 1].id if self._position else 0
         self.extend(history, live=False)
         self._stop = self._position
 
     def step_over(self, history: Sequence[h.HistoryEvent]) -> None:
-        """The answer to the task in hand was taken, and the run goes on: walk over what it led to.
+        """Walk over the events of the answer to the task in progress, which the engine has applied; the run continues.
 
-        From now on all tasks that succeed are this worker's own: what comes before the next is one stretch.
+        From now on all tasks that succeed are this worker's own: the events before the next one are one stretch.
         """
         completed = history[self._position]
         assert isinstance(completed.attributes, h.WorkflowTaskCompleted)
@@ -267,7 +254,7 @@ class Cursor:
         self._position = self._stop = own_events(self._outcomes, history, self._position)
 
     def next_activation(self) -> e.Activation | None:
-        """The next activation; None when the history is used up. Raises `NondeterminismError`."""
+        """Return the next activation; None at the end of the history. Raises `NondeterminismError`."""
         if not self._jobs and self._position < self._stop:
             self.walk_on()
         jobs = self._jobs
@@ -282,7 +269,7 @@ class Cursor:
         return self._make(tuple(jobs), is_replaying=self._replaying)
 
     def walk_on(self) -> None:
-        """Go on to where there is something to tell, or to the end. Raises `NondeterminismError`."""
+        """Walk to the next events for the worker, or to the end. Raises `NondeterminismError`."""
         while not self._jobs and self._position < self._stop:
             end: int | None = self._stop
             if not (self._is_up_to_date and self._ends_live):
@@ -292,12 +279,12 @@ class Cursor:
             self._walk(end)
 
     def query_activation(self, queries: tuple[e.AnyEvent, ...]) -> e.Activation:
-        """An activation of queries alone, where the run stands now."""
+        """Return an activation with queries only, at the current position."""
         return self._make(queries, is_replaying=True)
 
     def accept(self, commands: Sequence[c.Command], now_ns: Callable[[], int]) -> bool:
-        """Take the worker's commands for the last activation; says whether there is more to tell or to do before the
-        task is answered. `now_ns` is asked where a local activity begins. Raises `BadCommand`.
+        """Take the worker's commands for the last activation. Return whether the task needs another activation or local
+        activities before its answer. `now_ns` is called when a local activity begins. Raises `BadCommand`.
         """
         for command in commands:
             kind, now = type(command), 0
@@ -306,29 +293,27 @@ class Cursor:
             elif kind is c.ScheduleLocalActivity:
                 self._with_local()
                 now = now_ns()
-            told = self._outcomes.issue(command, self._replaying, now)
-            if told:
-                self._jobs += told
+            events = self._outcomes.issue(command, self._replaying, now)
+            if events:
+                self._jobs += events
         if self.local is None:
             return bool(self._jobs) or self._position < self._stop
         if self.local.markers:
             self._tell_foreseen(self.local)
         return True
 
-    # --- local activities -----------------------------------------------------------------------------------
-
     @property
     def local_outstanding(self) -> int:
-        """How many local activities the run waits for; one that has closed waits for none."""
+        """The number of local activities that the run waits for; 0 for a run that has closed."""
         return 0 if self._closing or self.local is None else self.local.outstanding
 
     def take_local_requests(self) -> list[LocalRequest]:
-        """What is to be done for local activities."""
+        """Remove and return the requests to run and to cancel local activities."""
         requests = [] if self.local is None else self.local.take_requests()
         return [] if self._closing else requests
 
     def resolve_local(self, result: LocalResult) -> None:
-        """A local activity ended."""
+        """Record the end of a local activity."""
         if self._in_task:
             local = self._with_local()
             self._jobs += local.resolve(result)
@@ -350,20 +335,18 @@ class Cursor:
     def _keep_time(self, local: LocalActivities) -> None:
         self._time_ns = local.time_ns = max(self._time_ns, local.time_ns)
 
-    # --- the end of a task ----------------------------------------------------------------------------------
-
     def answer(self) -> tuple[Sent, ...]:
-        """The commands of the task in hand, as the engine wants them: the first terminal one last."""
+        """Return the commands for the answer to the task in progress: the first terminal one last."""
         self._in_task = False
         sent = self._outcomes.waiting()
         if len(sent) < 2:
             return sent
-        ordinary = tuple(each for each in sent if not isinstance(each.command, c.TERMINAL))
-        terminal = tuple(each for each in sent if isinstance(each.command, c.TERMINAL))
+        ordinary = tuple(request for request in sent if not isinstance(request.command, c.TERMINAL))
+        terminal = tuple(request for request in sent if isinstance(request.command, c.TERMINAL))
         return ordinary + terminal[:1]
 
     def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
-        """The updates that were refused in the task in hand."""
+        """Remove and return the updates that were rejected in the task in progress."""
         updates = self._outcomes.known_updates
         return () if updates is None else updates.take_refusals()
 
@@ -405,14 +388,16 @@ class Cursor:
         self._admitted.clear()
 
     def _go_on_with_local(self, local: LocalActivities) -> None:
-        """Local activities in the task that the cursor came to."""
+        """Continue the local activities in the task that the cursor has reached."""
         local.activation = 0
         self._keep_time(local)
         if not self._replaying:
             local.go_live()
 
     def _hear_what_waited(self) -> None:
-        """What this task brings beside its events: updates, and what ended while there was no task."""
+        """Add the events that come with this task and not from the history: updates, and local activities that ended between
+        tasks.
+        """
         if self._admitted or self._updates:
             self._receive_updates()
         if self._early:
@@ -441,12 +426,12 @@ class Cursor:
         self._jobs += self._outcomes.resolve(attributes, event.id)
 
     def _read_other(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
-        told = told_of(attributes)
-        self._jobs += self._outcomes.resolve(attributes, event.id) if told is None else (told,)
+        news = told_of(attributes)
+        self._jobs += self._outcomes.resolve(attributes, event.id) if news is None else (news,)
 
     def _look_ahead(self) -> None:
-        """While replaying: the flags of this task's own end, the patches that it recorded and the updates that it
-        accepted are known already.
+        """Read ahead in a replay: the flags of this task's completion, the patches that it recorded and the updates that it
+        accepted.
         """
         completed = self._history[self._position]
         if isinstance(completed.attributes, h.WorkflowTaskCompleted):
@@ -463,8 +448,8 @@ class Cursor:
                 self._receive_again(event.attributes)
 
     def _receive_updates(self) -> None:
-        """The updates of the task in hand, behind all else that it brings: what they were accepted after is all
-        that a replay knows of their place.
+        """Add the updates of the task in progress behind all its other events: a replay knows of their place only what they
+        were accepted after.
         """
         for event_id, request in self._admitted.values():
             self._jobs.append(self._outcomes.updates.receive(request, event_id, is_replaying=False))
@@ -505,4 +490,4 @@ _READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None]
     h.ActivityTaskCompleted: Cursor._read_outcome,
     h.TimerFired: Cursor._read_outcome,
 }
-"""The commonest events, some of which say nothing, and those that say where the run stands."""
+"""The readers of the commonest events, and of those that change the cursor's state; None: an event that concerns nobody."""

@@ -1,17 +1,17 @@
-"""What became of the local activities that a run asked for: Core's state machine for them (`LocalActivities`), and
-the decisions about one: its limits, and whether a failed attempt is tried again. Pure.
+"""The state machine for the local activities of a run (`LocalActivities`), and the decisions about one: its limits, and whether
+a failed attempt is retried. Pure. These are Core's rules.
 
-Must not know: where attempts are made, handles, clocks, the engine. Commands, results and markers come in; events for
-the worker come out, beside requests for `local_attempts`, which makes attempts, and markers for the history.
+Must not know: where attempts are made, handles, clocks, the engine. Commands, results and markers come in; events for the
+worker go out, and with them requests for `local_attempts`, which makes the attempts, and markers for the history.
 
-While a run is replayed nothing is executed: its markers tell, ahead of time, how each local activity ended. One that
-has no marker when the replay ends is executed: a crash makes them run again.
+In a replay nothing is executed: its markers say, ahead of time, how each local activity ended. One without a marker at the end
+of the replay is executed: after a crash it runs again.
 
-The rules of retries are Core's, which differ from a server's for remote activities: names of errors are compared
-without regard to case, and a long pause is left to the run, which makes a timer of it.
+The retry rules differ from a server's for remote activities: names of errors are compared without regard to case, and a long
+pause becomes a timer of the run.
 
-Invariants: each local activity is told of once; each that was executed leaves one marker, in the order in which they
-were told; a replay tells them in that order, and in the activation of their task that they were told in before.
+Invariants: each local activity ends once for its run; each that was executed leaves one marker, in the order of the ends; a
+replay reports them in that order, and in the same activation of the same task.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from hourglass.converter import (
 from hourglass.errors import RetryState, TimeoutType
 
 TIMED_OUT = "Activity timed out"
-"""The message of a failure that says that an attempt took too long."""
+"""The message of the failure of an attempt that timed out."""
 
 _SECOND = 1_000_000_000
 
@@ -55,7 +55,7 @@ class Ending(Enum):
 
 
 class LocalResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A local activity ended; with a `backoff_ns` it is to be tried again after so long."""
+    """The end of a local activity; with a `backoff_ns` it must be retried after that time."""
 
     seq: int
     ending: Ending
@@ -68,14 +68,14 @@ class LocalResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLocal(msgspec.Struct, frozen=True):
-    """Make attempts of this local activity, which was first asked for at this time."""
+    """A request to make attempts of a local activity, which was first scheduled at this time."""
 
     command: c.ScheduleLocalActivity
     original_schedule_ns: int
 
 
 class CancelLocal(msgspec.Struct, frozen=True):
-    """Cancel what is done for this local activity, if anything is."""
+    """A request to cancel a local activity."""
 
     seq: int
 
@@ -84,9 +84,7 @@ LocalRequest: TypeAlias = RunLocal | CancelLocal
 
 
 def cancelled_at_once(seq: int, attempt: int = 0, original_schedule_ns: int = 0) -> LocalResult:
-    """The end of a local activity that is cancelled before an attempt begins, or without waiting for the one under
-    way.
-    """
+    """Return the result of a local activity that is cancelled before its attempt begins, or without waiting for its attempt."""
     return LocalResult(
         seq=seq,
         ending=Ending.CANCELLED,
@@ -112,61 +110,59 @@ class _Local:
 
     @property
     def waits(self) -> bool:
-        """Whether cancelling it means to wait until it has stopped."""
+        """Whether its cancellation waits until the attempt has stopped."""
         return self.command.spec.cancellation_type is ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
 
 class LocalActivities:
-    """The local activities of one run; `issued` are the run's commands that no event has answered yet."""
+    """The local activities of one run; `issued` are the run's commands without an event yet."""
 
     def __init__(self, issued: deque[c.Command], time_ns: int = 0, activation: int = 0) -> None:
         self.time_ns = time_ns
         self._issued = issued
         self.known: dict[int, _Local] = {}
-        """Those that were asked for, by number, until they are recorded."""
+        """The requested local activities, by number, until their markers are recorded."""
         self._wanted: dict[int, RunLocal] = {}
         self._cancels: list[CancelLocal] = []
         self._executing: set[int] = set()
         self.markers: list[LocalActivityMarkerRecorded] = []
-        """The markers ahead, while replaying."""
+        """The markers ahead, in a replay."""
         self.activation = activation
-        """How many activations, not of queries alone, the worker was given in the task that is walked over."""
-
-    # --- commands -------------------------------------------------------------------------------------------
+        """The number of activations in the current task so far, without those with queries only."""
 
     def is_taken(self, seq: int) -> bool:
         """Whether a number is in use."""
         return seq in self.known
 
     def schedule(self, command: c.ScheduleLocalActivity, *, replaying: bool, now_ns: int) -> None:
-        """The worker asks for a local activity."""
+        """Schedule a local activity."""
         original = command.original_schedule_time_ns or now_ns
-        known = _Local(command, _State.FORETOLD, self.time_ns, original)
-        self.known[command.seq] = known
+        local = _Local(command, _State.FORETOLD, self.time_ns, original)
+        self.known[command.seq] = local
         if not replaying:
-            self._ask(known)
+            self._ask(local)
 
     def cancel(self, seq: int) -> list[e.AnyEvent]:
-        """The worker asks to cancel one; gives what it may be told at once."""
-        known = self.known.get(seq)
-        if known is None or known.state is _State.MARKED:
+        """Cancel a local activity. Return the events that result from it at once."""
+        local = self.known.get(seq)
+        if local is None or local.state is _State.MARKED:
             return []
-        if known.state is not _State.ASKED:
+        if local.state is not _State.ASKED:
             return self._cancel_foretold(seq)
-        if known.waits:
-            asked = self._wanted.pop(seq, None)
-            if asked is None:
+        if local.waits:
+            was_requested = self._wanted.pop(seq, None)
+            if was_requested is None:
                 self._cancels.append(CancelLocal(seq))
                 return []
             return self._tell(
-                known, cancelled_at_once(seq, known.command.attempt, known.original_ns), known.time_ns
+                local, cancelled_at_once(seq, local.command.attempt, local.original_ns), local.time_ns
             )
         never_began = self._wanted.pop(seq, None) is not None
-        if known.command.spec.cancellation_type is ActivityCancellationType.ABANDON:
+        if local.command.spec.cancellation_type is ActivityCancellationType.ABANDON:
             self._executing.discard(seq)
         elif not never_began:
             self._cancels.append(CancelLocal(seq))
-        return self._tell(known, cancelled_at_once(seq, known.command.attempt, known.original_ns), 0)
+        return self._tell(local, cancelled_at_once(seq, local.command.attempt, local.original_ns), 0)
 
     def _cancel_foretold(self, seq: int) -> list[e.AnyEvent]:
         for marker in self.markers:
@@ -175,25 +171,23 @@ class LocalActivities:
                 return self._replay(marker)
         return []
 
-    def _ask(self, known: _Local) -> None:
-        known.state = _State.ASKED
-        self._wanted[known.command.seq] = RunLocal(known.command, known.original_ns)
-
-    # --- tasks and activations ------------------------------------------------------------------------------
+    def _ask(self, local: _Local) -> None:
+        local.state = _State.ASKED
+        self._wanted[local.command.seq] = RunLocal(local.command, local.original_ns)
 
     def go_live(self) -> None:
-        """The replay is over: what has no marker is to be executed."""
-        for known in self.known.values():
-            if known.state is _State.FORETOLD:
-                self._ask(known)
+        """Request the execution of local activities without a marker, because the replay has ended."""
+        for local in self.known.values():
+            if local.state is _State.FORETOLD:
+                self._ask(local)
 
     @property
     def outstanding(self) -> int:
-        """How many are to be executed, or are being executed."""
+        """The number of local activities that are being executed, or must be."""
         return len(self._executing) + len(self._wanted)
 
     def take_requests(self) -> list[LocalRequest]:
-        """What is to be done for the run, cancellations first."""
+        """Remove and return the requests, cancellations first."""
         if not self._wanted and not self._cancels:
             return []
         requests: list[LocalRequest] = [*self._cancels, *self._wanted.values()]
@@ -203,67 +197,65 @@ class LocalActivities:
         return requests
 
     def resolve(self, result: LocalResult) -> list[e.AnyEvent]:
-        """An execution ended; gives what the worker is told, if that is still of interest."""
+        """Record the end of an execution. Return the events for the worker."""
         self._executing.discard(result.seq)
-        known = self.known.get(result.seq)
-        if known is None or known.state is not _State.ASKED:
+        local = self.known.get(result.seq)
+        if local is None or local.state is not _State.ASKED:
             return []
-        return self._tell(known, result, known.time_ns + result.runtime_ns)
-
-    # --- markers --------------------------------------------------------------------------------------------
+        return self._tell(local, result, local.time_ns + result.runtime_ns)
 
     def foresee(self, marker: LocalActivityMarkerRecorded) -> None:
-        """A replay sees a marker ahead."""
-        known = self.known.get(marker.seq)
-        if known is None or known.state is _State.FORETOLD:
+        """Add a marker that a replay has read ahead."""
+        local = self.known.get(marker.seq)
+        if local is None or local.state is _State.FORETOLD:
             self.markers.append(marker)
 
     def foreseen(self, *, all_of_them: bool) -> list[e.AnyEvent]:
-        """What the markers ahead say of local activities that were asked for; of those that were told in a later
-        activation only if there will be none.
+        """Return the events of scheduled local activities that the markers ahead contain. With `all_of_them`, also those of a
+        later activation, because there will be none.
         """
-        told: list[e.AnyEvent] = []
+        events: list[e.AnyEvent] = []
         while self.markers and self.markers[0].seq in self.known:
             if not all_of_them and self._is_for_later(self.markers[0]):
                 break
-            told += self._replay(self.markers.pop(0))
-        return told
+            events += self._replay(self.markers.pop(0))
+        return events
 
     def is_replayed(self, marker: LocalActivityMarkerRecorded) -> bool | None:
         """Whether a marker was told from look-ahead; None if it should not be there."""
-        known = self.known.get(marker.seq)
-        if known is None or known.state in (_State.FORETOLD, _State.ASKED):
+        local = self.known.get(marker.seq)
+        if local is None or local.state in (_State.FORETOLD, _State.ASKED):
             return None
-        return known.state is _State.REPLAYED
+        return local.state is _State.REPLAYED
 
     def fits(self, marker: LocalActivityMarkerRecorded) -> bool:
         """Whether a marker is of the activity that was asked for under its number."""
-        known = self.known[marker.seq].command
-        return (known.activity_id, known.activity_type) == (marker.activity_id, marker.activity_type)
+        local = self.known[marker.seq].command
+        return (local.activity_id, local.activity_type) == (marker.activity_id, marker.activity_type)
 
     def command_of(self, seq: int) -> c.ScheduleLocalActivity:
-        """What was asked for under a number."""
+        """Return the command of a number."""
         return self.known[seq].command
 
     def recorded(self, seq: int) -> None:
-        """The marker of a local activity stands in the history: that is its end."""
+        """Forget a local activity whose marker is in the history."""
         del self.known[seq]
 
     def _is_for_later(self, marker: LocalActivityMarkerRecorded) -> bool:
         return marker.activation_index > self.activation
 
     def _replay(self, marker: LocalActivityMarkerRecorded) -> list[e.AnyEvent]:
-        known = self.known[marker.seq]
-        if known.state is not _State.FORETOLD:
+        local = self.known[marker.seq]
+        if local.state is not _State.FORETOLD:
             return []
-        known.state = _State.REPLAYED
+        local.state = _State.REPLAYED
         self.time_ns = max(self.time_ns, marker.complete_ns)
-        return [_event(known.command, _result_of(marker))]
+        return [_event(local.command, _result_of(marker))]
 
-    def _tell(self, known: _Local, result: LocalResult, complete_ns: int) -> list[e.AnyEvent]:
-        known.state = _State.MARKED
+    def _tell(self, local: _Local, result: LocalResult, complete_ns: int) -> list[e.AnyEvent]:
+        local.state = _State.MARKED
         self.time_ns = max(self.time_ns, complete_ns)
-        command = known.command
+        command = local.command
         marker = LocalActivityMarkerRecorded(
             seq=command.seq,
             activity_id=command.activity_id,
@@ -295,7 +287,7 @@ def _result_of(marker: LocalActivityMarkerRecorded) -> LocalResult:
 
 
 def _ending(failure: Failure | None) -> Ending:
-    """How one ended that has this failure in its marker, which does not say it."""
+    """Return how a local activity ended, from the failure in a marker without that information."""
     if failure is None:
         return Ending.COMPLETED
     cause = failure.cause.info if failure.cause is not None else None
@@ -336,9 +328,6 @@ def _wrapped(command: c.ScheduleLocalActivity, failure: Failure, message: str, k
     return Failure(message, info, cause=failure)
 
 
-# --- limits and retries of one --------------------------------------------------------------------------------
-
-
 DEFAULT_THRESHOLD = 60.0
 """Longer pauses than this between two attempts become timers, unless the activity says otherwise."""
 
@@ -347,28 +336,28 @@ HEARTBEAT_FRACTION = 0.8
 
 
 def timed_out(kind: TimeoutType) -> Failure:
-    """The failure of a local activity that took too long."""
+    """Return the failure of a local activity that timed out."""
     return Failure(TIMED_OUT, TimeoutFailure(kind))
 
 
 def limits(command: c.ScheduleLocalActivity) -> tuple[float, float, float]:
-    """Schedule-to-close, schedule-to-start and start-to-close, as Core understands them; 0: no limit."""
+    """Return the schedule-to-close, schedule-to-start and start-to-close timeouts by Core's rules; 0: no timeout."""
     spec = command.spec
-    whole = spec.schedule_to_close_timeout
+    total = spec.schedule_to_close_timeout
     wait, attempt = spec.schedule_to_start_timeout, spec.start_to_close_timeout
-    if whole:
-        wait, attempt = min(wait, whole), min(attempt, whole)
-    return whole, wait, attempt
+    if total:
+        wait, attempt = min(wait, total), min(attempt, total)
+    return total, wait, attempt
 
 
 def deadline(
     command: c.ScheduleLocalActivity, original_ns: int, ready_ns: int, started_ns: int
 ) -> tuple[int, TimeoutType]:
-    """When it times out next, and how; 0: never. `ready_ns` is when the attempt may begin, `started_ns` when it did."""
-    whole, wait, attempt = limits(command)
-    found = (
-        (later(original_ns, to_ns(whole)), TimeoutType.SCHEDULE_TO_CLOSE)
-        if whole
+    """Return the next deadline of an attempt, and its kind; 0: none. It may begin at `ready_ns`, and began at `started_ns`."""
+    total, wait, attempt = limits(command)
+    candidates = (
+        (later(original_ns, to_ns(total)), TimeoutType.SCHEDULE_TO_CLOSE)
+        if total
         else (0, TimeoutType.UNSPECIFIED)
     )
     narrow = (0, TimeoutType.UNSPECIFIED)
@@ -376,13 +365,13 @@ def deadline(
         narrow = (later(started_ns, to_ns(attempt)), TimeoutType.START_TO_CLOSE)
     elif not started_ns and wait:
         narrow = (later(ready_ns, to_ns(wait)), TimeoutType.SCHEDULE_TO_START)
-    if not found[0]:
+    if not candidates[0]:
         return narrow
-    return narrow if narrow[0] and narrow[0] < found[0] else found
+    return narrow if narrow[0] and narrow[0] < candidates[0] else candidates
 
 
 def retry_delay(rule: RetryRule | None, attempt: int, failure: Failure) -> float | None:
-    """Seconds until the attempt after this one; None if there is none."""
+    """Return the seconds until the next attempt; None if there is none."""
     rule = rule or RetryRule()
     if rule.maximum_attempts and attempt >= rule.maximum_attempts:
         return None
@@ -390,7 +379,7 @@ def retry_delay(rule: RetryRule | None, attempt: int, failure: Failure) -> float
     if info is not None and info.non_retryable:
         return None
     name = info.type.lower() if info is not None else ""
-    if any(name == each.lower() for each in rule.non_retryable_error_types):
+    if any(name == error_name.lower() for error_name in rule.non_retryable_error_types):
         return None
     if info is not None and info.next_retry_delay is not None:
         return info.next_retry_delay
@@ -398,5 +387,5 @@ def retry_delay(rule: RetryRule | None, attempt: int, failure: Failure) -> float
 
 
 def threshold(command: c.ScheduleLocalActivity) -> float:
-    """How long a pause may be without becoming a timer."""
+    """Return the longest pause in seconds that does not become a timer."""
     return command.spec.local_retry_threshold or DEFAULT_THRESHOLD

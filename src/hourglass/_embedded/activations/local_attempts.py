@@ -39,7 +39,7 @@ from hourglass._embedded.activations.local_activities import (
     cancelled_at_once,
 )
 from hourglass._embedded.clock import Cancel, Clock, later, to_ns
-from hourglass._embedded.matching.dispatch import NEGLIGIBLE, unasked
+from hourglass._embedded.matching.activity_dispatch import NEGLIGIBLE, unasked
 from hourglass._embedded.runs.outbox import Outbox
 from hourglass._embedded.transitions.run import Run
 from hourglass._evaluator.retries import complete_retry
@@ -50,7 +50,7 @@ from hourglass.errors import StorageError, TimeoutType
 _TOKEN = b"local/"
 
 LOOK_AGAIN = to_ns(5.0)
-"""When an attempt that is overdue, and could not be begun for want of a commit, is looked at again."""
+"""The time after which an overdue attempt is checked again that could not begin without a commit."""
 
 
 class _Phase(Enum):
@@ -74,12 +74,12 @@ class _Attempt:
     started_ns: int = 0
     told_to_cancel: bool = False
     pause_ns: int = 0
-    """How long it waits between the attempt before and this one."""
+    """The pause before this attempt."""
     alarm: Cancel | None = None
 
     @property
     def deadline(self) -> tuple[int, TimeoutType]:
-        """When it times out next, and how."""
+        """The next deadline, and its kind."""
         wanted = self.wanted
         return local_activities.deadline(
             wanted.command, wanted.original_schedule_ns, self.ready_ns, self.started_ns
@@ -87,8 +87,8 @@ class _Attempt:
 
 
 class LocalAttempts:
-    """What is to be done, by run and number; `ended` hears of each end, `stalled` of a run none of whose attempts is
-    in a worker's hands while the handle closes, `changed` when there may be something to poll.
+    """The attempts of one worker, by run and number. `ended` is called with each end, `stalled` with a run of which no attempt
+    is executing while the handle closes, `changed` when there may be an item for the worker.
     """
 
     def __init__(
@@ -119,24 +119,22 @@ class LocalAttempts:
         self._closing = False
         self._stopped = False
         self.in_use = False
-        """Whether any was asked for so far: if not, there is nothing to look for."""
-
-    # --- what the run asks for ------------------------------------------------------------------------------
+        """Whether there has been a local activity: if not, nothing needs to be checked."""
 
     def carry_out(self, run: Run, requests: Sequence[LocalRequest], number: int) -> list[LocalResult]:
-        """Do what a run wants of its local activities; gives the ends of those that are over already. What it knew
-        when it asked must be durable before anything is begun.
+        """Carry out the requests of a run. Return the results of local activities that are over already. `number` is the change
+        that must be durable before an attempt begins.
         """
         results = [
-            self.submit(run, each, number)
-            if isinstance(each, RunLocal)
-            else self.cancel(run.run_id, each.seq)
-            for each in requests
+            self.submit(run, request, number)
+            if isinstance(request, RunLocal)
+            else self.cancel(run.run_id, request.seq)
+            for request in requests
         ]
-        return [each for each in results if each is not None]
+        return [result for result in results if result is not None]
 
     def submit(self, run: Run, wanted: RunLocal, number: int = 0) -> LocalResult | None:
-        """Make attempts of a local activity; gives its end if it is over already."""
+        """Begin to make attempts of a local activity. Return its result if it is over already."""
         command = wanted.command
         now = self._clock.now_ns()
         when, kind = local_activities.deadline(command, wanted.original_schedule_ns, now, 0)
@@ -168,7 +166,7 @@ class LocalAttempts:
         self._changed()
 
     def cancel(self, run_id: str, seq: int) -> LocalResult | None:
-        """Cancel a local activity; gives its end if no worker has it."""
+        """Cancel a local activity. Return its result if no worker has an attempt of it."""
         attempt = self._known.get(run_id, {}).get(seq)
         if attempt is None:
             return None
@@ -179,9 +177,7 @@ class LocalAttempts:
         return cancelled_at_once(seq)
 
     def forget(self, run_id: str) -> None:
-        """The cache has no use for the local activities of a run any more; those that are being executed are
-        cancelled.
-        """
+        """Forget the local activities of a run, and cancel those that are executing."""
         for attempt in tuple(self._known.get(run_id, {}).values()):
             if attempt.phase is _Phase.EXECUTING:
                 self._tell_to_cancel(attempt)
@@ -189,20 +185,18 @@ class LocalAttempts:
             self._drop(attempt)
 
     def goes_on_here(self, run_id: str) -> bool:
-        """Whether the worker has an attempt of this run, or will be given one that waits for nothing else."""
-        known = self._known.get(run_id, {}).values()
+        """Whether the worker has an attempt of this run, or will receive one that waits for nothing else."""
+        attempts = self._known.get(run_id, {}).values()
         return any(
-            each.phase is _Phase.EXECUTING
-            or (each.phase in (_Phase.STAGED, _Phase.WAITING) and not self._stopped)
-            for each in known
+            attempt.phase is _Phase.EXECUTING
+            or (attempt.phase in (_Phase.STAGED, _Phase.WAITING) and not self._stopped)
+            for attempt in attempts
         )
 
     @property
     def is_stopped(self) -> bool:
         """Whether no attempt begins any more."""
         return self._stopped
-
-    # --- what the worker gets and gives back ----------------------------------------------------------------
 
     @staticmethod
     def is_local(token: bytes) -> bool:
@@ -211,23 +205,18 @@ class LocalAttempts:
 
     @property
     def has_out(self) -> bool:
-        """Whether a worker executes something, or could take it, now or once it is durable."""
+        """Whether the worker executes an attempt, or could receive one, now or once it is durable."""
         return bool(
             self._executing or self._forgotten or (self._staged and not self._stopped) or self.has_items
         )
 
     @property
-    def rests_on(self) -> int:
-        """0: attempts that wait here depend on no change any more."""
-        return 0
-
-    @property
     def has_items(self) -> bool:
-        """Whether a poll would get something, now or once it is durable."""
+        """Whether there is an item for the worker."""
         return bool(self._cancels or (self._waiting and self._may_start()))
 
     def next_item(self) -> ActivityItem | None:
-        """The next attempt to make, or to stop."""
+        """Remove and return the next attempt to begin or to stop, if there is one."""
         while self._cancels:
             cancel = self._cancels.popleft()
             if cancel.token in self._executing or cancel.token in self._forgotten:
@@ -237,7 +226,7 @@ class LocalAttempts:
         return self._start(self._waiting.popleft())
 
     def complete(self, result: ActivityResult) -> None:
-        """An attempt ended."""
+        """Record the result of an attempt."""
         self._forgotten.discard(result.token)
         attempt = self._executing.pop(result.token, None)
         if attempt is None:
@@ -264,22 +253,20 @@ class LocalAttempts:
         self._cancels.extend(ActivityCancel(token, reason) for token in self._executing)
 
     def close(self) -> None:
-        """The worker takes no new tasks. What its runs still ask for is done here within the graceful time, if it has
+        """Prepare for the worker's shutdown. New requests of its runs are carried out within the graceful time, if there is
         any.
         """
         self._closing = True
         self._stopped = self._config.graceful_shutdown <= 0
 
     def abandon(self) -> None:
-        """Give up everything."""
+        """Forget everything."""
         for attempts in self._known.values():
             for attempt in attempts.values():
                 self._silence(attempt)
                 attempt.phase = _Phase.OVER
         for table in (self._known, self._waiting, self._executing, self._forgotten, self._cancels):
             table.clear()
-
-    # --- the life of an attempt -----------------------------------------------------------------------------
 
     def _may_start(self) -> bool:
         while self._waiting and self._waiting[0].phase is not _Phase.WAITING:
@@ -298,7 +285,7 @@ class LocalAttempts:
 
     def _task(self, attempt: _Attempt) -> ActivityTask:
         run, command = attempt.run, attempt.wanted.command
-        whole, _, each = local_activities.limits(command)
+        total, _, timeout = local_activities.limits(command)
         return ActivityTask(
             token=attempt.token,
             activity_id=command.activity_id,
@@ -306,8 +293,8 @@ class LocalAttempts:
             spec=msgspec.structs.replace(
                 command.spec,
                 task_queue=self._config.task_queue,
-                schedule_to_close_timeout=whole,
-                start_to_close_timeout=each or whole,
+                schedule_to_close_timeout=total,
+                start_to_close_timeout=timeout or total,
                 heartbeat_timeout=0.0,
                 retry_policy=complete_retry(command.spec.retry_policy or RetryRule()),
             ),
@@ -390,11 +377,9 @@ class LocalAttempts:
             del self._known[run_id]
 
     def _lose(self, attempt: _Attempt) -> None:
-        """What the worker will say of an attempt does not matter any more."""
+        """Ignore the result of an attempt that the worker still executes."""
         del self._executing[attempt.token]
         self._forgotten.add(attempt.token)
-
-    # --- time -----------------------------------------------------------------------------------------------
 
     def _set_alarm(self, attempt: _Attempt) -> None:
         self._silence(attempt)
@@ -405,7 +390,7 @@ class LocalAttempts:
             attempt.alarm = self._clock.call_at(when, lambda: self._elapse(attempt))
 
     def realign(self) -> None:
-        """Time has jumped: set all alarms anew. What began while the clock was ahead begins now."""
+        """Arm all alarms again after the clock has jumped. Attempts that began while it was ahead begin now."""
         now = self._clock.now_ns()
         for attempt in [each for known in self._known.values() for each in known.values()]:
             wanted = attempt.wanted

@@ -1,23 +1,19 @@
-"""What became of the activities and timers that a run asked for, and of the updates that it was asked for: commands
-in, events for the worker out.
+"""Outcomes of the activities and timers that a run has requested (`Outcomes`): commands in, events for the worker out.
 
-Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules:
-which cancellation resolves at once, which waits, which outcome is no longer of interest, and how outcomes are
-wrapped. The same for children and other workflows is in `child_outcomes`, for local activities in `local_activities`:
-most runs need neither of these, nor updates, and have none.
-
-Invariants: an update is accepted or refused once, and completed only after it was accepted; a refusal is no command
-and leaves no event.
+Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules: which cancellation
+resolves at once, which one waits, which outcome is dropped, and how outcomes are wrapped. Children and other workflows are in
+`child_outcomes`, local activities in `local_activities`, updates in `update_outcomes`: most runs need none of these.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from hourglass._embedded.activations.child_outcomes import ChildOutcomes, OtherCommand
 from hourglass._embedded.activations.local_activities import LocalActivities
+from hourglass._embedded.activations.nexus_outcomes import NexusOutcomes
+from hourglass._embedded.activations.update_outcomes import UpdateOutcomes
 from hourglass._embedded.transitions.tasks import Sent
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -26,181 +22,10 @@ from hourglass._history import events as h
 from hourglass.converter import ActivityFailure, CanceledFailure, Failure
 from hourglass.errors import HourglassError, RetryState
 
-# --- updates --------------------------------------------------------------------------------------------------
-
-
-UpdateCommand: TypeAlias = c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate
-
-
-@dataclass(slots=True)
-class _OpenUpdate:
-    """An update: received, accepted (`accepted_event_id` once that is written), or over."""
-
-    request: h.UpdateRequest
-    admitted_event_id: int = 0
-    is_accepted: bool = False
-    is_over: bool = False
-    accepted_event_id: int = 0
-
-
-@dataclass
-class UpdateOutcomes:
-    """The updates of one run that are not over, and the refusals that the engine has not heard of."""
-
-    issued: deque[c.Command]
-    refused: list[tuple[str, Failure]] = field(default_factory=list)
-    _known: dict[str, _OpenUpdate] = field(default_factory=dict)
-
-    def receive(
-        self, request: h.UpdateRequest, admitted_event_id: int, *, is_replaying: bool
-    ) -> e.UpdateReceived:
-        """A client asks for an update, now or in the history; gives what the worker is told."""
-        self._known[request.update_id] = _OpenUpdate(request, admitted_event_id)
-        return e.UpdateReceived(
-            id=request.update_id,
-            protocol_instance_id=request.update_id,
-            name=request.name,
-            arguments=request.arguments,
-            headers=request.headers,
-            run_validator=not is_replaying,
-        )
-
-    def issue(self, command: UpdateCommand) -> str:
-        """The worker answers; gives what is wrong with that, if anything is."""
-        update = self._known.get(command.protocol_instance_id)
-        if update is None or update.is_over or not _may_follow(update, command):
-            return f"{type(command).__name__} for update {command.protocol_instance_id!r} is out of order"
-        match command:
-            case c.AcceptUpdate():
-                update.is_accepted = True
-            case c.RejectUpdate() if not update.is_accepted:
-                del self._known[command.protocol_instance_id]
-                self.refused.append((command.protocol_instance_id, command.failure))
-                return ""
-            case _:
-                update.is_over = True
-        self.issued.append(command)
-        return ""
-
-    def bind(self, command: UpdateCommand, event_id: int) -> None:
-        """The event of an answer was written."""
-        if isinstance(command, c.AcceptUpdate):
-            self._known[command.protocol_instance_id].accepted_event_id = event_id
-        else:
-            del self._known[command.protocol_instance_id]
-
-    def link_of(self, command: UpdateCommand) -> int:
-        """The event that an answer refers to: of the admission, if it is written, or of the acceptance."""
-        update = self._known[command.protocol_instance_id]
-        return update.admitted_event_id if isinstance(command, c.AcceptUpdate) else update.accepted_event_id
-
-    def request_of(self, command: UpdateCommand) -> h.UpdateRequest:
-        """What an answer answers."""
-        return self._known[command.protocol_instance_id].request
-
-    def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
-        """The refusals since the last time."""
-        if not self.refused:
-            return ()
-        refused, self.refused = tuple(self.refused), []
-        return refused
-
-
-def _may_follow(update: _OpenUpdate, command: UpdateCommand) -> bool:
-    match command:
-        case c.AcceptUpdate():
-            return not update.is_accepted
-        case c.CompleteUpdate():
-            return update.is_accepted
-        case _:
-            return True
-
-
-# --- Nexus operations -----------------------------------------------------------------------------------------
-
-
-_ABANDON, _TRY_CANCEL = 1, 2  # how long a cancelled operation is waited for, in Temporal's numbers
-
-
-@dataclass(slots=True)
-class _NexusOperation:
-    """A Nexus operation: not sent yet (`event_id` 0), pending, or over."""
-
-    command: c.ScheduleNexusOperation
-    event_id: int = 0
-    has_started: bool = False
-    cancelling: bool = False
-    over: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class NexusOutcomes:
-    """The Nexus operations of one run, by Core's rules. For replays: this engine has no Nexus."""
-
-    issued: deque[c.Command]
-    _known: dict[int, _NexusOperation] = field(default_factory=dict)
-
-    def issue(self, command: c.ScheduleNexusOperation | c.CancelNexusOperation) -> list[e.AnyEvent]:
-        """The worker calls one, or cancels it; gives what it is told at once."""
-        if isinstance(command, c.ScheduleNexusOperation):
-            self._known[command.seq] = _NexusOperation(command)
-            self.issued.append(command)
-            return []
-        found = self._known.get(command.seq)
-        if found is None or found.over or found.cancelling:
-            return []
-        found.cancelling = True
-        if not found.event_id:
-            self.issued.remove(found.command)
-        elif (how := found.command.cancellation_type) != _ABANDON:
-            self.issued.append(command)
-            if how != _TRY_CANCEL:
-                return []
-        return self._ended(found, Failure("Nexus operation cancelled", CanceledFailure()))
-
-    def bind(self, command: c.Command, event_id: int) -> None:
-        """The event of a call was written."""
-        if isinstance(command, c.ScheduleNexusOperation):
-            self._known[command.seq].event_id = event_id
-
-    def link_of(self, command: c.CancelNexusOperation) -> int:
-        """The event of the call that is cancelled."""
-        return self._known[command.seq].event_id
-
-    def resolve(self, attributes: h.Attributes) -> list[e.AnyEvent]:
-        """What the worker is told of an event; nothing of one that is about something else, or too late."""
-        event_id = getattr(attributes, "scheduled_event_id", 0)
-        found = next((each for each in self._known.values() if each.event_id == event_id), None)
-        if found is None or found.over:
-            return []
-        seq = found.command.seq
-        match attributes:
-            case h.NexusOperationStarted():
-                found.has_started = True
-                return [e.NexusStarted(seq, attributes.operation_token)]
-            case h.NexusOperationCompleted():
-                found.over = True
-                first: list[e.AnyEvent] = [] if found.has_started else [e.NexusStarted(seq, "")]
-                return [*first, e.NexusCompleted(seq, attributes.result or h.NO_RESULT)]
-            case h.NexusOperationEnd():
-                return self._ended(found, attributes.failure or Failure())
-            case _:
-                return []
-
-    def _ended(self, found: _NexusOperation, failure: Failure) -> list[e.AnyEvent]:
-        found.over = True
-        if found.has_started:
-            return [e.NexusFailed(found.command.seq, failure)]
-        return [e.NexusStartFailed(found.command.seq, failure)]
-
-
-# --- activities and timers ------------------------------------------------------------------------------------
-
-
 _WITHOUT_OUTCOME = frozenset(kind for kind in c.COMMANDS if "seq" not in kind.__struct_fields__) - {
     c.AnswerQuery
 }
-"""Commands that the engine carries out, and that is all: the run is told nothing of them, so they have no number."""
+"""Commands without an outcome for the run. They have no number."""
 
 
 class BadCommand(HourglassError):
@@ -219,8 +44,8 @@ class _Wanted:
 
 @dataclass(eq=False, slots=True)
 class Outcomes:
-    """The numbered requests of one run, and the commands that no event has answered yet. `expects`: the next event
-    may be that of a command, or shows that none is (see `matching`).
+    """The numbered requests of one run, and the commands without an event yet. `expects`: the next event may be that of a
+    command, or shows that there is none (see `command_matching`).
     """
 
     run_id: str = ""
@@ -230,7 +55,7 @@ class Outcomes:
     local: LocalActivities | None = None
     known_updates: UpdateOutcomes | None = None
     nexus: NexusOutcomes | None = None
-    """In replays, of histories that a server wrote."""
+    """Set in replays of histories that a server wrote."""
     _others: ChildOutcomes | None = None
     _activities: dict[int, _Wanted] = field(default_factory=dict)
     _timers: dict[int, _Wanted] = field(default_factory=dict)
@@ -239,19 +64,19 @@ class Outcomes:
 
     @property
     def updates(self) -> UpdateOutcomes:
-        """The same for what the run is asked to do."""
+        """The updates that the run has received."""
         if self.known_updates is None:
             self.known_updates = UpdateOutcomes(self.issued)
         return self.known_updates
 
     def local_from(self, time_ns: int = 0, activation: int = 0) -> LocalActivities:
-        """The same for local activities, of which the first is heard of at this time, in this activation of its task."""
+        """Return the local activities of the run. `time_ns` and `activation` are those of the first one's task."""
         if self.local is None:
             self.local = LocalActivities(self.issued, time_ns, activation)
         return self.local
 
     def issue(self, command: c.Command, replaying: bool = False, now_ns: int = 0) -> list[e.AnyEvent]:
-        """The worker asks for something; gives what it may be told at once."""
+        """Record a command of the worker. Return the events that result from it at once. Raises `BadCommand`."""
         match command:
             case c.ScheduleActivity():
                 _enter(self._activities, command)
@@ -314,7 +139,7 @@ class Outcomes:
         return self._others.issue(command)
 
     def waiting(self) -> tuple[Sent, ...]:
-        """The commands that no event has answered, each with the event that it refers to."""
+        """Return the commands without an event yet, each with the event that it refers to."""
         sent = []
         for command in self.issued:
             sent.append(Sent(command) if isinstance(command, c.ScheduleActivity) else self._sent(command))
@@ -326,17 +151,17 @@ class Outcomes:
         return Sent(command, self.link_of(command))
 
     def bind(self, command: c.Command, event_id: int) -> None:
-        """The event of a command was written: from now on that event stands for what was asked."""
+        """Record the event of a command: from now on the event id identifies the request."""
         match command:
             case c.ScheduleActivity():
-                wanted = self._activities[command.seq]
+                request = self._activities[command.seq]
             case c.StartTimer():
-                wanted = self._timers[command.seq]
+                request = self._timers[command.seq]
             case _:
                 self._bind_other(command, event_id)
                 return
-        wanted.event_id = event_id
-        self._by_event[event_id] = wanted
+        request.event_id = event_id
+        self._by_event[event_id] = request
 
     def _bind_other(self, command: c.Command, event_id: int) -> None:
         match command:
@@ -352,76 +177,78 @@ class Outcomes:
                 self._others.bind(command, event_id)
 
     def resolve(self, attributes: h.Attributes, event_id: int = 0) -> list[e.AnyEvent]:
-        """Something that was asked for has an outcome; gives what the worker is told of it."""
+        """Record the outcome of a request. Return the events for the worker."""
         match attributes:
             case h.ActivityTaskCompleted():
-                wanted = self._finish(attributes.scheduled_event_id)
-                return [e.ActivityCompleted(wanted.command.seq, attributes.result)] if wanted else []
+                request = self._finish(attributes.scheduled_event_id)
+                return [e.ActivityCompleted(request.command.seq, attributes.result)] if request else []
             case h.TimerFired():
-                wanted = self._finish(attributes.started_event_id)
-                return [e.TimerFired(wanted.command.seq)] if wanted else []
+                request = self._finish(attributes.started_event_id)
+                return [e.TimerFired(request.command.seq)] if request else []
             case h.ActivityTaskFailed() | h.ActivityTaskTimedOut():
-                wanted = self._finish(attributes.scheduled_event_id)
-                return [e.ActivityFailed(wanted.command.seq, _failed(wanted, attributes))] if wanted else []
-            case h.ActivityTaskCanceled():
-                wanted = self._finish(attributes.scheduled_event_id)
+                request = self._finish(attributes.scheduled_event_id)
                 return (
-                    [e.ActivityCancelled(wanted.command.seq, _cancelled(wanted, attributes))]
-                    if wanted
+                    [e.ActivityFailed(request.command.seq, _failed(request, attributes))] if request else []
+                )
+            case h.ActivityTaskCanceled():
+                request = self._finish(attributes.scheduled_event_id)
+                return (
+                    [e.ActivityCancelled(request.command.seq, _cancelled(request, attributes))]
+                    if request
                     else []
                 )
-            case _ if self.nexus is not None and (told := self.nexus.resolve(attributes)):
-                return told
+            case _ if self.nexus is not None and (events := self.nexus.resolve(attributes)):
+                return events
             case _:
                 return [] if self._others is None else self._others.resolve(attributes, event_id)
 
     @classmethod
     def for_replay(cls, run_id: str) -> Outcomes:
-        """The same for a history that a server wrote, which may tell of Nexus operations."""
+        """Return the outcomes for a history that a server wrote, which may contain Nexus operations."""
         made = cls(run_id)
         made.nexus = NexusOutcomes(made.issued)
         return made
 
     def _finish(self, event_id: int) -> _Wanted | None:
-        """The request behind an event, if the worker still waits for it."""
-        wanted = self._by_event.pop(event_id, None)
-        if wanted is None:
+        """Remove and return the request of an event, if the worker still waits for its outcome."""
+        request = self._by_event.pop(event_id, None)
+        if request is None:
             return None
-        table = self._timers if isinstance(wanted.command, c.StartTimer) else self._activities
-        table.pop(wanted.command.seq, None)
-        told = wanted.over
-        wanted.over = True
-        return None if told else wanted
+        table = self._timers if isinstance(request.command, c.StartTimer) else self._activities
+        table.pop(request.command.seq, None)
+        was_over = request.over
+        request.over = True
+        return None if was_over else request
 
     def _cancel_timer(self, command: c.CancelTimer) -> list[e.AnyEvent]:
-        wanted = self._timers.get(command.seq)
-        if wanted is None or wanted.over:
+        request = self._timers.get(command.seq)
+        if request is None or request.over:
             return []
-        wanted.over = True
-        if wanted.event_id:
+        request.over = True
+        if request.event_id:
             self.issued.append(command)
         else:
-            self.issued.remove(wanted.command)
+            self.issued.remove(request.command)
             del self._timers[command.seq]
         return []
 
     def _cancel_activity(self, command: c.RequestCancelActivity) -> list[e.AnyEvent]:
-        wanted = self._activities.get(command.seq)
-        if wanted is None or wanted.over or wanted.cancelling:
+        request = self._activities.get(command.seq)
+        if request is None or request.over or request.cancelling:
             return []
-        kind = _schedule(wanted).spec.cancellation_type
-        wanted.cancelling = True
-        if not wanted.event_id:
-            self.issued.remove(wanted.command)
+        kind = _schedule(request).spec.cancellation_type
+        request.cancelling = True
+        if not request.event_id:
+            self.issued.remove(request.command)
         elif kind is not ActivityCancellationType.ABANDON:
             self.issued.append(command)
             if kind is ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
                 return []
-        wanted.over = True
-        return [e.ActivityCancelled(command.seq, _cancelled(wanted, None))]
+        request.over = True
+        return [e.ActivityCancelled(command.seq, _cancelled(request, None))]
 
     def link_of(self, command: c.Command) -> int:
-        """The event that a cancelling command refers to."""
+        """Return the id of the event that a cancelling command refers to."""
         match command:
             case c.CancelTimer():
                 return self._timers[command.seq].event_id
@@ -450,13 +277,13 @@ def _schedule(wanted: _Wanted) -> c.ScheduleActivity:
     return wanted.command
 
 
-def _failed(wanted: _Wanted, attributes: h.ActivityTaskFailed | h.ActivityTaskTimedOut) -> Failure:
+def _failed(request: _Wanted, attributes: h.ActivityTaskFailed | h.ActivityTaskTimedOut) -> Failure:
     timed_out = isinstance(attributes, h.ActivityTaskTimedOut)
     return Failure(
         "Activity task timed out" if timed_out else "Activity task failed",
         ActivityFailure(
-            activity_type=_schedule(wanted).activity_type,
-            activity_id=_schedule(wanted).activity_id,
+            activity_type=_schedule(request).activity_type,
+            activity_id=_schedule(request).activity_id,
             identity="" if isinstance(attributes, h.ActivityTaskTimedOut) else attributes.identity,
             scheduled_event_id=attributes.scheduled_event_id,
             started_event_id=attributes.started_event_id,
@@ -466,12 +293,12 @@ def _failed(wanted: _Wanted, attributes: h.ActivityTaskFailed | h.ActivityTaskTi
     )
 
 
-def _cancelled(wanted: _Wanted, attributes: h.ActivityTaskCanceled | None) -> Failure:
+def _cancelled(request: _Wanted, attributes: h.ActivityTaskCanceled | None) -> Failure:
     return Failure(
         "Activity cancelled",
         ActivityFailure(
-            activity_type=_schedule(wanted).activity_type,
-            activity_id=_schedule(wanted).activity_id,
+            activity_type=_schedule(request).activity_type,
+            activity_id=_schedule(request).activity_id,
             identity=attributes.identity if attributes else "",
             scheduled_event_id=attributes.scheduled_event_id if attributes else 0,
             started_event_id=attributes.started_event_id if attributes else 0,

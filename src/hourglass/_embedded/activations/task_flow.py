@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.activations.activity_slots import ActivitySlots
-from hourglass._embedded.activations.cached_run import CachedRun, Out, blame
+from hourglass._embedded.activations.cached_run import CachedRun, Stage, blame
 from hourglass._embedded.activations.local_activities import HEARTBEAT_FRACTION
 from hourglass._embedded.activations.local_attempts import LocalAttempts
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.engine import Engine
-from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.matching.pollers import QueuePoller
 from hourglass._embedded.transitions.run import RUNNING, Run
 from hourglass._embedded.transitions.tasks import leaves_no_trace
 from hourglass._evaluator.commands import Succeeded
@@ -45,13 +44,11 @@ class TaskFlow:
         engine: Engine,
         poller: QueuePoller,
         config: HandleConfig,
-        activity_slots: ActivitySlots,
         local: LocalAttempts,
-        deliver: Callable[[CachedRun, Activation, Out], None],
+        deliver: Callable[[CachedRun, Activation, Stage], None],
     ) -> None:
         self._engine = engine
         self._poller = poller
-        self._activity_slots = activity_slots
         self._local = local
         self._deliver = deliver
         self._behavior = config.default_behavior
@@ -61,7 +58,7 @@ class TaskFlow:
 
     def advance(self, cached: CachedRun) -> None:
         """Deliver the next activation, or end the task."""
-        if cached.resting:
+        if cached.stage is Stage.RESTING:
             self.resume(cached)
         cursor = cached.cursor
         try:
@@ -78,7 +75,7 @@ class TaskFlow:
             return
         if activation is not None:
             cached.untouched = False
-            self._deliver(cached, activation, Out.EVENTS)
+            self._deliver(cached, activation, Stage.EVENTS)
         elif cached.task_number and cursor.local_outstanding:
             self._rest(cached)
         else:
@@ -96,7 +93,7 @@ class TaskFlow:
 
     def finish(self, cached: CachedRun, *, again: bool = False) -> None:
         """Answer the task, if there is one, with the commands so far. `again` requests the next task at once."""
-        if cached.resting:
+        if cached.stage is Stage.RESTING:
             self.resume(cached)
         if cached.task_number:
             try:
@@ -112,13 +109,14 @@ class TaskFlow:
     def _answer(self, cached: CachedRun, number: int, again: bool) -> None:
         record, task = cached.record, cached.record.run.task
         answer = cached.answer(self._poller, again)
-        eager, since = self._activity_slots.wanted() if answer.commands else None, len(record.events)
+        attempts, since = self._engine.attempts, len(record.events)
+        eager = attempts.eager(self._poller) if answer.commands else None
         refusal = self._engine.tasks.finish(record, number, answer, eager)
         if refusal:
             cached.eviction = RunEvicted(refusal, "the engine did not take the task's completion")
             return
         if eager is not None:
-            self._activity_slots.took(record, since)
+            attempts.begin_eager(self._poller, record, since)
         if task is not None and task.speculative and leaves_no_trace(task, answer):
             cached.cursor.step_back(record.events)
         elif record.run.status is RUNNING:
@@ -128,7 +126,7 @@ class TaskFlow:
 
     def fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
         """Fail the task, refuse the queries in progress, and evict the run for this reason."""
-        if cached.resting:
+        if cached.stage is Stage.RESTING:
             self.resume(cached)
         number, cached.task_number = cached.task_number, 0
         cached.refuse_questions(failure)
@@ -142,7 +140,7 @@ class TaskFlow:
         self.settle(cached)
 
     def settle(self, cached: CachedRun) -> None:
-        """Nothing of the run is out, and it has no task: evict it, send it queries, or leave it until its next task."""
+        """Evict the run, send it queries, or leave it idle: no activation of it is in progress, and it has no task."""
         record = cached.record
         if record.queries and cached.eviction in (None, CLOSED):  # a broken run answers none
             cached.questions = self._engine.tasks.take_questions(record)
@@ -164,16 +162,16 @@ class TaskFlow:
         run_id = cached.cursor.run_id
         if self._local.in_use:
             self._local.forget(run_id)
-        self._deliver(cached, Activation(run_id=run_id, events=(cached.eviction,)), Out.EVICTION)
+        self._deliver(cached, Activation(run_id=run_id, events=(cached.eviction,)), Stage.EVICTION)
 
     def _query(self, cached: CachedRun) -> None:
         events = tuple(question.event for question in cached.questions)
-        self._deliver(cached, cached.cursor.query_activation(events), Out.QUERIES)
+        self._deliver(cached, cached.cursor.query_activation(events), Stage.QUERIES)
 
     def hand_over(self, cached: CachedRun) -> None:
         """Answer a resting task so that another worker makes its local attempts, unless this worker is making one."""
         run_id = cached.cursor.run_id
-        if cached.resting and not self._local.goes_on_here(run_id):
+        if cached.stage is Stage.RESTING and not self._local.goes_on_here(run_id):
             self.finish(cached, again=True)
             self._local.forget(run_id)
 
@@ -186,7 +184,8 @@ class TaskFlow:
             if cached.questions:
                 self._query(cached)
                 return
-        cached.resting = True
+        cached.stage = Stage.RESTING
+        self._poller.resting_runs.add(cached.cursor.run_id)
         self._engine.tasks.rest(record, True)
         if self.is_leaving and not self._local.goes_on_here(cached.cursor.run_id):
             self.hand_over(cached)
@@ -201,6 +200,7 @@ class TaskFlow:
 
     def resume(self, cached: CachedRun) -> None:
         """End the rest of a task."""
-        cached.resting = False
+        cached.stage = Stage.IDLE
+        self._poller.resting_runs.discard(cached.cursor.run_id)
         self._engine.tasks.rest(cached.record, False)
         cached.alarm()

@@ -228,7 +228,7 @@ async def update_options(engine: Engine, request: wf.UpdateWorkflowOptions) -> P
         engine.runs.change(
             record, lambda run, now: transitions.change_priority(run, priority, request.identity, now)
         )
-        engine.queues.offer_anew(record.run, engine.clock.now_ns(), record.sticky)
+        engine.queues.offer_again(record.run, engine.clock.now_ns(), record.sticky)
     return done(engine, record)
 
 

@@ -100,18 +100,18 @@ async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Po
             poller.identity,
             now,
             poller.version,
-            poller.process_id,
-            poller.process_key == 0,
-            poller.slots_used[1 if request.activities else 0],
+            poller.process.id,
+            poller.process.key == 0,
+            len(poller.attempts if request.activities else poller.active_runs),
         )
-        for poller in engine.queues.pollers(request.task_queue)
-        if (poller.takes_activities if request.activities else poller.takes_workflows)
+        for poller in engine.queues.pollers.of(request.task_queue)
+        if (poller.serves_activities if request.activities else poller.serves_workflows)
     )
     route = engine.deployments.route(request.task_queue)
     stats = None
     if request.stats:
         stats = engine.queue_stats(request.task_queue, activities=request.activities)
-    answer = dp.Pollers(workers, engine.queues.served(), route.current, stats, route.ramping)
+    answer = dp.Pollers(workers, engine.queues.pollers.served_queues(), route.current, stats, route.ramping)
     return await as_known(engine, answer)
 
 

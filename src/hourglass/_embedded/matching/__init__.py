@@ -1,7 +1,10 @@
-"""Matching: task queues, and the assignment of tasks to handles.
+"""Matching: task queues, and the assignment of tasks to workers.
 
-priority_queue  the tasks of one queue, by priority and fairness
-task_queues     the backlog of all queues, and the handles that can receive from them
-deployments     worker versions, and which worker may receive which task
-dispatch        tasks, queries, attempts and updates between runs and handles
+priority_queue     the backlog of one queue, by priority and fairness
+pollers            a task queue, its workers with their slots, and the choice among them
+task_queues        what is added to the backlog of each queue, and when it is assigned
+deployments        worker versions, and which worker may receive which task
+task_dispatch      workflow tasks and queries, between runs and workers
+activity_dispatch  attempts of activities, between runs and workers
+update_dispatch    updates, from clients to workers and back
 """

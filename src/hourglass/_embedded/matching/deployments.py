@@ -1,12 +1,12 @@
-"""The versions that workers have had, which of them is current, and which worker may take what.
+"""Worker deployments: the versions that workers have had, the current one, and which worker may receive which task.
 
-Must not know: how a task is taken, activations, requests. Deployments are kept in the store, whole, under one name:
-they change when something is deployed. While no worker has ever had a version nothing here is asked (`in_use`).
+Must not know: how a task is assigned, activations, requests. The store has all deployments under one name: they change only
+when something is deployed. While no worker has ever had a version, nothing here is called (`in_use`).
 
-Invariants: a version is known from when its first worker comes, for ever; a queue belongs to the versions whose
-workers have served it; what is current for a queue is the current version, of a deployment that the queue belongs to,
-that was set last. A version that ramps takes a part of what would go to the current one: which workflows those are follows
-from their ids, so that a run that moves does not move back and forth.
+Invariants: a version is known from its first worker on, for ever; a queue belongs to the versions whose workers have served it;
+the current version of a queue is that of a deployment with this queue, set most recently. A ramping version receives a
+percentage of the tasks of the current one. The workflow ids decide which, so that a run which moves does not move back and
+forth.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.matching.pollers import QueuePoller
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.store.store import NoteChange
 from hourglass._embedded.transitions.run import OpenActivity, Run
@@ -30,12 +30,12 @@ from hourglass._evaluator.specs import (
 from hourglass.errors import ServiceError, StorageError
 
 NOTE = "deployments"
-"""What the store keeps them as."""
+"""The name of the note in which the store has the deployments."""
 
 
 class Build(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One version: when its first worker came, the queues that its workers have served, and when it last became
-    current, or began to ramp (0: never).
+    """One version: when its first worker joined, the queues that its workers have served, and when it last became current or
+    began to ramp (0: never).
     """
 
     created_ns: int
@@ -44,8 +44,8 @@ class Build(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Deployment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Its builds by id, in the order in which they came; the current one (empty: none), and when that was set; and the one that
-    ramps, with how many in a hundred of the others' runs it takes.
+    """The builds of a deployment by id, oldest first; the current one (empty: none) and when it was set; the ramping one, and
+    its percentage of the runs.
     """
 
     builds: dict[str, Build] = {}
@@ -55,14 +55,14 @@ class Deployment(msgspec.Struct, frozen=True, omit_defaults=True):
     percentage: float = 0.0
 
     def part_of(self, build_id: str) -> str:
-        """What part a build has, in Temporal's words; empty: none."""
+        """Return Temporal's name for the state of a build; empty if it is neither current nor ramping."""
         if build_id == self.current:
             return "CURRENT"
         return "RAMPING" if build_id == self.ramping else ""
 
 
 class Route(NamedTuple):
-    """Where the unpinned runs of a queue go: to the current version, and so many in a hundred to the one that ramps."""
+    """The versions for the unpinned runs of a queue: the current one, and the ramping one with its percentage."""
 
     current: WorkerDeploymentVersion | None
     ramping: WorkerDeploymentVersion | None = None
@@ -70,7 +70,7 @@ class Route(NamedTuple):
 
 
 def _share(workflow_id: str) -> float:
-    """Where a workflow stands among all, from 0 up to 100: the same in every process, and for all its runs."""
+    """Return a percentage for a workflow that is the same in every process, and for all its runs."""
     return int.from_bytes(hashlib.sha256(workflow_id.encode()).digest()[:4]) / 2**32 * 100
 
 
@@ -86,10 +86,10 @@ class Deployments:
         self._loaded = False
         self._table: dict[str, Deployment] = {}
         self._routes: dict[str, Route] = {}
-        """What is current for a queue, and what ramps: a cache that is emptied when a deployment changes."""
+        """The routes by queue: a cache that is emptied when a deployment changes."""
 
     def load(self) -> None:
-        """Read what the store remembers, once: a transaction on a file without an owner does so only if it must."""
+        """Read the deployments from the store, once. A transaction on a file without an owner reads them only if necessary."""
         if self._loaded:
             return
         data = self._runs.store.note(NOTE)
@@ -103,7 +103,7 @@ class Deployments:
         self._take_up(table)
 
     def joined(self, poller: QueuePoller) -> None:
-        """A worker begins to serve its queue."""
+        """Record the version of a worker that begins to serve its queue."""
         version, queue = poller.version, poller.task_queue
         if version is None:
             return
@@ -119,7 +119,7 @@ class Deployments:
         )
 
     def set_current(self, name: str, build_id: str) -> WorkerDeploymentVersion | None:
-        """Make a version current, or none; gives the one that was. Raises `ServiceError` for one that is not known."""
+        """Make a version current, or none. Return the one before. Raises `ServiceError` for an unknown version."""
         deployment = self._with_build(name, build_id)
         previous = deployment.current
         if previous != build_id:
@@ -141,8 +141,8 @@ class Deployments:
     def set_ramping(
         self, name: str, build_id: str, percentage: float
     ) -> tuple[WorkerDeploymentVersion | None, float]:
-        """Let a version take so many in a hundred of what would go to the current one, or none; gives the one that did, and
-        how many. Raises `ServiceError` for one that is not known, or is current.
+        """Let a version receive this percentage of the runs of the current one, or none. Return the ramping version before, and
+        its percentage. Raises `ServiceError` for a version that is unknown or current.
         """
         deployment = self._with_build(name, build_id)
         if build_id and build_id == deployment.current:
@@ -179,18 +179,18 @@ class Deployments:
         return deployment
 
     def find(self, name: str) -> Deployment:
-        """The deployment of this name; raises `ServiceError` if there is none."""
+        """Return the deployment of this name. Raises `ServiceError` if there is none."""
         self.load()
-        found = self._table.get(name)
-        if found is None:
+        deployment = self._table.get(name)
+        if deployment is None:
             raise ServiceError(
                 f"no Worker Deployment found with name '{name}'; does your Worker Deployment have pollers?",
                 status="NOT_FOUND",
             )
-        return found
+        return deployment
 
     def has_version(self, override: VersioningOverride, task_queue: str) -> bool:
-        """Whether some worker of a queue was of the version that an override names, if it names one."""
+        """Whether a worker of a queue has had the version that an override names, if it names one."""
         try:
             self.check(override, task_queue)
         except ServiceError:
@@ -198,7 +198,7 @@ class Deployments:
         return True
 
     def check(self, override: VersioningOverride, task_queue: str) -> None:
-        """Refuse to pin a run to a version that no worker of its queue ever had."""
+        """Raise `ServiceError` if an override pins a run to a version that no worker of its queue has had."""
         if isinstance(override, AutoUpgradeVersioningOverride):
             return
         self.load()
@@ -212,40 +212,38 @@ class Deployments:
                 status="FAILED_PRECONDITION",
             )
 
-    # --- which worker takes what ----------------------------------------------------------------------------
-
     def target(self, task_queue: str, workflow_id: str) -> WorkerDeploymentVersion | None:
-        """The version whose workers take a workflow that is not pinned; None: workers without a version do."""
+        """Return the version whose workers receive an unpinned workflow; None: workers without a version receive it."""
         route = self.route(task_queue)
         if route.ramping is not None and _share(workflow_id) < route.percentage:
             return route.ramping
         return route.current
 
     def route(self, task_queue: str) -> Route:
-        """Where the runs of a queue go that are not pinned."""
+        """Return the versions for the unpinned runs of a queue."""
         self.load()
-        found = self._routes.get(task_queue)
-        if found is None:
-            found = self._routes[task_queue] = self._find_route(task_queue)
-        return found
+        route = self._routes.get(task_queue)
+        if route is None:
+            route = self._routes[task_queue] = self._find_route(task_queue)
+        return route
 
     def takes_task(self, poller: QueuePoller, run: Run) -> bool:
-        """Whether a worker is of the version that a run's next task is for."""
+        """Whether a worker has the version for a run's next task."""
         return poller.version == (
             pinned_version(run) or self.target(run.started.spec.task_queue, run.started.workflow_id)
         )
 
     def takes_attempt(self, poller: QueuePoller, run: Run, activity: OpenActivity) -> bool:
-        """Whether a worker is of the version that an activity is for: that of a pinned run, where it serves the
-        queue.
-        """
+        """Whether a worker has the version for an activity: that of its pinned run if it serves the queue."""
         queue, pinned = activity.spec.task_queue, pinned_version(run)
         if pinned is not None and self._serves(pinned, queue):
             return poller.version == pinned
         return poller.version == self.target(queue, run.started.workflow_id)
 
     def elsewhere(self, run: Run) -> WorkerDeploymentVersion | None:
-        """The version that a run would go to if its own code had not pinned it to another, and it has not declined."""
+        """Return the version that a run would move to if its own code had not pinned it, unless the run has declined that
+        version.
+        """
         if override_of(run) is not None or pinned_version(run) is None:
             return None
         current = self.target(run.started.spec.task_queue, run.started.workflow_id)
@@ -260,20 +258,18 @@ class Deployments:
         current: tuple[int, str, str] | None = None
         ramping: tuple[int, str, str] | None = None
         for name, deployment in self._table.items():
-            served = [build for build, each in deployment.builds.items() if task_queue in each.queues]
+            served = [build for build, state in deployment.builds.items() if task_queue in state.queues]
             if deployment.current in served:
-                found = deployment.changed_ns, name, deployment.current
-                current = found if current is None else max(current, found)
+                candidate = deployment.changed_ns, name, deployment.current
+                current = candidate if current is None else max(current, candidate)
             if deployment.ramping in served:
-                found = deployment.builds[deployment.ramping].current_ns, name, deployment.ramping
-                ramping = found if ramping is None else max(ramping, found)
+                candidate = deployment.builds[deployment.ramping].current_ns, name, deployment.ramping
+                ramping = candidate if ramping is None else max(ramping, candidate)
         return Route(
             None if current is None else WorkerDeploymentVersion(*current[1:]),
             None if ramping is None else WorkerDeploymentVersion(*ramping[1:]),
             0.0 if ramping is None else self._table[ramping[1]].percentage,
         )
-
-    # --- keeping --------------------------------------------------------------------------------------------
 
     def _keep(self, name: str, deployment: Deployment) -> None:
         table = self._table | {name: deployment}

@@ -1,11 +1,11 @@
-"""What waits on one task queue, in the order in which it is taken (`PriorityQueue`): the most urgent first, and fairly.
+"""The backlog of one task queue (`PriorityQueue`): the most urgent task first, and fair within a priority.
 
-Within a priority, fairness keys take turns, each by its weight; work without one is counted by its workflow type and activity
-type; and so do what clients ask for now and what was late already (timers, or what waited when the file was opened). So no
-flood of one keeps the others waiting.
+Within a priority, fairness keys take turns, each by its weight. Tasks without a key are counted by workflow type and activity
+type. Fresh tasks, requested by clients now, take turns with late ones (timers, and tasks that waited when the file was opened).
+So no flood of one kind delays the others.
 
-Must not know: what waits, which handles take it. Invariants: what is put once is there once; to put, take or drop one costs the
-same however much waits.
+Must not know: tasks, workers. Invariants: a key is in the queue once; to put, to receive and to drop a key cost the same
+however many wait.
 """
 
 from __future__ import annotations
@@ -18,17 +18,14 @@ from typing import Any, Generic, TypeAlias, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 Sharer: TypeAlias = tuple[str, str, str]
-"""What work is counted by where it must share a queue: its fairness key; or, where it has none, its workflow type and, if it
-is an attempt, the activity type.
-"""
+"""The unit of fairness: a fairness key; or, without one, a workflow type and for an attempt its activity type."""
 
 NO_SHARER: Sharer = ("", "", "")
 
 
 class _Share(Generic[K]):
-    """What waits at one level of a queue for one sharer: what clients ask for now (`fresh`) and what is `late` already take
-    turns, each in order of arrival. `turn` is the sharer's place among the others: how much it has had, counted from when
-    it had to share.
+    """The tasks of one sharer at one level: the fresh ones, and the late ones, which take turns, each in order of arrival.
+    `turn` is the sharer's place among the others: the cost of what it has received.
     """
 
     __slots__ = ("cost", "fresh", "late", "late_is_next", "level", "place", "sharer", "turn")
@@ -40,20 +37,20 @@ class _Share(Generic[K]):
         self.late_is_next = False
 
     def in_order(self) -> Iterator[K]:
-        """All of it; the first is the one whose turn it is."""
+        """Return all tasks; the first is the next."""
         if not self.late or not self.fresh:
             return iter(self.fresh or self.late)
         return chain(self.late, self.fresh) if self.late_is_next else chain(self.fresh, self.late)
 
     def drop(self, key: K) -> None:
-        """That was its turn."""
+        """Remove a task and count it as received."""
         self.turn += self.cost
         self.late_is_next = key in self.fresh
         del (self.fresh if self.late_is_next else self.late)[key]
 
 
 class _Level(Generic[K]):
-    """What waits at one priority: the sharers take turns, each as often as the others, or by its weight."""
+    """The tasks of one priority. Sharers take turns, equally often or by weight."""
 
     __slots__ = ("_heap", "_now", "_places", "shares")
 
@@ -64,7 +61,7 @@ class _Level(Generic[K]):
         self._places = count()
 
     def share(self, level: int, sharer: Sharer) -> _Share[K]:
-        """Where something waits for this sharer. One that comes now begins where the others are."""
+        """Return the share of this sharer. A new one begins at the turn of the others."""
         share = self.shares.get(sharer)
         if share is None:
             place = next(self._places)
@@ -75,7 +72,7 @@ class _Level(Generic[K]):
         return share
 
     def first(self) -> _Share[K] | None:
-        """The share whose turn it is. The heap follows late: a share that was served, or is empty, is noticed here."""
+        """Return the share whose turn it is. Shares that were served or are empty are moved in the heap only here."""
         heap = self._heap
         while heap:
             turn, place, share = heap[0]
@@ -90,9 +87,9 @@ class _Level(Generic[K]):
         return None
 
     def in_turn(self) -> list[_Share[K]]:
-        """All shares, in the order of their turns."""
-        found = [share for share in self.shares.values() if share.fresh or share.late]
-        return sorted(found, key=_turn) if len(found) > 1 else found
+        """Return all shares in the order of their turns."""
+        shares = [share for share in self.shares.values() if share.fresh or share.late]
+        return sorted(shares, key=_turn) if len(shares) > 1 else shares
 
 
 def _turn(share: _Share[Any]) -> tuple[float, int]:
@@ -100,9 +97,9 @@ def _turn(share: _Share[Any]) -> tuple[float, int]:
 
 
 class PriorityQueue(dict[K, "_Share[K]"]):
-    """What waits on one queue: the most urgent first; of the same priority the sharers take turns.
+    """The backlog of one queue: the most urgent task first; within a priority the sharers take turns.
 
-    A dict, because handles ask with every step whether something waits, and a dict answers that without a call of Python.
+    It is a dict, because each step checks whether something waits, and a dict answers that without a Python call.
     """
 
     __slots__ = ("_by_level",)
@@ -125,7 +122,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
                 yield from islice(share.in_order(), 1, None)
 
     def urgent(self) -> Iterator[K]:
-        """The same without what can wait: what is late already, and what is many."""
+        """Iterate over the tasks without those that may wait: the late ones, and those of long lines."""
         for level in self._by_level.values():
             for share in level.in_turn():
                 if len(share.fresh) <= MANY:
@@ -134,7 +131,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
     def put(
         self, key: K, level: int, sharer: Sharer = NO_SHARER, *, late: bool = False, weight: float = 0.0
     ) -> None:
-        """Something waits, at its place if it waited before."""
+        """Add a task. One that waits already stays in its place, unless its priority, sharer or lateness has changed."""
         share = self.get(key)
         if share is not None:
             if share.level == level and share.sharer == sharer and late is (key in share.late):
@@ -151,25 +148,25 @@ class PriorityQueue(dict[K, "_Share[K]"]):
         self[key] = share
 
     def heads(self) -> list[K]:
-        """What has waited longest of each priority and sharer."""
+        """Return the oldest task of each priority and sharer."""
         return [
-            next(iter(each))
+            next(iter(tasks))
             for level in self._by_level.values()
             for share in level.shares.values()
-            for each in (share.fresh, share.late)
-            if each
+            for tasks in (share.fresh, share.late)
+            if tasks
         ]
 
     def drop(self, key: K) -> None:
-        """Something waits no more, if it did."""
+        """Remove a task, if it waits."""
         share = self.pop(key, None)
         if share is not None:
             share.drop(key)
 
     def late(self) -> int:
-        """How much of it is late already."""
+        """Return the number of late tasks."""
         return sum(len(share.late) for level in self._by_level.values() for share in level.shares.values())
 
 
 MANY = 64
-"""What waits in a line longer than this waits anyway: while the engine has much to do, shorter lines go first."""
+"""Tasks in a line longer than this may wait while the engine is behind; shorter lines go first."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import os
 from collections.abc import Callable
 
 from hourglass._contract.deployments import WorkerProcess
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.engine import Engine
-from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.matching.pollers import HostProcess, QueuePoller
 from hourglass._embedded.multiprocess.unix_socket import pid_namespace
 from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION
 from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener, Unwritable
@@ -88,40 +89,37 @@ class OpenEngine:
 
     def open_handle(self, config: HandleConfig) -> EngineHandle:
         """Open a handle for a worker of this process, which collects results until they are durable."""
-        handle = EngineHandle(self.engine, config, pid_namespace=pid_namespace())
-        handle.unconfirmed = []
-        return handle
+        here = HostProcess(os.getpid(), pid_namespace())
+        return EngineHandle(self.engine, config, process=here, collects_results=True)
 
     def open_for_other(
         self, process_id: int, pid_namespace: int, process_key: int, config: HandleConfig
     ) -> EngineHandle:
         """Open a handle for a worker of another process."""
-        return EngineHandle(
-            self.engine, config, process_id=process_id, pid_namespace=pid_namespace, process_key=process_key
-        )
+        return EngineHandle(self.engine, config, process=HostProcess(process_id, pid_namespace, process_key))
 
     def processes(self) -> tuple[WorkerProcess, ...]:
         """Return the processes that work on the file, this one first."""
         by_process: dict[tuple[bool, int, int], list[QueuePoller]] = {}
-        for poller in self.engine.queues.all_pollers():
-            key = (poller.process_key != 0, poller.process_id, poller.process_key)
+        for poller in self.engine.queues.pollers.all():
+            key = (poller.process.key != 0, poller.process.id, poller.process.key)
             by_process.setdefault(key, []).append(poller)
         return tuple(
             WorkerProcess(
                 process_id=process_id,
-                pid_namespace=pollers[0].pid_namespace,
+                pid_namespace=pollers[0].process.namespace,
                 identities=tuple(sorted({poller.identity for poller in pollers})),
                 is_owner=not is_other,
                 task_queues=tuple(sorted({poller.task_queue for poller in pollers})),
-                tasks=sum(poller.slots_used[0] for poller in pollers),
-                attempts=sum(poller.slots_used[1] for poller in pollers),
+                tasks=sum(len(poller.active_runs) for poller in pollers),
+                attempts=sum(len(poller.attempts) for poller in pollers),
             )
             for (is_other, process_id, _), pollers in sorted(by_process.items(), key=lambda item: item[0])
         )
 
     def weigh(self, handicap: float) -> None:
         """Set how much heavier work is in this process, beside the engine, than in others."""
-        self.engine.queues.handicap = handicap
+        self.engine.queues.pollers.handicap = handicap
 
     def close(self) -> None:
         """Write queued changes, close the file, and end all calls with `EngineClosed`. Safe to call twice."""

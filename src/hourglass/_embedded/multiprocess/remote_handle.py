@@ -35,7 +35,7 @@ from hourglass._contract.handle import (
     Shutdown,
     WorkKind,
 )
-from hourglass._embedded.activations.activity_slots import Heartbeats
+from hourglass._embedded.activations.heartbeats import Heartbeats
 from hourglass._embedded.clock import RealClock
 from hourglass._embedded.multiprocess import wire
 from hourglass._embedded.multiprocess.unix_socket import FRAME_LIMIT

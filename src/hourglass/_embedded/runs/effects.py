@@ -140,24 +140,24 @@ class EffectsOnOthers:
 
     def _why_not(self, child: OpenChild) -> h.StartChildFailedCause | None:
         """Return the cause why a child cannot start, after making room for it as its policy demands; None if it can."""
-        asked = child.initiated
-        if asked.namespace != self._namespace:
+        request = child.initiated
+        if request.namespace != self._namespace:
             return h.StartChildFailedCause.NAMESPACE_NOT_FOUND
-        override = asked.child.versioning_override
-        if override is not None and not self._runs.has_version(override, asked.spec.task_queue):
+        override = request.child.versioning_override
+        if override is not None and not self._runs.has_version(override, request.spec.task_queue):
             return h.StartChildFailedCause.INVALID_VERSIONING_OVERRIDE
         try:
-            existing = self._runs.current(asked.workflow_id)
+            existing = self._runs.current(request.workflow_id)
         except StorageError as error:
-            logger.error("the latest run of workflow %r cannot be read: %s", asked.workflow_id, error)
+            logger.error("the latest run of workflow %r cannot be read: %s", request.workflow_id, error)
             return _TAKEN
-        if self._runs.keeping.keeps(asked.workflow_id):
+        if self._runs.keeping.keeps(request.workflow_id):
             return _TAKEN  # the engine keeps this limit, and a second keeper would give out the same again
         if existing is None:
             return None
         if not existing.run.is_open:
-            return None if children.may_reuse(asked.child.id_reuse_policy, existing.run.status) else _TAKEN
-        if asked.child.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
+            return None if children.may_reuse(request.child.id_reuse_policy, existing.run.status) else _TAKEN
+        if request.child.id_reuse_policy is not IdReusePolicy.TERMINATE_IF_RUNNING:
             return _TAKEN
         reason = "TerminateIfRunning WorkflowIdReusePolicy Policy"
         self._runs.change(existing, lambda run, now: children.terminated_by_engine(run, reason, now))

@@ -46,9 +46,9 @@ class KeptAttempts:
             return recover(run, new_run_id, now, keep_attempts=True)
         if living:
             self._kept.update(
-                (AttemptToken(run.run_id, each.scheduled_event_id, each.attempt), each.identity)
-                for each in run.activities.values()
-                if each.started_ns and not each.deferred and each.identity in living
+                (AttemptToken(run.run_id, activity.scheduled_event_id, activity.attempt), activity.identity)
+                for activity in run.activities.values()
+                if activity.started_ns and not activity.deferred and activity.identity in living
             )
         return recover(run, new_run_id, now, at_once=self._took_over, living=living)
 
@@ -77,10 +77,10 @@ def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
         activity, now = before.activities.get(event_id), after.activities.get(event_id)
         if activity is None or (now is not None and now.attempt == activity.attempt):
             continue
-        known = (before.run_id, event_id, activity.attempt)
-        if known in _said:
+        attempt = (before.run_id, event_id, activity.attempt)
+        if attempt in _said:
             continue
-        _said[known] = None
+        _said[attempt] = None
         if len(_said) > _REMEMBERED:
             _said.popitem(last=False)
         scheduled, workflow_id = activity.scheduled, before.started.workflow_id

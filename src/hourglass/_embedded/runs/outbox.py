@@ -11,11 +11,15 @@ durable; it is released at most once; it learns of it if its change can never be
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Generic, TypeVar
 
 from hourglass._embedded.store.store import Store, Unwritable
 from hourglass.errors import StorageError
+
+T = TypeVar("T")
 
 
 class Outbox:
@@ -23,14 +27,15 @@ class Outbox:
 
     def __init__(self, store: Store, on_failure: Callable[[StorageError], None]) -> None:
         self._store = store
-        self._is_durable: Callable[[int], bool] = store.is_durable
+        self.is_durable: Callable[[int], bool] = store.is_durable
+        """Whether effects of the change of this number may leave the engine."""
         self._on_failure = on_failure
 
     def stage(self, number: int, effect: Callable[[StorageError | None], object]) -> None:
         """Call `effect(None)` once the change of this number is durable: at once if it is, otherwise in a later turn of the loop.
         Call it with the error if the change can never become durable.
         """
-        if self._is_durable(number):
+        if self.is_durable(number):
             effect(None)
         else:
             self._store.when_durable(number, partial(self._release, effect))
@@ -42,7 +47,7 @@ class Outbox:
 
     async def wait(self, number: int) -> None:
         """Wait until the change of this number is durable. Raises `StorageError` if it can never become durable."""
-        if self._is_durable(number):
+        if self.is_durable(number):
             return
         try:
             await self._store.durable(number)
@@ -56,7 +61,7 @@ class Outbox:
         """Wait for at most `patience` seconds, and not at all while the store cannot write. Return whether the change is
         durable.
         """
-        if self._is_durable(number):
+        if self.is_durable(number):
             return True
         if self._store.held:
             return False
@@ -66,3 +71,59 @@ class Outbox:
         except TimeoutError:
             return False
         return True
+
+
+class OutboxQueue(Generic[T]):
+    """Items for one receiver, in order; each leaves when its change is durable. `changed` is called when the first item may
+    leave: by `put`, or after a wait in a later turn of the loop.
+    """
+
+    def __init__(self, outbox: Outbox, changed: Callable[[], object]) -> None:
+        self.items: deque[tuple[T, int]] = deque()
+        """The items that have not left, each with the number of its change."""
+        self._outbox = outbox
+        self._is_durable = outbox.is_durable
+        self._changed = changed
+        self._awaited = 0
+
+    def put(self, item: T, number: int) -> None:
+        """Add an item that leaves when the change of this number is durable."""
+        self.items.append((item, number))
+        if self._is_durable(self.items[0][1]):
+            self._changed()
+        else:
+            self._wait()
+
+    def next(self) -> T | None:
+        """Remove and return the first item if it may leave. Otherwise the wait for it begins."""
+        if not self.items:
+            return None
+        item, number = self.items[0]
+        if self._is_durable(number):
+            self.items.popleft()
+            return item
+        self._wait()
+        return None
+
+    def take(self) -> list[T]:
+        """Remove and return all items that may leave. If others are left, the wait for the next begins."""
+        items, is_durable, released = self.items, self._is_durable, []
+        while items and is_durable(items[0][1]):
+            released.append(items.popleft()[0])
+        if items:
+            self._wait()
+        return released
+
+    def _wait(self) -> None:
+        number = self.items[0][1]
+        if number != self._awaited:
+            self._awaited = number
+            self._outbox.stage(number, self._release)
+
+    def _release(self, error: StorageError | None) -> None:
+        self._awaited = 0
+        if isinstance(error, Unwritable):
+            # The engine learns of it, too, and parks the run. Then its items need not wait.
+            asyncio.get_running_loop().call_soon(self._changed)
+        else:
+            self._changed()

@@ -46,7 +46,7 @@ def park(runs: RunTable, run_id: str, refusal: Refusal) -> LoadedRun | None:
     record.notify_holders(pending)
     runs.note_in_flight(record)
     for holder in holders:
-        holder.parked(run_id)
+        holder.receiver.parked(run_id)
     record.changed.ring()
     record.closed.ring()
     return record

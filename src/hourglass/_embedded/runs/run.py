@@ -15,7 +15,7 @@ import msgspec
 
 from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import Bell, Cancel
-from hourglass._embedded.matching.task_queues import QueuePoller
+from hourglass._embedded.matching.pollers import QueuePoller
 from hourglass._embedded.runs.wakes import Wakes, activity_wake_ns, timer_wake_ns
 from hourglass._embedded.store.store import AT_ONCE
 from hourglass._embedded.transitions import tasks as tasks
@@ -174,7 +174,7 @@ class LoadedRun:
         new = self.events[self.signals_until :]
         self.signals += sum(type(event.attributes) is signaled for event in new)
         self.signals_until += len(new)
-        return self.signals + sum(type(each) is signaled for each in self.run.held)
+        return self.signals + sum(type(attributes) is signaled for attributes in self.run.held)
 
     def wake_ns(self, now_ns: int) -> int:
         """Return when the run must be looked at if it is not in memory then, in the form of the store."""
@@ -207,10 +207,10 @@ class LoadedRun:
 
     def holders(self) -> list[QueuePoller]:
         """Return the handles that have attempts of the run, or have cached it."""
-        found = {id(each.poller): each.poller for each in self.attempts.values()}
+        pollers = {id(attempt.poller): attempt.poller for attempt in self.attempts.values()}
         if self.sticky is not None:
-            found[id(self.sticky)] = self.sticky
-        return list(found.values())
+            pollers[id(self.sticky)] = self.sticky
+        return list(pollers.values())
 
     def close_unstored(self, now_ns: int) -> tuple[int, ...]:
         """Make the record that of a closed run, for the caches and requests that still use it, because its changes cannot
@@ -232,14 +232,14 @@ class LoadedRun:
     def notify_holders(self, ids: Iterable[int]) -> None:
         """Notify the handles whose attempts of these activities no longer count, or are to be cancelled."""
         for event_id in ids:
-            taken = self.attempts.get(event_id)
-            if taken is None:
+            attempt = self.attempts.get(event_id)
+            if attempt is None:
                 continue
             activity = self.run.activities.get(event_id)
-            if activity is None or activity.attempt != taken.token.attempt or not activity.started_ns:
+            if activity is None or activity.attempt != attempt.token.attempt or not activity.started_ns:
                 del self.attempts[event_id]
                 reason = "TIMED_OUT" if self.run.is_open else "NOT_FOUND"
-                taken.poller.cancel_attempt(taken.token.encode(), reason, self.number)
-            elif activity.cancel_requested_event_id and not taken.told_to_cancel:
-                taken.told_to_cancel = True
-                taken.poller.cancel_attempt(taken.token.encode(), "CANCELLED", self.number)
+                attempt.poller.receiver.cancel_attempt(attempt.token.encode(), reason, self.number)
+            elif activity.cancel_requested_event_id and not attempt.told_to_cancel:
+                attempt.told_to_cancel = True
+                attempt.poller.receiver.cancel_attempt(attempt.token.encode(), "CANCELLED", self.number)

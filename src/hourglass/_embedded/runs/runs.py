@@ -48,13 +48,14 @@ class RunTable:
         self,
         *,
         store: Store,
+        writes: WriteBehind,
         clock: Clock,
         limits: Limits,
         queues: TaskQueues,
         namespace: str = "default",
     ) -> None:
         self.store = store
-        self.writes = WriteBehind(store, clock)
+        self.writes = writes
         self.clock = clock
         self.limits = limits
         self.queues = queues
@@ -98,8 +99,8 @@ class RunTable:
         for record in tuple(self._records.values()):
             if record.run.run_id not in self.parked:
                 self.queues.offer(record.run, record.run.activities, now, record.sticky, late=record.late)
-        for poller in self.queues.all_pollers():
-            poller.realign()
+        for poller in self.queues.pollers.all():
+            poller.receiver.realign()
         self.awaiting.realign()
         self.keeping.realign()
 
@@ -376,7 +377,7 @@ class RunTable:
             record.changed.ring()
         if run.status is not RUNNING:
             if record.sticky is not None:
-                record.sticky.closed(run.run_id)
+                record.sticky.receiver.closed(run.run_id)
             record.closed.ring()
         if not record.users:
             self.idle[run.run_id] = record

@@ -194,7 +194,7 @@ def _first_event(
     delay, now = min(request.start_delay or 0.0, LONGEST), runs.clock.now_ns()
     if spec.cron_schedule:
         delay = backoff_until_next(spec.cron_schedule, now, now) or 0.0
-    whole = spec.execution_timeout
+    timeout = spec.execution_timeout
     return h.WorkflowExecutionStarted(
         workflow_id=request.workflow_id,
         workflow_type=request.workflow_type,
@@ -203,7 +203,7 @@ def _first_event(
         arguments=request.arguments,
         headers=request.headers,
         spec=spec,
-        expiration_ns=later(now, to_ns(whole + delay)) if whole else 0,
+        expiration_ns=later(now, to_ns(timeout + delay)) if timeout else 0,
         identity=request.identity,
         initiator=h.Initiator.CRON_SCHEDULE if spec.cron_schedule else h.Initiator.NONE,
         last_completion_result=last[0],

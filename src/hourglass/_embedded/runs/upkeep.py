@@ -93,7 +93,7 @@ class DueRuns:
     @property
     def is_served(self) -> bool:
         """Whether due runs wait for room on a queue that a worker serves."""
-        return any(self._runs.queues.pollers(queue) for queue in self._waiting)
+        return any(self._runs.queues.pollers.of(queue) for queue in self._waiting)
 
     def count(self, task_queue: str) -> int:
         """Return the number of due runs that wait for room on a queue."""
@@ -175,9 +175,9 @@ class StoredBacklog:
             self._count(run.started.spec.task_queue, False, task.available_ns)
         elif task is None and due:
             self._count(run.started.spec.task_queue, False, min(due))
-        for each in run.activities.values():
-            if each.available_ns <= self._now and not each.deferred and not each.paused:
-                self._count(each.spec.task_queue, True, each.available_ns)
+        for activity in run.activities.values():
+            if activity.available_ns <= self._now and not activity.deferred and not activity.paused:
+                self._count(activity.spec.task_queue, True, activity.available_ns)
 
     def _count(self, task_queue: str, activities: bool, since_ns: int) -> None:
         count, oldest = self._waiting.get((task_queue, activities), (0, self._now))
@@ -266,10 +266,7 @@ class Upkeep:
         if runs.stopped:
             return
         self._open = True
-        runs.queues.on_join = self.wake_sleepers
-        if self._is_paced:
-            runs.queues.is_behind = runs.writes.is_behind
-            runs.queues.when_caught_up = runs.writes.when_caught_up
+        runs.queues.is_paced = self._is_paced
         self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():

@@ -84,20 +84,20 @@ class Wakes:
         if run.status is not RUNNING:
             return 0
         item = self._first(now_ns) if self._heap else 0
-        whole = run_wake_ns(run, now_ns)
-        return min(item, whole) if item and whole else item or whole
+        run_wake = run_wake_ns(run, now_ns)
+        return min(item, run_wake) if item and run_wake else item or run_wake
 
     def due(self, now_ns: int) -> list[int]:
         """Remove and return the ids of those whose deadline has come. The caller handles each, and enters it again by
         `enter` or `put_off`.
         """
-        found: list[int] = []
+        event_ids: list[int] = []
         while self._heap and self._heap[0][0] <= now_ns:
             when, event_id = heapq.heappop(self._heap)
             if self._at.get(event_id) == when:
                 self._forget(event_id)
-                found.append(event_id)
-        return sorted(found)
+                event_ids.append(event_id)
+        return sorted(event_ids)
 
     def _first(self, now_ns: int) -> int:
         heap = self._heap

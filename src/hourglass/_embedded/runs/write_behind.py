@@ -153,9 +153,9 @@ class WriteBehind:
         """Whether at least `MANY` changes are on their way."""
         return not self.is_durable(self.appended - MANY)
 
-    def when_caught_up(self, told: Callable[[], None]) -> None:
+    def when_caught_up(self, callback: Callable[[], None]) -> None:
         """Call `told` once fewer than `MANY` of the current changes are on their way."""
-        self._store.when_durable(self.appended - MANY, lambda _: told())
+        self._store.when_durable(self.appended - MANY, lambda _: callback())
 
     def defer(self, record: LoadedRun) -> None:
         """Defer this write: a worker has the run's task, and nothing else waits for the change. It is merged with the

@@ -288,8 +288,8 @@ class CodecHandle:
         return await self._complete_workflow_task(sealed)
 
     async def _complete_workflow_task(self, completion: c.Completion) -> CompletionResult:
-        taken = self._inner.complete_workflow_task(completion)
-        return taken if isinstance(taken, CompletionResult) else await taken
+        confirmation = self._inner.complete_workflow_task(completion)
+        return confirmation if isinstance(confirmation, CompletionResult) else await confirmation
 
     def complete_activity(self, result: ActivityResult) -> asyncio.Future[None]:
         """Report the end of an attempt; if the result cannot be encoded, the attempt fails."""
@@ -310,9 +310,9 @@ class CodecHandle:
             book.ended(result.token)
 
     async def _complete_activity(self, result: ActivityResult) -> None:
-        taken = self._inner.complete_activity(result)
-        if taken is not None:
-            await taken
+        confirmation = self._inner.complete_activity(result)
+        if confirmation is not None:
+            await confirmation
 
     def _call(self, call: Coroutine[Any, Any, A]) -> asyncio.Task[A]:
         task = asyncio.get_running_loop().create_task(call)

@@ -39,9 +39,6 @@ from hourglass.errors import (
     HourglassError,
 )
 
-# --- the record of one handle -------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
 
 
@@ -217,9 +214,6 @@ class HandleRecord:
             inbox.changed.notify_all()
 
 
-# --- registrations ------------------------------------------------------------------------------------------
-
-
 class AlreadyRegistered(HourglassError):
     """A worker serves this task queue already, or is about to."""
 
@@ -274,9 +268,6 @@ class Registration:
         """From now on this handle serves it."""
         self.current, self.was_active = record, True
         self.changed.notify_all()
-
-
-# --- tables -------------------------------------------------------------------------------------------------
 
 
 logger = logging.getLogger("hourglass.bridge")
@@ -352,8 +343,6 @@ class HandleTables:
             next_token=self._tokens.__next__, now_ns=now_ns, broken=self.handle_broke
         )
 
-    # --- handles ------------------------------------------------------------------------------------------
-
     def enter(self, config: HandleConfig, handle: Handle, connection: Connection) -> HandleRecord:
         """Write down a handle that was just opened."""
         record = HandleRecord(next(self._generations), config, handle, connection, self._around)
@@ -395,8 +384,6 @@ class HandleTables:
                 tell(self.listener.too_many_abandoned)
         self.changed.notify_all()
 
-    # --- connections --------------------------------------------------------------------------------------
-
     def is_used(self, connection: Connection, queue: str | None = None) -> bool:
         """Whether a handle, or one of this queue, lives on this connection or is being opened on it."""
         used = [(record.connection, record.queue) for record in self.records.values()] + self.opening
@@ -435,8 +422,6 @@ class HandleTables:
         if patience is None:
             patience = self._patience[limit] = CallDeadlines(limit)
         return patience
-
-    # --- tasks --------------------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:

@@ -55,9 +55,6 @@ __all__ = [
 ]
 
 
-# --- the holder ---------------------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
 
 
@@ -117,8 +114,6 @@ class BridgeHolder:
         self._on_too_many_abandoned = on_too_many_abandoned
         self._epoch = 0
 
-    # --- life ---------------------------------------------------------------------------------------------
-
     async def start(self) -> None:
         """Take over the tables. What a holder before left there waits a little for its worker, or is drained and closed."""
         tables = self.tables
@@ -150,8 +145,6 @@ class BridgeHolder:
     def _in_charge(self) -> bool:
         """Whether no other holder has taken over since; one that was replaced has no say any more."""
         return self._epoch != 0 and self._epoch == self.tables.epoch
-
-    # --- registering --------------------------------------------------------------------------------------
 
     async def register_worker(self, queue: str, config: HandleConfig, owner: Owner) -> None:
         """Open a handle for a queue, on behalf of `owner`, whose death unregisters it.
@@ -203,8 +196,6 @@ class BridgeHolder:
             raise WorkerNotRegistered(f"no worker is registered for the task queue {queue!r}")
         return registration
 
-    # --- polling ------------------------------------------------------------------------------------------
-
     async def serve_activations(
         self, queue: str, receiver_of: Callable[[HandleRecord], Receiver[Activation]]
     ) -> NoReturn:
@@ -248,8 +239,6 @@ class BridgeHolder:
                 return registration.current
             self._registrar.open(registration)
             await registration.changed.wait()
-
-    # --- completing ---------------------------------------------------------------------------------------
 
     async def complete_activation(
         self, queue: str, generation: int, token: int, completion: Completion
@@ -310,8 +299,6 @@ class BridgeHolder:
     def _find(self, queue: str, generation: int) -> HandleRecord | None:
         record = self.tables.records.get(generation)
         return record if record is not None and record.queue == queue else None
-
-    # --- what the tables tell -----------------------------------------------------------------------------
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
         """An active handle is dead: a new one, at once the first time, then with pauses."""

@@ -12,8 +12,6 @@ from enum import Enum
 
 from hourglass.errors import InternalError, NamespaceNotFoundError, ServiceError, StorageError, UsageError
 
-# --- the life of a handle -----------------------------------------------------------------------------------
-
 
 class HandleState(Enum):
     """Where a handle is in its life."""
@@ -121,9 +119,6 @@ def is_hopeless(error: BaseException) -> bool:
             return error.status in _HOPELESS
         case _:
             return False
-
-
-# --- the end ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

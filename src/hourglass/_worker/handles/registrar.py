@@ -42,9 +42,6 @@ from hourglass._worker.handles.inbox import OURS
 from hourglass._worker.handles.life import HandleSignal, is_hopeless
 from hourglass.errors import HourglassError, ServiceTimeoutError
 
-# --- opening ------------------------------------------------------------------------------------------------
-
-
 T = TypeVar("T")
 Connect: TypeAlias = Callable[[], Awaitable[Connection]]
 
@@ -174,9 +171,6 @@ def _text(error: BaseException) -> str:
     return f"{name}: {error}" if isinstance(error, HourglassError) else name
 
 
-# --- adoption -----------------------------------------------------------------------------------------------
-
-
 def may_wait(tables: HandleTables, record: HandleRecord) -> bool:
     """Whether a handle is worth waiting with."""
     return record.healthy and tables.limits.adoption > 0
@@ -202,9 +196,6 @@ def adopt(tables: HandleTables, registration: Registration) -> None:
             registration.serve(record)
         else:
             begin_drain(tables, record, HandleSignal.RECYCLED)
-
-
-# --- the registrar ------------------------------------------------------------------------------------------
 
 
 class Owner(Protocol):
@@ -277,8 +268,6 @@ class Registrar:
         for registration in tuple(self._tables.registrations.values()):
             message = "the holder of the handles was restarted; register again"
             self._end(registration, WorkerNotRegistered, message, HandleSignal.RECYCLED)
-
-    # --- handles ------------------------------------------------------------------------------------------
 
     def open(self, registration: Registration) -> asyncio.Task[None]:
         """See to it that a handle is being opened for a registration that has none."""

@@ -239,8 +239,8 @@ class OrderDriver(EnvironmentDriver):
         self._permitted = None
 
     def _wake(self) -> None:
-        for queue in self._queues.values():
-            queue.handle.wake()
+        self.engine.queues.wake_all()
+        self.engine.queues.dispatch()
 
     def _pass_time(self) -> None:
         """Let virtual time pass until the state of the engine or of an arrival has changed."""

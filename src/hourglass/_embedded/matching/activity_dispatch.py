@@ -1,0 +1,270 @@
+"""Dispatch of activity attempts (`ActivityDispatch`): from the runs that schedule them to workers, and back.
+
+Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariant: an attempt is with
+one worker at most.
+"""
+
+from __future__ import annotations
+
+from hourglass._contract.handle import (
+    ActivityDeferred,
+    ActivityOk,
+    ActivityResult,
+    ActivityTask,
+    AttemptCancelled,
+    AttemptFailed,
+)
+from hourglass._embedded.clock import SECOND
+from hourglass._embedded.matching.deployments import Deployments
+from hourglass._embedded.matching.pollers import QueuePoller
+from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, say_lost
+from hourglass._embedded.runs.run import AttemptToken, LoadedRun, TakenAttempt
+from hourglass._embedded.runs.runs import RunTable
+from hourglass._embedded.transitions import tasks as tasks
+from hourglass._embedded.transitions import transitions
+from hourglass._embedded.transitions.activities import narrowest_timeout
+from hourglass._embedded.transitions.priorities import with_priority_of
+from hourglass._embedded.transitions.run import OpenActivity, Run
+from hourglass._embedded.transitions.task_starts import Eager
+from hourglass._evaluator.specs import Payloads
+from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
+
+
+def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
+    """Return the task of a started attempt, for its worker. Pure."""
+    scheduled, spec, own = activity.scheduled, activity.spec, run.started.spec
+    if own.priority_key or own.fairness_key or own.fairness_weight:
+        spec = with_priority_of(own, spec)
+    if run.is_standalone_activity:
+        return _standalone_task(namespace, run, activity, token)
+    return ActivityTask(
+        token=token,
+        activity_id=scheduled.activity_id,
+        activity_type=scheduled.activity_type,
+        spec=spec,
+        arguments=scheduled.arguments,
+        attempt=activity.attempt - activity.earlier or 1,
+        namespace=namespace,
+        workflow_id=run.started.workflow_id,
+        run_id=run.run_id,
+        workflow_type=run.started.workflow_type,
+        headers=scheduled.headers,
+        heartbeat_details=activity.heartbeat_details,
+        scheduled_time_ns=activity.scheduled_ns,
+        current_attempt_scheduled_time_ns=activity.available_ns,
+        started_time_ns=activity.started_ns,
+    )
+
+
+def _standalone_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
+    """Return the task of an attempt that belongs to no workflow."""
+    scheduled = activity.scheduled
+    return ActivityTask(
+        token=token,
+        activity_id=scheduled.activity_id,
+        activity_type=scheduled.activity_type,
+        spec=activity.spec,
+        arguments=scheduled.arguments,
+        attempt=activity.attempt - activity.earlier or 1,
+        namespace=namespace,
+        activity_run_id=run.run_id,
+        headers=scheduled.headers,
+        heartbeat_details=activity.heartbeat_details,
+        scheduled_time_ns=activity.scheduled_ns,
+        current_attempt_scheduled_time_ns=activity.available_ns,
+        started_time_ns=activity.started_ns,
+    )
+
+
+def unasked(failure: Failure) -> Failure:
+    """Return the failure of an attempt that was cancelled without a request of its run, because its worker shuts down: it is
+    retried.
+    """
+    return Failure(
+        failure.message or "the attempt stopped without being asked to",
+        ApplicationFailure(type="WorkerShutdown"),
+        cause=failure,
+    )
+
+
+NEGLIGIBLE = 100
+"""A wait for a commit shorter than this fraction of an attempt's shortest timeout is not added to its timeouts."""
+
+
+class ActivityDispatch:
+    """Assigns attempts of activities to workers, and records on the run which worker has which."""
+
+    def __init__(self, runs: RunTable, namespace: str, deployments: Deployments) -> None:
+        self._runs = runs
+        self._namespace = namespace
+        self._deployments = deployments
+
+    def assign(self, poller: QueuePoller) -> None:
+        """Assign attempts of its queue to a worker, until none waits for it or it has no free slot."""
+        waiting, attempts = poller.queue.attempts, poller.attempts
+        while waiting and len(attempts) < poller.attempt_slots:
+            started = self.take(poller)
+            if started is None:
+                return
+            self._begin(poller, *started)
+
+    def _begin(self, poller: QueuePoller, task: ActivityTask, attempt: TakenAttempt) -> None:
+        poller.queue.attempts_received += 1
+        poller.attempts[task.token] = attempt
+        poller.receiver.begin_attempt(task, attempt.record.number)
+
+    def take(self, poller: QueuePoller) -> tuple[ActivityTask, TakenAttempt] | None:
+        """Start an attempt of an activity for a worker, if one waits for it."""
+        runs = self._runs
+        now, pollers = runs.clock.now_ns(), runs.queues.pollers
+        for run_id, scheduled in () if runs.stopped else runs.queues.attempts(poller):
+            record = runs.in_memory(run_id)
+            activity = None if record is None else record.run.activities.get(scheduled)
+            if record is None or activity is None or activity.started_ns or activity.available_ns > now:
+                continue
+            if record.run.paused is not None or activity.paused:
+                continue
+            versions = self._deployments
+            if versions.in_use and not versions.takes_attempt(poller, record.run, activity):
+                continue
+            if pollers.shared and not pollers.is_best_for_attempt(poller, activity.scheduled.activity_type):
+                if pollers.uniform:
+                    return None  # others have a smaller load, whatever the type
+                continue
+            token = AttemptToken(run_id, scheduled, activity.attempt)
+            attempt = record.attempts[scheduled] = TakenAttempt(token, poller, record)
+            if self._start(record, activity, poller.identity):
+                return self.take(poller)  # the run was ended: the queues have changed under us
+            started = record.run.activities[scheduled]
+            return activity_task(self._namespace, record.run, started, token.encode()), attempt
+        return None
+
+    def hand_out(self, task: ActivityTask, attempt: TakenAttempt) -> ActivityTask:
+        """Start the timeouts of an attempt that leaves for its worker now, and return its task. The wait for a commit before
+        that counts for no timeout; if it was negligible, nothing is written.
+        """
+        record, scheduled = attempt.record, attempt.token.scheduled_event_id
+        activity = record.run.activities.get(scheduled)
+        if activity is None or record.attempts.get(scheduled) is not attempt:
+            return task
+        attempt.handed_out = True
+        late = self._runs.clock.now_ns() - activity.started_ns
+        if late * NEGLIGIBLE <= narrowest_timeout(activity.spec) * SECOND:
+            return task
+        self._runs.change(record, lambda run, now: transitions.hand_out_attempt(run, activity, now))
+        started = record.run.activities.get(scheduled)
+        return task if started is None else activity_task(self._namespace, record.run, started, task.token)
+
+    def eager(self, poller: QueuePoller) -> Eager | None:
+        """Return a request to start attempts together with the completion of a workflow task of the same worker, at most as many
+        as it has free slots; None if it has none, or other attempts have waited longer.
+        """
+        queues, slots, types = self._runs.queues, poller.attempt_slots - len(poller.attempts), None
+        if slots <= 0 or poller.queue.attempts or not queues.allows_eager:
+            return None
+        if queues.pollers.shared:
+            slots, types = queues.pollers.share(poller, slots), poller.activity_types
+            if slots <= 0:
+                return None
+        return Eager(poller.identity, poller.task_queue, self._runs.limits, slots, types)
+
+    def begin_eager(self, poller: QueuePoller, record: LoadedRun, since: int) -> None:
+        """Give a worker the attempts that have started with its completion, which wrote the events from this index on."""
+        run = record.run
+        for event in record.events[since:] if run.activities else ():
+            activity = run.activities.get(event.id)
+            if activity is not None and activity.started_ns:
+                token = AttemptToken(run.run_id, event.id, activity.attempt)
+                attempt = record.attempts[event.id] = TakenAttempt(token, poller, record)
+                self._runs.in_flight.add(run.run_id)
+                self._begin(poller, activity_task(self._namespace, run, activity, token.encode()), attempt)
+
+    def _start(self, record: LoadedRun, activity: OpenActivity, identity: str) -> str:
+        return self._runs.change(
+            record, lambda run, now: transitions.start_attempt(run, activity, identity, now)
+        )
+
+    def find(self, token: AttemptToken) -> tuple[LoadedRun, OpenActivity] | None:
+        """Return the attempt that a token names, and its run; None if it is no longer the current one."""
+        record = self._runs.record(token.run_id)
+        activity = record.run.activities.get(token.scheduled_event_id) if record else None
+        if record is None or activity is None or activity.attempt != token.attempt or not activity.started_ns:
+            return None
+        return record, activity
+
+    def complete(self, attempt: TakenAttempt, result: ActivityOk, who: str, eager: Eager | None) -> bool:
+        """Complete an attempt. Return whether its worker has received, with this change, the task that it leads to (`eager`)."""
+        record, scheduled, value = attempt.record, attempt.token.scheduled_event_id, result.result
+        activity = record.run.activities.get(scheduled)
+        if activity is None or activity.attempt != attempt.token.attempt or not activity.started_ns:
+            self.end(attempt.token, result, who)  # it counts no more, or its run was parked and loaded anew
+            return False
+        record.attempts.pop(scheduled, None)
+        self._runs.change(
+            record,
+            transitions.complete_activity,
+            activity,
+            value,
+            who,
+            eager,
+            to_worker=eager is not None,
+        )
+        task = record.run.task
+        return eager is not None and task is not None and task.started_event_id != 0
+
+    def end(self, token: AttemptToken, result: ActivityResult, who: str) -> None:
+        """End an attempt with this result. As on a server, the result of an attempt that is no longer the current one is
+        dropped.
+        """
+        current = self.find(token)
+        if current is None:
+            self.release(token)
+            return
+        record, activity = current
+        record.attempts.pop(token.scheduled_event_id, None)
+        change = self._runs.change
+        match result:
+            case ActivityOk(result=value):
+                change(record, transitions.complete_activity, activity, value, who, None)
+            case ActivityDeferred():
+                change(record, lambda run, now: transitions.defer_activity(run, activity, now))
+            case AttemptCancelled() if activity.cancel_requested_event_id:
+                info = result.failure.info
+                details = info.details if isinstance(info, CanceledFailure) else ()
+                change(record, lambda run, now: transitions.cancel_activity(run, activity, details, who, now))
+            case AttemptFailed() | AttemptCancelled():
+                failure = result.failure if isinstance(result, AttemptFailed) else unasked(result.failure)
+                change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
+
+    def record_heartbeat(self, token: bytes, details: Payloads) -> None:
+        """Record a heartbeat of an attempt, with its details."""
+        current = self.find(AttemptToken.decode(token))
+        if current is not None:
+            record, activity = current
+            self._runs.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
+
+    def release(self, token: AttemptToken) -> None:
+        """Forget which worker has an attempt: it is not notified of timeouts and cancellations any more."""
+        record = self._runs.in_memory(token.run_id)
+        attempt = record.attempts.get(token.scheduled_event_id) if record is not None else None
+        if record is not None and attempt is not None and attempt.token == token:
+            del record.attempts[token.scheduled_event_id]
+            self._runs.note_in_flight(record)
+
+    def lose(self, token: AttemptToken) -> None:
+        """Fail an attempt because the process of its worker has ended. It is retried by its policy."""
+        self.release(token)
+        current = self.find(token)
+        if current is not None and not current[1].deferred:
+            record, activity = current
+            before = record.run
+            self._runs.change(record, lambda run, now: transitions.lose_attempt_of(run, activity, now))
+            say_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
+
+    def give_back(self, token: AttemptToken) -> None:
+        """Offer an attempt again that has not reached its worker."""
+        self.release(token)
+        current = self.find(token)
+        if current is not None:
+            record, activity = current
+            self._runs.change(record, lambda run, now: transitions.give_back_attempt(run, activity, now))

@@ -1,0 +1,230 @@
+"""A task queue (`TaskQueue`), the workers that serve it (`QueuePoller`), and the choice among several (`QueuePollers`).
+
+A handle grants the slots of its worker, and from then on the matcher decides alone what the worker receives: it uses a slot for
+each task, and hands the task to the `receiver`. It queries neither handle nor worker. The handle returns a slot when the worker
+has completed the task.
+
+Must not know: activations, how runs change, how the backlog is filled. Invariants: a worker receives no more tasks and
+attempts than it has slots; a run with an activation in progress uses one slot, an attempt uses one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from hourglass._contract.handle import ActivityTask, HandleBroken, HandleConfig
+from hourglass._embedded.matching.priority_queue import PriorityQueue
+
+if TYPE_CHECKING:
+    from hourglass._embedded.runs.run import LoadedRun, TakenAttempt
+
+
+class TaskReceiver(Protocol):
+    """A worker, for the matcher: it accepts what is assigned to it, and answers no questions."""
+
+    def begin_task(self, record: LoadedRun) -> None:
+        """Begin to work on a run's task."""
+        ...
+
+    def begin_queries(self, record: LoadedRun) -> None:
+        """Answer the queries of a run."""
+        ...
+
+    def begin_attempt(self, task: ActivityTask, depends_on: int) -> None:
+        """Make an attempt of an activity once the change of this number is durable."""
+        ...
+
+    def cancel_attempt(self, token: bytes, reason: str, depends_on: int) -> None:
+        """Stop an attempt, because of the change of this number."""
+        ...
+
+    def closed(self, run_id: str) -> None:
+        """Forget a run that has closed."""
+        ...
+
+    def parked(self, run_id: str) -> None:
+        """Forget a run whose latest changes cannot be stored."""
+        ...
+
+    def request_eviction(self, run_id: str) -> None:
+        """Forget a run that another worker has now."""
+        ...
+
+    def realign(self) -> None:
+        """Arm all alarms again: the clock has jumped."""
+        ...
+
+    def break_off(self, why: HandleBroken) -> None:
+        """Receive nothing more: the engine has ended, or cannot assign work."""
+        ...
+
+
+class TaskQueue:
+    """One task queue: its backlog, and how many tasks and attempts its workers have received so far."""
+
+    __slots__ = ("attempts", "attempts_received", "tasks", "tasks_received")
+
+    def __init__(self) -> None:
+        self.tasks: PriorityQueue[str] = PriorityQueue()
+        self.attempts: PriorityQueue[tuple[str, int]] = PriorityQueue()
+        self.tasks_received = 0
+        self.attempts_received = 0
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return the backlog and the number received, of tasks and of attempts."""
+        return len(self.tasks), self.tasks_received, len(self.attempts), self.attempts_received
+
+
+class HostProcess(NamedTuple):
+    """The process of a worker. `key` is 0 for the engine's own process and unique among others: processes in different
+    containers may have the same id. `namespace` is the PID namespace, 0 if unknown.
+    """
+
+    id: int
+    namespace: int = 0
+    key: int = 0
+
+
+class QueuePoller:
+    """A worker of one task queue: its identity, the types that it knows, its slots and what uses them, and the backlog for it
+    alone.
+
+    `task_slots` and `attempt_slots` are the numbers of slots that its handle has granted: 0 while it is paused.
+    """
+
+    def __init__(
+        self, config: HandleConfig, queue: TaskQueue, process: HostProcess, receiver: TaskReceiver
+    ) -> None:
+        self.task_queue = config.task_queue
+        self.queue = queue
+        self.identity = config.identity
+        self.version = config.version
+        self.workflow_types = config.workflow_types
+        """The workflow types that the worker knows; None: it may know any."""
+        self.activity_types = config.activity_types
+        self.serves_workflows = config.workflows
+        self.serves_activities = config.activities and config.remote_activities
+        self.process = process
+        self.receiver = receiver
+        self.task_limit = config.max_concurrent_workflow_tasks if self.serves_workflows else 0
+        self.attempt_limit = config.max_concurrent_activities if self.serves_activities else 0
+        self.task_slots = 0
+        self.active_runs: set[str] = set()
+        """The runs of which the worker has an activation, or will have in a moment. Each uses a slot for workflow tasks."""
+        self.resting_runs: set[str] = set()
+        """The runs whose task waits for a local activity. They use no slot."""
+        self.attempt_slots = 0
+        self.attempts: dict[bytes, TakenAttempt] = {}
+        """The attempts that the worker has, or will have in a moment, by token. Each uses a slot for activities."""
+        self.own_tasks: PriorityQueue[str] = PriorityQueue()
+        """The runs with a waiting task that the worker has cached, where other workers serve its queue, too."""
+
+    def close(self) -> None:
+        """Use no more slots."""
+        self.task_limit = self.attempt_limit = self.task_slots = self.attempt_slots = 0
+
+    def is_busy(self, run_id: str) -> bool:
+        """Whether the worker has the task or an activation of this run in progress."""
+        return run_id in self.active_runs or run_id in self.resting_runs
+
+
+class QueuePollers:
+    """The workers of each task queue. If there are several, a task goes to the one with the smallest load of those that know
+    its type and have a free slot.
+    """
+
+    def __init__(self) -> None:
+        self.shared = False
+        """Whether a queue has several workers: then it matters which of them receives a task."""
+        self.uniform = True
+        """Whether the workers of each queue know the same types: then one that may not have the first task may have no other."""
+        self.handicap = 1.0
+        """How much heavier work weighs in the process of the engine than in others, which have all their time for it; 0: it
+        weighs nothing there, and others receive only what there is no slot for.
+        """
+        self._by_queue: dict[str, list[QueuePoller]] = defaultdict(list)
+
+    def add(self, poller: QueuePoller) -> None:
+        """Add a worker."""
+        self._by_queue[poller.task_queue].append(poller)
+        self._compare()
+
+    def remove(self, poller: QueuePoller) -> None:
+        """Remove a worker, if it is there."""
+        if poller in self._by_queue[poller.task_queue]:
+            self._by_queue[poller.task_queue].remove(poller)
+            self._compare()
+
+    def _compare(self) -> None:
+        several = [pollers for pollers in self._by_queue.values() if len(pollers) > 1]
+        self.shared = bool(several)
+        self.uniform = all(
+            len({(poller.workflow_types, poller.activity_types) for poller in pollers}) <= 1
+            for pollers in several
+        )
+
+    def of(self, task_queue: str) -> tuple[QueuePoller, ...]:
+        """Return the workers of a queue."""
+        return tuple(self._by_queue[task_queue])
+
+    def all(self) -> tuple[QueuePoller, ...]:
+        """Return the workers of all queues."""
+        return tuple(chain(*self._by_queue.values()))
+
+    def served_queues(self) -> tuple[str, ...]:
+        """Return the queues that have a worker."""
+        return tuple(sorted(queue for queue, pollers in self._by_queue.items() if pollers))
+
+    def load(self, poller: QueuePoller) -> float:
+        """Return the number of tasks and attempts of a worker, weighed by the handicap of the engine's own process. An idle
+        worker in that process comes before all others: nothing has to be sent to it.
+        """
+        load = len(poller.active_runs) + len(poller.attempts)
+        return load if poller.process.key else (load * self.handicap or -1.0)
+
+    def is_best_for_task(self, poller: QueuePoller, workflow_type: str) -> bool:
+        """Whether this worker, of all of its queue, should receive a task that any of them may receive."""
+        knows, load = _knows(poller.workflow_types, workflow_type), self.load(poller)
+        for rival in self._by_queue[poller.task_queue]:
+            if rival is not poller and _knows(rival.workflow_types, workflow_type):
+                if not knows:
+                    return False  # a worker that knows the type will receive it
+                if self.load(rival) < load and len(rival.active_runs) < rival.task_slots:
+                    return False
+        return True
+
+    def is_best_for_attempt(self, poller: QueuePoller, activity_type: str) -> bool:
+        """Whether this worker, of all of its queue, should receive an attempt that any of them may receive."""
+        knows, load = _knows(poller.activity_types, activity_type), self.load(poller)
+        for rival in self._by_queue[poller.task_queue]:
+            if rival is not poller and _knows(rival.activity_types, activity_type):
+                if not knows:
+                    return False
+                if self.load(rival) < load and len(rival.attempts) < rival.attempt_slots:
+                    return False
+        return True
+
+    def may_replay(self, poller: QueuePoller, workflow_type: str) -> bool:
+        """Whether a worker knows a workflow type, or no other worker of its queue does either."""
+        return _knows(poller.workflow_types, workflow_type) or not any(
+            _knows(rival.workflow_types, workflow_type) for rival in self._by_queue[poller.task_queue]
+        )
+
+    def share(self, poller: QueuePoller, slots: int) -> int:
+        """Return how many attempts a worker may receive with its completion, ahead of those that wait: so many that its load
+        hardly exceeds that of the others. An attempt that stays in the process that requested it need not be sent.
+        """
+        loads = [
+            self.load(rival)
+            for rival in self._by_queue[poller.task_queue]
+            if rival is not poller and len(rival.attempts) < rival.attempt_slots
+        ]
+        if not loads or not self.handicap:  # light work is not worth sending to another process
+            return slots
+        return min(slots, int(max(0.0, min(loads)) * 1.25 - max(0.0, self.load(poller))) + 1)
+
+
+def _knows(types: frozenset[str] | None, name: str) -> bool:
+    return types is None or name in types

@@ -1,0 +1,268 @@
+"""Dispatch of workflow tasks and queries (`TaskDispatch`): from runs to workers, and back.
+
+Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariants: a task is with one
+worker at most; the queries of a run wait while it has a task; a run that a worker has cached goes to no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+from hourglass._embedded.matching.deployments import Deployments
+from hourglass._embedded.matching.pollers import QueuePoller
+from hourglass._embedded.runs.run import LoadedRun, WaitingQuery
+from hourglass._embedded.runs.runs import RunTable
+from hourglass._embedded.transitions import tasks as tasks
+from hourglass._embedded.transitions import transitions
+from hourglass._embedded.transitions.command_checks import (
+    SETS_ATTRIBUTES,
+    AnswerRefused,
+    attributes_refused,
+    search_attributes_of,
+)
+from hourglass._embedded.transitions.run import RUNNING, Run
+from hourglass._embedded.transitions.task_starts import Eager
+from hourglass._embedded.transitions.updates import call_id, request_id
+from hourglass._evaluator import commands as c
+from hourglass._evaluator.commands import AcceptUpdate, TaskFailureCause
+from hourglass._history import events as h
+from hourglass.converter import Failure, Payload, ServerFailure
+from hourglass.errors import HourglassError, ServiceError
+
+logger = logging.getLogger("hourglass.embedded")
+
+
+class TaskDispatch:
+    """Assigns workflow tasks and queries to workers, and applies the answers to tasks."""
+
+    def __init__(self, runs: RunTable, deployments: Deployments) -> None:
+        self._runs = runs
+        self._deployments = deployments
+        self.queried: dict[str, LoadedRun] = {}
+        """The runs with waiting queries, by run id."""
+
+    def assign(self, poller: QueuePoller) -> None:
+        """Assign tasks and queries to a worker, until none waits for it or it has no free slot."""
+        active, tasks = poller.active_runs, poller.queue.tasks
+        while len(active) < poller.task_slots and (tasks or poller.own_tasks or self.queried):
+            if (tasks or poller.own_tasks) and (record := self.take(poller)) is not None:
+                poller.queue.tasks_received += 1
+                poller.receiver.begin_task(record)
+            elif self.queried and (record := self.take_queries(poller)) is not None:
+                poller.receiver.begin_queries(record)
+            else:
+                return
+
+    def eager(self, poller: QueuePoller, record: LoadedRun) -> Eager | None:
+        """Return a request to start a run's next task together with the end of one of its attempts, both of this worker; None if
+        it has no free slot or has not cached the run, or other tasks have waited longer.
+        """
+        run, task = record.run, record.run.task
+        if record.sticky is not poller or len(poller.active_runs) >= poller.task_slots:
+            return None
+        if poller.queue.tasks or poller.own_tasks or not self._runs.queues.allows_eager:
+            return None
+        if (task is not None and task.started_event_id) or run.started.spec.task_queue != poller.task_queue:
+            return None
+        return (
+            None
+            if poller.is_busy(run.run_id)
+            else Eager(poller.identity, poller.task_queue, self._runs.limits)
+        )
+
+    def take(self, poller: QueuePoller) -> LoadedRun | None:
+        """Start a run's task for a worker, if one waits for it."""
+        queues = self._runs.queues
+        pollers = queues.pollers
+        for run_id in () if self._runs.stopped else queues.tasks(poller):
+            record = self._runs.in_memory(run_id)
+            if record is not None and self._may_take(record, poller):
+                if (
+                    pollers.shared
+                    and record.sticky is not poller
+                    and not pollers.is_best_for_task(poller, record.run.started.workflow_type)
+                ):
+                    if pollers.uniform:
+                        return None  # others have a smaller load, whatever the type
+                    continue
+                self._start(record, poller)
+                # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
+                task = record.run.task
+                return record if task is not None and task.started_event_id else self.take(poller)
+        return None
+
+    def _start(self, record: LoadedRun, poller: QueuePoller) -> None:
+        self._stick(record, poller)
+        runs, who = self._runs, poller.identity
+        target = self._deployments.elsewhere(record.run) if self._deployments.in_use else None
+        runs.change(record, tasks.start_task, who, runs.limits, target, to_worker=True)
+
+    def take_queries(self, poller: QueuePoller) -> LoadedRun | None:
+        """Return a run with waiting queries for a worker; None if there is none, or each has a task to be done before."""
+        for record in self.queried.values():
+            if record.run.task is None and self._is_for(record, poller) and self._knows(record, poller):
+                del self.queried[record.run.run_id]
+                self._stick(record, poller)
+                return record
+        return None
+
+    def ask(self, record: LoadedRun, query: WaitingQuery) -> None:
+        """Add a query to a run."""
+        record.queries.append(query)
+        self.queried[record.run.run_id] = record
+        self._runs.note_in_flight(record)
+        self._runs.queues.wake(record.run.started.spec.task_queue)
+
+    def withdraw(self, record: LoadedRun, query: WaitingQuery) -> None:
+        """Remove a query that its client has given up, unless it is answered already."""
+        if query in record.queries:
+            record.queries.remove(query)
+            if not record.queries:
+                self.queried.pop(record.run.run_id, None)
+            self._runs.note_in_flight(record)
+
+    def take_questions(self, record: LoadedRun) -> list[WaitingQuery]:
+        """Remove and return the queries of a run, unless a task must be done before them. The caller answers them."""
+        return [] if record.run.task is not None or not record.queries else self.take_all_questions(record)
+
+    def take_all_questions(self, record: LoadedRun) -> list[WaitingQuery]:
+        """Remove and return the queries of a run, also if it has a task in which nothing has happened yet."""
+        questions, record.queries = record.queries, []
+        self.queried.pop(record.run.run_id, None)
+        self._runs.note_in_flight(record)
+        return questions
+
+    def rest(self, record: LoadedRun, resting: bool) -> None:
+        """Record whether a run's task waits for a local activity."""
+        record.resting = resting
+        self._runs.note_in_flight(record)
+
+    def refuse_hopeless_queries(self, record: LoadedRun) -> None:
+        """Reject the queries of a run whose task keeps failing: they would wait for ever."""
+        task = record.run.task
+        if task is not None and task.attempt > 2:
+            message = "Cannot query workflow: its workflow task keeps failing"
+            self.refuse_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
+
+    def unstick(self, record: LoadedRun, poller: QueuePoller) -> None:
+        """Let other workers receive the tasks of a run, if this worker had cached it."""
+        if record.sticky is poller:
+            record.sticky = None
+            self._runs.queues.release(poller, record.run.run_id)
+            if record.run.status is RUNNING:
+                self._runs.queues.wake(record.run.started.spec.task_queue)
+
+    def refuse_queries(self, record: LoadedRun, error: HourglassError) -> None:
+        """Reject the waiting queries of a run."""
+        for question in self.take_all_questions(record):
+            question.refuse(error)
+
+    def finish(
+        self, record: LoadedRun, number: int, answer: tasks.TaskAnswer, eager: Eager | None = None
+    ) -> str:
+        """Apply the answer to a task; `eager`: its worker receives attempts that the answer schedules. Return the reason for
+        which the run must be evicted, or "".
+        """
+        task = record.run.task
+        if task is None or task.number != number or not task.started_event_id:
+            return "TASK_NOT_FOUND"
+        follower = self._runs.new_run_id() if tasks.may_be_followed(answer) else ""
+        accepted = tuple(_requests_of_updates(record, answer)) if record.updates is not None else ()
+        attributes: list[tuple[c.Command, Mapping[str, Payload]]] = []
+        for sent in answer.commands:
+            command = sent.command
+            if type(command) in SETS_ATTRIBUTES and (values := search_attributes_of(command)):
+                attributes.append((command, values))
+        try:
+            for command, values in attributes:
+                if (flaw := self._runs.attributes.flaw(values)) is not None:
+                    raise attributes_refused(command, flaw.message, too_large=flaw.too_large)
+            ended = self._runs.change(
+                record,
+                tasks.complete_task,
+                answer,
+                follower,
+                self._runs.limits,
+                eager,
+                request_ids=accepted,
+            )
+        except AnswerRefused as refusal:
+            asked_again = refusal.cause == h.UNHANDLED_COMMAND
+            failure = None if asked_again else Failure(str(refusal), ServerFailure())
+            self.fail(record, number, refusal.cause, failure, answer.identity)
+            if not asked_again:
+                logger.warning("run %s cannot go on: %s", record.run.run_id, refusal)
+            if refusal.ends_run and record.run.is_open:
+                why = str(refusal)
+                self._runs.change(record, lambda run, now: transitions.end_overgrown(run, why, now))
+            return refusal.reason
+        for _, values in attributes:
+            self._runs.attributes.learn(values)
+        return "TASK_NOT_FOUND" if ended else ""
+
+    def fail(
+        self, record: LoadedRun, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str
+    ) -> None:
+        """Fail a task; it will be offered again."""
+        if _is_started(record.run, number):
+            self._runs.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
+
+    def lose(self, record: LoadedRun, number: int) -> None:
+        """Offer a task again at once, because the process of its worker has ended."""
+        if _is_started(record.run, number):
+            self._runs.change(record, transitions.lose_task)
+
+    def ask_again(self, record: LoadedRun, queries: Sequence[WaitingQuery]) -> None:
+        """Let another worker answer these queries, because the one that had them has ended."""
+        for query in queries:
+            if not query.answer.done():
+                self.ask(record, query)
+
+    def _may_take(self, record: LoadedRun, poller: QueuePoller) -> bool:
+        task = record.run.task
+        ready = (
+            task is not None and not task.started_event_id and task.available_ns <= self._runs.clock.now_ns()
+        )
+        return ready and self._is_for(record, poller)
+
+    def _is_for(self, record: LoadedRun, poller: QueuePoller) -> bool:
+        if record.run.started.spec.task_queue != poller.task_queue or poller.is_busy(record.run.run_id):
+            return False
+        sticky, versions = record.sticky, self._deployments
+        if not versions.in_use:
+            return sticky is None or sticky is poller
+        if not versions.takes_task(poller, record.run):
+            return False
+        # A worker that knows the run, and is of a version that it has left, keeps no other from taking it.
+        return sticky is None or sticky is poller or not versions.takes_task(sticky, record.run)
+
+    def _knows(self, record: LoadedRun, poller: QueuePoller) -> bool:
+        """Whether a worker that could answer a run's queries knows its workflow type as well as any other of the queue."""
+        pollers = self._runs.queues.pollers
+        return not pollers.shared or pollers.may_replay(poller, record.run.started.workflow_type)
+
+    def _stick(self, record: LoadedRun, poller: QueuePoller) -> None:
+        """Record that this worker has cached the run, and no other."""
+        before, record.sticky = record.sticky, poller
+        if before is not None and before is not poller:
+            self._runs.queues.release(before, record.run.run_id)
+            before.receiver.request_eviction(record.run.run_id)
+
+
+def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterator[str]:
+    """Return the ids of the requests that an answer carries out by accepting updates: those of the updates, and those of the
+    calls.
+    """
+    for sent in answer.commands:
+        if sent.update is None or type(sent.command) is not AcceptUpdate:
+            continue
+        yield request_id(record.run, sent.update.update_id)
+        waiting = record.updates.find(sent.update.update_id) if record.updates is not None else None
+        if waiting is not None:
+            yield from map(call_id, sorted(waiting.calls))
+
+
+def _is_started(run: Run, number: int) -> bool:
+    """Whether the run's task has this number, and a worker has it."""
+    return run.task is not None and run.task.number == number and run.task.started_event_id != 0
