@@ -86,7 +86,7 @@ def tasks_of(events: Sequence[h.HistoryEvent]) -> list[WorkflowTask]:
             new_events, started = between, None
         elif kind in ASKED:
             raise HistoryError(
-                f"event {event.id} ({_snake(event.attributes)}) was asked for by no workflow task: "
+                f"event {event.id} ({_snake(event.attributes)}) was requested by no workflow task: "
                 "none was completed before it"
             )
         else:
@@ -373,6 +373,6 @@ class _Tasks:
         origin = getattr(event.attributes, "task_completed_event_id", 0)
         if origin and origin not in self._completed:
             raise HistoryError(
-                f"event {event.id} names event {origin} as the workflow task that asked for it, "
+                f"event {event.id} names event {origin} as the workflow task that requested it, "
                 "which is no completed workflow task"
             )

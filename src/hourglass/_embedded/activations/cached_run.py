@@ -135,8 +135,8 @@ def blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
         failure = Failure(f"[TMPRL1100] Nondeterminism error: {error}", ApplicationFailure(kind))
         return TaskFailureCause.NON_DETERMINISTIC_ERROR, failure, "NONDETERMINISM"
     if isinstance(error, BadCommand):
-        logger.error("run %s cannot go on: %s", cached.cursor.run_id, error)
+        logger.error("run %s cannot continue: %s", cached.cursor.run_id, error)
         return h.FEATURE_DISABLED, Failure(str(error), ApplicationFailure(kind)), "FATAL"
-    logger.error("run %s cannot go on: %s", cached.cursor.run_id, kind, exc_info=error)
-    failure = Failure(f"the engine cannot go on with this run: {kind}", ApplicationFailure("InternalError"))
+    logger.error("run %s cannot continue: %s", cached.cursor.run_id, kind, exc_info=error)
+    failure = Failure(f"the engine cannot continue this run: {kind}", ApplicationFailure("InternalError"))
     return TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE, failure, "FATAL"

@@ -149,7 +149,7 @@ class LoopThread:
             except BaseException as error:
                 end_fork(home, 1)
                 logger.error(
-                    "a task of an activity raised %s; the activity loop goes on", type(error).__name__
+                    "a task of an activity raised %s; the activity loop continues", type(error).__name__
                 )
             end_fork(home, 0)
         try:
@@ -288,7 +288,7 @@ class WatchedLoop:
         missed = self._missed.get(loop, 0)
         if loop.answers() or loop.is_debugged:
             if missed >= self._limit_ticks:
-                logger.warning("an activity loop goes on again after %.1f s", missed * self._interval)
+                logger.warning("an activity loop runs again after %.1f s", missed * self._interval)
             self._missed.pop(loop, None)
             if loop is not self.current and not self._user.uses(loop):
                 self._replaced.remove(loop)

@@ -309,9 +309,7 @@ class ProcessPool:
             try:
                 result = self._run(job, definition)
             except BaseException as error:
-                logger.exception(
-                    "activity %s: its process cannot be looked after", attempt.task.activity_type
-                )
+                logger.exception("activity %s: its process could not be served", attempt.task.activity_type)
                 result = refused(attempt.task, error)
             attempt.finish_threadsafe(result)
 
@@ -350,7 +348,7 @@ class ProcessPool:
                 request = RunAttempt(child.jobs + 1, place, task)
                 outcome = child.run(request, job.forward, lambda: job.reason)
         except BaseException as error:
-            logger.exception("the process of activity %s said what cannot be read", task.activity_type)
+            logger.exception("the process of activity %s sent an invalid message", task.activity_type)
             child.kill()
             return refused(task, error)
         finally:

@@ -223,7 +223,7 @@ class WatchedProgramLoop:
         elif loop.answers() or loop.is_debugged:
             if self.blocked:
                 logger.warning(
-                    "the event loop of the worker's async activities goes on again after %.1f s",
+                    "the event loop of the worker's async activities runs again after %.1f s",
                     self._missed * _INTERVAL,
                 )
             self._missed = 0

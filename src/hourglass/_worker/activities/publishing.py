@@ -253,7 +253,7 @@ class ProgressSender:
                 await asyncio.wait({publishing.sending}, timeout=_LAST_TIMEOUT)
             if publishing.is_due:
                 logger.warning(
-                    "activity %s (%s): the last of what it published did not get through",
+                    "activity %s (%s): its last published items did not reach the engine",
                     publishing.task.activity_type,
                     publishing.task.activity_id,
                 )
@@ -344,7 +344,7 @@ class ProgressSender:
     def _explain(self, publishing: _Publishing, error: Exception, pause: float) -> None:
         if pause == _FIRST_PAUSE and getattr(error, "status", "") != "NOT_FOUND":
             logger.warning(
-                "activity %s (%s): what it publishes does not get through: %s",
+                "activity %s (%s): its published items have not reached the engine: %s",
                 publishing.task.activity_type,
                 publishing.task.activity_id,
                 error if isinstance(error, ServiceError) else type(error).__name__,

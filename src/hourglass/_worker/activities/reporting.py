@@ -237,9 +237,11 @@ class ResultSender:
             own.exception()  # asyncio logs exceptions that are never retrieved
 
     def _explain(self, task: ActivityTask, own: asyncio.Future[None]) -> None:
-        reason = _problem(own) if own.done() else f"the engine has not taken it within {self._patience:g} s"
+        reason = (
+            _problem(own) if own.done() else f"the engine has not confirmed it within {self._patience:g} s"
+        )
         logger.warning(
-            "the result of activity %s (%s) does not get through: %s",
+            "the result of activity %s (%s) has not reached the engine: %s",
             task.activity_type,
             task.activity_id,
             reason,
@@ -248,8 +250,8 @@ class ResultSender:
 
     def _report_lost_local(self, task: ActivityTask) -> Delivery:
         logger.warning(
-            "local activity %s (%s) of workflow %s ended after its worker's handle, or was ended with it: it does not count. Its "
-            "workflow task is tried again, and the activity with it",
+            "local activity %s (%s) of workflow %s ended after its worker's handle, or was ended with it: its result is "
+            "dropped. Its workflow task is retried, and the activity with it",
             task.activity_type,
             task.activity_id,
             task.workflow_id,
@@ -259,7 +261,7 @@ class ResultSender:
 
     def _report_lost(self, task: ActivityTask, reason: str) -> Delivery:
         logger.error(
-            "the result of activity %s (%s) is lost: %s; its timeouts will tell",
+            "the result of activity %s (%s) is lost: %s. The activity times out",
             task.activity_type,
             task.activity_id,
             reason,
