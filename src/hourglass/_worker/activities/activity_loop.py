@@ -75,8 +75,6 @@ class LoopThread:
             self._stopping = True
             self._loop.call_soon_threadsafe(self._loop.stop)
 
-    # --- the watch ---------------------------------------------------------------------------------------------------
-
     def answers(self) -> bool:
         """Whether the loop has executed the last callback of this method. Schedules the next one."""
         if self._loop is None or self._stopping:
@@ -123,8 +121,6 @@ class LoopThread:
 
     def _answer(self) -> None:
         self._answered = True
-
-    # --- its thread --------------------------------------------------------------------------------------------------
 
     def _ensure(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -93,7 +93,11 @@ class _PoolThread:
 
 
 class ThreadPool:
-    """A pool of daemon threads, started on demand up to a limit."""
+    """A pool of daemon threads, started on demand up to a limit.
+
+    `_wake_one`, `_has_room`, `_start_thread` and `_end_job` are called with the lock acquired; `_work`, `_next_job`, `_run` and
+    `_ended` run in the threads of the pool.
+    """
 
     def __init__(self, name: str, limit: int, *, most_lost: int | None = None) -> None:
         self._name = name
@@ -172,8 +176,6 @@ class ThreadPool:
                 pool_thread.wake()
             self._idle.clear()
 
-    # --- under the lock ----------------------------------------------------------------------------------------------
-
     def _wake_one(self) -> None:
         """Wake an idle thread, or start one, for the queued jobs."""
         if not self._jobs or self._woken:
@@ -213,8 +215,6 @@ class ThreadPool:
         was, entry.state, entry.pool_thread, pool_thread.entry = entry.state, _ThreadState.OVER, None, None
         if was is _ThreadState.LOST:
             self._lost -= 1
-
-    # --- in a thread of the pool -------------------------------------------------------------------------------------
 
     def _work(self, pool_thread: _PoolThread) -> None:
         home = _forks.here

@@ -130,8 +130,6 @@ class BorrowedLoop:
         """Return None: without a task factory of ours the creator of a task is unknown."""
         return None
 
-    # --- in the loop's thread ----------------------------------------------------------------------------------------
-
     def _begin(
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
     ) -> None:

@@ -45,9 +45,6 @@ from hourglass.converter import (
 )
 from hourglass.errors import ServiceError
 
-# --- heartbeats ------------------------------------------------------------------------------------------------------
-
-
 logger = logging.getLogger("hourglass.worker")
 
 THROTTLE = 5.0
@@ -128,9 +125,6 @@ class HeartbeatSender:
         else:
             if answer.cancel_requested:
                 self._cancel(token, "CANCELLED")
-
-
-# --- results ---------------------------------------------------------------------------------------------------------
 
 
 PATIENCE = 5.0
