@@ -168,7 +168,7 @@ def _exit(code: int | None) -> str:
     if code is None:
         return "was lost"
     if code >= 0:
-        return f"exited with code {code}"
+        return f"ended with exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
