@@ -12,8 +12,7 @@ from hourglass._contract.activities import StartActivity
 from hourglass._contract.handle import AttemptFailed
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import StartWorkflow, UpdateWithStart, UpdateWorkflow
-from hourglass._embedded.runs.run import LoadedRun
-from hourglass._embedded.runs.wakes import run_wake_ns
+from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
 from hourglass._embedded.transitions.standalone import PREFIX
 from hourglass.errors import ServiceError
 
