@@ -48,7 +48,7 @@ _log = logging.getLogger("hourglass.embedded")
 
 
 class WorkerAttempts:
-    """The attempts of one worker, on their way to it and when they end with it. `kept` has the items that have not left the engine;
+    """The attempts of one worker, on their way to it and when they end with it. `kept` has the items that have not left;
     `changed` is called when one may leave.
 
     An attempt uses a slot until it has ended, or was given back or up. Items leave in the order in which they came.
