@@ -65,19 +65,19 @@ class Sink:
     """What the store's thread does with a file: one statement for each group of rows."""
 
     def __init__(self, path: str, layer: int) -> None:
-        from hourglass._embedded.store.sqlite import database, visibility, writer
+        from hourglass._embedded.store.sqlite import database, run_rows, visibility
 
         opened = database.open_database(path, "default", visibility.SCHEMA)
-        self._connection, self._write, self._is_bare = opened.writer, writer.write, layer < 2
+        self._connection, self._write, self._is_bare = opened.writer, run_rows.write, layer < 2
         if self._is_bare:
             self._connection.execute("CREATE TABLE bare (run INTEGER, step INTEGER)")
         else:
-            writer.prepare(self._connection, opened.epoch)
+            run_rows.prepare(self._connection, opened.epoch)
 
     def build(self, turns: Sequence[Any]) -> list[Any]:
         return [row for turn in turns for row in turn.changes]
 
-    build_apart = build
+    build_separately = build
 
     def commit(self, batch: list[Any]) -> None:
         if self._is_bare:
@@ -86,7 +86,7 @@ class Sink:
         else:
             self._write(self._connection, batch)
 
-    def rest(self, batch: list[Any]) -> None:
+    def after_commit(self, batch: list[Any]) -> None:
         pass
 
 
@@ -114,13 +114,13 @@ class Work:
             return [(self.key, self.step)]
         if self.layer >= 3:
             return self._rules.rows(asked, self.result)
-        from hourglass._embedded.store.sqlite import writer
+        from hourglass._embedded.store.sqlite import run_rows
 
         first = 3 + 6 * self.step
         name = f"{self.key:036d}"
         state = (name, name, 1, 0, _STATE) if self.step == 1 else ("", "", 1, 0, _STATE)
         gone = [(first - 1, first - 1)] if self.step > 1 else []
-        return writer.rows(self.key, state, (first, _EVENTS), [(first + 5, _PENDING)], gone, ())
+        return run_rows.rows(self.key, state, (first, _EVENTS), [(first + 5, _PENDING)], gone, ())
 
 
 _STATE, _EVENTS, _PENDING = bytearray(b"s" * 170), bytearray(b"e" * 560), bytearray(b"p" * 130)
@@ -194,7 +194,7 @@ class Pipeline:
     def _hand_over(self) -> None:
         changes, self._changes = self._changes, []
         assert self._store is not None
-        self._store.give(self._turn(changes, self._number))
+        self._store.put(self._turn(changes, self._number))
 
     def _settle(self) -> None:
         while self._kept and self._kept[0][0] <= self._committed:

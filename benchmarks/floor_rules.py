@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hourglass._embedded.store.sqlite import writer
+from hourglass._embedded.store.sqlite import run_rows
 from hourglass._embedded.store.sqlite.records import encode_pending, encode_state
 from hourglass._embedded.transitions import tasks, transitions
 from hourglass._embedded.transitions.size_limits import Limits
@@ -82,6 +82,6 @@ class Rules:
         state = bytearray(encode_state(step.run))
         named = (self.name, self.name) if self._is_new else ("", "")
         self._is_new = False
-        return writer.rows(
+        return run_rows.rows(
             self._key, (*named, 1, 0, state), (first, array(count, encoded)), kept, dropped, ()
         )

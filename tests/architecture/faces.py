@@ -45,6 +45,40 @@ PAGES = (
     "testing/_time_skipper.py",
 )
 
+REQUESTS = ("client/_async_requests.py", "client/_blocking_requests.py")
+"""The methods of workflow handles that only send a request: one for each request of `DECLARED` with a `method`."""
+DECLARED = "_contract/workflows.py"
+
+REQUESTS_HEAD = """
+\"\"\"The methods of workflow handles that only send a request, as the request declares them (`Request.method`).\"\"\"
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from hourglass._contract.workflows import (
+    {kinds},
+)
+from hourglass.client import _operations
+from hourglass.client._operations import Reference
+from hourglass.client._options import RpcOptions
+from hourglass.client._session import ClientSession
+
+
+class AsyncWorkflowRequests:
+    \"\"\"The methods of `AsyncWorkflowHandle` that only send a request.\"\"\"
+
+    _session: ClientSession
+    _reference: Reference
+"""
+REQUEST_METHOD = """
+    async def {method}(self, {parameters}**rpc: Unpack[RpcOptions]) -> None:
+        \"\"\"{doc}\"\"\"
+        await self._session.arun(_operations.send(self._session, self._reference, {kind}{arguments}), rpc)
+"""
+NOT_PARAMETERS = ("workflow_id", "run_id", "request_id", "identity")
+"""The fields of a request that a handle fills in."""
+
 OUTBOUND = "client/_outbound.py"
 """The interceptors of both clients: a method for each `CallPoint` of `CALLS`."""
 CALLS = "client/_calls.py"
@@ -107,6 +141,7 @@ NAMES = {
     "_async": "_blocking",
     "_async_activities": "_blocking_activities",
     "_async_handles": "_blocking_handles",
+    "_async_requests": "_blocking_requests",
     "acall": "call",
     "aeach": "each",
     "arun": "run",
@@ -129,6 +164,7 @@ SENTENCES = {
         "The calls of a `Client`. Override the methods of the calls to intercept; call `self.next` to continue."
     ),
     "Handles of `AsyncClient`": "Handles of `Client`",
+    "The methods of `AsyncWorkflowHandle`": "The methods of `WorkflowHandle`",
     "Activities of `AsyncClient`": "Activities of `Client`",
     "an `AsyncClient`": "a `Client`",
     "`async for": "`for",
@@ -193,6 +229,54 @@ def call_points() -> Iterator[tuple[str, dict[str, Any]]]:
                 pass
 
 
+def request_methods() -> str:
+    """Return the text of the methods that only send a request, not yet formatted."""
+    tree = ast.parse((source.PACKAGE / DECLARED).read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    kinds, methods = [], []
+    for name, node in classes.items():
+        fields = list(_fields(node, classes))
+        declared = [
+            value.value for field, _, value in fields if field == "method" and isinstance(value, ast.Constant)
+        ]
+        if not declared:
+            continue
+        parameters = [
+            (field, hint, value)
+            for field, hint, value in fields
+            if field not in NOT_PARAMETERS and not hint.startswith("ClassVar")
+        ]
+        signature = "".join(
+            f"{field}: {hint}{' = ' + ast.unparse(value) if value is not None else ''}, "
+            for field, hint, value in parameters
+        )
+        arguments = "".join(f", {field}={field}" for field, _, _ in parameters)
+        doc = (ast.get_docstring(node) or "").replace("\n", "\n        ").replace("\n        \n", "\n\n")
+        doc = f"{doc}\n        " if "\n" in doc else doc
+        kinds.append(name)
+        methods.append(
+            REQUEST_METHOD.format(
+                method=declared[0], parameters=signature, doc=doc, kind=name, arguments=arguments
+            )
+        )
+    return REQUESTS_HEAD.format(kinds=",\n    ".join(sorted(kinds))) + "".join(methods)
+
+
+def _fields(
+    node: ast.ClassDef, classes: dict[str, ast.ClassDef]
+) -> Iterator[tuple[str, str, ast.expr | None]]:
+    """Yield the fields of a request with their annotations and defaults, those of its bases first."""
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in classes:
+            yield from _fields(classes[base.id], classes)
+    for statement in node.body:
+        match statement:
+            case ast.AnnAssign(target=ast.Name(id=field), annotation=annotation, value=value):
+                yield field, ast.unparse(annotation), value
+            case _:
+                pass
+
+
 def outbound() -> str:
     """Return the text of the outbound interceptors, not yet formatted."""
     points = list(call_points())
@@ -212,6 +296,10 @@ def made() -> Iterator[tuple[Path, str]]:
         text = blocking((source.PACKAGE / origin).read_text())
         path = source.PACKAGE / target
         yield path, formatted(f"{MADE.format(source=Path(origin).name)}\n{text}", path)
+    text = f"{MADE.format(source=DECLARED)}\n{request_methods()}"
+    for target, content in zip(REQUESTS, (text, blocking(text)), strict=True):
+        path = source.PACKAGE / target
+        yield path, formatted(content, path)
     path = source.PACKAGE / OUTBOUND
     yield path, formatted(f"{MADE.format(source=Path(CALLS).name)}\n{outbound()}", path)
     for place in PAGES:
@@ -230,7 +318,8 @@ def stale() -> list[Path]:
 def made_lines() -> int:
     """How many lines of the source are made, and not kept by hand."""
     whole = sum(
-        len((source.PACKAGE / target).read_text().splitlines()) for target in (*FILES.values(), OUTBOUND)
+        len((source.PACKAGE / target).read_text().splitlines())
+        for target in (*FILES.values(), *REQUESTS, OUTBOUND)
     )
     parts = [(source.PACKAGE / place).read_text().partition(BLOCKING)[2].partition(END)[0] for place in PAGES]
     return whole + sum(len(part.splitlines()) for part in parts)

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names only files, classes and methods that exist, and its glossary only terms that are used."""
+"""ARCHITECTURE.md and CONTRIBUTING.md name only files, classes and methods that exist; the glossary has only terms in use."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import pytest
 
 from . import source
 
-PAGE = (source.ROOT / "ARCHITECTURE.md").read_text()
-HINT = "it was moved or renamed: adapt ARCHITECTURE.md"
+PAGES = {name: (source.ROOT / name).read_text() for name in ("ARCHITECTURE.md", "CONTRIBUTING.md")}
+PAGE = PAGES["ARCHITECTURE.md"]
+HINT = "it was moved or renamed: adapt the page"
 
-NOT_OURS = frozenset({"ActivityTaskScheduled"})
-"""Names of Temporal's that the page mentions."""
+NOT_OURS = frozenset({"ActivityTaskScheduled", "DeprecationWarning"})
+"""Names of Temporal and Python that the pages mention."""
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _FENCE = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CAMEL = re.compile(r"\b(?:[A-Z][a-z]+){2,}(?:\.\w+)?")
-_FILE = re.compile(r"[\w./]+(?:\.py|\.md)|_?\w+(?:/\w+)+|tests/[\w/.]+")
+_FILE = re.compile(r"[\w./]+\.(?:py|md|toml)|_?\w+(?:/\w+)+|tests/[\w/.]+")
 _WORD = re.compile(r"\w+")
 
 
@@ -86,7 +87,7 @@ def _words() -> frozenset[str]:
 def _exists(path: str) -> bool:
     """Return whether a path exists in the repository or below the package, or is the name of a file in one of them."""
     if (
-        any((root / path).exists() for root in (source.ROOT, source.PACKAGE))
+        any((root / path).exists() for root in (source.ROOT, source.ROOT / "tests", source.PACKAGE))
         or (source.PACKAGE / f"{path}.py").exists()
     ):
         return True
@@ -116,19 +117,26 @@ def _paths_and_names(text: str) -> Iterator[str]:
         yield from _CAMEL.findall(drawing)
 
 
-def test_files_and_classes_of_the_page_exist() -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_classes_exist(page: str) -> None:
     """Every path, class and method in code quotes, and every class in a drawing, exists."""
     missing = {
         name
-        for name in _paths_and_names(PAGE)
+        for name in _paths_and_names(PAGES[page])
         if name not in NOT_OURS and not (_exists(name) or (_CAMEL.fullmatch(name) and _is_defined(name)))
     }
     assert missing == set(), HINT
 
 
-def test_lower_case_names_of_the_page_exist() -> None:
-    """Every identifier in code quotes occurs in the source."""
-    names = {code for code in _CODE.findall(PAGE) if re.fullmatch(r"_?[a-z]+(?:_[a-z]+)+", code)}
+@pytest.mark.parametrize("page", PAGES)
+def test_functions_and_tables_exist(page: str) -> None:
+    """Every identifier with an underscore in code quotes occurs in the source."""
+    quoted = _CODE.findall(PAGES[page])
+    names = {
+        code
+        for code in quoted
+        if re.fullmatch(r"_?[a-z]+(?:_[a-z]+)+|_[A-Z]+(?:_[A-Z]+)*|[A-Z]+(?:_[A-Z]+)+", code)
+    }
     assert {name for name in names if name not in _words()} == set(), HINT
 
 

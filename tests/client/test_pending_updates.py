@@ -80,7 +80,7 @@ def test_it_is_shown_until_a_worker_takes_it(tmp_path: Path, capsys: pytest.Capt
             pass
         assert [(each.id, each.name) for each in found] == [("first", "deposit")]
         assert main(["describe", "account-1", "--target", target]) == 0
-        assert "update deposit (first), which no worker has accepted yet" in capsys.readouterr().out
+        assert "update deposit (first), not accepted by a worker yet" in capsys.readouterr().out
         with asked(site_of(client, target)) as web:
             text = web.get(workflow_page("account-1"), follow_redirects=True).text
         assert re.search(r"<td>update</td><td class=\"mono\">deposit .*first.*not accepted yet", text)

@@ -92,6 +92,8 @@ ERRORS: dict[str, Exception] = {
     "agent": e.AgentRunError("something"),
     "unsure": UnsureRoute("m", "refund", {"refund": 0.4, "none": 0.3}, 0.5),
     "unfillable": UnfillableRoute("m", "refund", 0.9),
+    "approval": e.ApprovalRequired({"cents": 5}),
+    "deferred": e.CallDeferred({"to": "a person"}, kind="question"),
 }
 ITSELF = {*ERRORS}
 ERRORS["own-http"] = OwnHTTPError(400, "m", BODY)

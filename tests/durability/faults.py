@@ -250,7 +250,7 @@ def file_deleted(path: str) -> None:
         assert path in said
         for _ in range(3):
             again = refusal(lambda: client.start_workflow(Basket.run, id="once more", rpc_timeout=5.0))
-            assert "is gone, but its log" in again or "was deleted" in again, again
+            assert "is missing, but its log" in again or "was deleted" in again, again
         assert not os.path.exists(path)
 
 

@@ -87,10 +87,10 @@ _REQUESTS: tuple[s.Request[Any], ...] = (
 @given(data=st.data(), request=st.sampled_from(_REQUESTS))
 def test_a_damaged_message_is_a_request_or_garbage(data: st.DataObject, request: s.Request[Any]) -> None:
     """What is still a request is carried out or refused by a living engine, which goes on."""
-    frame = data.draw(damaged(wire.ask(1, "key", request)))
+    frame = data.draw(damaged(wire.encode_request(1, "key", request)))
     try:
         message = wire.decode_to_owner(frame)
-        asked = wire.request_of(message) if isinstance(message, wire.RequestMessage) else None
+        asked = wire.decode_request(message) if isinstance(message, wire.RequestMessage) else None
     except HourglassError:
         return
 
@@ -113,11 +113,11 @@ def test_a_damaged_message_is_a_request_or_garbage(data: st.DataObject, request:
 @given(data=st.data())
 def test_a_damaged_answer_is_an_answer_or_garbage(data: st.DataObject) -> None:
     """The other direction: what an owner says is read, or is garbage."""
-    frame = data.draw(damaged(wire.answer(1, wf.Started(run_id="r"))))
+    frame = data.draw(damaged(wire.encode_answer(1, wf.Started(run_id="r"))))
     try:
         message = wire.decode_to_client(frame)
         if isinstance(message, wire.AnswerMessage):
-            wire.answer_of(_REQUESTS[0], message)
+            wire.decode_answer(_REQUESTS[0], message)
     except HourglassError:
         pass
 

@@ -231,7 +231,7 @@ def test_a_wait_says_once_what_fails(
 def test_a_wait_without_a_worker_says_so_on_a_server(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that waits for a run whose task queue no worker polls says so once for the queue."""
+    """A client that waits for a run without a worker on their task queue says so once for the queue."""
     monkeypatch.setattr(_wait_notices, "SILENCE", 0.05)
     with Client.connect(quick_server.target) as client, ThreadPoolExecutor(1) as thread:
         handle = client.start_workflow(order, "o", id="unserved-1", task_queue="silence-unserved")

@@ -36,6 +36,10 @@ class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     needs_worker: ClassVar[bool] = False
     waits: ClassVar[bool] = False
     default_timeout: ClassVar[float | None] = None
+    method: ClassVar[str] = ""
+    """The method of the client's handles that only sends this request. `make faces` writes it: its docstring is that of the
+    class, its parameters are the fields that neither address the run nor identify the caller.
+    """
 
     rpc_timeout: float | None = None
     rpc_metadata: dict[str, str] | None = None

@@ -154,17 +154,21 @@ class CancelWorkflow(RunChange, frozen=True, kw_only=True):
 
 
 class PauseWorkflow(RunChange, frozen=True, kw_only=True):
-    """Pause a run: no worker receives its tasks, nor new attempts of its activities, until `UnpauseWorkflow`. Events are recorded
-    meanwhile. Fails with `FAILED_PRECONDITION` if it is already paused.
+    """Pause the run: no worker receives its tasks, or new attempts of its activities, until `unpause`.
+
+    A running attempt may finish; signals, timers and results are recorded, and wait. Fails with `FAILED_PRECONDITION` if the
+    run is already paused. A server may have this disabled (`frontend.WorkflowPauseEnabled`), and then rejects it.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
+    method: ClassVar[str] = "pause"
 
 
 class UnpauseWorkflow(RunChange, frozen=True, kw_only=True):
-    """Resume a paused run. Fails with `FAILED_PRECONDITION` if it is not paused."""
+    """Resume the run after a pause. Fails with `FAILED_PRECONDITION` if it is not paused."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
+    method: ClassVar[str] = "unpause"
 
 
 class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
@@ -232,9 +236,10 @@ class TimeSkippingState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeleteWorkflow(Request[Nothing], frozen=True, kw_only=True):
-    """Remove a run and its history; an open run is terminated first. A server may take a moment."""
+    """Remove the run and its history. An open run is terminated first; a server takes a moment."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
+    method: ClassVar[str] = "delete"
     workflow_id: str
     run_id: str = ""
 

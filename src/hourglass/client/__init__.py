@@ -7,9 +7,11 @@ _activities           operations on activities that complete asynchronously
 _async                `AsyncClient`
 _async_activities     activities of `AsyncClient`
 _async_handles        handles of `AsyncClient`
+_async_requests       methods of handles that only send a request, generated from the requests
 _blocking             `Client`, generated
 _blocking_activities  activities of `Client`, generated
 _blocking_handles     handles of `Client`, generated
+_blocking_requests    the same methods for `Client`, generated
 _bulk                 one operation on many workflows
 _calls                the calls of a client as interceptors see them, and the interceptor method of each
 _codec_edge           encoding requests and decoding answers with the codec

@@ -15,6 +15,7 @@ from hourglass._contract.workflows import (
 )
 from hourglass._evaluator.options import Duration
 from hourglass.client import _operations, _reset, _schedules, _starts, _updates
+from hourglass.client._async_requests import AsyncWorkflowRequests
 from hourglass.client._faces import (
     HandleFacts,
     ScheduleHandleFacts,
@@ -74,7 +75,7 @@ Ts = TypeVarTuple("Ts")
 # mypy does not recognize that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
-class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
+class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
     """A handle to a workflow."""
 
     async def result(
@@ -268,18 +269,6 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         operation = _operations.terminate(self._session, self._reference, reason, details)
         await self._session.arun(operation, rpc)
 
-    async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Pause the run: no worker receives its tasks, or new attempts of its activities, until `unpause`.
-
-        A running attempt may finish; signals, timers and results are recorded, and wait. A server may have this disabled
-        (`frontend.WorkflowPauseEnabled`), and then rejects it.
-        """
-        await self._session.arun(_operations.pause(self._session, self._reference, reason), rpc)
-
-    async def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Resume the run after a pause."""
-        await self._session.arun(_operations.unpause(self._session, self._reference, reason), rpc)
-
     async def update_options(self, **changes: Unpack[WorkflowOptionsUpdate]) -> None:
         """Change the options of the run from its next task on: the worker version (`versioning_override`), the priority
         (`priority_key`), the fairness key and weight. Options that are not named are kept.
@@ -304,10 +293,6 @@ class AsyncWorkflowHandle(HandleFacts[R], Generic[R]):
         return await self._session.arun(
             _operations.fast_forward(self._session, self._reference, duration, config, timeout)
         )
-
-    async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
-        """Remove the run and its history. An open run is terminated first; a server takes a moment."""
-        await self._session.arun(_operations.delete(self._reference), rpc)
 
     async def fork(
         self, *, id: str, before: object = None, event_id: int | None = None

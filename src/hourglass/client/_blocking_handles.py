@@ -16,6 +16,7 @@ from hourglass._contract.workflows import (
 )
 from hourglass._evaluator.options import Duration
 from hourglass.client import _operations, _reset, _schedules, _starts, _updates
+from hourglass.client._blocking_requests import WorkflowRequests
 from hourglass.client._faces import (
     HandleFacts,
     ScheduleHandleFacts,
@@ -73,7 +74,7 @@ Ts = TypeVarTuple("Ts")
 # mypy does not recognize that `*args: Any` accepts `*args: *Ts`, hence `ignore[misc]` on the implementations.
 
 
-class WorkflowHandle(HandleFacts[R], Generic[R]):
+class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
     """A handle to a workflow."""
 
     def result(
@@ -267,18 +268,6 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         operation = _operations.terminate(self._session, self._reference, reason, details)
         self._session.run(operation, rpc)
 
-    def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Pause the run: no worker receives its tasks, or new attempts of its activities, until `unpause`.
-
-        A running attempt may finish; signals, timers and results are recorded, and wait. A server may have this disabled
-        (`frontend.WorkflowPauseEnabled`), and then rejects it.
-        """
-        self._session.run(_operations.pause(self._session, self._reference, reason), rpc)
-
-    def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Resume the run after a pause."""
-        self._session.run(_operations.unpause(self._session, self._reference, reason), rpc)
-
     def update_options(self, **changes: Unpack[WorkflowOptionsUpdate]) -> None:
         """Change the options of the run from its next task on: the worker version (`versioning_override`), the priority
         (`priority_key`), the fairness key and weight. Options that are not named are kept.
@@ -303,10 +292,6 @@ class WorkflowHandle(HandleFacts[R], Generic[R]):
         return self._session.run(
             _operations.fast_forward(self._session, self._reference, duration, config, timeout)
         )
-
-    def delete(self, **rpc: Unpack[RpcOptions]) -> None:
-        """Remove the run and its history. An open run is terminated first; a server takes a moment."""
-        self._session.run(_operations.delete(self._reference), rpc)
 
     def fork(self, *, id: str, before: object = None, event_id: int | None = None) -> WorkflowHandle[R]:
         """Start another workflow with this `id` and the history of this one up to a step; return its handle.

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from hourglass._contract.ids import new_id
+from hourglass._contract.service import Nothing, Request
 from hourglass._contract.workflows import (
     CancelWorkflow,
     CountWorkflows,
-    DeleteWorkflow,
     DescribeWorkflow,
     Description,
     GetHistory,
@@ -25,7 +25,6 @@ from hourglass._contract.workflows import (
     ListWorkflows,
     Outcome,
     Page,
-    PauseWorkflow,
     PendingUpdate,
     QueryAnswer,
     QueryRejectCondition,
@@ -34,7 +33,6 @@ from hourglass._contract.workflows import (
     SkipTime,
     TerminateWorkflow,
     TimeSkippingConfig,
-    UnpauseWorkflow,
     UpdateWorkflowOptions,
     WaitForFastForward,
     WorkflowStatus,
@@ -291,16 +289,18 @@ def terminate(
     return through(session, call)
 
 
-def pause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
-    """Pause a run."""
-    changed = _changed(session, reference.workflow_id, reference.addressed_run, reason)
-    return asking(PauseWorkflow(**changed), nothing)
-
-
-def unpause(session: ClientSession, reference: Reference, reason: str) -> ClientOperation[None]:
-    """Resume a paused run."""
-    changed = _changed(session, reference.workflow_id, reference.addressed_run, reason)
-    return asking(UnpauseWorkflow(**changed), nothing)
+def send(
+    session: ClientSession, reference: Reference, kind: type[Request[Nothing]], **fields: Any
+) -> ClientOperation[None]:
+    """Send a request about a run: the operation of the methods in `_async_requests`."""
+    common: dict[str, Any] = {
+        "workflow_id": reference.workflow_id,
+        "run_id": reference.addressed_run,
+        "request_id": new_id(),
+        "identity": session.identity,
+    }
+    fields |= {name: value for name, value in common.items() if name in kind.__struct_fields__}
+    return asking(kind(**fields), nothing)
 
 
 def _ended(reference: Reference) -> dict[str, Any]:
@@ -384,15 +384,6 @@ _CHANGES: dict[str, Callable[[Any, str], Any]] = {
     "fairness_key": fairness_key,
     "fairness_weight": fairness_weight,
 }
-
-
-def delete(reference: Reference) -> ClientOperation[None]:
-    """Remove a run and its history."""
-    request = DeleteWorkflow(
-        workflow_id=reference.workflow_id,
-        run_id=reference.addressed_run,
-    )
-    return asking(request, nothing)
 
 
 def describe(session: ClientSession, reference: Reference) -> ClientOperation[WorkflowDescription]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hourglass._embedded.multiprocess import shared_file
+from hourglass._embedded.multiprocess import following, owning
 from hourglass._embedded.multiprocess.shared_file import SharedFile
 from hourglass._embedded.store.sqlite.store import SQLITE
 
@@ -31,4 +31,5 @@ async def hosts(path: Path, number: int) -> AsyncIterator[list[SharedFile]]:
 
 def look_every(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let hosts look this often whether the owner of their file lives."""
-    monkeypatch.setattr(shared_file, "LOOK", seconds)
+    for module in (owning, following):
+        monkeypatch.setattr(module, "CHECK_INTERVAL", seconds)

@@ -120,8 +120,8 @@ def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: py
     """
 
     def speak_every(seconds: float) -> None:
-        monkeypatch.setattr(wire, "SIGN_OF_LIFE", seconds)
-        monkeypatch.setattr(wire, "SIGN_WHEN_IDLE", seconds)
+        monkeypatch.setattr(wire, "REPORT_INTERVAL", seconds)
+        monkeypatch.setattr(wire, "IDLE_REPORT_INTERVAL", seconds)
 
     async def body() -> None:
         async with hosts(tmp_path / "a.db", 3) as (one, two, three):
@@ -182,11 +182,11 @@ async def test_a_worker_that_talks_nonsense_is_cut_off(tmp_path: Path, nonsense:
         third = Polled(await three.open_handle(config()))
         owner = await two.calls.reach()
         assert owner is not None
-        owner.tell(wire.WorkAnswers(handle=99, evictions=("no run",)))
-        owner.tell(wire.ShutDownHandle(99))
+        owner.send(wire.WorkAnswers(handle=99, evictions=("no run",)))
+        owner.send(wire.ShutDownHandle(99))
         await owner.close_handle(99)
         assert owner.is_open
-        owner.tell(msgspec.structs.replace(nonsense, handle=next(iter(owner._handles))))
+        owner.send(msgspec.structs.replace(nonsense, handle=next(iter(owner._handles))))
         assert await poll(third) == started.run_id
         assert one.standing == "owner"
 
@@ -339,7 +339,7 @@ def test_a_connection_that_outlives_its_owner_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the end of a dead owner's connection does not come, its free lock tells, and the client asks elsewhere."""
-    monkeypatch.setattr(calls, "LOOK", 0.01)
+    monkeypatch.setattr(calls, "CHECK_INTERVAL", 0.01)
 
     async def silent(request: s.Request[Any]) -> Any:
         await asyncio.Event().wait()
@@ -356,7 +356,7 @@ def test_a_connection_that_outlives_its_owner_is_left(
                 await asyncio.sleep(0)
             server.stop_listening()
             assert (await counting).count == 0
-        server.hang_up()
+        server.disconnect_all()
 
     run(body)
 
@@ -434,7 +434,7 @@ def test_a_client_that_finds_no_socket_says_what_is_wrong(
     """The lock is held and there is no socket: the log names the process and the socket, and in the end so does an error."""
     monkeypatch.setattr(calls, "_UNREACHED", 0.01)
     monkeypatch.setattr(calls, "_UNREACHABLE", 0.1)
-    monkeypatch.setattr(calls, "LOOK", 0.01)
+    monkeypatch.setattr(calls, "CHECK_INTERVAL", 0.01)
 
     async def body() -> None:
         lock = FileLock(str(tmp_path / "a.db"))
@@ -455,7 +455,7 @@ def test_short_transactions_of_clients_are_not_taken_for_an_owner(
     """Whoever waits for a worker finds the lock held now and then, each time by another transaction: that is no owner without
     a socket, however long the wait. The same holder twice is.
     """
-    for name in ("_UNREACHED", "_UNREACHABLE", "LOOK"):
+    for name in ("_UNREACHED", "_UNREACHABLE", "CHECK_INTERVAL"):
         monkeypatch.setattr(calls, name, 0.0)
 
     async def body() -> None:
@@ -465,13 +465,13 @@ def test_short_transactions_of_clients_are_not_taken_for_an_owner(
         lock = FileLock(path)
         for _ in range(3):
             assert lock.try_take()
-            router._look_for_owner(search)
+            router._check_unreachable_owner(search)
             lock.drop()
         assert "there is no socket" not in caplog.text
         assert lock.try_take()
-        router._look_for_owner(search)
+        router._check_unreachable_owner(search)
         with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
-            router._look_for_owner(search)
+            router._check_unreachable_owner(search)
         lock.drop()
         await router.close()
 

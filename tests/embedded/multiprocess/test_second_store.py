@@ -13,7 +13,8 @@ from tests.polled import Polled
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import Handle, HandleBroken, HandleConfig, WorkKind
 from hourglass._embedded import multiprocess as sharing
-from hourglass._embedded.multiprocess.shared_file import FileHandle, SharedFile
+from hourglass._embedded.multiprocess.file_handle import FileHandle
+from hourglass._embedded.multiprocess.shared_file import SharedFile
 from hourglass._embedded.store.store import Store, StoreOpener
 from hourglass._evaluator.commands import CompleteRun, Succeeded
 from hourglass._evaluator.specs import StartSpec

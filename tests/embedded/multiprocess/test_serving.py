@@ -53,7 +53,7 @@ async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[Own
         yield server
     finally:
         server.stop_listening()
-        server.hang_up()
+        server.disconnect_all()
 
 
 async def reach(path: Path, namespace: str = "default") -> OwnerConnection:
@@ -77,8 +77,8 @@ async def test_many_requests_are_in_flight_at_once(tmp_path: Path) -> None:
 
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")
-        slow = asyncio.create_task(link.ask(wf.CountWorkflows(query="slow"), "k0"))
-        quick = [link.ask(wf.CountWorkflows(query="x" * n), f"k{n}") for n in range(1, 200)]
+        slow = asyncio.create_task(link.request(wf.CountWorkflows(query="slow"), "k0"))
+        quick = [link.request(wf.CountWorkflows(query="x" * n), f"k{n}") for n in range(1, 200)]
         assert [each.count for each in await asyncio.gather(*quick)] == list(range(1, 200))
         assert not slow.done()
         gate.set()
@@ -98,8 +98,8 @@ async def test_an_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> 
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")
         with pytest.raises(WorkflowNotFoundError, match="no such workflow"):
-            await link.ask(DESCRIBE, "k1")
-        assert (await link.ask(COUNT, "k2")).count == 1
+            await link.request(DESCRIBE, "k1")
+        assert (await link.request(COUNT, "k2")).count == 1
         link.close()
 
 
@@ -116,11 +116,11 @@ async def test_giving_up_cancels_the_owners_wait(tmp_path: Path) -> None:
 
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")
-        waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k1"))
+        waiting = asyncio.create_task(link.request(wf.WaitForClose(workflow_id="w"), "k1"))
         await began.acquire()
         waiting.cancel()
         await ended.acquire()
-        waiting = asyncio.create_task(link.ask(wf.WaitForClose(workflow_id="w"), "k2"))
+        waiting = asyncio.create_task(link.request(wf.WaitForClose(workflow_id="w"), "k2"))
         await began.acquire()
         link.close()
         await ended.acquire()
@@ -140,19 +140,19 @@ async def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
 
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")
-        first = asyncio.create_task(link.ask(SIGNAL, "key"))
+        first = asyncio.create_task(link.request(SIGNAL, "key"))
         while not calls:  # noqa: ASYNC110
             await asyncio.sleep(0)
         link.close()
         with pytest.raises(ConnectionLost):
             await first
         again = await reach(tmp_path / "a.db")
-        second = asyncio.create_task(again.ask(SIGNAL, "key"))
+        second = asyncio.create_task(again.request(SIGNAL, "key"))
         gate.set()
         assert await second == s.Nothing()
-        assert await again.ask(SIGNAL, "key") == s.Nothing()
+        assert await again.request(SIGNAL, "key") == s.Nothing()
         assert len(calls) == 1
-        await again.ask(SIGNAL, "another key")
+        await again.request(SIGNAL, "another key")
         assert len(calls) == 2
         again.close()
 
@@ -179,21 +179,21 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
 
         async with serve(tmp_path / "a.db", answer):
             link = await reach(tmp_path / "a.db")
-            first = asyncio.create_task(link.ask(start, "key"))
+            first = asyncio.create_task(link.request(start, "key"))
             while not calls:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             link.close()
             with pytest.raises(ConnectionLost):
                 await first
             again = await reach(tmp_path / "a.db")
-            second = asyncio.create_task(again.ask(start, "key"))
+            second = asyncio.create_task(again.request(start, "key"))
             await asyncio.sleep(0)
-            await again.ask(COUNT, "")  # what was said before has been heard
+            await again.request(COUNT, "")  # what was said before has been heard
             gate.set()
             assert await second == closed
-            assert await again.ask(start, "key") == wf.Executed("run", wf.StillOpen("run"))
+            assert await again.request(start, "key") == wf.Executed("run", wf.StillOpen("run"))
             assert len(calls) == 1
-            assert await again.ask(start, "another key") == closed
+            assert await again.request(start, "another key") == closed
             again.close()
 
     run(body)
@@ -217,16 +217,16 @@ def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(t
 
         async with serve(tmp_path / "a.db", answer) as server:
             link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.ask(start, "waited for"))
+            waiting = asyncio.create_task(link.request(start, "waited for"))
             await began.acquire()
             waiting.cancel()
             await ended.acquire()
-            sudden = asyncio.create_task(link.ask(start, "given up at once"))
+            sudden = asyncio.create_task(link.request(start, "given up at once"))
             await asyncio.sleep(0)  # it is sent
             sudden.cancel()
             await began.acquire()
             await ended.acquire()
-            while server._remembered:  # noqa: ASYNC110
+            while server._answers:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             link.close()
 
@@ -243,19 +243,19 @@ async def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
 
     async with serve(tmp_path / "a.db", answer) as server:
         link = await reach(tmp_path / "a.db")
-        waiting = asyncio.create_task(link.ask(COUNT, "k"))
+        waiting = asyncio.create_task(link.request(COUNT, "k"))
         while not server.peers or not link.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0)
         server.stop_listening()
         assert await remote.connect(str(tmp_path / "a.db"), "default") is None
         closing.set()
         await asyncio.sleep(0)
-        server.hang_up()
+        server.disconnect_all()
         with pytest.raises(ConnectionLost):
             await waiting
         await link.lost.wait()
         with pytest.raises(ConnectionLost):
-            await link.ask(COUNT, "k")
+            await link.request(COUNT, "k")
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ async def test_garbage_ends_only_its_peer(tmp_path: Path, garbage: bytes) -> Non
         writer.write_eof()
         assert await reader.read() == b""
         writer.close()
-        assert (await link.ask(COUNT, "k")).count == 7
+        assert (await link.request(COUNT, "k")).count == 7
         link.close()
 
 
@@ -288,7 +288,7 @@ async def test_garbage_after_the_greeting_ends_only_its_peer(tmp_path: Path) -> 
     async with serve(tmp_path / "a.db", lambda _: asyncio.Event().wait()):
         bad = [
             wire.encode(wire.RequestMessage(1, "k", "os.system", msgspec.Raw(wire.encode({"x": 1})))),
-            wire.ask(1, "k", DESCRIBE),
+            wire.encode_request(1, "k", DESCRIBE),
         ]
         for frame in bad:
             link = await reach(tmp_path / "a.db")
@@ -306,7 +306,7 @@ async def test_an_owner_that_talks_nonsense_is_left(tmp_path: Path) -> None:
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")
         with pytest.raises(ConnectionLost, match="was invalid"):
-            await link.ask(COUNT, "k")
+            await link.request(COUNT, "k")
         await link.lost.wait()
 
 
@@ -320,7 +320,7 @@ async def test_another_version_is_told_so(tmp_path: Path) -> None:
 async def test_another_namespace_is_told_so(tmp_path: Path) -> None:
     """A client of another namespace hears which one the file holds."""
     async with serve(tmp_path / "a.db", count, namespace="shop"):
-        with pytest.raises(NamespaceNotFoundError, match="holds the namespace 'shop', not 'default'"):
+        with pytest.raises(NamespaceNotFoundError, match="contains the namespace 'shop', not 'default'"):
             await remote.connect(str(tmp_path / "a.db"), "default")
 
 
@@ -339,11 +339,11 @@ async def test_what_is_too_large_is_an_error_not_an_end(
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")
         with pytest.raises(ServiceError, match=r"the request has .* bytes") as caught:
-            await link.ask(wf.CountWorkflows(query="x" * 3000), "k1")
+            await link.request(wf.CountWorkflows(query="x" * 3000), "k1")
         assert caught.value.status == "INVALID_ARGUMENT"
         with pytest.raises(ServiceError, match=r"the answer has .* bytes"):
-            await link.ask(wf.GetHistory(workflow_id="w"), "k2")
-        assert (await link.ask(COUNT, "k3")).count == 7
+            await link.request(wf.GetHistory(workflow_id="w"), "k2")
+        assert (await link.request(COUNT, "k3")).count == 7
         link.close()
 
 
@@ -372,6 +372,6 @@ async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     assert await remote.connect(str(tmp_path / "a.db"), "default") is None
     async with serve(tmp_path / "a.db", count):
         link = await reach(tmp_path / "a.db")
-        assert (await link.ask(COUNT, "k")).count == 7
+        assert (await link.request(COUNT, "k")).count == 7
         link.close()
     assert not (tmp_path / "a.db-sock").exists()

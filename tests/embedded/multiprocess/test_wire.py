@@ -53,12 +53,12 @@ FAILURE = Failure("no", ApplicationFailure(type="T", details=(PAYLOAD,)), cause=
 
 
 def travel(request: s.Request[Any], value: msgspec.Struct) -> tuple[Any, Any]:
-    asked = wire.decode_to_owner(wire.ask(7, "key", request))
+    asked = wire.decode_to_owner(wire.encode_request(7, "key", request))
     assert isinstance(asked, wire.RequestMessage)
-    answered = wire.decode_to_client(wire.answer(7, value))
+    answered = wire.decode_to_client(wire.encode_answer(7, value))
     assert isinstance(answered, wire.AnswerMessage)
     assert (asked.number, asked.key, answered.number) == (7, "key", 7)
-    return wire.request_of(asked), wire.answer_of(request, answered)
+    return wire.decode_request(asked), wire.decode_answer(request, answered)
 
 
 @pytest.mark.parametrize(
@@ -187,25 +187,25 @@ def test_an_error_of_a_kind_we_do_not_know_becomes_ours() -> None:
 )
 def test_nonsense_is_garbage(frame: bytes) -> None:
     """Bytes that are no message are refused, in both directions."""
-    with pytest.raises(wire.Garbage):
+    with pytest.raises(wire.InvalidMessage):
         wire.decode_to_owner(frame)
-    with pytest.raises(wire.Garbage):
+    with pytest.raises(wire.InvalidMessage):
         wire.decode_to_client(frame)
 
 
 @pytest.mark.parametrize("kind", ["Nothing", "os.system", "hourglass.errors.StorageError", "Request"])
 def test_only_requests_can_be_asked(kind: str) -> None:
     """A name that is no request's is refused, whatever else it may name."""
-    with pytest.raises(wire.Garbage):
-        wire.request_of(wire.RequestMessage(1, "k", kind, msgspec.Raw(wire.encode({}))))
+    with pytest.raises(wire.InvalidMessage):
+        wire.decode_request(wire.RequestMessage(1, "k", kind, msgspec.Raw(wire.encode({}))))
 
 
 def test_an_answer_must_fit_its_request() -> None:
     """An answer of another request's type is refused."""
-    message = wire.decode_to_client(wire.answer(1, wf.Count(3)))
+    message = wire.decode_to_client(wire.encode_answer(1, wf.Count(3)))
     assert isinstance(message, wire.AnswerMessage)
-    with pytest.raises(wire.Garbage):
-        wire.answer_of(wf.DescribeWorkflow(workflow_id="w"), message)
+    with pytest.raises(wire.InvalidMessage):
+        wire.decode_answer(wf.DescribeWorkflow(workflow_id="w"), message)
 
 
 @pytest.mark.parametrize(
@@ -214,19 +214,19 @@ def test_an_answer_must_fit_its_request() -> None:
 def test_a_start_with_the_wait_for_its_end_survives_the_journey(outcome: wf.Outcome) -> None:
     """The request and its answer, the run and how it closed, are decoded as they were encoded."""
     request = wf.ExecuteWorkflow(start=START)
-    asked = wire.decode_to_owner(wire.ask(7, "key", request))
+    asked = wire.decode_to_owner(wire.encode_request(7, "key", request))
     assert isinstance(asked, wire.RequestMessage)
-    assert wire.request_of(asked) == request
-    answered = wire.decode_to_client(wire.answer(7, wf.Executed("run", outcome)))
+    assert wire.decode_request(asked) == request
+    answered = wire.decode_to_client(wire.encode_answer(7, wf.Executed("run", outcome)))
     assert isinstance(answered, wire.AnswerMessage)
-    assert wire.answer_of(request, answered) == wf.Executed("run", outcome)
+    assert wire.decode_answer(request, answered) == wf.Executed("run", outcome)
 
 
 def test_a_request_of_wrong_types_is_refused() -> None:
     """Fields of a wrong type are refused before anybody acts on them."""
     body = msgspec.Raw(wire.encode({"workflow_id": 1, "signal_name": "n", "request_id": "r"}))
-    with pytest.raises(wire.Garbage):
-        wire.request_of(wire.RequestMessage(1, "k", "SignalWorkflow", body))
+    with pytest.raises(wire.InvalidMessage):
+        wire.decode_request(wire.RequestMessage(1, "k", "SignalWorkflow", body))
 
 
 # --- work ---------------------------------------------------------------------------------------------------

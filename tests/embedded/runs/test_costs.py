@@ -20,6 +20,7 @@ from hourglass._embedded.clock import RealClock
 from hourglass._embedded.multiprocess import ownerless
 from hourglass._embedded.multiprocess.shared_file import SharedFile
 from hourglass._embedded.runs import upkeep
+from hourglass._embedded.store.sqlite import commit_sink
 from hourglass._embedded.store.sqlite import store as sqlite
 from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._evaluator import commands as c
@@ -114,8 +115,8 @@ def test_commits_wait_for_a_reader_when_the_log_is_long(
     """A log that readers keep from beginning anew is emptied at the end of the last of them, for which commits wait a moment;
     nothing is lost.
     """
-    monkeypatch.setattr(sqlite, "LONG_LOG", 100)
-    monkeypatch.setattr(sqlite, "LOG_WAIT_MS", 60_000)
+    monkeypatch.setattr(commit_sink, "LONG_LOG", 100)
+    monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 60_000)
     path = tmp_path / "a.db"
 
     async def body() -> None:
@@ -123,13 +124,13 @@ def test_commits_wait_for_a_reader_when_the_log_is_long(
         story = Story("a")
         await store.durable(store.append(story.start()))
         reader, waits = _Reader(path), threading.Event()
-        empty_log = store._writer.empty_log
+        empty_wal = store._writer.empty_wal
 
         def noted(wait_ms: int) -> bool:
             waits.set()
-            return empty_log(wait_ms)
+            return empty_wal(wait_ms)
 
-        monkeypatch.setattr(store._writer, "empty_log", noted)
+        monkeypatch.setattr(store._writer, "empty_wal", noted)
         other = threading.Thread(target=lambda: (waits.wait(60), reader.end()))
         other.start()
         longest = 0
@@ -153,9 +154,9 @@ def test_a_reader_that_stays_is_told_of(
     """Beside a transaction that is left open the log grows: the warning says why, once, and commits go on. When it has ended,
     the log is emptied.
     """
-    monkeypatch.setattr(sqlite, "LONG_LOG", 100)
-    monkeypatch.setattr(sqlite, "LOG_WAIT_MS", 1)
-    monkeypatch.setattr(sqlite, "LOG_PAUSE", 0.0)
+    monkeypatch.setattr(commit_sink, "LONG_LOG", 100)
+    monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 1)
+    monkeypatch.setattr(commit_sink, "LOG_PAUSE", 0.0)
     path = tmp_path / "a.db"
 
     async def body() -> None:

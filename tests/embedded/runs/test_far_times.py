@@ -233,13 +233,13 @@ def test_far_dates_travel_between_processes() -> None:
         request_id="1",
         backfill=(ss.ScheduleBackfill(start_at=YEAR_1, end_at=YEAR_9999),),
     )
-    message = wire.decode_to_owner(wire.ask(1, "k", create))
+    message = wire.decode_to_owner(wire.encode_request(1, "k", create))
     assert isinstance(message, wire.RequestMessage)
-    request = wire.request_of(message)
+    request = wire.decode_request(message)
     assert isinstance(request, sc.CreateSchedule)
     assert request == create
     with pytest.raises(ServiceError, match="larger than 64 bits"):
-        wire.ask(1, "k", wf.ListWorkflows(page_size=10**30))
+        wire.encode_request(1, "k", wf.ListWorkflows(page_size=10**30))
 
 
 async def test_numbers_that_fit_nowhere_are_refused_in_words(tmp_path: Path) -> None:

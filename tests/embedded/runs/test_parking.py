@@ -158,7 +158,7 @@ async def test_what_comes_after_the_parking_is_not_lost_to_older_refusals(tmp_pa
         world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="stale", request_id="1"))
     )
     tells: list[Refusal] = []
-    real, store._told = store._told, tells.append
+    real, store._report = store._report, tells.append
     with pytest.raises(StorageError):
         await later
     while len(tells) < 2:  # noqa: ASYNC110 - they come from another thread

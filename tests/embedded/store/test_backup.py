@@ -15,7 +15,7 @@ import pytest
 from tests.embedded.stores import open_sqlite
 
 import hourglass
-from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite import copies
 from hourglass._embedded.store.store import Store
 from hourglass._history import events as h
 from hourglass.errors import StorageError
@@ -55,7 +55,9 @@ def test_copy_of_a_closed_file(path: Path, tmp_path: Path) -> None:
 
 def test_copy_under_load(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While changes are committed the copy is one moment: everything acknowledged before, nothing with a gap."""
-    monkeypatch.setattr(database, "PAGES", 4)  # so that many commits fall between the first page and the last
+    monkeypatch.setattr(
+        copies, "_PORTION", 4
+    )  # so that many commits fall between the first page and the last
 
     async def work() -> None:
         store = open_store(checkpoint_pages=100)
@@ -119,14 +121,14 @@ def test_a_file_that_appears_meanwhile_stays(
     """Between the first look and the last step nobody's file is replaced either."""
     filled(path)
     dest = tmp_path / "copy.db"
-    copied = database._copy
+    copied = copies._copy
 
-    def copy(connection: sqlite3.Connection, draft: str, progress: database.Progress | None) -> None:
+    def copy(connection: sqlite3.Connection, draft: str, progress: copies.Progress | None) -> None:
         copied(connection, draft, progress)
         dest.write_bytes(b"precious")
 
-    monkeypatch.setattr(database, "_copy", copy)
-    with pytest.raises(StorageError, match="is there already"):
+    monkeypatch.setattr(copies, "_copy", copy)
+    with pytest.raises(StorageError, match="exists already"):
         hourglass.backup(path, dest)
     assert dest.read_bytes() == b"precious"
     assert sorted(os.listdir(tmp_path))[0] == "copy.db"

@@ -14,7 +14,7 @@ import pytest
 from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.schedules.transitions import ScheduleRecord
-from hourglass._embedded.store.sqlite import database, inherited
+from hourglass._embedded.store.sqlite import database, inherited, tables
 from hourglass._embedded.store.sqlite.records import FIND_REQUEST
 from hourglass._embedded.store.store import Store, Stored
 from hourglass._history.events import kind_of
@@ -81,7 +81,7 @@ def described_schedule(record: ScheduleRecord) -> dict[str, Any]:
 def test_there_is_a_golden_file_of_each_format() -> None:
     """Every format up to the present one has its file."""
     assert [file.name for file in FILES] == [
-        f"format-{number}.sqlite" for number in range(database.OLDEST_FORMAT, database.FORMAT + 1)
+        f"format-{number}.sqlite" for number in range(tables.OLDEST_FORMAT, tables.FORMAT + 1)
     ]
 
 
@@ -119,7 +119,7 @@ def test_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (3, lambda connection: connection.execute("ALTER TABLE runs ADD COLUMN colour TEXT")),
         (4, lambda connection: connection.execute("UPDATE runs SET colour = 'green'")),
     ]
-    monkeypatch.setattr(database, "FORMAT", 4)
+    monkeypatch.setattr(tables, "FORMAT", 4)
     opened = database.open_database(str(path), "default", "", migrations)
     assert opened.writer.execute("SELECT DISTINCT colour FROM runs").fetchall() == [("green",)]
     assert opened.writer.execute("PRAGMA user_version").fetchall() == [(4,)]
@@ -139,7 +139,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         connection.execute("DROP TABLE runs")
         connection.execute("SELECT * FROM no_such_table")
 
-    monkeypatch.setattr(database, "FORMAT", 3)
+    monkeypatch.setattr(tables, "FORMAT", 3)
     with pytest.raises(StorageError):
         database.open_database(str(path), "default", "", [(3, fail)])
     monkeypatch.undo()
@@ -150,8 +150,8 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
 
 def test_migrations_lead_to_the_format() -> None:
     """The list is in order, without a gap, and ends at the present format."""
-    assert [leads_to for leads_to, _ in database.MIGRATIONS] == list(
-        range(database.OLDEST_FORMAT + 1, database.FORMAT + 1)
+    assert [leads_to for leads_to, _ in tables.MIGRATIONS] == list(
+        range(tables.OLDEST_FORMAT + 1, tables.FORMAT + 1)
     )
 
 
@@ -173,6 +173,6 @@ def test_format_of_unreleased_versions_is_rejected(path: Path) -> None:
     connection.execute("PRAGMA user_version = 1")
     connection.close()
     with pytest.raises(
-        StorageError, match=r"has format 1, of a version .* before its first release.*name a new file"
+        StorageError, match=r"has format 1, of a version .* before the first release.*name a new file"
     ):
         open_sqlite(path)

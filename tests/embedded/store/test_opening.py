@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.embedded.stores import open_sqlite
 
-from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite import database, tables
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
@@ -64,8 +64,8 @@ def test_a_file_is_made(open_store: Open, path: Path) -> None:
     """A file that is not there is made, with our mark and format, and nothing else is left in the folder."""
     open_store().close()
     connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA application_id").fetchone() == (database.APPLICATION_ID,)
-    assert connection.execute("PRAGMA user_version").fetchone() == (database.FORMAT,)
+    assert connection.execute("PRAGMA application_id").fetchone() == (tables.APPLICATION_ID,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (tables.FORMAT,)
     connection.close()
     assert os.listdir(path.parent) == [path.name]
 
@@ -103,8 +103,8 @@ def test_statistics_of_a_small_file_are_dropped(open_store: Open, path: Path) ->
 
 def test_newer_format(path: Path) -> None:
     """A file of a later version is refused, and says which format it has."""
-    change(filled(path), f"PRAGMA user_version = {database.FORMAT + 1}")
-    refused(path, f"has format {database.FORMAT + 1}.*not changed")
+    change(filled(path), f"PRAGMA user_version = {tables.FORMAT + 1}")
+    refused(path, f"has format {tables.FORMAT + 1}.*not changed")
 
 
 def test_other_programs_database(path: Path) -> None:
@@ -146,7 +146,7 @@ def test_missing_folder(tmp_path: Path) -> None:
 def test_dangling_link(tmp_path: Path) -> None:
     """A link that leads nowhere is not followed to make a file there."""
     (tmp_path / "runs.db").symlink_to(tmp_path / "elsewhere.db")
-    refused(tmp_path / "runs.db", "leads nowhere")
+    refused(tmp_path / "runs.db", "is a broken link")
 
 
 def test_pipe(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_file_without_a_table_of_lists_is_refused(open_store: Open, path: Path
     connection = sqlite3.connect(path)
     connection.execute("DROP TABLE visibility_types")
     connection.close()
-    with pytest.raises(StorageError, match="its table visibility_types is not what it should be"):
+    with pytest.raises(StorageError, match="its table visibility_types is missing or has other columns"):
         open_store()
 
 

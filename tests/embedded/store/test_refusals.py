@@ -161,7 +161,7 @@ def test_whatever_is_refused_every_run_stays_whole(open_store: Open, seed: int) 
         small_rows(store)
         refused: dict[int, tuple[str, ...]] = {}
         store.on_refusal(lambda refusal: refused.update({refusal.number: refusal.run_ids}))
-        store._tell = lambda refusal: store._told(refusal)  # type: ignore[method-assign]  # no run is readmitted
+        store._report_refusal = lambda refusal: store._report(refusal)  # type: ignore[method-assign]  # no run is readmitted
         stories = [Story(f"run-{place}") for place in range(6)]
         lengths: list[tuple[int, dict[str, int]]] = []
         for place in range(60):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.store.sqlite import records
-from hourglass._embedded.store.sqlite.writer import coalesce, events_as_bytes
+from hourglass._embedded.store.sqlite.batches import coalesce, events_as_bytes
 from hourglass._embedded.transitions.run import OpenActivity, PendingTimer, Run
 from hourglass._history import events as h
 from hourglass._history.encoding import array, encode_events

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from hourglass._embedded.store.sqlite.batches import Batch
+from hourglass._embedded.store.sqlite.commit_sink import FORGET_RUNS
 from hourglass._embedded.store.sqlite.records import StoredReads
-from hourglass._embedded.store.sqlite.store import FORGET_RUNS
-from hourglass._embedded.store.sqlite.writer import Batch
 from hourglass._embedded.store.store import AT_ONCE, Store
 from hourglass.errors import ServiceError, StorageError
 
@@ -213,7 +213,7 @@ def test_forgetting_many_runs_takes_small_commits(
     open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commits forget few runs and few bytes at a time, and the log of the deleted rows is moved into the file in between."""
-    monkeypatch.setattr("hourglass._embedded.store.sqlite.store.FORGET_BYTES", 100_000)
+    monkeypatch.setattr("hourglass._embedded.store.sqlite.commit_sink.FORGET_BYTES", 100_000)
 
     async def work() -> None:
         store = open_store(checkpoint_pages=50)
@@ -352,7 +352,7 @@ async def test_a_run_that_was_never_started_is_refused(open_store: Open) -> None
     store = open_store()
     story = Story("a")
     story.start()
-    with pytest.raises(StorageError, match="does not have the run a"):
+    with pytest.raises(StorageError, match="does not contain the run a"):
         await store.durable(store.append(story.signal()))
     assert store.failure is None
     await store.durable(store.append(Story("b").start()))
@@ -360,7 +360,7 @@ async def test_a_run_that_was_never_started_is_refused(open_store: Open) -> None
 
 def test_more_runs_than_are_remembered(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs whose keys fell out of memory are found in the file again."""
-    monkeypatch.setattr("hourglass._embedded.store.sqlite.writer.KNOWN_RUNS", 3)
+    monkeypatch.setattr("hourglass._embedded.store.sqlite.batches.CACHED_RUNS", 3)
 
     async def work() -> None:
         store = open_store()

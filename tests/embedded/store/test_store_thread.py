@@ -38,7 +38,7 @@ class Sink:
     def build(self, turns: Sequence[Turn]) -> list[int]:
         return [turn.number for turn in turns]
 
-    def build_apart(self, turns: Sequence[Turn]) -> list[int]:
+    def build_separately(self, turns: Sequence[Turn]) -> list[int]:
         return [-turn.number for turn in turns]
 
     def commit(self, batch: list[int]) -> None:
@@ -50,7 +50,7 @@ class Sink:
             raise failure
         self.batches.append(batch)
 
-    def rest(self, batch: list[int]) -> None:
+    def after_commit(self, batch: list[int]) -> None:
         self.more -= self.has_more
 
 
@@ -68,7 +68,7 @@ class World:
 
     def give(self, *numbers: int) -> None:
         for number in numbers:
-            self.thread.give(Turn((), number))
+            self.thread.put(Turn((), number))
 
     def close(self) -> None:
         self.sink.may_commit.release(1000)
@@ -106,7 +106,7 @@ def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     world.give(1)
     world.sink.committing.acquire()
     for number in range(2, 9):
-        world.thread.give(Turn((change,), number))
+        world.thread.put(Turn((change,), number))
     world.close()
     assert world.sink.batches == [[1], [2, 3, 4], [5, 6, 7], [8]]
 

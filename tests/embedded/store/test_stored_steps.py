@@ -12,7 +12,9 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract.workflows import WorkflowStatus
-from hourglass._embedded.store.sqlite import database, inherited, visibility, writer
+from hourglass._embedded.store.sqlite import batches as batch_module
+from hourglass._embedded.store.sqlite import database, inherited, run_rows, tables, visibility
+from hourglass._embedded.store.sqlite.writer import BatchWriter
 from hourglass._embedded.store.store import summary
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.run import Run
@@ -29,8 +31,8 @@ STATE = ("run", "workflow", 1, 0, b"state")
 def connection(path: Path) -> Iterator[sqlite3.Connection]:
     """A file with our tables."""
     opened = sqlite3.connect(path, isolation_level=None)
-    database.create(opened, "default", visibility.SCHEMA)
-    writer.prepare(opened, epoch=0)
+    tables.create(opened, "default", visibility.SCHEMA)
+    run_rows.prepare(opened, epoch=0)
     yield opened
     opened.close()
 
@@ -46,7 +48,7 @@ def named(number: int) -> tuple[object, ...]:
 def test_one_step_reaches_every_table(connection: sqlite3.Connection) -> None:
     """A run's state, its events, several pending things and several requests are each where they belong."""
     kept = [(5, b"five"), (6, b"six")]
-    writer.write(connection, writer.rows(7, STATE, (1, b"events"), kept, [], ["p", "q", "r"]))
+    run_rows.write(connection, run_rows.rows(7, STATE, (1, b"events"), kept, [], ["p", "q", "r"]))
     assert rows_of(connection, "runs") == [(7, *STATE)]
     assert rows_of(connection, "events") == [(1, 7, 1, b"events")]
     assert rows_of(connection, "pending") == [(7, 5, b"five"), (7, 6, b"six")]
@@ -55,9 +57,11 @@ def test_one_step_reaches_every_table(connection: sqlite3.Connection) -> None:
 
 def test_a_later_step_replaces_and_drops(connection: sqlite3.Connection) -> None:
     """State and pending things are replaced, what is gone is deleted, events are added, a request counts once."""
-    writer.write(connection, writer.rows(7, STATE, (1, b"a"), [(5, b"x"), (6, b"y"), (9, b"z")], [], ["p"]))
+    run_rows.write(
+        connection, run_rows.rows(7, STATE, (1, b"a"), [(5, b"x"), (6, b"y"), (9, b"z")], [], ["p"])
+    )
     later = ("run", "workflow", 0, 3, b"later")
-    writer.write(connection, writer.rows(7, later, (2, b"b"), [(6, b"new")], [(5, 5), (8, 9)], ["p"]))
+    run_rows.write(connection, run_rows.rows(7, later, (2, b"b"), [(6, b"new")], [(5, 5), (8, 9)], ["p"]))
     assert rows_of(connection, "runs") == [(7, *later)]
     assert [row[2:] for row in rows_of(connection, "events")] == [(1, b"a"), (2, b"b")]
     assert rows_of(connection, "pending") == [(7, 6, b"new")]
@@ -70,23 +74,23 @@ def test_any_number_of_rows(connection: sqlite3.Connection, count: int) -> None:
     steps = [
         row
         for number in range(count)
-        for row in writer.rows(number + 1, named(number), (1, b"e"), [], [], [])
+        for row in run_rows.rows(number + 1, named(number), (1, b"e"), [], [], [])
     ]
-    writer.write(connection, steps)
-    assert writer.is_one_statement(steps) == (count <= 256)
+    run_rows.write(connection, steps)
+    assert run_rows.is_one_statement(steps) == (count <= 256)
     assert len(rows_of(connection, "runs")) == len(rows_of(connection, "events")) == count
     assert rows_of(connection, "pending") == rows_of(connection, "requests") == []
 
 
 def test_a_statement_is_whole_or_not_at_all(connection: sqlite3.Connection) -> None:
     """If one row cannot be written none is, without a transaction around it."""
-    writer.write(connection, writer.rows(1, named(1), (1, b"e"), [], [], []))
+    run_rows.write(connection, run_rows.rows(1, named(1), (1, b"e"), [], [], []))
     steps = [
-        *writer.rows(2, named(2), (1, b"e"), [], [], []),
-        *writer.rows(1, named(1), (1, b"again"), [], [], []),
+        *run_rows.rows(2, named(2), (1, b"e"), [], [], []),
+        *run_rows.rows(1, named(1), (1, b"again"), [], [], []),
     ]
     with pytest.raises(sqlite3.IntegrityError):
-        writer.write(connection, steps)
+        run_rows.write(connection, steps)
     assert not connection.in_transaction
     assert [row[0] for row in rows_of(connection, "runs")] == [1]
 
@@ -112,9 +116,9 @@ def test_what_lists_show_goes_along(connection: sqlite3.Connection) -> None:
     run = Run(run_id="r", started=asked, start_ns=5_000_000)
     closed = msgspec.structs.replace(run, status=WorkflowStatus.COMPLETED, close_ns=9_000_000, length=3)
     for each in (run, closed):
-        writer.write(
+        run_rows.write(
             connection,
-            writer.rows(1, STATE, writer.NO_EVENTS, [], [], [], visibility.shown(each)),
+            run_rows.rows(1, STATE, run_rows.NO_EVENTS, [], [], [], visibility.shown(each)),
         )
         (found,) = visibility.page(connection, "", b"", 10).workflows
         assert found == summary(each)
@@ -161,9 +165,9 @@ def test_a_run_that_is_written_step_by_step_stands_as_one_that_is_written_at_onc
     found = []
     steps = [[each] for each in changes]
     for name, batches, remembered in (("steps", steps, 4096), ("once", [changes], 4096), ("anew", steps, 0)):
-        monkeypatch.setattr(writer, "KNOWN_RUNS", remembered)
+        monkeypatch.setattr(batch_module, "CACHED_RUNS", remembered)
         opened = database.open_database(str(tmp_path / name), "default", visibility.SCHEMA)
-        pen = writer.BatchWriter(opened.writer, name, opened.epoch)
+        pen = BatchWriter(opened.writer, name, opened.epoch)
         seen = []
         for batch in batches:
             built = pen.build(batch)

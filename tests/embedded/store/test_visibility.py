@@ -13,8 +13,8 @@ from tests.specs import made
 from hourglass._contract.workflows import CountGroup, WorkflowStatus
 from hourglass._embedded.store import filters as f
 from hourglass._embedded.store.sqlite import visibility
+from hourglass._embedded.store.sqlite.batches import Written
 from hourglass._embedded.store.sqlite.filter_sql import statement
-from hourglass._embedded.store.sqlite.writer import Written
 from hourglass._embedded.transitions.run import Run
 from hourglass._history import events as h
 from hourglass.converter import Payload

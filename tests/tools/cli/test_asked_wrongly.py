@@ -50,10 +50,10 @@ def test_a_broken_file(content: str, said: list[str], parent: str, tmp_path: Pat
         ("nowhere.py", "there is no file nowhere.py"),
         ("nowhere", "there is no module 'nowhere'"),
         ("not-a-name", "'not-a-name' is neither a Python file nor the name of a module"),
-        ("empty.py", "empty.py holds no workflow and no activity"),
-        ("borrows.py", "it imports some from shop: name that, too"),
+        ("empty.py", "empty.py has no workflow and no activity"),
+        ("borrows.py", "it imports some from shop: name that as well"),
         ("inner/json.py", "there is another module of this name"),
-        ("two-words.py", "is no name in Python: rename the file"),
+        ("two-words.py", "is not a Python identifier: rename the file"),
     ],
 )
 def test_nothing_to_load(source: str, said: str, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_many_at_once_must_be_meant(run: Run) -> None:
         run("start", "checkout", "o", "--id", f"order-{number}")
     code, _, err = run("terminate", "--query", "WorkflowType = 'checkout'")
     assert code == 2
-    assert "3 workflows: say --yes" in err
+    assert "3 workflows: confirm with --yes" in err
     code, out, _ = run("terminate", "--query", "WorkflowType = 'checkout'", "--yes", "--reason", "over")
     assert (code, "terminated: 3 of 3" in out) == (0, True)
     assert run("list", "ExecutionStatus = 'Terminated'", "--count")[1].strip() == "3"
@@ -198,7 +198,7 @@ def test_backup(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 0
     capsys.readouterr()
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 2
-    said = f"error: {tmp_path / 'copy.db'} is there already: --overwrite replaces it\n"
+    said = f"error: {tmp_path / 'copy.db'} exists already: --overwrite replaces it\n"
     assert capsys.readouterr().err == said
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db"), "--overwrite"]) == 0
     assert capsys.readouterr().err == ""

@@ -133,7 +133,7 @@ def test_the_environment_may_name_it(
     [
         ("codec", "write the codec as MODULE:OBJECT"),
         ("{}:nobody", "has no 'nobody'"),
-        ("{}:nothing", "is no codec: a codec has encode(payloads) and decode(payloads)"),
+        ("{}:nothing", "is not a codec: name an object with encode(payloads) and decode(payloads)"),
         ("no_such_module_here:codec", "there is no module 'no_such_module_here'"),
     ],
 )

@@ -95,7 +95,7 @@ def test_what_if_shows_both_up_to_where_they_part(history: str, capsys: pytest.C
     asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py"]
     assert main(asked) == 1
     out = capsys.readouterr().out
-    assert "here they part, at step 2" in out
+    assert "the first difference is at step 2" in out
     assert "asked   start timer of 60 s  (flows_debugged.py:13)" in out
     assert "asked   schedule activity pack  (flows_debugged_new.py:13)" in out
     assert "the code fits the history" in out
@@ -128,7 +128,7 @@ def test_what_if_parts_where_arguments_differ(history: str, capsys: pytest.Captu
     assert main(asked) == 1
     out = capsys.readouterr().out
     assert "the same in all" not in out
-    assert "here they part, at step 3" in out
+    assert "the first difference is at step 3" in out
     assert "what if does not fit the history: arguments of activity pack" in out
 
 
@@ -230,4 +230,4 @@ def test_ctrl_c_ends_it(terminal: Terminal) -> None:
         with suppress(subprocess.TimeoutExpired):
             assert terminal.process.wait(2) == 130
             return
-    raise AssertionError("it goes on")
+    raise AssertionError("it continues")

@@ -1,4 +1,4 @@
-"""`hourglass dev` as real processes, with real edits of a real file: it reloads, checks the open runs first, and goes on."""
+"""`hourglass dev` as real processes, with real edits of a real file: it reloads, checks the open runs first, and continues."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def checkout(order: str) -> str:
 """
 ANOTHER_WAY = APP.replace("    paid = charge(order)", "    workflow.sleep(3600)\n    paid = charge(order)")
 BUGGY = APP.replace("return paid", "return paid[999]")
-MENDED = APP.replace("return paid", "return paid + ', at last'")
+FIXED = APP.replace("return paid", "return paid + ', at last'")
 
 
 class Project:
@@ -76,11 +76,11 @@ def client(project: Project) -> Iterator[Client]:
 
 
 def test_an_edit_is_taken_over(project: Project, client: Client) -> None:
-    """The file is edited, the open runs are tried, and a run goes on with the new code; Ctrl-C ends both processes."""
+    """The file is edited, the open runs are tried, and a run continues with the new code; Ctrl-C ends both processes."""
     with project.dev() as dev:
         dev.wait_for("taking work")
         handle = waiting(client)
-        project.app.write_text(MENDED)
+        project.app.write_text(FIXED)
         dev.wait_for("changed: app.py")
         dev.wait_for("taking work", 2)
         assert "1 open run fits this code" in dev.text
@@ -91,7 +91,7 @@ def test_an_edit_is_taken_over(project: Project, client: Client) -> None:
 
 
 def test_an_edit_that_breaks_an_open_run(project: Project, client: Client) -> None:
-    """Before any run is touched it is said which would break, and where; undoing the edit lets the run go on."""
+    """Before any run is touched it is said which would break, and where; undoing the edit lets the run continue."""
     with project.dev() as dev:
         dev.wait_for("taking work")
         handle = waiting(client)
@@ -118,7 +118,7 @@ def test_strict_takes_no_work_with_code_that_breaks_a_run(project: Project, clie
         handle = waiting(client)
         project.app.write_text(ANOTHER_WAY)
         dev.wait_for("waiting for the next change")
-        assert "no work is taken, because --strict was given" in dev.text
+        assert "not working, because of --strict" in dev.text
         assert client.describe_task_queue().workflow_pollers == ()
         project.app.write_text(APP)
         dev.wait_for("taking work", 2)
@@ -139,7 +139,7 @@ def test_a_file_that_does_not_load(project: Project, client: Client) -> None:
 
 
 def test_a_parked_run_is_shown_at_once(project: Project, client: Client) -> None:
-    """A bug is shown with its line and without lines of ours; mending it lets the run go on."""
+    """A bug is shown with its line and without lines of ours; fixing it lets the run continue."""
     project.app.write_text(BUGGY)
     with project.dev() as dev:
         dev.wait_for("taking work")
@@ -149,7 +149,7 @@ def test_a_parked_run_is_shown_at_once(project: Project, client: Client) -> None
         line = BUGGY.splitlines().index("    return paid[999]") + 1
         assert re.search(rf"is parked: IndexError at \S+app\.py:{line}", dev.text)
         assert "_evaluator" not in dev.text
-        project.app.write_text(MENDED)
+        project.app.write_text(FIXED)
         dev.wait_for("taking work", 2)
         assert handle.result(timeout=30) == "charged o-1, at last"
 
@@ -164,14 +164,14 @@ def test_what_we_raise_ourselves_is_a_message(project: Project, client: Client) 
 
 
 def test_a_file_that_is_deleted(project: Project, client: Client) -> None:
-    """It says that the file is gone and waits; when it is back, open runs go on."""
+    """It says that the file is gone and waits; when it is back, open runs continue."""
     with project.dev() as dev:
         dev.wait_for("taking work")
         handle = waiting(client)
         project.app.unlink()
         dev.wait_for("there is no file app.py")
         dev.wait_for("waiting for the next change")
-        project.app.write_text(MENDED)
+        project.app.write_text(FIXED)
         dev.wait_for("taking work", 2)
         handle.signal("decision", "yes")
         assert handle.result(timeout=30) == "charged o-1, at last"
@@ -204,7 +204,7 @@ def test_a_temporal_server_with_its_ui(project: Project) -> None:
         assert (taken.returncode, f"port {ui_port} is in use" in taken.stderr) == (2, True)
         with Client.connect(target) as client:
             handle = waiting(client)
-            project.app.write_text(MENDED)
+            project.app.write_text(FIXED)
             dev.wait_for("taking work", 2)
             handle.signal("decision", "yes")
             assert handle.result(timeout=30) == "charged o-1, at last"
@@ -224,10 +224,10 @@ def test_asked_wrongly(project: Project) -> None:
     """Two targets at once, or a place that refuses, end it with a message."""
     answer = run("dev", "app.py", "--temporal", "--target", "local:x.db", cwd=project.folder)
     assert answer.returncode == 2
-    assert "leave --target out" in answer.stderr
+    assert "omit --target" in answer.stderr
     answer = run("dev", "app.py", "--ui-port", "9", cwd=project.folder)
     assert answer.returncode == 2
-    assert "say --temporal, too" in answer.stderr
+    assert "add --temporal" in answer.stderr
     answer = run("dev", "app.py", "--target", "nonsense", cwd=project.folder)
     assert answer.returncode == 2
     assert "nonsense" in answer.stderr

@@ -26,7 +26,7 @@ def pack(item: str) -> str:
 
 @activity.defn(start_to_close_timeout=60)
 def broken() -> str:
-    """Fails, and is tried again in ten minutes."""
+    """Fails, and is retried in ten minutes."""
     raise ApplicationError("broken", next_retry_delay=600)
 
 
@@ -81,7 +81,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
 
 def test_pause_resume_and_result(run: Run) -> None:
-    """A paused workflow is listed as such, goes on when it is resumed, and its result is shown."""
+    """A paused workflow is listed as such, continues when it is resumed, and its result is shown."""
     run("start", "send", "lamp", "--id", "s-1")
     assert run("pause", "s-1", "--reason", "a count")[1].startswith("paused s-1")
     assert "paused" in run("list")[1]
@@ -159,7 +159,7 @@ def test_activities_by_hand(run: Run) -> None:
     assert (code, "waits for attempt 2" in err) == (1, True)
     code, _, err = run("activity", "complete", "b-1", "other", "1")
     assert (code, "broken (1)" in err) == (2, True)
-    assert run("activity", "reset", "b-1", "broken")[1] == "broken (1) of b-1 begins anew\n"
+    assert run("activity", "reset", "b-1", "broken")[1] == "broken (1) of b-1 begins again\n"
     assert run("activity", "complete", "b-1", "1", '"by hand"')[1] == "completed broken (1) of b-1\n"
     assert run("result", "b-1")[1] == "by hand\n"
     assert run("activity", "list", "b-1")[1] == "b-1 waits for no activity\n"
@@ -208,7 +208,7 @@ def test_a_schedule_from_beginning_to_end(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("schedule", "create", "s", "send"), "say when"),
+        (("schedule", "create", "s", "send"), "set a time"),
         (("schedule", "create", "s", "send", "--every", "soon"), "--every is a duration"),
         (("schedule", "create", "s", "send", "--every", "0s"), "--every is a duration"),
         (("schedule", "create", "s", "send", "--cron", "whenever"), "whenever"),

@@ -17,7 +17,7 @@ go = workflow.Channel("go", str)
 
 @workflow.defn
 def waits() -> str:
-    """Waits to go on."""
+    """Waits to continue."""
     return go.receive()
 
 

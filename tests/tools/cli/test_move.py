@@ -1,4 +1,4 @@
-"""`hourglass move`: open runs of a file go on on a real server, with what they have done, whenever the move was interrupted."""
+"""`hourglass move`: open runs of a file continue on a real server with their history, also after an interrupted move."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_runs_move_where_their_history_can(
         assert [group["label"]["id"] for groups in grouped for group in groups] == ["payment"]
     assert main(["why", "move-1", "--target", f"local:{db}"]) == 0
     asked = " ".join(capsys.readouterr().out.split())
-    assert "goes on there: nothing is wrong, at" in asked
+    assert "continues there: nothing is wrong, at" in asked
     assert f"hourglass why move-1 --target {quick_server.target}" in asked
     assert "hourglass reset" not in asked, "it would be alive in both places"
     assert finish(quick_server, module, "move-1") == "charged o-1, signalled, charged o-1 again"
@@ -343,7 +343,7 @@ def test_schedules_that_cannot_move_go_on_here(
     why = {each["id"].split("-20")[0]: (each["verdict"], each["why"]) for each in told}
     assert why["stay-taken"] == (
         "stays",
-        "there is a schedule of this id there already: delete one of the two",
+        "a schedule has this id there already: delete one of the two",
     )
     assert "its schedule stay-taken stays" in next(
         each["why"] for each in told if each["workflow_type"] == "shop_order" and each["run_id"]

@@ -53,7 +53,7 @@ def test_looking_makes_no_file(arguments: list[str], empty: Path, capsys: pytest
     said = "".join(capsys.readouterr())
     assert list(empty.iterdir()) == []
     if arguments == ["doctor"]:
-        assert (code, "is not there yet" in said) == (0, True)
+        assert (code, "does not exist yet" in said) == (0, True)
     else:
         assert code == 1
         assert "hourglass.db: no workflow has been started there yet" in said
@@ -93,7 +93,7 @@ def test_calls_that_the_engine_collects_are_dropped(empty: Path, capsys: pytest.
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[nods]):
         call = limits.debounce(client, nods, key="page-7", wait=3600)
         assert main(drop) == 0
-        assert capsys.readouterr().out == "asked hourglass.debounce:page-7 to cancel\n"
+        assert capsys.readouterr().out == "requested cancellation of hourglass.debounce:page-7\n"
         with pytest.raises(WorkflowFailedError, match="never run"):
             call.started(timeout=LIMIT)
         assert main(drop) == 1

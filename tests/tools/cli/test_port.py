@@ -62,7 +62,7 @@ def test_imports_change_and_nothing_else() -> None:
     [
         ("import temporalio.nexus", "no nexus"),
         ("from temporalio import nexus", "no nexus"),
-        ("from temporalio.contrib.pydantic import pydantic_data_converter", "no contrib: look under"),
+        ("from temporalio.contrib.pydantic import pydantic_data_converter", "no contrib: see"),
         ("from temporalio.client import CloudOperationsClient", "client has no CloudOperationsClient"),
         ("from temporalio.api.common.v1 import Payload", "Temporal's own messages"),
     ],
@@ -99,12 +99,14 @@ def test_the_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["port", str(path)]) == 1
 
 
-@pytest.mark.parametrize("content", [b"def broken(:\n", b"\xff\xfe\x00"], ids=["no Python", "no text"])
+@pytest.mark.parametrize(
+    "content", [b"def broken(:\n", b"\xff\xfe\x00"], ids=["not valid Python", "not UTF-8"]
+)
 def test_what_cannot_be_read_is_said(tmp_path: Path, content: bytes) -> None:
     """A file that is no Python is asked for wrongly."""
     path = tmp_path / "app.py"
     path.write_bytes(content)
     assert main(["port", str(path)]) == 2
     assert main(["port", str(tmp_path / "nothing.py")]) == 2
-    with pytest.raises(UsageError, match="no Python"):
+    with pytest.raises(UsageError, match="not valid Python"):
         ported("def broken(:")

@@ -126,7 +126,7 @@ def test_a_failure_is_said(flows: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("", "say which workflow"), (":nothing", "no workflow 'nothing'")]
+    ("name", "message"), [("", "name a workflow"), (":nothing", "no workflow 'nothing'")]
 )
 def test_which_workflow(flows: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A file with several workflows needs a name, and one that it has."""
@@ -204,7 +204,7 @@ def pair() -> None:
 
 
 def test_replay_tells_two_answers(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same things in another order: a worker would not go on, which is the exit code, but nothing else differs."""
+    """The same things in another order: a worker would not continue, which is the exit code, but nothing else differs."""
     code = flows.with_name(f"{flows.stem}_pair.py")
     code.write_text(PAIR)
     folder = flows.parent / "recorded"
@@ -213,7 +213,7 @@ def test_replay_tells_two_answers(flows: Path, capsys: pytest.CaptureFixture[str
     (folder / "pair.bin").write_bytes(History.from_json(_of_typescript()).encoded)
     assert main(["replay", str(folder), "--code", str(code)]) == 1
     out = capsys.readouterr().out
-    assert out.count("BREAKS") == out.count("does the same things") == 2
+    assert out.count("BREAKS") == out.count("does the same as") == 2
     assert main(["replay", str(folder), "--code", str(code), "--json"]) == 1
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(each["ok"], each["same"], each["difference"]) for each in told] == [(False, True, None)] * 2

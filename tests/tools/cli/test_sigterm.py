@@ -23,7 +23,7 @@ def _wait_until_it_listens(port: str) -> None:
             socket.create_connection(("127.0.0.1", int(port)), 1).close()
         except OSError:
             assert time.monotonic() < end
-            time.sleep(0.05)  # it is tried again until it listens
+            time.sleep(0.05)  # it is retried until it listens
         else:
             return
 

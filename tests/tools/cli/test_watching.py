@@ -66,7 +66,7 @@ def test_lines_for_people(watched: Callable[..., list[str]]) -> None:
 def test_that_its_code_fails_is_a_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that goes on running, but no further, is told of again."""
+    """A run that continues running, but no further, is told of again."""
     target = f"local:{tmp_path / 'watch.db'}"
     with Client.connect(target) as client:
         handle = client.start_workflow(broken, id="bug")

@@ -142,7 +142,7 @@ def test_a_keeper_that_does_not_answer() -> None:
     found = with_slots(diagnose(facts), facts, lambda keeper: None).findings[0]
     assert found.cause is Cause.LOCK
     assert [each.command for each in found.actions] == ["hourglass why hourglass.slots:crane"]
-    assert found.details == ("who holds it is not known: its keeper does not answer",)
+    assert found.details == ("the holder is unknown: its keeper does not answer",)
 
 
 def test_a_turn(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
@@ -158,7 +158,7 @@ def test_a_start_with_wrong_arguments(client: Client, ask: Callable[..., dict[st
     """The code is not blamed for what the run was given."""
     client.start_workflow("crane", 1, 2, 3, id="wrong")
     found = ask("wrong", "undecodable")["findings"][0]
-    assert found["what"] == "cannot go on, because its code cannot take what it was given"
+    assert found["what"] == "cannot continue, because its code does not accept its arguments"
 
 
 def test_a_slot_that_was_given_back() -> None:
@@ -175,17 +175,17 @@ def test_a_slot_that_was_given_back() -> None:
 
 
 def test_a_run_that_somebody_paused() -> None:
-    """That it is paused, by whom and why, and the command that lets it go on, on either engine."""
+    """That it is paused, by whom and why, and the command that lets it continue, on either engine."""
     facts = told(event(5, "WORKFLOW_EXECUTION_PAUSED", identity="ann@desk", reason="audit first"))
     found = added(diagnose(facts), facts, "--address localhost:7233")
     assert (found.cause, found.wrong) == (Cause.PAUSED, True)
     assert len(found.findings) == 1
-    assert found.findings[0].details == ("by ann@desk", "the reason given: audit first")
+    assert found.findings[0].details == ("by ann@desk", "reason: audit first")
     assert found.findings[0].actions[0].command == "hourglass resume order-1"
 
 
 def test_a_pause_that_is_over() -> None:
-    """Somebody let it go on: it is said no more."""
+    """Somebody let it continue: it is said no more."""
     events = told(event(5, "WORKFLOW_EXECUTION_PAUSED"), event(6, "WORKFLOW_EXECUTION_UNPAUSED")).events
     assert is_paused(events) is None
     assert is_paused(events[:-1]) is events[-2]
@@ -215,7 +215,7 @@ def test_a_signal_that_could_not_be_decoded(client: Client, ask: Callable[..., d
     deadline = time.monotonic() + 30
     while not (details := ask("counts-1", "signal")["findings"][0]["details"]):
         assert time.monotonic() < deadline
-    assert details[0].startswith("the last signal 'number' has changed nothing: one that cannot be decoded")
+    assert details[0].startswith("the last signal 'number' has changed nothing: the worker drops signals")
 
 
 # --- local activities ------------------------------------------------------------------------------------------------
@@ -238,7 +238,10 @@ def test_the_line_of_a_local_activity() -> None:
     stand = Stand(fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local")
     facts = told(event(5, "WORKFLOW_TASK_SCHEDULED"), event(6, "WORKFLOW_TASK_STARTED", identity="w@vm"))
     found = added(diagnose(facts), replace(facts, stands=(stand,)), "").findings[0]
-    assert found.what == "is being run by a worker, w@vm, where a local activity runs or is retried"
+    assert (
+        found.what
+        == "is being executed by a worker, w@vm, where a local activity is running or being retried"
+    )
     assert (found.place, found.code) == ("a.py:3", "weigh.local()")
 
 
@@ -251,11 +254,11 @@ def test_a_schedule(client: Client, ask: Callable[..., dict[str, Any]], target: 
     spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=3600)])
     handle = client.create_schedule("nightly", Schedule(action, spec))
     found = ask("nightly", "not_found")["findings"][0]
-    assert found["what"] == "is a schedule, no workflow"
+    assert found["what"] == "is a schedule, not a workflow"
     assert found["until"] is not None
     handle.pause(note="until the audit is over")
     found = ask("nightly", "not_found")["findings"][0]
-    assert found["what"] == "is a schedule, no workflow: it is paused (until the audit is over)"
+    assert found["what"] == "is a schedule, not a workflow: it is paused (until the audit is over)"
     assert found["until"] is None
     assert "client.get_schedule_handle('nightly').unpause()" in found["do"][0]["text"]
     assert "STARTS_WITH" in found["do"][1]["command"]

@@ -19,7 +19,7 @@ go = workflow.Channel("go", str)
 
 @workflow.defn(versioning_behavior=VersioningBehavior.PINNED)
 def stays() -> None:
-    """Waits to go on."""
+    """Waits to continue."""
     go.receive()
 
 
@@ -79,7 +79,9 @@ def test_a_pinned_run_without_a_worker(tmp_path: Path, capsys: pytest.CaptureFix
         with worker(client, "shop", "2"):
             new = client.start_workflow(stays, task_queue="shop")
             found = first(target, new.id, "waits for version shop.1, which is current", capsys)
-            assert found["do"][0]["text"] == "Start a worker of version shop.1, with the code of then:"
+            assert (
+                found["do"][0]["text"] == "Start a worker of version shop.1, with the code of that version:"
+            )
             client.set_current_version("shop", "2")
             handle.signal(go, "")
             found = first(target, handle.id, "is pinned to version shop.1", capsys)

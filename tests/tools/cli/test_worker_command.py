@@ -100,7 +100,7 @@ def test_signals_to_the_whole_group_are_one_request(worker: Command, client: Cli
 
 
 def test_a_killed_process_is_replaced(worker: Command, client: Client, queue: str) -> None:
-    """The parent says how it died, starts another one, and work goes on."""
+    """The parent says how it died, starts another one, and work continues."""
     os.kill(worker.pids()[0], signal.SIGKILL)
     worker.wait_for("was killed by SIGKILL; another one starts in 1 s")
     worker.wait_running(2)
@@ -123,7 +123,7 @@ def test_a_run_that_kills_the_process_is_held_back_after_the_second_death(
         text=True,
         check=False,
     )
-    assert "is held back, because the worker's process dies while it is executed" in told.stdout
+    assert "is quarantined, because the worker's process died while it was executing" in told.stdout
     assert "ProcessDied: 2× while the workflow's code was executing" in told.stdout
     handle.terminate("seen enough")
     worker.signal(signal.SIGTERM)

@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_code_that_is_nested_too_deeply_is_reported(tmp_path: Path) -> None:
-    """Python may parse what nobody can walk through; the check goes on."""
+    """Python may parse what nobody can walk through; the check continues."""
     long = " + ".join(["x"] * 1500)
     text = f"""
 import time

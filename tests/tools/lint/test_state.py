@@ -48,10 +48,10 @@ def anded(n):
 def tree(parts):
     return [tree(each) for each in parts]
 @workflow.defn
-def anew(n):
+def again(n):
     look(n)
     workflow.continue_as_new(n)
-    anew(n)
+    again(n)
 @workflow.defn
 def guarded(n):
     helper(n)

@@ -111,7 +111,7 @@ def test_a_process_that_died() -> None:
     )
     found = told(made, died="2× while the workflow's code was executing, last 3 s ago")
     assert found.cause is Cause.KILLS
-    assert "the worker's process dies while it is executed" in found.findings[0].what
+    assert "the worker's process died while it was executing" in found.findings[0].what
     assert found.findings[0].faults[0].message.startswith("2× while")
 
 

@@ -106,7 +106,7 @@ def test_parked() -> None:
     )
     assert task.segments[-1].phase is Phase.BACKOFF
     assert story.faults == (Fault("ValueError", "no such key"),)
-    assert "mended" in story.waiting_for[0]
+    assert "fixed" in story.waiting_for[0]
 
 
 def test_a_mended_run_keeps_its_failed_tasks() -> None:
@@ -121,7 +121,7 @@ def test_a_mended_run_keeps_its_failed_tasks() -> None:
 
 
 def test_an_activity_that_is_retried_now() -> None:
-    """A description adds to a pending activity: attempts, the last failure, when it will be tried again."""
+    """A description adds to a pending activity: attempts, the last failure, when it will be retried."""
     made = Made().task()
     activity = made.schedule("charge", retryPolicy={"initialInterval": "1s", "maximumAttempts": 9})
     pending = Pending(
@@ -358,7 +358,7 @@ def test_a_signal_after_which_nothing_was_done_ended_no_wait() -> None:
 
 
 def test_what_came_during_a_pause_is_what_was_waited_for() -> None:
-    """A run that is resumed goes on with the signal that came meanwhile: that ended its wait, and not the resuming."""
+    """A run that is resumed continues with the signal that came meanwhile: that ended its wait, and not the resuming."""
     made = Made()
     made.task().wait(30)
     made.add("WORKFLOW_EXECUTION_PAUSED")

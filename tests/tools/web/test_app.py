@@ -515,7 +515,7 @@ def test_limits_show_who_holds_and_who_waits(web: httpx.Client, client: Client) 
 
 
 def test_a_closer_look_unfolds_the_timeline() -> None:
-    """Many steps stand in one row; a part of the time has rows of its own, and links go on from there."""
+    """Many steps stand in one row; a part of the time has rows of its own, and links continue from there."""
     spans = tuple(
         Span(id=number, kind=Kind.ACTIVITY, name="work", start=number * 1000, end=number * 1000 + 500)
         for number in range(1, 1001)

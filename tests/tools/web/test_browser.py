@@ -53,7 +53,7 @@ def test_the_workers_page_is_live(page: Any, address: str, client: Client) -> No
 
 
 def test_ticks_survive_what_changes(page: Any, address: str, client: Client) -> None:
-    """A list that is shown anew keeps what the reader has chosen and typed."""
+    """A list that is shown again keeps what the reader has chosen and typed."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows")
     page.check('input[aria-label="select buy-ada"]')
@@ -238,7 +238,7 @@ def test_a_message_shows_its_fields_at_once(page: Any, address: str, client: Cli
 
 
 def test_a_page_left_open_does_not_grow(page: Any, address: str, client: Client) -> None:
-    """However often it is shown anew, it has as many nodes and listeners as at first."""
+    """However often it is shown again, it has as many nodes and listeners as at first."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
     page.wait_for_selector(".diagnosis")
@@ -256,7 +256,7 @@ def test_a_page_left_open_does_not_grow(page: Any, address: str, client: Client)
         page.evaluate(again)
         return used()
 
-    after_more()  # what a page has only once something was shown anew
+    after_more()  # what a page has only once something was shown again
     nodes, listeners = after_more()
     later = [after_more() for _ in range(3)]
     # A fetch that is on its way has nodes for a moment: what stays is the least.

@@ -258,7 +258,7 @@ def test_a_one_time_link_logs_in(site: object) -> None:
 
 
 def test_guesses_are_limited(site: object) -> None:
-    """After ten wrong tokens none is checked for a while, whatever the header says of the address; cookies go on."""
+    """After ten wrong tokens none is checked for a while, whatever the header says of the address; cookies continue."""
     with asked(site, TOKEN) as web:
         web.post("/login", data={"token": TOKEN})
         stranger = httpx.Client(base_url=web.base_url, headers={"origin": str(web.base_url).rstrip("/")})

@@ -43,7 +43,7 @@ def test_while_the_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert ">busy<" in web.get("/workflows").text
                 assert web.get(path).status_code == 200
                 assert web.get(f"{path}/history").status_code == 200
-                assert "is being run by a worker" in web.get(f"{path}/why").text
+                assert "is being executed by a worker" in web.get(f"{path}/why").text
         finally:
             _go_on.set()
         assert handle.result(timeout=30) == "done"
@@ -123,7 +123,7 @@ def server(tmp_path: Path) -> Iterator[DevServer]:
 
 @pytest.mark.server
 def test_while_the_server_is_away(browser: Any, page: Any, server: DevServer) -> None:
-    """An open page says so and goes on when it is back; one that is opened meanwhile says so at once, and appears then."""
+    """An open page says so and continues when it is back; one that is opened meanwhile says so at once, and appears then."""
     with Client.connect(server.target) as client:
         handle = client.start_workflow("purchase", id="waits")
         with serving(site_of(client, server.target)) as address:

@@ -30,8 +30,8 @@ from .world import (
 
 
 @pytest.mark.parametrize("path", WHOLE)
-async def test_whoever_dies_is_replaced_and_the_queue_is_served(path):
-    """After a kill of any path the tree is whole again by itself, and workflows run to their results."""
+async def test_killed_child_is_restarted_and_workflows_run(path):
+    """After a kill of any path the tree is complete again, and workflows complete."""
     async with memory() as world:
         former = world.find(path)
         world.kill(path)
@@ -41,8 +41,8 @@ async def test_whoever_dies_is_replaced_and_the_queue_is_served(path):
 
 
 @pytest.mark.parametrize("path", [WORKER, WORKERS, HOLDER, f"{SUBSYSTEM}/WorkerRegistry", SUBSYSTEM])
-async def test_an_attempt_in_flight_survives_the_death_of_what_polled_it(path):
-    """The activity runs on, is not made again, and its result arrives through the old handle."""
+async def test_attempt_survives_death_of_its_poll_loop(path):
+    """The activity continues without another attempt, and the old handle delivers its result."""
     async with memory() as world:
         await world.start(waiting, 1)
         await begun()
@@ -56,8 +56,8 @@ async def test_an_attempt_in_flight_survives_the_death_of_what_polled_it(path):
 
 
 @pytest.mark.parametrize("path", [WORKER, WORKERS, HOLDER, SUBSYSTEM])
-async def test_an_evaluation_in_flight_survives_the_death_of_what_polled_it(path):
-    """Its answer is taken by the handle that it came from, which drains: the code is not executed again."""
+async def test_evaluation_survives_death_of_its_poll_loop(path):
+    """The draining handle accepts the completion, and the code is not executed again."""
     async with memory() as world:
         await world.start(slow, 5)
         await begun()
@@ -70,8 +70,8 @@ async def test_an_evaluation_in_flight_survives_the_death_of_what_polled_it(path
         assert stage.evaluations == 1
 
 
-async def test_an_answer_is_taken_in_the_instant_in_which_there_is_no_holder():
-    """The tables outlive the holder: what is answered between its death and its successor counts."""
+async def test_completion_between_two_holders_counts():
+    """The tables outlive the holder: a completion between its death and its restart counts."""
     async with memory() as world:
         await world.start(slow, 5)
         await begun()
@@ -87,8 +87,8 @@ async def test_an_answer_is_taken_in_the_instant_in_which_there_is_no_holder():
         assert world.app.tables.counters.forced_failures == 0
 
 
-async def test_a_holders_crash_takes_registry_workers_and_launcher_along_and_they_come_back():
-    """rest_for_one: everything after the holder is new, what is before it is not, and the queue is served by itself."""
+async def test_holder_crash_restarts_later_siblings():
+    """rest_for_one: everything after the holder restarts, everything before it does not, and the queue is served again."""
     async with memory() as world:
         runtime = world.find(f"{SUBSYSTEM}/Runtime")
         former = {path: world.find(path) for path in WHOLE[WHOLE.index(HOLDER) :]}
@@ -102,8 +102,8 @@ async def test_a_holders_crash_takes_registry_workers_and_launcher_along_and_the
         assert await world.run(steps, 1, id="after") == 4
 
 
-async def test_all_queues_are_back_after_a_cascade():
-    """The launcher runs again and starts every configured queue, not the stopped ones."""
+async def test_cascade_restarts_all_configured_queues():
+    """The launcher starts every configured queue again, but no stopped queue."""
     async with memory() as world:
         await world.serve("second")
         await world.serve("third")
@@ -114,8 +114,8 @@ async def test_all_queues_are_back_after_a_cascade():
         assert await world.run(steps, 1, id="w", queue="second") == 4
 
 
-async def test_a_cascade_does_not_cut_activities_short():
-    """A worker that will be back gives its activities more than the graceful time of a shutdown, which is 0 here."""
+async def test_cascade_lets_activities_finish():
+    """The activities of a Worker that will be back have more than the graceful time, which is 0 here."""
     async with memory(graceful_shutdown=0.0, limits=HandleLimits(adoption=0)) as world:
         await world.start(waiting, 1)
         await begun()
@@ -129,8 +129,8 @@ async def test_a_cascade_does_not_cut_activities_short():
         assert await world.result() == 3
 
 
-async def test_a_cascade_waits_for_no_handle_to_drain():
-    """The queue is served again while handles of before still have activities; afterwards they close too."""
+async def test_queue_is_served_before_old_handles_have_drained():
+    """The queue is served while old handles still have activities; these handles close later."""
     async with memory() as world:
         await world.start(waiting, 1)
         await begun()
@@ -142,8 +142,8 @@ async def test_a_cascade_waits_for_no_handle_to_drain():
         await until(lambda: len(world.app.tables.of_queue("default")) == 1)
 
 
-async def test_distrust_makes_the_connections_anew():
-    """The Runtime crashes, the whole Subsystem follows, and handles stand on fresh connections from then on."""
+async def test_distrusted_connections_are_replaced():
+    """The Runtime crashes, the whole Subsystem restarts, and new handles use new connections."""
     from .world import scripted
 
     async with scripted() as world:
@@ -158,8 +158,8 @@ async def test_distrust_makes_the_connections_anew():
         assert "BridgeHolder" in world.app.tree.render()
 
 
-async def test_too_many_abandoned_handles_make_the_connections_anew():
-    """What is below the handles is not trusted any more when handle after handle does not end."""
+async def test_too_many_abandoned_handles_replace_connections():
+    """After several handles that do not end, the connections are replaced."""
     from worker.handles.scripted import ScriptedHandle
 
     from .world import scripted
@@ -178,8 +178,8 @@ async def test_too_many_abandoned_handles_make_the_connections_anew():
         assert world.app.shared is None
 
 
-async def test_the_root_is_planted_again():
-    """It has no supervisor; the Application is it. What was in flight is answered as failed, and goes on."""
+async def test_dead_root_is_restarted():
+    """The Application object restarts the root. Work in progress is answered as failed, and continues."""
     async with memory() as world:
         await world.start(waiting, 1)
         await begun()
@@ -193,8 +193,8 @@ async def test_the_root_is_planted_again():
         assert world.app.restarts >= 1
 
 
-async def test_a_storm_of_kills_gives_up_upwards_and_recovers():
-    """A part that dies too often takes its supervisor along, up to the root if need be; the end is a whole tree."""
+async def test_many_kills_escalate_to_the_root():
+    """A child that dies too often ends its supervisor, up to the root; in the end the tree is complete again."""
     async with memory() as world:
         former = world.find(SUBSYSTEM)
         for _ in range(60):
@@ -205,8 +205,8 @@ async def test_a_storm_of_kills_gives_up_upwards_and_recovers():
         assert await world.run(steps, 1, id="after") == 4
 
 
-async def test_killing_a_lane_replaces_its_thread():
-    """The process in the tree stands for the thread: the run in work fails its task and is executed again."""
+async def test_killed_lane_is_replaced():
+    """A lane's process stands for its thread: the workflow task in progress fails and is executed again."""
     async with memory() as world:
         await world.start(slow, 5)
         await begun()
@@ -219,7 +219,7 @@ async def test_killing_a_lane_replaces_its_thread():
         assert WHOLE[4] in world.paths()
 
 
-async def test_a_loops_item_passes_on_when_it_dies():
+async def test_item_survives_death_of_its_poll_loop():
     """A poll loop that is killed in the turn in which an item arrives loses nothing."""
     async with memory() as world:
         for number in range(20):
@@ -232,8 +232,8 @@ async def test_a_loops_item_passes_on_when_it_dies():
             assert await world.result(f"w{number}") == number * 4
 
 
-def test_deaths_are_reported(caplog):
-    """Who died, why, and that it is restarted is in the log, with its path."""
+def test_deaths_are_logged(caplog):
+    """The log has the path of the dead child, the reason, and its restart."""
     caplog.set_level(logging.WARNING)
 
     async def script():

@@ -44,8 +44,8 @@ def kind_of(answer: object) -> str:
 # --- workflow tasks ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_killed_evaluation_is_answered_as_failed_once():
-    """I3: its activation is completed as failed; what the lane says later is dropped."""
+async def test_killed_evaluation_is_failed_once():
+    """I3: the activation is completed as failed; a later completion of the lane is dropped."""
     async with scripted() as world:
         handle = world.handle
         handle.give(started("r", "slow", 1))
@@ -61,8 +61,8 @@ async def test_a_killed_evaluation_is_answered_as_failed_once():
         assert handle.completions[1] == Succeeded("r")
 
 
-async def test_a_run_whose_evaluation_was_killed_goes_on():
-    """The engine sends it anew, and it completes."""
+async def test_run_continues_after_killed_evaluation():
+    """The engine sends the task again, and the run completes."""
     async with memory() as world:
         await world.start(slow, 5)
         await begun()
@@ -72,8 +72,8 @@ async def test_a_run_whose_evaluation_was_killed_goes_on():
         assert stage.evaluations == 2
 
 
-async def test_all_evaluations_of_a_killed_supervisor_are_answered():
-    """The supervisor takes its tasks along; each activation is answered, and the runs complete."""
+async def test_killed_supervisor_answers_all_evaluations():
+    """Each activation of the killed jobs is answered, and the runs complete."""
     async with memory() as world:
         for number in range(10):
             await world.start(slow, number, id=f"w{number}")
@@ -85,8 +85,8 @@ async def test_all_evaluations_of_a_killed_supervisor_are_answered():
         await until(lambda: not world.record().runs.open)
 
 
-async def test_a_killed_eviction_is_answered_as_done():
-    """An eviction cannot fail: engines take nothing else."""
+async def test_killed_eviction_succeeds():
+    """An eviction cannot fail: it is answered with success."""
     async with scripted() as world:
         handle = world.handle
         stage.evaluations = 0
@@ -99,8 +99,8 @@ async def test_a_killed_eviction_is_answered_as_done():
         assert handle.completions == [Succeeded("r")]
 
 
-async def test_what_arrives_while_the_evaluators_are_down_is_kept_and_dispatched_when_they_are_back():
-    """The item stays with its loop until there is somebody to give it to."""
+async def test_items_wait_for_the_evaluator_supervisor():
+    """An item that arrives while the supervisor of evaluations is down waits for its restart."""
     async with scripted() as world:
         line, evaluators = world.record().activations, world.app.evaluators
         spawn = evaluators.spawn_job
@@ -124,8 +124,8 @@ async def test_what_arrives_while_the_evaluators_are_down_is_kept_and_dispatched
         assert not line.kept
 
 
-async def test_an_item_in_hand_survives_the_death_of_its_loop_while_the_evaluators_are_down():
-    """Both are gone at the same time: the next loop gets the item."""
+async def test_item_survives_death_of_loop_and_supervisor():
+    """The poll loop and the supervisor of evaluations die together: the next loop receives the item."""
     async with memory() as world:
         line = world.record().activations
         world.kill(EVALUATORS)
@@ -136,8 +136,8 @@ async def test_an_item_in_hand_survives_the_death_of_its_loop_while_the_evaluato
         assert await world.result() == 4
 
 
-def test_an_answer_that_nobody_waits_for_is_logged_and_its_task_ends_normally(caplog):
-    """`WorkerNotRegistered`: the handle is gone; the task says so and is no crash."""
+def test_completion_without_a_handle_is_logged(caplog):
+    """`WorkerNotRegistered`: the handle is gone; the job logs this and ends normally."""
     caplog.set_level(logging.INFO)
 
     async def script():
@@ -158,8 +158,8 @@ def test_an_answer_that_nobody_waits_for_is_logged_and_its_task_ends_normally(ca
     assert "the answer for run r is not sent: generation 1 of 'default' is gone" in caplog.text
 
 
-async def test_evictions_that_the_cache_asks_for_reach_the_handle():
-    """A run whose state is not kept is given back to the engine, after the answer that showed it."""
+async def test_cache_requests_evictions():
+    """If the cache is full, the handle receives the request for an eviction after the completion."""
     async with scripted(max_cached_workflows=0, max_concurrent_workflow_tasks=1) as world:
         world.handle.give(started("a", "waiting", 1))
         await until(lambda: len(world.handle.completions) == 1)
@@ -170,8 +170,8 @@ async def test_evictions_that_the_cache_asks_for_reach_the_handle():
         assert len(world.handle.completions) == 2
 
 
-def test_many_runs_through_few_lanes_are_each_answered_once(monkeypatch):
-    """A thousand at once, three lanes."""
+def test_many_runs_on_few_lanes_are_each_answered_once(monkeypatch):
+    """A thousand concurrent runs on three lanes."""
     # On a busy machine a lane may stand still for long enough that what waits behind it moves: another test's matter.
     monkeypatch.setattr(hang_detector, "_DELAYED_AFTER", 60.0)
 
@@ -190,8 +190,8 @@ def test_many_runs_through_few_lanes_are_each_answered_once(monkeypatch):
 # --- activities -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_killed_attempt_is_reported_as_failed_and_made_again():
-    """The engine hears of it at once, not by a timeout, and the retry succeeds."""
+async def test_killed_attempt_is_retried():
+    """The engine is notified at once, without a timeout, and the retry succeeds."""
     async with memory() as world:
         await world.start(waiting, 1)
         await begun()
@@ -201,8 +201,8 @@ async def test_a_killed_attempt_is_reported_as_failed_and_made_again():
         assert stage.attempts == 2
 
 
-async def test_a_killed_attempt_is_reported_once():
-    """What its thread returns afterwards is not sent."""
+async def test_killed_attempt_is_reported_once():
+    """The result that its thread returns later is not sent."""
     async with scripted() as world:
         handle = world.handle
         handle.give(attempt_of("waits", 1))
@@ -220,8 +220,8 @@ def attempt_of(name: str, *args: object, token: bytes = b"t", **more: object):
     )
 
 
-async def test_a_cancellation_finds_its_attempt():
-    """It is passed to the attempt that runs under that token."""
+async def test_cancellation_reaches_its_attempt():
+    """A cancellation is passed to the attempt with that task token."""
     async with scripted() as world:
         world.handle.give(attempt_of("waits", 1))
         await begun()
@@ -233,8 +233,8 @@ async def test_a_cancellation_finds_its_attempt():
         await until(lambda: world.handle.results)
 
 
-async def test_ends_of_local_activities_are_held_back_from_the_close_to_the_eviction():
-    """The engine would record them behind the end of the run, and refuse the task."""
+async def test_local_activity_results_wait_from_close_to_eviction():
+    """The engine would record them after the end of the run and reject the task."""
     async with scripted() as world:
         handle = world.handle
         handle.give(attempt_of("waits", 1, run_id="r", is_local=True))
@@ -253,8 +253,8 @@ async def test_ends_of_local_activities_are_held_back_from_the_close_to_the_evic
         assert handle.results[1] == ActivityOk(b"t", default_converter.encode(2))
 
 
-async def test_what_is_held_back_is_let_go_when_the_handle_drains():
-    """An eviction that nobody was handed counts too; else a recycled handle would wait for its local activity for an hour."""
+async def test_held_results_are_released_by_drain():
+    """Otherwise a recycled handle would wait for its local activity for an hour."""
     async with scripted() as world:
         handle = world.handle
         handle.give(attempt_of("waits", 1, run_id="r", is_local=True))
@@ -271,8 +271,8 @@ async def test_what_is_held_back_is_let_go_when_the_handle_drains():
         assert handle.results == [ActivityOk(b"t", default_converter.encode(2))]
 
 
-async def test_nothing_is_at_work_for_a_queue_that_has_ended():
-    """An activity that does not stop is left behind; its task is not, though another queue keeps the tree alive."""
+async def test_no_job_remains_for_a_removed_queue():
+    """An activity that does not stop is abandoned, but its job ends, even if another queue keeps the tree alive."""
     async with memory(graceful_shutdown=0.0, limits=HandleLimits(cancel_grace=0.01)) as world:
         await world.serve("second")
         await world.start(waiting, 1)

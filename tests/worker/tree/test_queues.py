@@ -50,8 +50,8 @@ def worker(client, **options) -> Worker:
 # --- at run time ------------------------------------------------------------------------------------------------------
 
 
-def test_a_queue_is_added_and_taken_away_at_run_time(client):
-    """The others go on; what was taken away is gone from the tree, and can be added again."""
+def test_queue_is_added_and_removed_at_run_time(client):
+    """Other queues are not affected, and a removed queue can be added again."""
     with worker(client) as working:
         for turn in range(2):
             working.start_worker("second")
@@ -63,8 +63,8 @@ def test_a_queue_is_added_and_taken_away_at_run_time(client):
         working.stop_worker("never served")
 
 
-def test_a_queue_is_served_once_by_a_client(client):
-    """Refused with a clear message, also while the first is still starting; another client may serve it too."""
+def test_second_worker_on_a_queue_is_rejected(client):
+    """A second worker of the same client is rejected, also while the first is starting; another client may serve the queue."""
     with worker(client) as working, Client.connect("local:") as other:
         with pytest.raises(UsageError, match="already runs a worker on task queue 'default'"):
             worker(client).start()
@@ -75,8 +75,8 @@ def test_a_queue_is_served_once_by_a_client(client):
         assert client.execute_workflow(steps, 1, id="w") == 4
 
 
-async def test_a_queue_that_is_being_registered_is_refused_already():
-    """Of two at the same time the second is told, whatever becomes of the first."""
+async def test_concurrent_registration_is_rejected():
+    """Of two concurrent registrations the second is rejected, whatever the outcome of the first."""
     gate = asyncio.Event()
     async with scripted(serve=False) as world:
         world.engine.openings.append(gate)
@@ -89,8 +89,8 @@ async def test_a_queue_that_is_being_registered_is_refused_already():
         assert len(world.engine.handles) == 1
 
 
-def test_two_clients_have_two_applications_that_share_nothing():
-    """The same queue on two engines: each has its own tree, and killing one leaves the other alone."""
+def test_clients_have_separate_trees():
+    """The same queue on two engines has two trees; killing one does not affect the other."""
     with (
         Client.connect("local:") as one,
         Client.connect("local:") as two,
@@ -116,8 +116,8 @@ def test_workers_of_one_client_share_a_tree(client):
         first.tree.paths()
 
 
-def test_an_application_is_forgotten_with_its_last_worker():
-    """A process that connects and closes clients for years keeps nothing of them."""
+def test_application_is_freed_with_its_last_worker():
+    """A process that connects and closes clients does not keep their Applications."""
     client = Client.connect("local:")
     with worker(client) as working:
         app = weakref.ref(working._app)
@@ -130,8 +130,8 @@ def test_an_application_is_forgotten_with_its_last_worker():
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_queue_that_is_stopped_in_the_middle_of_a_cascade_stays_stopped():
-    """The launcher of the new subtree does not bring back what nobody wants."""
+async def test_queue_stopped_during_a_cascade_stays_stopped():
+    """The launcher of the new subtree does not start a removed queue."""
     async with memory() as world:
         await world.serve("second")
         world.kill(HOLDER)
@@ -142,8 +142,8 @@ async def test_a_queue_that_is_stopped_in_the_middle_of_a_cascade_stays_stopped(
         assert not [path for path in world.paths() if "second" in path]
 
 
-async def test_stopping_right_after_the_root_died_leaves_nothing():
-    """The tree is planted again and felled at once."""
+async def test_stop_right_after_death_of_the_root():
+    """The restarted tree is stopped at once."""
     async with memory() as world:
         world.kill("Application")
         await stop_all(world.app)
@@ -151,8 +151,8 @@ async def test_stopping_right_after_the_root_died_leaves_nothing():
         assert world.app.tables.records == {}
 
 
-async def test_whoever_stops_may_be_cancelled_and_the_stop_goes_on():
-    """Half-stopped does not exist."""
+async def test_cancelled_stop_continues():
+    """Cancelling the caller of a stop does not interrupt the stop."""
     async with memory(graceful_shutdown=30.0) as world:
         await world.start(waiting, 1)
         await begun()
@@ -165,8 +165,8 @@ async def test_whoever_stops_may_be_cancelled_and_the_stop_goes_on():
         await until(lambda: world.app.idle)
 
 
-async def test_a_stop_reports_what_finishes_within_the_graceful_time():
-    """An activity that ends in time is not made again by the next worker."""
+async def test_stop_reports_activities_that_finish_in_time():
+    """An activity that finishes within the graceful time is not retried by the next worker."""
     async with memory(graceful_shutdown=30.0) as world:
         await world.start(waiting, 1)
         await begun()
@@ -179,8 +179,8 @@ async def test_a_stop_reports_what_finishes_within_the_graceful_time():
         assert stage.attempts == 1
 
 
-async def test_a_stop_keeps_its_deadline():
-    """What does not end is left behind when the time is up, and made again by the next worker."""
+async def test_stop_keeps_its_deadline():
+    """Activities that do not finish are abandoned, and retried by the next worker."""
     async with memory(graceful_shutdown=0.01, limits=HandleLimits(cancel_grace=0.01)) as world:
         await world.start(waiting, 1)
         await begun()
@@ -192,8 +192,8 @@ async def test_a_stop_keeps_its_deadline():
         assert stage.attempts == 2
 
 
-async def test_a_stop_fails_what_a_hung_lane_does_not_answer():
-    """The run is sent to the next worker; what the lane says later counts for nothing."""
+async def test_stop_fails_task_of_a_hung_lane():
+    """The next worker receives the run; a later completion of the lane does not count."""
     async with memory(limits=HandleLimits(workflow_grace=0.01)) as world:
         await world.start(slow, 5)
         await begun()
@@ -206,8 +206,8 @@ async def test_a_stop_fails_what_a_hung_lane_does_not_answer():
         assert stage.evaluations == 2
 
 
-async def test_lanes_are_in_the_tree_while_their_queue_is_served():
-    """Also after the death of their supervisor."""
+async def test_lanes_are_in_the_tree():
+    """Lanes are in the tree while their queue is served, also after the death of their supervisor."""
     async with memory() as world:
         await world.serve("second", more={"lanes": 2})
         lanes = {path for path in world.paths() if path.startswith(f"{LANES}/")}
@@ -221,8 +221,8 @@ async def test_lanes_are_in_the_tree_while_their_queue_is_served():
 # --- starting ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_starts_again_after_its_shutdown(client):
-    """As often as one likes, also after a death in the life before."""
+def test_worker_restarts_after_shutdown(client):
+    """A worker can be started again, also if it had died before."""
     working = worker(client)
     for number in range(3):
         with working:
@@ -232,8 +232,8 @@ def test_a_worker_starts_again_after_its_shutdown(client):
         working.shutdown()
 
 
-def test_a_running_worker_is_not_started_twice(client):
-    """The object says where it is in its life."""
+def test_running_worker_is_not_started_twice(client):
+    """Starting a running worker raises an error."""
     with worker(client) as working:
         with pytest.raises(UsageError, match="running already"):
             working.start()
@@ -243,8 +243,8 @@ def test_a_running_worker_is_not_started_twice(client):
 
 
 @pytest.mark.parametrize("error", [NamespaceNotFoundError("no such namespace"), UsageError("refused")])
-async def test_a_refusal_for_good_is_raised_and_leaves_nothing(error):
-    """The cause itself is raised, not its wrapping; no tree, no handle, and the queue is free again."""
+async def test_permanent_error_is_raised_by_start(error):
+    """The caller gets the cause itself; no tree or handle remains, and the queue is free again."""
     async with scripted(serve=False) as world:
         world.engine.openings.append(error)
         with pytest.raises(type(error)) as caught:
@@ -256,16 +256,16 @@ async def test_a_refusal_for_good_is_raised_and_leaves_nothing(error):
         await until(world.whole)
 
 
-async def test_what_may_pass_is_waited_out():
-    """A server that is not there yet is no reason to give up."""
+async def test_start_waits_for_an_unavailable_server():
+    """Start waits for a server that is not available yet."""
     async with scripted(serve=False, limits=HandleLimits(first_pause=0.001)) as world:
         world.engine.openings.extend([ConnectionFailedError("not yet", status="UNAVAILABLE")] * 3)
         await world.serve()
         await until(world.whole)
 
 
-async def test_a_part_that_dies_during_the_start_does_not_fail_it():
-    """The holder, the supervisors and the root are killed while the handle is being opened; the start waits for them."""
+async def test_start_survives_death_of_children():
+    """The holder, the supervisors and the root are killed while the handle is opened; the start waits for their restart."""
     async with scripted(serve=False) as world:
         gate = asyncio.Event()
         world.engine.openings.extend([gate, gate, gate, gate])
@@ -279,8 +279,8 @@ async def test_a_part_that_dies_during_the_start_does_not_fail_it():
         await until(world.whole)
 
 
-async def test_an_interrupted_start_leaves_nothing():
-    """Whoever starts is cancelled while the engine does not answer: the handle that comes late is shut down."""
+async def test_cancelled_start_shuts_down_a_late_handle():
+    """The caller is cancelled while the engine does not answer; the handle that opens later is shut down."""
     async with scripted(serve=False) as world:
         gate = asyncio.Event()
         world.engine.openings.append(gate)
@@ -295,8 +295,8 @@ async def test_an_interrupted_start_leaves_nothing():
         assert all(handle.finalized for handle in world.engine.handles)
 
 
-async def test_a_start_cancelled_after_the_handle_opened_leaves_nothing(monkeypatch):
-    """The caller is cancelled when the queue is served already and only its lanes are not in the tree yet."""
+async def test_start_cancelled_after_the_handle_opened(monkeypatch):
+    """The caller is cancelled when the queue is served but its lanes are not in the tree yet; nothing remains."""
     async with scripted(serve=False) as world:
         is_open = asyncio.Event()
 
@@ -314,8 +314,8 @@ async def test_a_start_cancelled_after_the_handle_opened_leaves_nothing(monkeypa
         assert all(handle.finalized for handle in world.engine.handles)
 
 
-def test_a_shutdown_while_starting_ends_the_start():
-    """The start says why it ended; nothing is left."""
+def test_shutdown_ends_a_start():
+    """The start raises an error with the reason; nothing remains."""
 
     async def script():
         async with scripted(serve=False) as world:
@@ -374,8 +374,8 @@ class _Silent:
 # --- misbehaving handles, through the whole tree ----------------------------------------------------------------------
 
 
-async def test_a_broken_poll_is_mended_without_anybody_noticing():
-    """A new handle on a new connection; no process of the tree dies."""
+async def test_broken_poll_opens_a_new_handle():
+    """A new handle on a new connection; no child of the tree dies."""
     async with scripted() as world:
         before = {path: world.find(path) for path in world.paths()}
         world.handle.break_poll("workflow", RuntimeError("fatal"))
@@ -383,15 +383,15 @@ async def test_a_broken_poll_is_mended_without_anybody_noticing():
         assert {path: world.find(path) for path in world.paths()} == before
 
 
-async def test_a_poll_that_ends_unasked_is_mended():
-    """`Shutdown` that nobody asked for means that the handle is dead."""
+async def test_unexpected_shutdown_opens_a_new_handle():
+    """A poll that raises `Shutdown` without a shutdown means that the handle is broken."""
     async with scripted() as world:
         world.handle.initiate_shutdown()
         await until(lambda: len(world.engine.handles) == 2 and world.whole())
 
 
-async def test_handles_that_break_again_and_again_are_replaced_with_pauses():
-    """The tree stands; nobody gives up."""
+async def test_breaking_handles_are_replaced_with_backoff():
+    """The tree stays alive and keeps replacing the handle."""
 
     def broken(handle: ScriptedHandle) -> None:
         handle.break_poll("workflow", RuntimeError("fatal"))
@@ -413,8 +413,8 @@ def parks() -> None:
     raise KeyError("a bug")
 
 
-def test_statistics_tell_what_the_worker_does(client):
-    """Counts move with the work, from any thread, and are empty when it has ended."""
+def test_statistics_of_a_worker(client):
+    """Counts change with the work, can be read from any thread, and are empty after the end."""
     with Worker(client, workflows=[*WORKFLOWS, parks], activities=ACTIVITIES) as working:
         assert client.execute_workflow(steps, 1, id="w") == 4
         after = working.statistics()
@@ -436,8 +436,8 @@ def test_statistics_tell_what_the_worker_does(client):
     assert (ended.state, ended.activations) == ("stopped", 0)
 
 
-def test_async_workers_live_in_the_same_tree():
-    """`async with` on the user's own loop, and a shutdown that is cancelled there."""
+def test_async_worker_uses_the_same_tree():
+    """`async with` on the user's loop, and a shutdown that is cancelled there."""
 
     async def main() -> None:
         async with await AsyncClient.connect("local:") as client:

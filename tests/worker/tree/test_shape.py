@@ -26,8 +26,8 @@ WHOLE = [
 ]
 
 
-def test_the_tree_has_the_shape_that_the_design_draws():
-    """The paths of a worker that serves one queue, and their drawing."""
+def test_tree_of_a_worker_with_one_queue():
+    """The paths of a worker with one queue, and their drawing."""
     with Client.connect("local:") as client, Worker(client, workflows=WORKFLOWS) as worker:
         assert worker.tree.paths() == WHOLE
         drawing = worker.tree.render()
@@ -37,7 +37,7 @@ def test_the_tree_has_the_shape_that_the_design_draws():
     assert drawing.splitlines()[-1] == "    └── Watchdog  running"
 
 
-async def test_a_task_in_flight_is_under_its_supervisor_and_not_under_the_subsystem():
+async def test_jobs_are_outside_the_subsystem():
     """Evaluations and attempts are children of the Application's supervisors."""
     from .world import begun, stage, waiting
 
@@ -56,8 +56,8 @@ def _order(tree, kind):
     return [r.path for r in tree.reports() if r.kind == kind and not any(each in r.path for each in beside)]
 
 
-async def test_parts_start_in_order_and_stop_in_reverse():
-    """What others need is there before them and leaves after them."""
+async def test_children_start_in_order_and_stop_in_reverse():
+    """A child starts after the children that it needs, and stops before them."""
     async with memory() as world:
         tree = world.app.tree
         assert await world.run(steps, 1, id="w") == 4
@@ -76,8 +76,8 @@ async def test_parts_start_in_order_and_stop_in_reverse():
     assert stopped[-1] == "Application"
 
 
-async def test_every_exit_of_an_ordered_stop_is_in_order():
-    """Nothing is killed and nothing crashes; the poll loops end normally, because they see the farewell."""
+async def test_graceful_stop_has_only_normal_exits():
+    """A graceful stop kills nothing and crashes nothing; the poll loops end normally."""
     async with memory() as world:
         tree = world.app.tree
     exits = {report.path: report.exit for report in tree.reports() if report.kind == "exited"}
@@ -85,8 +85,8 @@ async def test_every_exit_of_an_ordered_stop_is_in_order():
     assert set(exits.values()) == {"shutdown"}
 
 
-async def test_a_worker_is_registered_while_it_lives_and_unregistered_before_its_loops_stop():
-    """The registry and the holder know it from its start to its farewell; at that moment its loops still live."""
+async def test_worker_unregisters_before_its_poll_loops_stop():
+    """The registry and the holder list a Worker from its start until it unregisters, while its poll loops still run."""
     seen = []
     async with memory(serve=False) as world:
         app = world.app
@@ -101,8 +101,8 @@ async def test_a_worker_is_registered_while_it_lives_and_unregistered_before_its
     assert app.registry.names() == ()
 
 
-def test_queue_default_is_served_when_none_is_named():
-    """A worker that names no queue serves the one called default."""
+def test_default_task_queue_without_a_name():
+    """A worker without a task queue serves the queue named default."""
     with (
         Client.connect("local:") as client,
         Worker(client, workflows=WORKFLOWS, activities=ACTIVITIES) as worker,
@@ -112,16 +112,16 @@ def test_queue_default_is_served_when_none_is_named():
         assert client.execute_workflow(steps, 1) == 4
 
 
-async def test_a_queue_may_have_a_slash_in_its_name():
-    """In paths it is written so that it stays one segment."""
+async def test_task_queue_name_with_a_slash():
+    """A slash in a task queue's name is escaped in paths of the tree."""
     async with memory(serve=False) as world:
         await world.serve("a/b%")
         assert f"{WORKERS}/a%2Fb%25" in world.paths()
         assert await world.run(steps, 1, id="w", queue="a/b%") == 4
 
 
-async def test_specs_of_the_tree_are_sound():
-    """The whole tree is one child spec, as data."""
+async def test_child_specs_of_the_tree_are_valid():
+    """The whole tree is one valid child spec."""
     from hourglass._worker.tree.subsystem import application
 
     async with memory(serve=False) as world:

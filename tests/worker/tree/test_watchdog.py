@@ -24,8 +24,8 @@ from .world import WORKER, begun, memory, play, scripted, stage, steps, until, w
 ONE, TWO = NoWorker("one"), NoWorker("two")
 
 
-def test_patience_begins_when_something_is_first_seen_and_ends_when_it_is_gone():
-    """Only what was seen at every look for the whole time is overdue; then it has the whole time again."""
+def test_suspicion_must_last_without_interruption():
+    """A suspicion is overdue only if every check has seen it for the whole time; after a gap the time starts again."""
     patience = Suspicions(30.0)
     assert patience.overdue([ONE], 0.0) == []
     assert patience.overdue([ONE, TWO], 25.0) == []
@@ -37,8 +37,8 @@ def test_patience_begins_when_something_is_first_seen_and_ends_when_it_is_gone()
     assert patience.overdue([ONE, TWO], 89.0) == [TWO]
 
 
-async def test_a_worker_that_waits_is_not_suspicious():
-    """Hours without work, and an activity that takes as long: polls are out, somebody is at it."""
+async def test_idle_worker_is_not_suspicious():
+    """Neither hours without work nor a long activity are suspicious."""
     async with memory() as world:
         await world.start(waiting, 1)
         await begun()
@@ -53,8 +53,8 @@ async def test_a_worker_that_waits_is_not_suspicious():
         assert await world.result() == 3
 
 
-async def test_a_worker_that_was_busy_leaves_nothing_suspicious():
-    """What is under way at one instant is gone by itself: books and polls are right again after the work."""
+async def test_busy_worker_is_not_suspicious_afterwards():
+    """After the work, the tables of work in progress are consistent."""
     async with memory() as world:
         for number in range(50):
             await world.start(steps, number, id=f"w{number}")
@@ -66,8 +66,8 @@ async def test_a_worker_that_was_busy_leaves_nothing_suspicious():
         assert not any(isinstance(each, (Orphan, NoWorker)) for each in seen)
 
 
-def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
-    """The loop lives, waits for something that does not come, and its queue is not served: the Worker is replaced."""
+def test_worker_with_a_stalled_poll_loop_is_replaced(caplog):
+    """A poll loop that is alive but does not poll: its Worker is restarted."""
 
     async def script():
         async with scripted() as world:
@@ -99,8 +99,8 @@ def test_a_loop_that_polls_no_more_costs_its_worker(caplog):
     assert "the watchdog repairs: NobodyPolls(queue='default', generation=1, kind='workflow'" in caplog.text
 
 
-async def test_an_activation_that_nobody_is_at_is_answered_as_failed():
-    """Once; what turns up later is not sent."""
+async def test_abandoned_activation_is_failed_once():
+    """An activation that no job executes is answered as failed, once; a later completion is not sent."""
     async with scripted() as world:
         handle = world.handle
         handle.give(started("r", "slow", 1))
@@ -123,8 +123,8 @@ async def test_an_activation_that_nobody_is_at_is_answered_as_failed():
         assert kind_of(handle.completions[0]) == "WorkerShutdown"
 
 
-def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
-    """The engine makes another; the token, which is no business of a log's, is not told."""
+def test_abandoned_attempt_is_failed(caplog):
+    """An attempt that no job executes is reported as failed; the log does not contain its task token."""
 
     async def script():
         async with scripted() as world:
@@ -144,8 +144,8 @@ def test_an_attempt_that_nobody_is_at_is_reported_as_failed(caplog):
     assert "sesame" not in caplog.text
 
 
-async def test_a_queue_without_a_worker_gets_one():
-    """Whatever took it away, the launcher brings it back."""
+async def test_missing_worker_is_launched_again():
+    """The launcher starts a Worker for a configured queue that has none."""
     async with memory() as world:
         await world.app.workers.terminate_child("default")
         assert list(suspicions(world.app)) == [NoWorker("default")]
@@ -157,8 +157,8 @@ async def test_a_queue_without_a_worker_gets_one():
         assert await world.run(steps, 1, id="w") == 4
 
 
-async def test_it_looks_by_itself_in_the_tree():
-    """With a short patience the same happens without anybody asking."""
+async def test_watchdog_runs_in_the_tree():
+    """In the tree, the watchdog checks periodically."""
     async with memory(watch=WatchLimits(interval=0.001, patience=0.01)) as world:
         await world.app.workers.terminate_child("default")
         await until(world.whole)

@@ -50,6 +50,10 @@ serving        the owner's side of the socket
 ownerless      a short transaction of a client while no process owns the file
 repeated_requests  whether a request whose answer was lost had been carried out
 calls          routes a call to an engine
-shared_file    this process's part in a file: client, owner or worker for the owner; its workers' handles
+file_handle    a worker's handle on a file, on whichever engine serves the file
+file_context   the state that the next three have in common, such as the work that outlives an owner
+owning         this process as the owner: one term, from opening the engine to releasing the lock
+following      this process's work for another process that owns the file
+shared_file    this process's part in a file: client, owner or worker for the owner
 connection     the entry point for clients and workers
 """

@@ -46,16 +46,16 @@ SHORTEST, BUSY, LONGEST = 0.001, 0.01, 0.05
 """Pauses while there is no engine, in seconds: the first; the longest while another process has the lock; the longest while
 only an owner can answer.
 """
-LOOK = 1.0
-"""How often, in seconds, the lock is checked while nothing else would show an owner's death."""
+CHECK_INTERVAL = 1.0
+"""Seconds between checks of the lock, for an owner's death that does not end its connections."""
 SILENCE = 3.0
-"""How long a request may wait before the log explains why."""
+"""Seconds that a request may wait before the log explains why."""
 _UNREACHED, _UNREACHABLE = 3.0, 60.0
-"""For how many seconds an owner without a socket is waited for without a warning, and at all."""
+"""Seconds that a request waits for an owner without a socket: before a warning, and before it fails."""
 _MISS = 0.003
 """The pause after an attempt to connect that found no owner, in seconds."""
 _AGAIN = 2.0
-"""The pause before another look for the end of a run that was open when no process owned the file, in seconds."""
+"""Seconds until the end of a run is checked again that was open when no process owned the file."""
 _PRECEDENCE = 0.05
 """For this many seconds after an owner's death only processes with workers try to take the lock."""
 
@@ -69,11 +69,11 @@ class _Search:
     pause: float = SHORTEST
     ownerless_at: float = 0.0
     repeated: bool = False
-    looked_at: float = 0.0
+    checked_at: float = 0.0
     holder: LockNote | None = None
     """The holder of the lock at the last check, which had no socket."""
     held_from: float = 0.0
-    """Since when every check found this holder."""
+    """The time of the first of the consecutive checks with this holder."""
     warned: bool = False
 
 
@@ -85,14 +85,14 @@ class CallRouter:
         self.owner: OwnerConnection | None = None
         """The connection to the owner, if one was found; it may have ended."""
         self.broken: StorageError | None = None
-        """Why the file cannot be used until a person repairs it, if that is known."""
+        """The error of a file that cannot be used until a person repairs it; None if there is none."""
         self._path = path
         self._namespace = namespace
         self._changed = changed
         self._lock = FileLock(path)  # never taken, only checked
         self._ownerless = OwnerlessTransactions(opener, path, namespace)
         self._connecting: asyncio.Task[OwnerConnection | None] | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._owner_check: asyncio.Task[None] | None = None
         self._name = uuid.uuid4().hex
         self._keys = itertools.count(1)
         self._missed_at = 0.0
@@ -109,9 +109,9 @@ class CallRouter:
 
     async def close(self) -> None:
         """Wait for calls in progress and close the connection to the owner."""
-        tasks = [task for task in (self._connecting, self._watch) if task is not None]
-        if self._watch is not None:
-            self._watch.cancel()
+        tasks = [task for task in (self._connecting, self._owner_check) if task is not None]
+        if self._owner_check is not None:
+            self._owner_check.cancel()
         if tasks:
             await asyncio.wait(tasks)
         await self._ownerless.close()
@@ -119,7 +119,7 @@ class CallRouter:
             self.owner.close()
 
     async def call(self, request: s.Request[A]) -> A:
-        """Send a request to the file's engine, wherever that is, until it has been answered."""
+        """Return the answer of the file's engine, in whichever process it is."""
         engine, is_repeated = self.engine, False
         if engine is not None and engine.engine.failed is None:  # the common case: this process owns the file
             try:
@@ -135,10 +135,10 @@ class CallRouter:
             self._lost_at = search.began
         while True:
             try:
-                outcome = await self._ask_once(request, search)
+                outcome = await self._call_once(request, search)
             except (EngineClosed, ConnectionLost):
-                # It may have been carried out, and its answer lost. It is sent again under the same key, by which a living owner
-                # returns the same answer, and with the same id, by which the next owner does.
+                # It may have been carried out, and its answer lost. It is sent again under the same key, by which a running owner
+                # finds its first answer, and with the same id, by which the next owner recognizes it.
                 self.check_sound()
                 search.repeated, search.pause = True, SHORTEST
                 self._lost_at = monotonic()
@@ -154,9 +154,9 @@ class CallRouter:
             self.check_sound()
             if outcome is NoAnswer.WAIT:
                 search.ownerless_at = monotonic() + _AGAIN
-                self._no_worker.look(search.began)
+                self._no_worker.warn_if_late(search.began)
             else:
-                self._look_for_owner(search)
+                self._check_unreachable_owner(search)
             # Random, so that processes that want the same lock do not collide again.
             await self._changed.wait(search.pause * random.uniform(0.5, 1.0))
             search.pause = min(2 * search.pause, LONGEST if outcome is NoAnswer.WAIT else BUSY)
@@ -166,43 +166,46 @@ class CallRouter:
         if self.broken is not None:
             raise type(self.broken)(str(self.broken), status=self.broken.status)
 
-    def _look_for_owner(self, search: _Search) -> None:
+    def _check_unreachable_owner(self, search: _Search) -> None:
         """Warn, and finally fail, if a process that cannot be reached holds the lock for long."""
         now = monotonic()
-        if self.engine is not None or now < max(search.began + _UNREACHED, search.looked_at + LOOK):
+        if self.engine is not None or now < max(
+            search.began + _UNREACHED, search.checked_at + CHECK_INTERVAL
+        ):
             return
-        search.looked_at = now
+        search.checked_at = now
         if self._lock.is_free():
             search.holder = None
-            self._no_worker.look(search.began)
+            self._no_worker.warn_if_late(search.began)
             return
         holder = self._lock.note()
         if search.holder != holder:
             # Another client's transaction, perhaps our own, which is over soon: an owner still has the lock at the next check.
             search.holder, search.held_from = holder, now
             return
-        place = unix_socket.socket_path(self._path)
+        address = unix_socket.socket_path(self._path)
         if unix_socket.identity(self._path) is not None:
-            what = (
+            message = (
                 f"{self._path} is held by process {holder.pid}, which does not respond: it is stopped or hangs. "
                 f"Resume it (kill -CONT {holder.pid}), or end it and start it again"
             )
         else:
-            what = (
-                f"{self._path} is owned by process {holder.pid}, but there is no socket {place} to reach it by: "
+            message = (
+                f"{self._path} is owned by process {holder.pid}, but there is no socket {address} to reach it by: "
                 "the process is still opening the file, or it is stopped (an owner that runs makes its socket again within "
                 "a second, and a client holds the file for less than that). If this lasts, end that process and start it "
                 "again"
             )
         if now > search.held_from + _UNREACHABLE:
-            raise StorageError(what, status="UNAVAILABLE")
+            raise StorageError(message, status="UNAVAILABLE")
         if not search.warned:
             search.warned = True
-            _log.warning("%s", what)
+            _log.warning("%s", message)
 
-    async def _ask_once(self, request: s.Request[A], search: _Search) -> A | NoAnswer:
-        """Return the answer, or why there is none yet. Raise `EngineClosed` or `ConnectionLost` if the request may have been
-        carried out.
+    async def _call_once(self, request: s.Request[A], search: _Search) -> A | NoAnswer:
+        """Return the answer, or the reason that there is none yet.
+
+        Raises `EngineClosed` or `ConnectionLost` if the request may have been carried out.
         """
         engine = self.engine
         if isinstance(self.broken, FileLost):
@@ -215,12 +218,12 @@ class CallRouter:
         owner = await self.reach()
         if owner is not None:
             self._no_worker.owner_seen()
-            self._watch_owner()
-            return await owner.ask(request, search.key)
+            self._start_owner_check()
+            return await owner.request(request, search.key)
         now = monotonic()
         if now < search.ownerless_at or now < self._lost_at + _PRECEDENCE:
             return NoAnswer.BUSY
-        return await self._ownerless.ask(request)
+        return await self._ownerless.call(request)
 
     async def reach(self) -> OwnerConnection | None:
         """Return the connection to the owner; None if no process owns the file, or the owner does not listen yet."""
@@ -240,14 +243,14 @@ class CallRouter:
             self._missed_at = monotonic()
         return self.owner
 
-    def _watch_owner(self) -> None:
-        if self._watch is None or self._watch.done():
-            self._watch = asyncio.get_running_loop().create_task(self._look_at_owner())
+    def _start_owner_check(self) -> None:
+        if self._owner_check is None or self._owner_check.done():
+            self._owner_check = asyncio.get_running_loop().create_task(self._close_dead_owner())
 
-    async def _look_at_owner(self) -> None:
+    async def _close_dead_owner(self) -> None:
         """Close the connection of a dead owner: a child that it forked may keep it open, but the lock is free."""
         while (owner := self.owner) is not None and owner.is_open and owner.in_flight:
-            await sleep(LOOK)
+            await sleep(CHECK_INTERVAL)
             if owner is self.owner and self._lock.is_abandoned(owner.welcome.since_ns):
                 owner.close()
 
@@ -262,18 +265,18 @@ class NoWorkerNotice:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._said = False
+        self._warned = False
 
     def owner_seen(self) -> None:
         """Warn again at the next absence of an owner."""
-        self._said = False
+        self._warned = False
 
-    def look(self, since: float) -> None:
+    def warn_if_late(self, since: float) -> None:
         """Warn if a request that began to wait at `since` has waited for long enough."""
-        if not self._said and monotonic() - since >= SILENCE:
-            self._said = True
+        if not self._warned and monotonic() - since >= SILENCE:
+            self._warned = True
             _client_log.warning(
-                "no worker is running on %s: what waits goes on when one starts, in this process or another "
+                "no worker is running on %s: requests and workflows wait until one starts, in this process or another "
                 '(Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run())',
                 self._path,
                 self._path,

@@ -1,7 +1,7 @@
 """The connection of clients and workers to a file, whichever process owns it.
 
 Must not know: how a request finds its engine (see `calls`). Enforces the timeouts of calls, and the closed state. All connections
-of a process to one file share one `SharedFile`; in a forked child they start anew.
+of a process to one file share one `SharedFile`; a forked child starts without any.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.api.answering import too_late
 from hourglass._embedded.engine import EngineFigures
-from hourglass._embedded.multiprocess.shared_file import FileHandle, SharedFile
+from hourglass._embedded.multiprocess.file_handle import FileHandle
+from hourglass._embedded.multiprocess.shared_file import SharedFile
 from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._embedded.store.store import DiskCondition, StoreOpener
 from hourglass._embedded.transitions.size_limits import Limits
@@ -41,7 +42,7 @@ _log = logging.getLogger("hourglass.embedded")
 _MARGIN = 1.0
 
 EXPLAINED_AFTER = 3.0
-"""How many seconds a change may wait before the log explains why, if the file cannot be written."""
+"""Seconds that a change may wait before the log explains why, if the file cannot be written."""
 
 _LOOK_AGAIN = 10.0
 
@@ -58,8 +59,9 @@ async def connect_file(
     limits: Limits | None = None,
     opener: StoreOpener = SQLITE,
 ) -> FileConnection:
-    """Connect to a file, on the running loop. Nothing is opened or created before the first request. `opener` is the kind of
-    store.
+    """Connect to a file, on the running loop. Nothing is opened or created before the first request.
+
+    `opener` opens the store; it determines the kind of store.
     """
     real = _checked(path)
     key = (asyncio.get_running_loop(), real)
@@ -81,7 +83,7 @@ async def connect_file(
 
 
 class _OpenCalls:
-    """The calls in progress on a connection. `close` ends them all, each with an error instead of a cancellation.
+    """The calls in progress on a connection. `close` ends them with an error instead of a cancellation.
 
     Like `asyncio.timeout`: the waiting tasks are cancelled, and the cancellation becomes the error where it leaves the
     `with` block, unless the caller has cancelled the task as well. A call must not contain another one.
@@ -90,7 +92,7 @@ class _OpenCalls:
     def __init__(self) -> None:
         self.closed = False
         self._cancellations: dict[asyncio.Task[Any], int] = {}
-        """How often the task of each call was cancelled before the call began."""
+        """The number of cancellations of each call's task before the call began."""
 
     def __enter__(self) -> None:
         if self.closed:
@@ -134,7 +136,7 @@ class FileConnection:
         self._waiting: dict[int, tuple[float, str]] = {}
         """Unanswered changes by number: the time and the class of each."""
         self._numbers = itertools.count(1)
-        self._watch: asyncio.TimerHandle | None = None
+        self._waiting_timer: asyncio.TimerHandle | None = None
         self._explaining: asyncio.Task[None] | None = None
         self._calls = _OpenCalls()
 
@@ -160,7 +162,7 @@ class FileConnection:
 
     @property
     def owner_trouble(self) -> str:
-        """Why this process's workers receive no work from the owner of the file; empty if they do."""
+        """The reason that this process's workers receive no work from the owner of the file; empty if they do."""
         return self._file.owner_trouble
 
     @property
@@ -221,29 +223,31 @@ class FileConnection:
         loop = asyncio.get_running_loop()
         number = next(self._numbers)
         self._waiting[number] = loop.time(), type(request).__name__
-        if self._watch is None:
-            self._watch = loop.call_later(EXPLAINED_AFTER, self._look)
+        if self._waiting_timer is None:
+            self._waiting_timer = loop.call_later(EXPLAINED_AFTER, self._check_waiting)
         return number
 
-    def _look(self) -> None:
-        """Look for changes that wait for long; one timer serves all calls, most of which take no time."""
-        self._watch = None
+    def _check_waiting(self) -> None:
+        """Check for changes that have waited long. One timer serves all calls, because most end at once."""
+        self._waiting_timer = None
         if not self._waiting or self._calls.closed:
             return
         loop = asyncio.get_running_loop()
         since, name = next(iter(self._waiting.values()))
-        left = since + EXPLAINED_AFTER - loop.time()
-        if left <= 0 and (self._explaining is None or self._explaining.done()):
+        remaining = since + EXPLAINED_AFTER - loop.time()
+        if remaining <= 0 and (self._explaining is None or self._explaining.done()):
             self._explaining = loop.create_task(self._explain(name))
-        self._watch = loop.call_later(left if left > 0 else _LOOK_AGAIN, self._look)
+        self._waiting_timer = loop.call_later(
+            remaining if remaining > 0 else _LOOK_AGAIN, self._check_waiting
+        )
 
     async def _explain(self, name: str) -> None:
-        """Log why a change waits, if that is because the file cannot be written, which only its owner knows."""
+        """Log why a change waits, if the reason is that the file cannot be written. Only its owner knows this."""
         if self._router.engine is None and self._router.owner is None:
             return
         try:
-            look = wf.ListWorkflows(page_size=1, rpc_timeout=EXPLAINED_AFTER)
-            notice = (await self.call(look)).notice
+            listing = wf.ListWorkflows(page_size=1, rpc_timeout=EXPLAINED_AFTER)
+            notice = (await self.call(listing)).notice
         except HourglassError:
             return
         if notice and not self._explained:
@@ -265,8 +269,8 @@ class FileConnection:
         if self._calls.closed:
             return
         self._calls.close()
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._waiting_timer is not None:
+            self._waiting_timer.cancel()
         handles, self._handles = self._handles, []
         for handle in handles:
             await handle.finalize()

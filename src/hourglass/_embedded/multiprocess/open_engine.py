@@ -61,11 +61,11 @@ class OpenEngine:
 
     @property
     def failed(self) -> StorageError | None:
-        """Why it must be opened again; None while it works."""
+        """The error because of which it must be opened again; None while it works."""
         return self.engine.failed
 
     def check(self) -> None:
-        """Notice a failure of the store, even if no call waits for it."""
+        """Detect a failure of the store, even if no call waits for it."""
         try:
             self.engine.store.next_due_ns()
         except StorageError as error:
@@ -127,7 +127,7 @@ class OpenEngine:
 
 
 async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:
-    """Open the store in a thread: after a crash it may have to read a log."""
+    """Open the store in a thread: after a crash it may first have to recover a long WAL."""
     opening = concurrent.futures.Future[Store]()
 
     def work() -> None:
@@ -140,7 +140,7 @@ async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:
     try:
         return await asyncio.shield(asyncio.wrap_future(opening))
     except asyncio.CancelledError:
-        # The lock is dropped after this: the file must be closed before.
+        # The caller releases the lock after this, and the file must be closed before.
         if opening.exception() is None:
             opening.result().close()
         raise

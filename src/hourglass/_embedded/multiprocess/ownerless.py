@@ -32,21 +32,21 @@ from hourglass.errors import StorageError
 A = TypeVar("A")
 
 _HOLD = 0.2
-"""How long, in seconds, this process keeps the file while requests keep arriving; then others can take the lock. Opening a
-file takes as long as several commits: a client that starts one workflow after another pays for it five times a second, not
-each time.
+"""Seconds that this process keeps the file while requests keep arriving; then others can take the lock. Opening a file
+takes as long as several commits: a client that starts one workflow after another opens it five times a second instead of
+once per request.
 """
 _LINGER = 0.01
-"""How long to wait for the next request."""
+"""Seconds to wait for the next request."""
 _TURN = 0.004
-"""How long this process leaves the lock to others, in seconds: they check it every few milliseconds."""
+"""Seconds that this process leaves the lock to others, which check it every few milliseconds."""
 
 _EXISTENCE_FIRST = (wf.QueryWorkflow, wf.UpdateWorkflow)
 """Requests that wait for a worker only if the workflow exists; otherwise no worker would ever answer."""
 
 
 class NoAnswer(Enum):
-    """Why there is no answer yet."""
+    """A reason that there is no answer yet."""
 
     BUSY = "another process has the lock just now"
     WAIT = "only an owner can answer"
@@ -60,22 +60,22 @@ class OwnerlessTransactions:
         self._path = path
         self._namespace = namespace
         self._lock = FileLock(path)  # our own: it excludes an owner in this process like any other
-        self._asked: list[tuple[s.Request[Any], asyncio.Future[Any]]] = []
+        self._requests: list[tuple[s.Request[Any], asyncio.Future[Any]]] = []
         self._running: asyncio.Task[None] | None = None
-        self._came = Bell()
+        self._arrived = Bell()
         self._closing = False
-        self._after = 0.0
+        self._not_before = 0.0
 
-    async def ask(self, request: s.Request[A]) -> A | NoAnswer:
-        """Return the answer, or why there is none."""
+    async def call(self, request: s.Request[A]) -> A | NoAnswer:
+        """Return the answer, or the reason that there is none."""
         form = _without_an_owner(request)
         if form is None or not self._may_open():
             return NoAnswer.WAIT
-        if monotonic() < self._after:
+        if monotonic() < self._not_before:
             return NoAnswer.BUSY
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked.append((form, future))
-        self._came.ring()
+        self._requests.append((form, future))
+        self._arrived.ring()
         if self._running is None or self._running.done():
             self._running = asyncio.get_running_loop().create_task(self._run())
         outcome: A | NoAnswer = await future
@@ -84,7 +84,7 @@ class OwnerlessTransactions:
     async def close(self) -> None:
         """Wait for the transaction in progress."""
         self._closing = True
-        self._came.ring()
+        self._arrived.ring()
         if self._running is not None:
             await asyncio.wait({self._running})
 
@@ -105,22 +105,22 @@ class OwnerlessTransactions:
             self._end(None)
         finally:
             if self._lock.held:
-                self._after = monotonic() + _TURN
+                self._not_before = monotonic() + _TURN
                 self._lock.drop()
 
     async def _transact(self) -> None:
         engine, until = self._open(), monotonic() + _HOLD
         try:
-            while self._asked and not (
-                engine.read_only and not all(_reads(request) for request, _ in self._asked)
+            while self._requests and not (
+                engine.read_only and not all(_reads(request) for request, _ in self._requests)
             ):
-                waiting, self._asked = self._asked, []
+                waiting, self._requests = self._requests, []
                 await asyncio.gather(*[_answer(engine, request, future) for request, future in waiting])
-                left = min(_LINGER, until - monotonic())
-                if left <= 0:
+                remaining = min(_LINGER, until - monotonic())
+                if remaining <= 0:
                     return
-                if not self._asked and not self._closing:
-                    await self._came.wait(left)
+                if not self._requests and not self._closing:
+                    await self._arrived.wait(remaining)
         finally:
             engine.close()
 
@@ -131,17 +131,17 @@ class OwnerlessTransactions:
             store = self._opener.open(path, namespace, briefly=True)
             return OpenEngine(Engine(store=store, namespace=namespace))
         except StorageError as error:
-            reads = [waiting for waiting in self._asked if _reads(waiting[0])]
+            reads = [waiting for waiting in self._requests if _reads(waiting[0])]
             if error.status != "RESOURCE_EXHAUSTED" or not reads or not os.path.exists(path):
                 raise
-            others, self._asked = [waiting for waiting in self._asked if waiting not in reads], reads
-            for _, future in others:
+            changes, self._requests = [waiting for waiting in self._requests if waiting not in reads], reads
+            for _, future in changes:
                 _settle(future, StorageError(str(error), status=error.status))
             store = self._opener.open_read_only(path, error)
             return OpenEngine(Engine(store=store, namespace=namespace), read_only=True)
 
     def _end(self, error: Exception | None) -> None:
-        waiting, self._asked = self._asked, []
+        waiting, self._requests = self._requests, []
         for _, future in waiting:
             _settle(future, NoAnswer.BUSY if error is None else error)
 
@@ -161,7 +161,7 @@ async def _answer(engine: OpenEngine, request: s.Request[Any], future: asyncio.F
 
 def _settle(future: asyncio.Future[Any], outcome: object) -> None:
     if future.done():
-        return  # its caller has given up
+        return  # the caller no longer waits
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
     else:

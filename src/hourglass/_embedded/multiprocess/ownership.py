@@ -266,7 +266,7 @@ class FileLock:
             # A fork between the two calls would leave our lock with a child, for as long as it lives.
             with NO_FORK.lock:
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
-                unix_socket.hold(descriptor)
+                unix_socket.track(descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise self._not_ours("a link, a folder or a device") from None
@@ -375,7 +375,7 @@ def _problem(descriptor: int, path: str) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
     if status.st_nlink > 1 and not (may_have_links() and _is_lock(descriptor, status)):
-        return "a file that has other names (hard links), too"
+        return "a file that also has other names (hard links)"
     if status.st_uid not in _may_own(path):
         return f"a file of another user (number {status.st_uid})"
     return ""
@@ -406,7 +406,7 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 def _close(descriptor: int) -> None:
     with NO_FORK.lock:
-        unix_socket.let_go(descriptor)
+        unix_socket.untrack(descriptor)
         if _HAS_FLOCK:
             with contextlib.suppress(OSError):
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # also where a child has inherited the descriptor

@@ -68,7 +68,7 @@ class OwnerConnection:
         """Results that were sent and are not confirmed as durable, by token. After the owner's end the next one gets
         them."""
         self.responds = True
-        """Whether the owner has sent a message within the last `wire.SILENT_LOOKS` checks; if not, it is stopped or
+        """Whether the owner has sent a message within the last `wire.SILENT_CHECKS` checks; if not, it is stopped or
         hangs."""
         self._silent_checks = 0
         self._silence_timer: asyncio.TimerHandle | None = None
@@ -95,14 +95,14 @@ class OwnerConnection:
         """The owner's greeting."""
         return self._greeting.result()
 
-    async def ask(self, request: s.Request[A], key: str) -> A:
+    async def request(self, request: s.Request[A], key: str) -> A:
         """Send a request and return its answer. Raises `ConnectionLost`, or the owner's error."""
         number = next(self._numbers)
 
         def read(answer: wire.AnswerMessage) -> A:
-            return wire.answer_of(request, answer)
+            return wire.decode_answer(request, answer)
 
-        return await self._exchange(number, wire.ask(number, key, request), read)
+        return await self._exchange(number, wire.encode_request(number, key, request), read)
 
     async def open_handle(self, config: HandleConfig) -> RemoteHandle:
         """Open a handle on the owner's engine. Raises `ConnectionLost`, or the owner's error."""
@@ -129,11 +129,11 @@ class OwnerConnection:
             if closed is not None:  # its attempts have begun: no later owner may give them to others
                 self.held |= closed.attempts
 
-    def tell(self, message: wire.ToOwner) -> None:
+    def send(self, message: wire.ToOwner) -> None:
         """Send a message without answer."""
         self.stream.send(wire.encode(message))
 
-    def send(self, data: bytes) -> None:
+    def send_encoded(self, data: bytes) -> None:
         """Send an encoded message."""
         self.stream.send(data)
 
@@ -142,7 +142,7 @@ class OwnerConnection:
         self.unconfirmed.update(results)
         if results:
             for data in encode_results(results.values()):
-                self.send(data)
+                self.send_encoded(data)
 
     def _check_owner(self) -> None:
         """Check once a second whether the owner has sent a message.
@@ -151,7 +151,7 @@ class OwnerConnection:
         stopped owner keeps its lock: no work can proceed.
         """
         self._silent_checks += 1
-        if self.responds and self._silent_checks > wire.SILENT_LOOKS:
+        if self.responds and self._silent_checks > wire.SILENT_CHECKS:
             self.responds = False
             _log.warning(
                 "process %d, which owns %s, has sent nothing for %d seconds: it is stopped or hangs, and no work on the file "
@@ -159,11 +159,13 @@ class OwnerConnection:
                 "process takes over",
                 self.welcome.pid,
                 self._path,
-                wire.SILENT_LOOKS,
+                wire.SILENT_CHECKS,
                 self.welcome.pid,
                 self.welcome.pid,
             )
-        self._silence_timer = asyncio.get_running_loop().call_later(wire.OWNER_SIGN, self._check_owner)
+        self._silence_timer = asyncio.get_running_loop().call_later(
+            wire.OWNER_REPORT_INTERVAL, self._check_owner
+        )
 
     def _note_message(self) -> None:
         self._silent_checks = 0
@@ -178,10 +180,10 @@ class OwnerConnection:
         self._alive_timer = None
         if self._handles and self.is_open:
             used = process_time()
-            self.tell(wire.Alive(used, thread_time()))
-            self._idle = used - self._used < _IDLE_SHARE * wire.SIGN_OF_LIFE
+            self.send(wire.Alive(used, thread_time()))
+            self._idle = used - self._used < _IDLE_SHARE * wire.REPORT_INTERVAL
             self._used = used
-            pause = wire.SIGN_WHEN_IDLE if self._idle else wire.SIGN_OF_LIFE
+            pause = wire.IDLE_REPORT_INTERVAL if self._idle else wire.REPORT_INTERVAL
             self._alive_timer = asyncio.get_running_loop().call_later(pause, self._report_alive)
 
     def close(self) -> None:
@@ -237,7 +239,7 @@ class OwnerConnection:
                 case wire.PollEnded() as end:
                     if (handle := self._handles.get(end.handle)) is not None:
                         handle.end(end)
-        except wire.Garbage:
+        except wire.InvalidMessage:
             self.stream.abort()
 
     def _refused(self, problem: wire.Problem, protocol: int) -> None:
@@ -253,7 +255,7 @@ class OwnerConnection:
             return  # the caller has stopped waiting
         try:
             exchange.future.set_result(outcome(exchange))
-        except wire.Garbage:
+        except wire.InvalidMessage:
             exchange.future.set_exception(ConnectionLost("the owner's answer was invalid"))
             raise
         except HourglassError as error:

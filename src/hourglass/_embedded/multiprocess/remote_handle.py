@@ -1,12 +1,12 @@
 """A worker's handle on an engine in another process, over the connection to the file's owner.
 
-Must not know: locks, who owns the file next, how the owner chooses what it sends. The owner has an `EngineHandle` for it,
-which keeps histories and takes waiting work; this handle delivers what that one sends. The completions of one turn of the
-loop are sent as one message.
+Must not know: locks, which process owns the file next, how the owner dispatches work. The owner has an `EngineHandle` that
+represents this handle, keeps the histories and receives the work; this handle delivers it to the worker. All completions of
+one turn of the loop are sent as one message.
 
 Invariants: items are delivered in the order in which they were sent; nothing is sent after the connection has ended, and
 then the handle ends with `HandleBroken`: the owner gives the worker's tasks and attempts to others, or the next owner takes
-them up. Heartbeats are throttled here, so that none costs a message which would not count.
+them over. Heartbeats are throttled here, so that none is sent that the owner would ignore.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ class OwnerLink(Protocol):
         """Results that were sent and are not confirmed as durable, by token."""
         ...
 
-    def tell(self, message: wire.ToOwner) -> None:
-        """Send a message that has no answer."""
+    def send(self, message: wire.ToOwner) -> None:
+        """Send a message that needs no answer."""
         ...
 
-    def send(self, data: bytes) -> None:
+    def send_encoded(self, data: bytes) -> None:
         """Send a message that is encoded already."""
         ...
 
     async def close_handle(self, handle: int) -> None:
-        """Have the owner close a handle of this process, and wait for that. Raises `ConnectionLost`."""
+        """Ask the owner to close a handle of this process, and wait until it has. Raises `ConnectionLost`."""
         ...
 
 
@@ -135,7 +135,7 @@ class RemoteHandle:
             self._heartbeats.close()
             self._broken = HandleBroken(why)
             self._kept_activations.clear()
-            for item in self._kept_activities:  # the worker has not got them, and will not
+            for item in self._kept_activities:  # the worker has not received these, and will not
                 if isinstance(item, ActivityTask):
                     self._heartbeat_timeouts.pop(item.token, None)
             self._kept_activities.clear()
@@ -145,7 +145,7 @@ class RemoteHandle:
 
     @property
     def attempts(self) -> set[bytes]:
-        """The tokens of the attempts that the worker has, without local ones."""
+        """The tokens of the attempts that the worker has received and not completed, without local activities."""
         waiting = {item.token for item in self._kept_activities if isinstance(item, ActivityTask)}
         return {token for token in self._heartbeat_timeouts if token not in waiting}
 
@@ -174,7 +174,7 @@ class RemoteHandle:
                 on_end(kind, why)
 
     def complete_workflow_task(self, completion: Completion) -> CompletionResult:
-        """Complete an activation. The owner's verdict comes later: a run that it forgets is evicted."""
+        """Complete an activation. The owner may reject it later: then it evicts the run."""
         self._check()
         if isinstance(completion, Succeeded):
             self._answers.succeeded.append(completion)
@@ -194,7 +194,7 @@ class RemoteHandle:
         self._send_soon()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt is alive."""
+        """Send a heartbeat of an attempt, subject to throttling."""
         self._check()
         timeout = self._heartbeat_timeouts.get(token)
         if timeout is not None:
@@ -205,7 +205,7 @@ class RemoteHandle:
         self._send_soon()
 
     def request_eviction(self, run_id: str) -> None:
-        """Ask that a run be evicted."""
+        """Request the eviction of a run."""
         self._check()
         self._answers.evictions.append(run_id)
         self._send_soon()
@@ -220,24 +220,24 @@ class RemoteHandle:
         answers, self._answers = self._answers, _Answers()
         if self._broken is None and self._link.is_open:
             for data in answers.messages(self.number):
-                self._link.send(data)
+                self._link.send_encoded(data)
 
     def initiate_shutdown(self) -> None:
-        """Take no new work."""
+        """Receive no new work."""
         self._is_closing = True
         self._paused.clear()
         self._deliver_soon()
         if self._broken is None:
-            self._link.tell(wire.ShutDownHandle(self.number))
+            self._link.send(wire.ShutDownHandle(self.number))
 
     async def finalize(self) -> None:
-        """Free everything: the owner gives what the worker still has to others."""
+        """Close the handle: the owner gives the worker's remaining work to others."""
         if self._broken is None:
             self._send()
             try:
                 await self._link.close_handle(self.number)
             except HourglassError:
-                pass  # the end of the connection returns everything
+                pass  # when the connection ends, the owner gives the work to others anyway
         self.fail("the handle is shut down")
 
     def _check(self) -> None:
@@ -289,8 +289,8 @@ class _Answers:
             self.cancelled.append(result)
 
     def messages(self, handle: int) -> Iterator[bytes]:
-        """Encode everything as one message. If that is too large or impossible, encode one message for each answer, with a
-        failure in place of an answer that cannot be sent.
+        """Encode all answers as one message. If it is too large or cannot be encoded, encode one message per answer, with
+        a failure in place of each answer that cannot be sent.
         """
         try:
             data = wire.encode(self._message(handle))
@@ -314,7 +314,7 @@ class _Answers:
         except _UNSENDABLE as error:
             problem = str(error)
         failure = Failure(
-            f"what the worker answers cannot be sent to the engine: {problem}",
+            f"the worker's answer cannot be sent to the engine: {problem}",
             ApplicationFailure(type="Unsendable"),
             source="Hourglass",
         )

@@ -1,10 +1,10 @@
-"""The owner's side of the socket: greets clients, hands their requests to the engine, sends the answers; gives the
-workers of other processes their share of the work (`worker_peer`).
+"""The owner's side of the socket: greets clients, passes their requests to the engine, and sends the answers; serves the
+workers of other processes (`worker_peer`).
 
-Must not know: locks, stores, how a request is answered. A request that changes something is remembered by its
-key for a while, with its answer: a client that lost the connection sends it again and gets the same answer, and
-nothing happens twice. Invariants: what a peer says wrongly ends that peer's connection and nothing else; a peer's
-end cancels what it only wanted to read; a wait that a client gives up ends here, too.
+Must not know: locks, stores, how a request is answered. Invariants: a change is carried out once, even if the client
+sends it again because its connection ended before the answer arrived: the server remembers answers by the request's key
+for a while; an invalid message ends the connection of its sender, and has no other effect; when a connection ends, its
+pending reads are cancelled, but changes are completed; a wait is cancelled as soon as its client gives it up.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ from hourglass.errors import NamespaceNotFoundError, ServiceError
 _log = logging.getLogger("hourglass.embedded")
 
 _REMEMBERED = 10_000
+"""The number of changes whose answers are remembered."""
 _GREETING = 5.0
+"""Seconds that a client has for its greeting."""
 _BACKLOG = 512
 
 
 @dataclass(frozen=True)
 class OwnerInfo:
-    """What the server is told: which process owns the file since when, and how to ask its engine."""
+    """The owner of a file, and callbacks into its engine."""
 
     path: str
     namespace: str
@@ -52,23 +54,25 @@ class OwnerInfo:
     open_handle: Callable[[int, int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
     claim: Callable[[int, int, Collection[bytes]], object] = lambda *_: None
-    """Called with the id of another process, its PID namespace, and all attempts that it has of the owner before."""
+    """Called with the id of another process, its PID namespace, and all attempts that it has from the previous owner."""
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
-    """Is told that these have ended with their process."""
+    """Called with the attempts of a process that has ended."""
     end_attempt: Callable[[ActivityResult], object] = lambda _: None
-    """Records the result of an attempt that an earlier owner gave out."""
+    """Records the result of an attempt that an earlier owner dispatched."""
     when_stored: Callable[[Callable[[], object]], object] = lambda then: then()
-    """Calls a function once all that has happened until now is durable."""
+    """Calls a function once all changes made so far are durable."""
     processes: Callable[[], tuple[dp.WorkerProcess, ...]] = tuple
-    """The processes that work on the file."""
+    """Returns the processes that work on the file."""
     note_processes: Callable[[tuple[dp.WorkerProcess, ...]], object] = lambda _: None
-    """Writes down the processes that work on the file, for the next owner."""
+    """Records the processes that work on the file, for the next owner."""
     weigh: Callable[[float], object] = lambda _: None
-    """Is told how much heavier work weighs in this process, beside the engine, than in those that work for it."""
+    """Sets the weight of work in this process, beside the engine, relative to work in the other processes."""
 
 
 class OwnerServer:
-    """Listens beside a file. Belongs to one event loop; opened and closed by the `SharedFile` that holds the lock."""
+    """The server on the socket beside a file. Belongs to one event loop; started and closed by the process that has the
+    lock.
+    """
 
     def __init__(self, owner: OwnerInfo) -> None:
         self.owner = owner
@@ -76,12 +80,12 @@ class OwnerServer:
         self._server: asyncio.AbstractServer | None = None
         self._listening: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
-        self._remembered: OrderedDict[str, asyncio.Future[Any]] = OrderedDict()
-        self._meter: asyncio.TimerHandle | None = None
-        self._told: tuple[dp.WorkerProcess, ...] = ()
+        self._answers: OrderedDict[str, asyncio.Future[Any]] = OrderedDict()
+        self._measure_timer: asyncio.TimerHandle | None = None
+        self._sent_processes: tuple[dp.WorkerProcess, ...] = ()
 
     async def start(self) -> None:
-        """Begin to listen. Raises `StorageError` where there can be no socket."""
+        """Begin to listen. Raises `StorageError` if the socket cannot be created."""
         listening = unix_socket.listen(self.owner.path)
         loop = asyncio.get_running_loop()
         self._listening = listening
@@ -91,131 +95,138 @@ class OwnerServer:
         )
 
     async def listen_again(self) -> None:
-        """Make the socket again if its name was taken away: clients that are here stay, new ones find us. Raises
-        `StorageError` where there can be none.
+        """Create the socket again if it was deleted, so that new clients can connect. Existing connections continue.
+
+        Raises `StorageError` if the socket cannot be created.
         """
         if self._server is None or unix_socket.identity(self.owner.path) == self._identity:
             return
-        _log.warning("the socket of %s was deleted, and is made again", self.owner.path)
+        _log.warning("the socket of %s was deleted and is created again", self.owner.path)
         self._close_listener()
         await self.start()
 
     def stop_listening(self) -> None:
-        """Take no new clients, and take the name away, if it is ours. Those that are here stay."""
+        """Accept no new clients, and remove the socket if it is still ours. Existing connections continue."""
         if self._close_listener() and self._identity is not None:
             with suppress(OSError):
                 unix_socket.remove(self.owner.path, only=self._identity)
 
     def _close_listener(self) -> bool:
-        if self._meter is not None:
-            self._meter.cancel()
-            self._meter = None
+        if self._measure_timer is not None:
+            self._measure_timer.cancel()
+            self._measure_timer = None
         server, self._server = self._server, None
         listening, self._listening = self._listening, None
         if listening is not None:
-            unix_socket.let_go_of_socket(listening)
+            unix_socket.untrack_socket(listening)
         if server is not None:
             server.close()
         return server is not None
 
     def measure(self) -> None:
-        """Measure, from now on and while other processes work, how busy this process is beside them: its workers share
-        their interpreter with the engine, and get less work while they hold it up, and more where it is the sending
-        that does.
+        """Begin to measure the load of this process and of the others, and set the weight of work here accordingly.
+
+        Workers in this process share its interpreter with the engine: they get less work while they slow it down, and
+        more while sending work to other processes costs more than executing it. Measuring stops when no other process
+        works on the file.
         """
-        if self._meter is None:
+        if self._measure_timer is None:
             self._measure(ProcessorUse(), 1.0)
 
     def _measure(self, ours: ProcessorUse, handicap: float) -> None:
-        self._meter = None
+        self._measure_timer = None
         ours.note(process_time(), thread_time())
-        others = [peer.workers.use for peer in self.peers if peer.workers.works]
-        handicap = 1.0 if not others else next_handicap(handicap, ours, others)
+        uses = [peer.workers.use for peer in self.peers if peer.workers.has_handles]
+        handicap = 1.0 if not uses else next_handicap(handicap, ours, uses)
         self.owner.weigh(handicap)
-        if others and self._server is not None:
+        if uses and self._server is not None:
             loop = asyncio.get_running_loop()
-            self._meter = loop.call_later(wire.SIGN_OF_LIFE, self._measure, ours, handicap)
+            self._measure_timer = loop.call_later(wire.REPORT_INTERVAL, self._measure, ours, handicap)
 
-    def tell_processes(self) -> None:
-        """Tell the processes that work of each other, if something has changed."""
+    def send_processes(self) -> None:
+        """Send the list of processes to all that work on the file, if it has changed."""
         processes = self.owner.processes()
-        if processes != self._told:
-            self._told = processes
+        if processes != self._sent_processes:
+            self._sent_processes = processes
             self.owner.note_processes(processes)
             message = wire.encode(wire.Processes(processes))
             for peer in self.peers:
-                if peer.workers.works:
+                if peer.workers.has_handles:
                     peer.stream.send(message)
 
-    def tell_alive(self) -> None:
-        """Report to all clients, once a second, that this process runs."""
+    def send_alive(self) -> None:
+        """Report to all clients that this process is running. Called about once a second."""
         message = wire.encode(wire.OwnerAlive())
         for peer in self.peers:
-            peer.tell_alive(message)
+            peer.send_alive(message)
 
-    def tell_lost(self, error: FileLost) -> None:
-        """Tell all processes that the file was lost: none of those that work for this one may open it."""
+    def send_file_lost(self, error: FileLost) -> None:
+        """Notify all processes that the file was lost: none of them may open it."""
         message = wire.encode(wire.FileLostMessage(str(error)))
         for peer in self.peers:
             peer.stream.send(message)
 
-    def cut_off_silent(self) -> None:
-        """Look, once a second: a process that works here and has said nothing for long does not run, and others get what
-        it has.
+    def disconnect_silent(self) -> None:
+        """Disconnect processes with workers that have sent nothing for `SILENT_CHECKS` seconds: others get their work.
+
+        Called about once a second.
         """
         for peer in tuple(self.peers):
             if peer.workers.is_silent():
                 _log.warning(
-                    "process %d, which works on %s, has said nothing for %d seconds: others get its work",
+                    "process %d, which works on %s, has sent nothing for %d seconds: others get its work",
                     peer.pid,
                     self.owner.path,
-                    wire.SILENT_LOOKS,
+                    wire.SILENT_CHECKS,
                 )
                 peer.stream.abort()
 
-    def hang_up(self) -> None:
-        """End all connections: the clients look for the next owner."""
+    def disconnect_all(self) -> None:
+        """End all connections. The clients then look for the next owner."""
         for peer in tuple(self.peers):
             peer.stream.close()
-        for task in self._remembered.values():
+        for task in self._answers.values():
             task.cancel()
-        self._remembered.clear()
+        self._answers.clear()
 
     def begin(self, key: str, request: s.Request[Any]) -> asyncio.Future[Any]:
-        """Have a request answered; one that changes something, once for each key: a client that lost its connection, and the
-        answer with it, sends the request again and receives the first answer.
+        """Begin to answer a request and return the future of the answer.
+
+        A change is carried out once for each key: a client that sends it again, because its connection ended before the
+        answer arrived, receives the first answer.
         """
         loop = asyncio.get_running_loop()
         if request.effect is not s.Effect.CHANGE or not key:
             return loop.create_task(self.owner.answer(request))
-        known = self._remembered.get(key)
-        if known is not None:
-            return known
-        task = self._remembered[key] = loop.create_task(self.owner.answer(request))
+        earlier = self._answers.get(key)
+        if earlier is not None:
+            return earlier
+        task = self._answers[key] = loop.create_task(self.owner.answer(request))
         if isinstance(request, wf.ExecuteWorkflow):
-            task.add_done_callback(lambda done: self._forget_result(key, done))
-        while len(self._remembered) > _REMEMBERED:
-            self._remembered.popitem(last=False)
+            task.add_done_callback(lambda done: self._drop_result(key, done))
+        while len(self._answers) > _REMEMBERED:
+            self._answers.popitem(last=False)
         return task
 
-    def _forget_result(self, key: str, task: asyncio.Task[Any]) -> None:
-        """Of a run that was waited for, remember that it was started: its result may be large, and can be read again. A
-        wait that was given up is not asked for again.
+    def _drop_result(self, key: str, task: asyncio.Task[Any]) -> None:
+        """Replace the remembered answer of `ExecuteWorkflow` by one without the result, which may be large and can be
+        read again. Forget a request that was cancelled: its client does not repeat it.
         """
-        if self._remembered.get(key) is not task:
+        if self._answers.get(key) is not task:
             return
         if task.cancelled():
-            del self._remembered[key]
+            del self._answers[key]
         elif task.exception() is None:
             run_id = task.result().run_id
-            started = self._remembered[key] = asyncio.get_running_loop().create_future()
+            started = self._answers[key] = asyncio.get_running_loop().create_future()
             started.set_result(wf.Executed(run_id, wf.StillOpen(run_id)))
 
 
 @dataclass(frozen=True)
-class _Ask:
-    """What a client waits for: `is_change` if it goes on when the connection ends, `is_wait` if it ends when the client
-    gives it up.
+class _Pending:
+    """A client's request in progress.
+
+    `is_change`: it continues when the connection ends. `is_wait`: it is cancelled when the client gives it up.
     """
 
     task: asyncio.Future[Any]
@@ -224,54 +235,58 @@ class _Ask:
 
 
 class _Peer:
-    """One client."""
+    """The connection of one client."""
 
     def __init__(self, server: OwnerServer) -> None:
         self._server = server
-        self.stream = FrameStream(self._heard, self._lost, on_made=self._made, fair=True)
+        self.stream = FrameStream(self._received, self._lost, on_made=self._connected, fair=True)
         self._greeted = False
         self.pid = self._pid_namespace = 0
-        self.workers = WorkerPeer(self._opened, self.stream.send, server.owner)
-        self._asks: dict[int, _Ask] = {}
-        self._patience: asyncio.TimerHandle | None = None
+        self.workers = WorkerPeer(self._open_engine_handle, self.stream.send, server.owner)
+        self._pending: dict[int, _Pending] = {}
+        self._greeting_timer: asyncio.TimerHandle | None = None
 
-    def _made(self) -> None:
+    def _connected(self) -> None:
         self._server.peers.add(self)
         if not self.stream.is_trusted(unix_socket.trusted_peers()):
-            _log.warning("a process of another user was refused at %s", self._server.owner.path)
+            _log.warning(
+                "a connection to %s from a process of another user was rejected", self._server.owner.path
+            )
             self.stream.abort()
             return
-        self._patience = asyncio.get_running_loop().call_later(_GREETING, self.stream.abort)
+        self._greeting_timer = asyncio.get_running_loop().call_later(_GREETING, self.stream.abort)
 
     def _lost(self) -> None:
         self._server.peers.discard(self)
-        self._calm()
-        if self.workers.works:
+        self._stop_greeting_timer()
+        if self.workers.has_handles:
             self.workers.lose()
-            self._server.tell_processes()
+            self._server.send_processes()
         if self.workers.held:
             self._server.owner.lose_attempts(self.workers.held)
-        asks, self._asks = self._asks, {}
-        for each in asks.values():
-            if not each.is_change:  # what changes something goes on: its client will ask for the answer again
-                each.task.cancel()
+        pending, self._pending = self._pending, {}
+        for entry in pending.values():
+            if (
+                not entry.is_change
+            ):  # a change continues: its client will send the request again for its answer
+                entry.task.cancel()
 
-    def tell_alive(self, message: bytes) -> None:
-        """Report that the owner runs, unless the client has not been greeted yet."""
+    def send_alive(self, message: bytes) -> None:
+        """Report that the owner is running, if greetings have been exchanged."""
         if self._greeted:
             self.stream.send(message)
 
-    def _calm(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_greeting_timer(self) -> None:
+        if self._greeting_timer is not None:
+            self._greeting_timer.cancel()
+            self._greeting_timer = None
 
-    def _heard(self, frame: bytes) -> None:
+    def _received(self, frame: bytes) -> None:
         try:
             message = wire.decode_to_owner(frame)
             if not self._greeted and not isinstance(message, wire.Hello):
-                raise wire.Garbage("the first word was not a greeting")
-            self.workers.heard()
+                raise wire.InvalidMessage("the first message was not a greeting")
+            self.workers.note_message()
             match message:
                 case wire.WorkAnswers():
                     self.workers.answer(message)
@@ -280,35 +295,39 @@ class _Peer:
                 case wire.Hello():
                     self._greet(message)
                 case wire.OpenHandle():
-                    self._begin(message.number, self._open_handle(message))
+                    self._begin_call(message.number, self._open_handle(message))
                 case wire.ShutDownHandle():
                     self.workers.shut_down(message.handle)
                 case wire.CloseHandle():
-                    self._begin(message.number, self.workers.close(message.handle))
+                    self._begin_call(message.number, self.workers.close(message.handle))
                 case wire.GiveUpMessage():
                     self._give_up(message.number)
                 case wire.Holding():
                     self._hold(message)
                 case wire.Alive():
                     self.workers.use.note(message.processor_time, message.control_time)
-        except wire.Garbage as error:
-            _log.warning("a client of %s was cut off: %s", self._server.owner.path, error)
+        except wire.InvalidMessage as error:
+            _log.warning(
+                "a client of %s was disconnected because it sent an invalid message: %s",
+                self._server.owner.path,
+                error,
+            )
             self.stream.abort()
 
     def _greet(self, hello: wire.Hello) -> None:
-        self._calm()
+        self._stop_greeting_timer()
         owner = self._server.owner
         problem: ServiceError | None = None
         if hello.protocol != wire.PROTOCOL:
             problem = ServiceError(
-                f"process {owner.pid}, which owns {owner.path}, speaks version {wire.PROTOCOL} of Hourglass's "
-                f"protocol between processes, this process version {hello.protocol}: "
+                f"process {owner.pid}, which owns {owner.path}, uses version {wire.PROTOCOL} of Hourglass's "
+                f"protocol between processes, but this process uses version {hello.protocol}: "
                 "run the same release of Hourglass in both",
                 status="FAILED_PRECONDITION",
             )
         elif hello.namespace != owner.namespace:
             problem = NamespaceNotFoundError(
-                f"{owner.path} holds the namespace {owner.namespace!r}, not {hello.namespace!r}",
+                f"{owner.path} contains the namespace {owner.namespace!r}, not {hello.namespace!r}",
                 status="NOT_FOUND",
             )
         if problem is not None:
@@ -321,48 +340,51 @@ class _Peer:
         self.stream.send(wire.encode(welcome))
 
     def _ask(self, message: wire.RequestMessage) -> None:
-        request = wire.request_of(message)
+        request = wire.decode_request(message)
         task = self._server.begin(message.key, request)
         is_change = request.effect is s.Effect.CHANGE
-        self._watch(message.number, _Ask(task, is_change, is_wait=request.waits or not is_change))
+        self._add_pending(message.number, _Pending(task, is_change, is_wait=request.waits or not is_change))
 
     async def _open_handle(self, message: wire.OpenHandle) -> None:
         self.workers.open(message)
         self._server.measure()
-        self._server.tell_processes()
+        self._server.send_processes()
 
     def _hold(self, message: wire.Holding) -> None:
         self.workers.held = frozenset(message.tokens)
         try:
             self._server.owner.claim(self.pid, self._pid_namespace, message.tokens)
         except ValueError:
-            raise wire.Garbage("a token that names no attempt") from None
+            raise wire.InvalidMessage("a token that names no attempt") from None
 
-    def _opened(self, config: HandleConfig) -> EngineHandle:
+    def _open_engine_handle(self, config: HandleConfig) -> EngineHandle:
         return self._server.owner.open_handle(self.pid, self._pid_namespace, id(self), config)
 
-    def _begin(self, number: int, call: Coroutine[Any, Any, None]) -> None:
+    def _begin_call(self, number: int, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(call)
-        self._watch(number, _Ask(task, is_change=True, is_wait=False))
+        self._add_pending(number, _Pending(task, is_change=True, is_wait=False))
 
-    def _watch(self, number: int, ask: _Ask) -> None:
-        if number in self._asks:
-            raise wire.Garbage("a number was used twice")
-        self._asks[number] = ask
-        ask.task.add_done_callback(lambda done: self._answer(number, done))
+    def _add_pending(self, number: int, entry: _Pending) -> None:
+        if number in self._pending:
+            raise wire.InvalidMessage("a number was used twice")
+        self._pending[number] = entry
+        entry.task.add_done_callback(lambda done: self._answer(number, done))
 
     def _give_up(self, number: int) -> None:
-        given_up = self._asks.pop(number, None)
-        if given_up is not None and given_up.is_wait:
-            # After its first turn, in which a start that is waited for is carried out: it was sent, so it happens.
-            asyncio.get_running_loop().call_soon(given_up.task.cancel)
+        entry = self._pending.pop(number, None)
+        if entry is not None and entry.is_wait:
+            # Cancelled after the task's first turn, in which `ExecuteWorkflow` starts its workflow: a start that was sent
+            # is carried out even if nobody waits for it.
+            asyncio.get_running_loop().call_soon(entry.task.cancel)
 
     def _answer(self, number: int, task: asyncio.Future[Any]) -> None:
-        error = None if task.cancelled() else task.exception()  # read, or asyncio complains
-        if self._asks.pop(number, None) is None or task.cancelled():
-            return  # the client gave up, or we end: it will ask the next owner
+        error = (
+            None if task.cancelled() else task.exception()
+        )  # asyncio logs exceptions that are never retrieved
+        if self._pending.pop(number, None) is None or task.cancelled():
+            return  # the client gave up, or this process stops: the client will ask the next owner
         if isinstance(error, EngineClosed):
-            return  # the connection ends, and the client asks the next owner
+            return  # the connection will end, and the client will ask the next owner
         if error is None:
             self._send_answer(number, s.Nothing() if task.result() is None else task.result())
         else:
@@ -371,7 +393,7 @@ class _Peer:
             self.stream.send(wire.encode(wire.Failed(number, wire.problem_of(error))))
 
     def _send_answer(self, number: int, value: msgspec.Struct) -> None:
-        data = wire.answer(number, value)
+        data = wire.encode_answer(number, value)
         if len(data) > FRAME_LIMIT:
             too_large = ServiceError(
                 f"the answer has {len(data)} bytes, more than the {FRAME_LIMIT} that can be sent",

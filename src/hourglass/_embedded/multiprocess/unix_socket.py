@@ -33,23 +33,23 @@ from hourglass.errors import StorageError
 # parent's death: the lock stays taken, and peers see no end of their connections. The child therefore replaces each
 # descriptor by the null device immediately. They are replaced instead of closed because Python objects still refer to
 # their numbers.
-_held: dict[int, tuple[int, int]] = {}
+_tracked: dict[int, tuple[int, int]] = {}
 
 
-def hold(descriptor: int) -> None:
+def track(descriptor: int) -> None:
     """Make forked children drop this descriptor."""
     status = os.fstat(descriptor)
-    _held[descriptor] = (status.st_dev, status.st_ino)
+    _tracked[descriptor] = (status.st_dev, status.st_ino)
 
 
-def let_go(descriptor: int) -> None:
+def untrack(descriptor: int) -> None:
     """Stop tracking a descriptor that is about to be closed. Safe to call twice."""
-    _held.pop(descriptor, None)
+    _tracked.pop(descriptor, None)
 
 
 def _after_fork() -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    for descriptor, identity in _held.items():
+    for descriptor, identity in _tracked.items():
         try:
             status = os.fstat(descriptor)
         except OSError:
@@ -57,7 +57,7 @@ def _after_fork() -> None:
         if (status.st_dev, status.st_ino) == identity:  # the number may have been reused
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
-    _held.clear()
+    _tracked.clear()
 
 
 at_fork(ForkStage.OWNERSHIP, in_child=_after_fork)
@@ -88,7 +88,7 @@ def _hashed(name: str) -> str:
 def listen(path: str) -> socket.socket:
     """Create a listening socket, replacing one of a dead owner. Raises `StorageError`."""
     address_path = socket_path(path)
-    sock = _held_socket()
+    sock = _tracked_socket()
     try:
         sock.setblocking(False)
         _own_directory(path, address_path)
@@ -116,7 +116,7 @@ def reach(path: str) -> socket.socket | None:
 
     Raises `StorageError` if the socket may not be used, or belongs to an untrusted user.
     """
-    sock = _held_socket()
+    sock = _tracked_socket()
     sock.setblocking(False)
     try:
         _check_is_socket(socket_path(path))
@@ -166,20 +166,20 @@ def remove(path: str, only: tuple[int, int] | None = None) -> None:
 def close(sock: socket.socket) -> None:
     """Close a socket that was created here and that no event loop has taken over."""
     with NO_FORK.lock:
-        let_go(sock.fileno())
+        untrack(sock.fileno())
         sock.close()
 
 
-def _held_socket() -> socket.socket:
+def _tracked_socket() -> socket.socket:
     with NO_FORK.lock:  # no fork between the two: a child that keeps the socket would hide our end from peers
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        hold(sock.fileno())
+        track(sock.fileno())
     return sock
 
 
-def let_go_of_socket(sock: socket.socket) -> None:
+def untrack_socket(sock: socket.socket) -> None:
     """Stop tracking a socket that the event loop is about to close."""
-    let_go(sock.fileno())
+    untrack(sock.fileno())
 
 
 def is_trusted(sock: socket.socket, users: frozenset[int]) -> bool:
@@ -315,13 +315,13 @@ class FrameStream(asyncio.Protocol):
         """Register the new transport."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not a subclass
         self._descriptor = transport.get_extra_info("socket").fileno()
-        hold(self._descriptor)
+        track(self._descriptor)
         if self._on_made is not None:
             self._on_made()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the transport; its descriptor is closed after this."""
-        let_go(self._descriptor)
+        untrack(self._descriptor)
         self._transport = None
         self._on_lost()
 

@@ -40,19 +40,19 @@ changes."""
 NO_HANDLE = 0
 """The handle number of results that a process has kept since an earlier owner; handles are numbered from 1."""
 
-SIGN_OF_LIFE, SIGN_WHEN_IDLE = 0.1, 1.0
+REPORT_INTERVAL, IDLE_REPORT_INTERVAL = 0.1, 1.0
 """Seconds between reports of a process that works for the owner: while it works, and while it is idle."""
 
-OWNER_SIGN = 1.0
+OWNER_REPORT_INTERVAL = 1.0
 """Seconds between the owner's reports that it is running, and between its peers' checks."""
 
-SILENT_LOOKS = 10
+SILENT_CHECKS = 10
 """Checks, one a second, after which a silent peer counts as not running."""
 
 A = TypeVar("A")
 
 
-class Garbage(errors.HourglassError):
+class InvalidMessage(errors.HourglassError):
     """The peer sent an invalid message: the connection ends."""
 
 
@@ -226,7 +226,7 @@ class Processes(msgspec.Struct, frozen=True, tag=True):
 
 
 class FileLostMessage(msgspec.Struct, frozen=True, tag="FileLost"):
-    """Why the owner stops, and no process may open the file again: it was replaced or overwritten."""
+    """The owner's last message if the file was replaced or overwritten: no process may open it again."""
 
     message: str
 
@@ -264,19 +264,19 @@ encode = _encoder.encode
 
 
 def decode_to_owner(data: bytes) -> ToOwner:
-    """Decode a message from a client. Raises `Garbage`."""
+    """Decode a message from a client. Raises `InvalidMessage`."""
     try:
         return _to_owner.decode(data)
     except _UNREADABLE as error:
-        raise Garbage(f"not a message to an owner ({type(error).__name__})") from None
+        raise InvalidMessage(f"not a message to an owner ({type(error).__name__})") from None
 
 
 def decode_to_client(data: bytes) -> ToClient:
-    """Decode a message from an owner. Raises `Garbage`."""
+    """Decode a message from an owner. Raises `InvalidMessage`."""
     try:
         return _to_client.decode(data)
     except _UNREADABLE as error:
-        raise Garbage(f"not a message to a client ({type(error).__name__})") from None
+        raise InvalidMessage(f"not a message to a client ({type(error).__name__})") from None
 
 
 REQUESTS: tuple[type[s.Request[Any]], ...] = tuple(HANDLERS)
@@ -297,7 +297,7 @@ _ANSWERS: dict[type[s.Request[Any]], dict[str, msgspec.msgpack.Decoder[Any]]] = 
 }
 
 
-def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
+def encode_request(number: int, key: str, request: s.Request[Any]) -> bytes:
     """Encode a request."""
     kind = type(request).__name__
     if kind not in _REQUESTS:
@@ -311,34 +311,34 @@ def ask(number: int, key: str, request: s.Request[Any]) -> bytes:
     return encode(RequestMessage(number, key, kind, msgspec.Raw(body)))
 
 
-def request_of(message: RequestMessage) -> s.Request[Any]:
-    """Decode the request of a message. Raises `Garbage`."""
+def decode_request(message: RequestMessage) -> s.Request[Any]:
+    """Decode the request of a message. Raises `InvalidMessage`."""
     decoder = _REQUESTS.get(message.kind)
     if decoder is None:
-        raise Garbage("unknown kind of request")
+        raise InvalidMessage("unknown kind of request")
     try:
         request: s.Request[Any] = decoder.decode(message.body)
     except _UNREADABLE as error:
-        raise Garbage(f"unreadable request ({type(error).__name__})") from None
+        raise InvalidMessage(f"unreadable request ({type(error).__name__})") from None
     return request
 
 
-def answer(number: int, value: msgspec.Struct) -> bytes:
+def encode_answer(number: int, value: msgspec.Struct) -> bytes:
     """Encode an answer."""
     return encode(AnswerMessage(number, type(value).__name__, msgspec.Raw(encode(value))))
 
 
-def answer_of(request: s.Request[A], message: AnswerMessage) -> A:
-    """Decode the answer of a message, which must fit the request. Raises `Garbage`."""
+def decode_answer(request: s.Request[A], message: AnswerMessage) -> A:
+    """Decode the answer of a message, which must fit the request. Raises `InvalidMessage`."""
     kind = type(request)
     decoder = _ANSWERS[kind].get(message.kind)
     if decoder is None:
-        raise Garbage(f"an invalid kind of answer to {kind.__name__}")
+        raise InvalidMessage(f"an invalid kind of answer to {kind.__name__}")
     try:
         value: A = decoder.decode(message.body)
         return value
     except _UNREADABLE as error:
-        raise Garbage(f"unreadable answer ({type(error).__name__})") from None
+        raise InvalidMessage(f"unreadable answer ({type(error).__name__})") from None
 
 
 _SERVICE_ERRORS: dict[str, type[errors.ServiceError]] = {

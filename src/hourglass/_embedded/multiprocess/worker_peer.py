@@ -1,13 +1,13 @@
-"""The owner's side of a process that works: an engine's handle for each that the process has opened, what it gives out
-sent to the process, and what the process answers given to it.
+"""The owner's side of another process with workers: an engine handle for each handle that the process has opened. Sends
+the work of these handles to the process, and applies its answers.
 
-Must not know: sockets, greetings, requests of clients. A handle's slots are the credit of its process: so many tasks and
-attempts are with it at most, sent or about to be, and an answer makes room for the next. Nothing here waits for the
-process: what it does not read stays with its connection, and is no more than the slots allow.
+Must not know: sockets, greetings, requests of clients. A handle's slots are the only credit of its process: the tasks and
+attempts that it has, or that are queued for sending, never exceed them, and each answer frees one. Nothing here waits for
+the process: work that it does not read stays in its connection's buffer, within the limit of the slots.
 
-Invariants: what is sent may leave the engine (it is durable, or rests on nothing); when the connection ends all that the
-process had is given to others at once; what comes for a handle that the owner does not know, or that was closed, is
-dropped and harms nothing.
+Invariants: only work that may leave the engine is sent (it depends on durable changes only, or has no effect outside);
+when the connection ends, the work of the process goes to others immediately; answers for an unknown or closed handle are
+dropped.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from hourglass.errors import HourglassError, ServiceError
 _log = logging.getLogger("hourglass.embedded")
 
 CONFIRM_AFTER = 0.05
-"""After how many seconds, at most, results are asked to be durable, to be confirmed together."""
+"""Seconds that the confirmation of a result may wait for others: they are confirmed together."""
 
 
 class ProcessorUse:
-    """How much of one processor a process uses, of late, and how much of it is work for the engine or with it: that of its
-    control loop. The rest is the author's, in lanes and threads.
+    """The recent processor use of a process, each as a part of one processor: `share` of the whole process, `control` of
+    its control loop. The difference is user code, on lanes and activity threads.
     """
 
     def __init__(self) -> None:
@@ -54,71 +54,73 @@ class ProcessorUse:
         self.control = 0.0
         self._used = 0.0
         self._in_control = 0.0
-        self._at = 0.0
+        self._noted_at = 0.0
 
     def note(self, used: float, in_control: float) -> None:
-        """The process has used so many seconds so far, so many of them on its control loop."""
+        """Record the processor seconds used since the start of the process, and those of its control loop."""
         now = monotonic()
-        if self._at and now > self._at:
-            self.share += (self._part(used - self._used, now) - self.share) * _WEIGHT_OF_NEW
-            self.control += (self._part(in_control - self._in_control, now) - self.control) * _WEIGHT_OF_NEW
-        self._used, self._in_control, self._at = used, in_control, now
+        if self._noted_at and now > self._noted_at:
+            self.share += (self._share_since_note(used - self._used, now) - self.share) * _WEIGHT_OF_NEW
+            self.control += (
+                self._share_since_note(in_control - self._in_control, now) - self.control
+            ) * _WEIGHT_OF_NEW
+        self._used, self._in_control, self._noted_at = used, in_control, now
 
-    def _part(self, used: float, now: float) -> float:
-        return min(max(used, 0.0) / (now - self._at), 1.0)
+    def _share_since_note(self, used: float, now: float) -> float:
+        return min(max(used, 0.0) / (now - self._noted_at), 1.0)
 
 
 def next_handicap(before: float, ours: ProcessorUse, others: Sequence[ProcessorUse]) -> float:
-    """How much heavier work is to weigh in the engine's process than in the others.
+    """Return the weight of work in the engine's process relative to the others, given the weight before.
 
-    While it is busier than they are it gets less, down to nearly nothing where the engine alone keeps it busy; where all are
-    as busy, as with long computations in activities, this is right as it is; where it has time it gets the same as they.
-    Where what the authors' code takes is little beside what it takes to have it done, to send it costs as much as it
-    saves, and a third process would only take the processors from the first two: then it gets nearly all, and at
-    the second look (0) all that it has room for.
+    - Mostly light work costs as much to send as to execute, and more processes would only compete for the processors: the
+      engine's process gets nearly all of it (`_LIGHTEST`), and if that lasts, all that its slots allow (0).
+    - If the engine's process has processor time left, the weight returns to 1.
+    - If it is busier than the others, the weight rises in proportion, up to `_HEAVIEST`: almost no work, if the engine
+      alone keeps it busy. If all are equally busy, as with long computations in activities, the weight stays.
     """
-    control = ours.control + sum(each.control for each in others)
-    is_light = ours.share + sum(each.share for each in others) < (1.0 + _LIGHT) * control
-    if is_light and ours.share > _AT_WORK:
+    control = ours.control + sum(use.control for use in others)
+    is_light = ours.share + sum(use.share for use in others) < (1.0 + _LIGHT_WORK) * control
+    if is_light and ours.share > _NOT_IDLE:
         return _LIGHTEST if before > _LIGHTEST else 0.0
     before = max(before, _LIGHTEST)
-    if ours.share < _AT_LEISURE:
+    if ours.share < _HAS_TIME:
         return max(1.0, before * 0.7) if before > 1.0 else min(1.0, before * 1.5)
-    busier = ours.share - sum(each.share for each in others) / len(others)
+    busier = ours.share - sum(use.share for use in others) / len(others)
     return min(max(1.0, before * (1.0 + 2.0 * busier)), _HEAVIEST)
 
 
 _WEIGHT_OF_NEW = 0.7
-_AT_LEISURE, _AT_WORK = 0.5, 0.15
+_HAS_TIME, _NOT_IDLE = 0.5, 0.15
 _HEAVIEST, _LIGHTEST = 50.0, 0.02
-_LIGHT = 1.2
-"""Authors' code that takes less than so many times what the control loops take is light. (The engine's own process has the
-store's thread besides, which takes half of what its control loop does.)
+_LIGHT_WORK = 1.2
+"""Work is light if all processor time is less than this multiple of that of the control loops. (The engine's process also
+has the store's thread, which uses half as much as its control loop.)
 """
 
 
 class Opener(Protocol):
-    """Opens handles on the engine."""
+    """A function that opens a handle on the engine."""
 
     def __call__(self, config: HandleConfig, /) -> EngineHandle: ...
 
 
 class ResultBook(Protocol):
-    """Where results go that belong to no handle of this owner, and which says when results are durable."""
+    """The part of `OwnerInfo` that records results of earlier owners' attempts, and reports when results are durable."""
 
     @property
     def end_attempt(self) -> Callable[[ActivityResult], object]:
-        """Record the result of an attempt that an earlier owner gave out."""
+        """Records the result of an attempt that an earlier owner dispatched."""
         ...
 
     @property
     def when_stored(self) -> Callable[[Callable[[], object]], object]:
-        """Have a function called once all that has happened until now is durable."""
+        """Calls a function once all changes made so far are durable."""
         ...
 
 
 class WorkerPeer:
-    """The handles of one process, and the way to it."""
+    """The handles of another process on this owner's engine."""
 
     def __init__(self, opener: Opener, send: Callable[[bytes], object], book: ResultBook) -> None:
         self._opener = opener
@@ -127,88 +129,90 @@ class WorkerPeer:
         self._unconfirmed: list[bytes] = []
         self._confirmation: asyncio.TimerHandle | None = None
         self._handles: dict[int, _SentHandle] = {}
-        self._silent = 0
+        self._silent_checks = 0
         self.held: frozenset[bytes] = frozenset()
-        """The attempts that the process has of the owner before this one."""
+        """The attempts that the process has from the previous owner."""
         self.use = ProcessorUse()
 
     @property
-    def works(self) -> bool:
+    def has_handles(self) -> bool:
         """Whether the process has a handle here."""
         return bool(self._handles)
 
-    def heard(self) -> None:
-        """The process has said something."""
-        self._silent = 0
+    def note_message(self) -> None:
+        """Record that the process has sent a message."""
+        self._silent_checks = 0
 
     def is_silent(self) -> bool:
-        """Look, once a second, whether the process still runs. Looks are counted, not time: if it was this process that
-        stood still, the other is not to blame.
+        """Whether the process has sent nothing for `SILENT_CHECKS` calls of this method, which is called once a second.
+
+        Calls are counted instead of time, so that the process is not blamed while this one itself was stopped.
         """
-        self._silent += 1
-        return self.works and self._silent > wire.SILENT_LOOKS
+        self._silent_checks += 1
+        return self.has_handles and self._silent_checks > wire.SILENT_CHECKS
 
     def open(self, message: wire.OpenHandle) -> None:
-        """Open a handle, and begin to send what it gives out."""
+        """Open a handle, and begin to send its work."""
         if message.handle in self._handles:
             raise ServiceError("a handle with this number is open", status="INVALID_ARGUMENT")
         try:
-            # Its heartbeats were thinned out by the process: what comes counts.
+            # The process throttles heartbeats before it sends them.
             handle = self._opener(msgspec.structs.replace(message.config, heartbeat_throttle=0.0))
         except ValueError as error:
             raise ServiceError(str(error), status="INVALID_ARGUMENT") from None
         self._handles[message.handle] = _SentHandle(message.handle, handle, self._send)
 
     def answer(self, message: wire.WorkAnswers) -> None:
-        """The process answers."""
-        found = self._handles.get(message.handle)
+        """Apply answers of the process, and confirm its results once they are durable."""
+        handle = self._handles.get(message.handle)
         results: tuple[ActivityResult, ...] = (
             *message.returned,
             *message.failed,
             *message.cancelled,
             *message.deferred,
         )
-        if found is not None:
-            found.answer(message)
+        if handle is not None:
+            handle.answer(message)
         elif message.handle == wire.NO_HANDLE:
-            self._end_kept(results)
+            self._end_earlier_attempts(results)
         if results:
             self._unconfirmed.extend(result.token for result in results)
             if self._confirmation is None:
                 loop = asyncio.get_running_loop()
                 self._confirmation = loop.call_later(CONFIRM_AFTER, self._confirm)
 
-    def _end_kept(self, results: Sequence[ActivityResult]) -> None:
+    def _end_earlier_attempts(self, results: Sequence[ActivityResult]) -> None:
         try:
             for result in results:
                 self._book.end_attempt(result)
         except ValueError:
-            raise wire.Garbage("a token that names no attempt") from None
+            raise wire.InvalidMessage("a token that names no attempt") from None
 
     def _confirm(self) -> None:
-        """Tell the process which of its results are durable, once they are."""
+        """Confirm results to the process once they are durable."""
         self._confirmation = None
         tokens, self._unconfirmed = tuple(self._unconfirmed), []
         self._book.when_stored(lambda: self._send(wire.encode(wire.ResultsStored(tokens))))
 
     def shut_down(self, handle: int) -> None:
-        """A handle takes no more."""
-        found = self._handles.get(handle)
-        if found is not None:
-            found.handle.initiate_shutdown()
+        """Dispatch no more work to a handle."""
+        sent = self._handles.get(handle)
+        if sent is not None:
+            sent.handle.initiate_shutdown()
 
     async def close(self, handle: int) -> None:
-        """A handle is closed; what it still had is given to others."""
-        found = self._handles.pop(handle, None)
-        if found is not None:
-            found.stop()
-            await found.handle.finalize()
-            stored = asyncio.Event()  # its results, too: the process may end when it has the answer
+        """Close a handle: its work goes to others. Return once its results are durable."""
+        sent = self._handles.pop(handle, None)
+        if sent is not None:
+            sent.stop()
+            await sent.handle.finalize()
+            # The process may end as soon as it has the answer: then it could not send unconfirmed results again.
+            stored = asyncio.Event()
             self._book.when_stored(stored.set)
             await stored.wait()
 
     def lose(self) -> None:
-        """The process has ended, or cannot be heard: others get its work."""
+        """Give the work of the process to others: it has ended, or does not respond."""
         if self._confirmation is not None:
             self._confirmation.cancel()
         handles, self._handles = self._handles, {}
@@ -216,12 +220,12 @@ class WorkerPeer:
             sent.stop()
             try:
                 sent.handle.lose()
-            except HourglassError as error:  # the engine itself is over
+            except HourglassError as error:  # the engine itself has ended
                 _log.debug("the work of a process could not be given back: %s", error)
 
 
 class _SentHandle:
-    """One handle of the engine, whose worker is in another process."""
+    """An engine handle whose worker is in another process."""
 
     def __init__(self, number: int, handle: EngineHandle, send: Callable[[bytes], object]) -> None:
         self.handle = handle
@@ -249,7 +253,7 @@ class _SentHandle:
             for activation in activations:
                 self._send_activations([activation])
         else:
-            failed = TaskFailed(activations[0].run_id, _too_large("what this run is to be told", len(data)))
+            failed = TaskFailed(activations[0].run_id, _too_large("an activation of this run", len(data)))
             asyncio.get_running_loop().call_soon(self._complete, failed)
 
     def _send_activities(self, items: Sequence[ActivityItem]) -> None:
@@ -267,7 +271,7 @@ class _SentHandle:
             for item in items:
                 self._send_activities([item])
         else:
-            failed = AttemptFailed(items[0].token, _too_large("this attempt's task", len(data)))
+            failed = AttemptFailed(items[0].token, _too_large("the task of this attempt", len(data)))
             asyncio.get_running_loop().call_soon(self._end, failed)
 
     def answer(self, message: wire.WorkAnswers) -> None:
@@ -285,9 +289,9 @@ class _SentHandle:
             for run_id in message.evictions:
                 self.handle.request_eviction(run_id)
         except HandleBroken:
-            pass  # the engine is over: the connection ends, and the next owner takes up what is in flight
+            pass  # the engine has ended: the connection ends too, and the next owner takes over the work in progress
         except ValueError:
-            raise wire.Garbage("a token that names no attempt") from None
+            raise wire.InvalidMessage("a token that names no attempt") from None
 
     def _complete(self, completion: Completion) -> None:
         self.handle.complete_workflow_task(completion)

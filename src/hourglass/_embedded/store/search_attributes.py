@@ -183,7 +183,7 @@ SETTABLE = frozenset(_PREDEFINED) - {
 
 
 class Flaw(NamedTuple):
-    """Why search attributes are rejected. `too_large`: a server fails a run that sets them."""
+    """The reason that search attributes are rejected. `too_large`: a server fails a run that sets them."""
 
     message: str
     too_large: bool = False

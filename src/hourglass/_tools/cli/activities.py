@@ -22,7 +22,10 @@ activity = typer.Typer(
 )
 
 Activity = Annotated[
-    str, typer.Argument(metavar="ACTIVITY", help="The activity's id, or its name where only one is open.")
+    str,
+    typer.Argument(
+        metavar="ACTIVITY", help="The activity's id, or its name if only one of that name is open."
+    ),
 ]
 
 _COLUMNS = (
@@ -44,7 +47,7 @@ def list_(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """List the activities that a workflow waits for. With their attempts and what went wrong last.
+    """List the pending activities of a workflow. With their attempts and last failures.
 
     \b
     Example:
@@ -74,7 +77,7 @@ def complete(
     workflow_id: WorkflowId,
     name: Activity,
     value: Annotated[
-        str, typer.Argument(metavar="VALUE", help="What it returns: JSON where it is JSON, else a text.")
+        str, typer.Argument(metavar="VALUE", help="Its result: JSON if it parses as JSON, else a string.")
     ] = "null",
     run_id: RunId = None,
     target: Target = None,
@@ -82,9 +85,9 @@ def complete(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Complete an activity by hand. The workflow goes on as if it had returned VALUE.
+    """Complete an activity by hand. The workflow continues as if it had returned VALUE.
 
-    Also one that waits for its next attempt. An attempt that is running is not stopped, and its own end counts no more.
+    Also between two attempts. A running attempt is not stopped, but its result no longer counts.
 
     \b
     Examples:
@@ -103,10 +106,10 @@ def fail(
     name: Activity,
     message: Annotated[str, typer.Option("--message", "-m", metavar="TEXT", help="What went wrong.")],
     type: Annotated[
-        str, typer.Option(metavar="NAME", help="The error's type, by which workflows tell errors apart.")
+        str, typer.Option(metavar="NAME", help="The error's type, which workflows can test.")
     ] = "ApplicationError",
     retry: Annotated[
-        bool, typer.Option("--retry", help="Fail only this attempt: it is tried again as its policy says.")
+        bool, typer.Option("--retry", help="Fail only this attempt: it is retried as its policy says.")
     ] = False,
     run_id: RunId = None,
     target: Target = None,
@@ -114,9 +117,9 @@ def fail(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Fail an activity by hand. The workflow sees an ActivityError, and does what it does about that.
+    """Fail an activity by hand. The workflow receives an ActivityError.
 
-    Only an attempt that is running can be failed; one that waits for its next attempt can be completed or reset.
+    Only a running attempt can be failed; between two attempts the activity can be completed or reset.
 
     \b
     Example:
@@ -146,7 +149,7 @@ def reset(
     workflow_id: WorkflowId,
     name: Activity,
     reset_heartbeat: Annotated[
-        bool, typer.Option("--reset-heartbeat", help="Forget the details of its last heartbeat, too.")
+        bool, typer.Option("--reset-heartbeat", help="Also delete the details of its last heartbeat.")
     ] = False,
     run_id: RunId = None,
     target: Target = None,
@@ -154,9 +157,9 @@ def reset(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Begin an activity's attempts anew, now. For one that has waited long, when what was broken is mended.
+    """Retry an activity now, counting attempts from the start. For use after the cause of its failures is fixed.
 
-    An attempt that is running goes on; if it fails, the next one counts as the first.
+    A running attempt continues; if it fails, the next one counts as the first.
 
     \b
     Example:
@@ -165,7 +168,7 @@ def reset(
     with connecting.connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
         pending, handle = _found(client, workflow_id, run_id, name)
         handle.reset(reset_heartbeat=reset_heartbeat)
-    _told(f"{pending.activity_type} ({pending.id}) of {workflow_id} begins anew", workflow_id, pending, json)
+    _told(f"{pending.activity_type} ({pending.id}) of {workflow_id} begins again", workflow_id, pending, json)
 
 
 def _found(

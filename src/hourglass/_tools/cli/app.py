@@ -155,7 +155,7 @@ def _told(error: Exception) -> int:
         console.error(f"{named}{error.strerror or error}")
         return 1
     console.error(
-        f"{type(error).__name__}: {error}\n  this should have had a better message; {_TRACEBACK} shows where it comes from"
+        f"{type(error).__name__}: {error}\n  this error should have a better message; {_TRACEBACK} shows where it comes from"
     )
     return 1
 
@@ -182,11 +182,11 @@ def _version(requested: bool) -> None:
 
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and end.", is_eager=True, callback=_version)
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_version)
     ] = False,
     traceback: Annotated[
         bool,
-        typer.Option(_TRACEBACK, help="Show errors with their traceback. May stand behind the command, too."),
+        typer.Option(_TRACEBACK, help="Show errors with their traceback. May also follow the command."),
     ] = False,
 ) -> None:
     """Durable workflows as plain Python functions, on Temporal or embedded."""

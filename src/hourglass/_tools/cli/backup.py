@@ -15,10 +15,10 @@ from hourglass.errors import UsageError
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The engine's file, such as hourglass.db.")],
     destination: Annotated[Path, typer.Argument(metavar="DEST", help="Where to put the copy.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     json: Json = False,
 ) -> None:
-    """Copy the engine's file, also while workers use it. The copy is whole or not there at all.
+    """Copy the engine's file, also while workers use it. The copy is complete, or none is made.
 
     \b
     Example:
@@ -31,7 +31,7 @@ def backup(
     if not file.exists():
         raise UsageError(f"there is no file {file}")
     if destination.is_file() and not overwrite:
-        raise UsageError(f"{destination} is there already: --overwrite replaces it")
+        raise UsageError(f"{destination} exists already: --overwrite replaces it")
     with connecting.progress("copying pages") as progress:
         copy(file, destination, overwrite=overwrite, progress=progress)
     size = destination.stat().st_size

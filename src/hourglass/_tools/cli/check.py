@@ -155,24 +155,24 @@ def _indented(code: str) -> str:
 
 Paths: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(metavar="PATH", help="Files, and directories with all that is below.  [default: .]"),
+    typer.Argument(metavar="PATH", help="Files and directories, searched recursively.  [default: .]"),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One JSON document, for programs.")]
 AsGithub: TypeAlias = Annotated[bool, typer.Option("--github", help="Annotations for GitHub Actions.")]
 Explain: TypeAlias = Annotated[
-    str | None, typer.Option(metavar="CODE", help="Say what a rule is about, HG104 for instance, and end.")
+    str | None, typer.Option(metavar="CODE", help="Explain a rule, such as HG104, and exit.")
 ]
 
 
 def check(
     paths: Paths = None, as_json: AsJson = False, as_github: AsGithub = False, explain: Explain = None
 ) -> None:
-    """Find what is not deterministic in workflow code.
+    """Find nondeterministic workflow code.
 
     It begins at each @workflow.defn and follows calls through the project, but not into activities. `with
-    workflow.unsafe():` and a comment `# hourglass: allow HG104` say that something is meant as it is.
+    workflow.unsafe():` and a comment `# hourglass: allow HG104` accept a finding.
 
-    The exit code is 0 if nothing was found, 1 if something was.
+    The exit code is 0 without findings, 1 with findings.
 
     \b
     Examples:

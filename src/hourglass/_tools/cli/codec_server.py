@@ -62,7 +62,9 @@ def codec_server(
     ] = None,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", metavar="HOST[:PORT]", help="Another name of this server, as behind a proxy."),
+        typer.Option(
+            "--name", metavar="HOST[:PORT]", help="Another name of this server, for example behind a proxy."
+        ),
     ] = None,
     token: TokenOption = None,
 ) -> None:
@@ -113,7 +115,7 @@ def checked_origins(origins: Sequence[str]) -> tuple[str, ...]:
         scheme, _, host = origin.partition("://")
         if scheme not in ("http", "https") or not host or "/" in host or "*" in host:
             raise UsageError(
-                f"an origin is such as https://temporal.example.com, without a path, not {origin!r}"
+                f"an origin looks like https://temporal.example.com, without a path, not {origin!r}"
             )
     return tuple(origins)
 
@@ -186,7 +188,7 @@ class CodecAnswers:
         if request.method in ("GET", "HEAD"):
             return self._log_in(request) if request.path == LOGIN else refusal(405, _WHAT_IT_IS)
         if not self._is_allowed(request):
-            return refusal(403, "pages of this origin may not ask: name it with --origin")
+            return refusal(403, "pages of this origin are not allowed: name it with --origin")
         match self._access.check_request(headers, request.address):
             case Verdict.LIMITED:
                 return self._with_origin(request, refusal(429, "too many wrong tokens: wait a minute"))
@@ -197,7 +199,7 @@ class CodecAnswers:
             case Verdict.ADMITTED:
                 pass
         if request.method != "POST" or _operation(request) not in ("encode", "decode"):
-            return self._with_origin(request, refusal(404, "there are POST /decode and POST /encode"))
+            return self._with_origin(request, refusal(404, "the paths are POST /decode and POST /encode"))
         return LARGEST
 
     async def answer(self, request: HttpRequest, body: bytes) -> HttpResponse:
@@ -210,13 +212,15 @@ class CodecAnswers:
         try:
             payloads = read_payloads(body)
         except (ValueError, RecursionError):
-            return refusal(400, 'the body is {"payloads": [...]}, as Temporal writes payloads in JSON')
+            return refusal(400, 'the body must be {"payloads": [...]}, as Temporal writes payloads in JSON')
         try:
             return HttpResponse(200, written_payloads(coded(self._codec, operation, payloads)), _JSON)
         except PayloadError as error:
             return refusal(400, str(error))
         except BaseException as error:  # the codec is the author's code, and may also raise SystemExit
-            return refusal(500, f"the codec raised {type(error).__name__}, or returned what is no payload")
+            return refusal(
+                500, f"the codec raised {type(error).__name__}, or returned something that is not a payload"
+            )
 
     def _log_in(self, request: HttpRequest) -> HttpResponse:
         """Set the cookie for the code of the one-time link."""

@@ -57,8 +57,8 @@ def codec_named(named: str | None) -> PayloadCodec | None:
     made = loaded() if callable(loaded) and not _is_codec(loaded) else loaded
     if not _is_codec(made):
         raise UsageError(
-            f"{chosen} is no codec: a codec has encode(payloads) and decode(payloads), "
-            "and what is named is one, or makes one when it is called"
+            f"{chosen} is not a codec: name an object with encode(payloads) and decode(payloads), "
+            "or a callable that returns one"
         )
     return made
 
@@ -87,7 +87,9 @@ class LogLevel(StrEnum):
 
 Sources: TypeAlias = Annotated[
     list[str],
-    typer.Argument(metavar="FILE|MODULE", help="Where workflows and activities are: app.py, or app.orders."),
+    typer.Argument(
+        metavar="FILE|MODULE", help="A file or module with workflows and activities: app.py, or app.orders."
+    ),
 ]
 Target: TypeAlias = Annotated[
     str | None,
@@ -104,12 +106,14 @@ Codec: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:OBJECT",
-        help="What decodes and encodes the payloads, such as app.secrets:codec. Else HOURGLASS_CODEC.",
+        help="The codec for payloads, such as app.secrets:codec. Else HOURGLASS_CODEC.",
     ),
 ]
 Code: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--code", "-c", metavar="FILE|MODULE", help="Where the workflows are; may be repeated."),
+    typer.Option(
+        "--code", "-c", metavar="FILE|MODULE", help="A file or module with the workflows; may be repeated."
+    ),
 ]
 Host: TypeAlias = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")]
 TokenOption: TypeAlias = Annotated[
@@ -126,10 +130,10 @@ TaskQueues: TypeAlias = Annotated[
     typer.Option(
         "--task-queue",
         metavar="NAME",
-        help="A task queue to serve; several may be given.  [default: default]",
+        help="A task queue to serve; may be repeated.  [default: default]",
     ),
 ]
-Log: TypeAlias = Annotated[LogForm, typer.Option(help="For people, or a JSON document per line.")]
+Log: TypeAlias = Annotated[LogForm, typer.Option(help="Text for people, or one JSON document per line.")]
 Level: TypeAlias = Annotated[LogLevel, typer.Option(help="What is logged.")]
 
 
@@ -137,27 +141,31 @@ WorkflowId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The wo
 MaybeWorkflowId: TypeAlias = Annotated[
     str | None, typer.Argument(metavar="ID", help="The workflow's id; or give --query.")
 ]
-NewId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="Its id.  [default: a fresh one]")]
+NewId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="Its id.  [default: a new one]")]
 WorkflowName: TypeAlias = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")]
 RunId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="This run, not the latest one.")]
 Values: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="VALUE", help="Arguments: JSON where it is JSON (3, true, '{\"a\": 1}'), else a text."
+        metavar="VALUE", help="Arguments: JSON where it is JSON (3, true, '{\"a\": 1}'), else a string."
     ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON to stdout, for scripts.")]
 Query: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="FILTER", help="All open workflows that a filter finds, as in `hourglass list`."),
+    typer.Option(metavar="FILTER", help="All open workflows that match a filter, as in `hourglass list`."),
 ]
 AnyQuery: TypeAlias = Annotated[
     str | None,
-    typer.Option(metavar="FILTER", help="All workflows that a filter finds, open ones and closed ones."),
+    typer.Option(metavar="FILTER", help="All workflows that match a filter, open and closed."),
 ]
-Limit: TypeAlias = Annotated[int, typer.Option("--limit", "-n", min=1, metavar="N", help="How many at most.")]
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask whether it is meant.")]
-Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept with the workflow.")]
+Limit: TypeAlias = Annotated[
+    int, typer.Option("--limit", "-n", min=1, metavar="N", help="The maximum number.")
+]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Reason: TypeAlias = Annotated[
+    str, typer.Option(metavar="TEXT", help="The reason; it is recorded in the workflow.")
+]
 
 
 def values(texts: Sequence[str] | None) -> list[Any]:
@@ -318,7 +326,7 @@ def one_or_many(workflow_id: str | None, query: str | None) -> None:
     """Raise a usage error unless exactly one of the two is given."""
     if (workflow_id is None) == (query is None):
         both = "" if workflow_id is None else ", not both"
-        raise UsageError(f"name a workflow, or give --query to mean all open ones that it finds{both}")
+        raise UsageError(f"name a workflow, or give --query to select all matching open workflows{both}")
 
 
 def confirm(what: str, yes: bool) -> None:
@@ -326,7 +334,7 @@ def confirm(what: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"this would {what}: say --yes if it is meant")
+        raise UsageError(f"this would {what}: confirm with --yes")
     typer.confirm(f"{what}?", abort=True)
 
 
@@ -449,7 +457,7 @@ def missing_file(target: str | None) -> str | None:
         return message
     return (
         f"{message}\n  That is where {where.origin} points; --target local:FILE or --target host:port look elsewhere."
-        "\n  hourglass run FILE, start, worker and dev make the file."
+        "\n  hourglass run FILE, start, worker and dev create the file."
     )
 
 

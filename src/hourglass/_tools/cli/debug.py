@@ -38,7 +38,7 @@ def debug(
     ],
     code: Code = None,
     at: Annotated[
-        int | None, typer.Option(metavar="EVENT", min=1, help="Show the moment of this event, and end.")
+        int | None, typer.Option(metavar="EVENT", min=1, help="Show the state at this event, and exit.")
     ] = None,
     what_if: Annotated[
         list[str] | None,
@@ -54,9 +54,9 @@ def debug(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Walk through a run step by step: its code, its variables.
+    """Step through a run: its code, its variables.
 
-    In a terminal it asks which step to show next; elsewhere it lists the steps.
+    In a terminal it is interactive; elsewhere it lists the steps.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def debug(
       hourglass debug history.json --code app.py --what-if app_new.py
     """
     if not code:
-        raise UsageError("say where the workflows are: --code app.py")
+        raise UsageError("name the file with the workflows: --code app.py")
     history = _history(what, run_id, target, namespace, codec)
     if at is not None and at > len(history):
         raise UsageError(f"there is no event {at}: this history has {len(history)} events")
@@ -128,7 +128,7 @@ class HistoryWalk:
         self.moments, self.result = found
         if not self.moments:
             raise self.result.error or UsageError(
-                "this history holds no workflow task: there is nothing to walk through"
+                "this history has no workflow task: there are no steps to show"
             )
 
     def index_at(self, event: int) -> int:
@@ -256,7 +256,7 @@ def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, j
         for index in range(parted):
             moment = walk.moments[index]
             console.show(f"{index + 1:5}  event {moment.event_id:<6} {summary(moment)}", whole=True)
-        console.show(f"here they part, at step {parted + 1}:")
+        console.show(f"the first difference is at step {parted + 1}:")
         for name, version in (("the code", walk), ("what if", alternative)):
             console.show(f"--- {name}")
             if parted < len(version.moments):

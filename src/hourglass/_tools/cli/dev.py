@@ -35,7 +35,7 @@ _QUIET = ("watchfiles", "hourglass.embedded", "hourglass.worker")
 
 
 Temporal: TypeAlias = Annotated[
-    bool, typer.Option("--temporal", help="Run a Temporal dev server with its web UI, too.")
+    bool, typer.Option("--temporal", help="Also run a Temporal dev server with its web UI.")
 ]
 Port: TypeAlias = Annotated[
     int | None,
@@ -48,9 +48,9 @@ UiPort: TypeAlias = Annotated[
     typer.Option(min=1, max=65535, metavar="N", help="Its web UI's port.  [default: 8233, or a free one]"),
 ]
 Strict: TypeAlias = Annotated[
-    bool, typer.Option("--strict", help="Take no work while the code would break an open run.")
+    bool, typer.Option("--strict", help="Do no work while the code would break an open run.")
 ]
-Page: TypeAlias = Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the page to look at workflows.")]
+Page: TypeAlias = Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the web UI.")]
 Check: TypeAlias = Annotated[
     int, typer.Option(min=0, metavar="N", help="Open runs to check before taking work; 0 checks none.")
 ]
@@ -72,7 +72,7 @@ def dev(
 ) -> None:
     """Run a worker that reloads when a file changes.
 
-    Before it takes work it executes the open runs again on the changed code, and says which would break, and where.
+    Before it works, it executes the open runs again with the changed code, and shows which would break, and where.
     Everything is verified as it runs, and calls that are not deterministic are reported.
 
     \b
@@ -112,9 +112,9 @@ def _refuse_what_makes_no_sense(
             "hourglass dev needs a POSIX system: here, run hourglass worker and restart it by hand"
         )
     if temporal and target is not None:
-        raise UsageError("--temporal runs a server of its own: leave --target out")
+        raise UsageError("--temporal runs its own server: omit --target")
     if not temporal and (port is not None or ui_port is not None):
-        raise UsageError("--port and --ui-port are of the server that --temporal runs: say --temporal, too")
+        raise UsageError("--port and --ui-port apply to the server that --temporal runs: add --temporal")
 
 
 def _watch(sources: list[str], temporal: _Server | None, ui: bool) -> int:

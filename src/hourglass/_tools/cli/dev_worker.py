@@ -264,7 +264,7 @@ class _WorkerProcess:
         try:
             self._process.wait(_PROCESS_DRAIN)
         except subprocess.TimeoutExpired:
-            logger.warning("the worker does not end; it is killed")
+            logger.warning("the worker does not exit and is killed")
             self.kill()
 
     def kill(self) -> None:
@@ -374,9 +374,9 @@ def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) 
     from hourglass.worker import Worker
 
     if client.target == "local:":
-        logger.warning("an engine in memory forgets everything at each reload: give --target local:FILE")
+        logger.warning("an engine in memory loses everything at each reload: use --target local:FILE")
     if not _fits(options, client, loaded, life) and options.strict:
-        logger.error("no work is taken, because --strict was given")
+        logger.error("not working, because of --strict")
         return WAITS
     if life.over.is_set():
         return 0
@@ -432,7 +432,7 @@ def _fits(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) -
         logger.error("this code would break %s (%s):\n    %s", run.id, run.workflow_type, reason)
     if checked.broken:
         logger.error(
-            "%d of %d open runs would break; mend the code, or put the change behind workflow.patched(…)",
+            "%d of %d open runs would break; fix the code, or put the change behind workflow.patched(…)",
             len(checked.broken),
             checked.tried,
         )

@@ -20,17 +20,19 @@ _FIRST = ("index", "tutorial", "examples", "concepts")
 
 def docs(
     page: Annotated[
-        str | None, typer.Argument(metavar="PAGE", help="A page, such as cli or howto/sagas; none lists all.")
+        str | None,
+        typer.Argument(metavar="PAGE", help="A page, such as cli or howto/sagas.  [default: list all]"),
     ] = None,
     search: Annotated[
-        str | None, typer.Option("--search", "-s", metavar="TEXT", help="List the pages that have this text.")
+        str | None,
+        typer.Option("--search", "-s", metavar="TEXT", help="List the pages that contain this text."),
     ] = None,
-    path: Annotated[bool, typer.Option("--path", help="Show where the page's file is.")] = False,
+    path: Annotated[bool, typer.Option("--path", help="Show the path of the page's file.")] = False,
     json: Json = False,
 ) -> None:
-    """Read the manual, which is in the package.
+    """Read the manual, which is included in the package.
 
-    It is that of this version, and needs no network. In a terminal a page is laid out; in a pipe it is Markdown.
+    It is the manual of this version, without a network. A terminal shows formatted text, a pipe receives Markdown.
 
     \b
     Examples:

@@ -51,12 +51,12 @@ class HealthCheck:
 def doctor(
     target: Target = None,
     namespace: Namespace = None,
-    task_queue: Annotated[str, typer.Option(metavar="NAME", help="The queue to look at.")] = "default",
+    task_queue: Annotated[str, typer.Option(metavar="NAME", help="The task queue to check.")] = "default",
     json: Json = False,
 ) -> None:
-    """Look whether everything is there, and works. Exit code 1 where something is wrong.
+    """Check the installation and the target. Exit code 1 if something is wrong.
 
-    Versions, the target, what is needed to work with it, and who works there.
+    Checks versions, the target, the packages that it needs, and its workers.
 
     \b
     Example:
@@ -138,9 +138,9 @@ def _file(where: Where) -> Iterator[HealthCheck]:
     if not path.exists():
         folder = path.parent
         writable = folder.is_dir() and os.access(folder, os.W_OK)
-        description = "is not there yet; run, start, worker and dev make it"
+        description = "does not exist yet; run, start, worker and dev create it"
         yield HealthCheck(
-            "file", description if writable else f"cannot be made: {folder} is not writable", writable
+            "file", description if writable else f"cannot be created: {folder} is not writable", writable
         )
         if writable:
             yield _disk(path)
@@ -196,14 +196,14 @@ def _pages(path: Path) -> HealthCheck:
             rows = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
     except sqlite3.OperationalError as error:
         if monotonic() > over:
-            return HealthCheck("pages", f"in order as far as {_LONGEST_LOOK:g} s let SQLite look")
-        return HealthCheck("pages", f"could not be looked at: {error}")
+            return HealthCheck("pages", f"in order, as far as checked within {_LONGEST_LOOK:g} s")
+        return HealthCheck("pages", f"could not be read: {error}")
     except sqlite3.DatabaseError as error:
         rows = [str(error)]
     if rows == ["ok"]:
         return HealthCheck("pages", "in order", True)
     reason = " ".join(rows[0].split()) if rows else "SQLite does not say why"
-    return HealthCheck("pages", f"damaged: {reason}. `hourglass docs operations` tells of backups", False)
+    return HealthCheck("pages", f"damaged: {reason}. see `hourglass docs operations` about backups", False)
 
 
 def _disk(path: Path) -> HealthCheck:
@@ -212,13 +212,13 @@ def _disk(path: Path) -> HealthCheck:
 
     free = free_bytes(str(path))
     if free is None:
-        return HealthCheck("disk", "its free room cannot be told")
+        return HealthCheck("disk", "its free space is unknown")
     space = f"{free / 1e6:.1f} MB free"
     if free >= RESERVE_BYTES:
         return HealthCheck("disk", space, True)
-    full = "full: nothing can be written, and everything waits" if free < FULL_BYTES else "nearly full"
+    full = "full: nothing can be written, and all changes wait" if free < FULL_BYTES else "nearly full"
     return HealthCheck(
-        "disk", f"{space}: {full}; new workflows are refused below {RESERVE_BYTES / 1e6:.0f} MB", False
+        "disk", f"{space}: {full}; new workflows are rejected below {RESERVE_BYTES / 1e6:.0f} MB", False
     )
 
 
@@ -237,9 +237,9 @@ def _deaths(where: Where) -> Iterator[HealthCheck]:
 
 
 _HELP = {
-    Problem.PARKED: ("whose code fails (parked)", "hourglass list --parked"),
-    Problem.ACTIVITY_FAILS: ("of which an activity keeps failing", "hourglass list --failing"),
-    Problem.NO_WORKER: ("whose task queue no worker polls", "hourglass list --no-worker"),
+    Problem.PARKED: ("parked, because their code fails", "hourglass list --parked"),
+    Problem.ACTIVITY_FAILS: ("with an activity that keeps failing", "hourglass list --failing"),
+    Problem.NO_WORKER: ("without a worker on their task queue", "hourglass list --no-worker"),
 }
 
 

@@ -36,39 +36,36 @@ _COLOURS = {
 
 def list_(
     query: Annotated[
-        str, typer.Argument(metavar="FILTER", help="Temporal's list filter; all where there is none.")
+        str, typer.Argument(metavar="FILTER", help="Temporal's list filter.  [default: all]")
     ] = "",
     limit: Limit = 50,
     parked: Annotated[
-        bool, typer.Option("--parked", help="Only open ones whose code fails and is tried again and again.")
+        bool, typer.Option("--parked", help="Only open workflows that are parked, because their code fails.")
     ] = False,
     failing: Annotated[
-        bool, typer.Option("--failing", help="Only open ones of which an activity keeps failing.")
+        bool, typer.Option("--failing", help="Only open ones with an activity that keeps failing.")
     ] = False,
     no_worker: Annotated[
-        bool, typer.Option("--no-worker", help="Only open ones whose task queue no worker polls.")
+        bool, typer.Option("--no-worker", help="Only open ones without a worker on their task queue.")
     ] = False,
     watch: Annotated[
         bool,
-        typer.Option(
-            "--watch", "-w", help="Keep looking; Ctrl-C ends it. In a pipe, a line for each change."
-        ),
+        typer.Option("--watch", "-w", help="Refresh until Ctrl-C. In a pipe, write a line for each change."),
     ] = False,
     count: Annotated[
         bool,
-        typer.Option(
-            "--count", help="Only how many there are; FILTER may end with GROUP BY ExecutionStatus."
-        ),
+        typer.Option("--count", help="Only the number; FILTER may end with GROUP BY ExecutionStatus."),
     ] = False,
     all_: Annotated[
-        bool, typer.Option("--all", "-a", help="Also the workflows that keep limits (slots, turns, bursts).")
+        bool,
+        typer.Option("--all", "-a", help="Also the workflows that enforce limits (slots, turns, bursts)."),
     ] = False,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """List workflows: open ones first, the newest first.
+    """List workflows: open ones first, then the newest.
 
     \b
     Examples:
@@ -238,7 +235,7 @@ def describe(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Describe one workflow. Status, times, notes, open activities; `hourglass why` says more.
+    """Describe one workflow. Status, times, memo, pending activities; `hourglass why` shows more.
 
     \b
     Example:
@@ -275,5 +272,5 @@ def _facts(run: WorkflowDescription) -> list[tuple[str, object]]:
             wait += f", last failure: {activity.last_failure}"
         facts.append(("waits for", wait))
     for update in run.pending_updates:
-        facts.append(("asked for", f"update {update.name} ({update.id}), which no worker has accepted yet"))
+        facts.append(("asked for", f"update {update.name} ({update.id}), not accepted by a worker yet"))
     return facts

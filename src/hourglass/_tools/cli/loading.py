@@ -106,7 +106,7 @@ def _load_file(source: str, path: Path) -> ModuleType:
     root, name = _module_of(path)
     if not all(part.isidentifier() for part in name.split(".")):
         raise LoadError(
-            f"{source} cannot be imported, because {name!r} is no name in Python: rename the file"
+            f"{source} cannot be imported, because {name!r} is not a Python identifier: rename the file"
         )
     _put_first(root)
     module = _import(name, source)
@@ -221,10 +221,10 @@ def _below(module: ModuleType) -> list[_Decorated]:
 
 
 def _nothing_in(source: str, module: ModuleType) -> str:
-    message = f"{source} holds no workflow and no activity: nothing in it is decorated with @workflow.defn or @activity.defn"
+    message = f"{source} has no workflow and no activity: nothing in it is decorated with @workflow.defn or @activity.defn"
     elsewhere = sorted({definition.home for definition in _decorated(module)})
     if elsewhere:
-        message += f"\n  it imports some from {', '.join(elsewhere)}: name that, too"
+        message += f"\n  it imports some from {', '.join(elsewhere)}: name that as well"
     return message
 
 

@@ -68,20 +68,29 @@ def move(
     to: Annotated[str, typer.Option(metavar="TARGET", help="The server: host:port, or profile:NAME.")],
     code: Annotated[
         list[str],
-        typer.Option("--code", "-c", metavar="FILE|MODULE", help="Where the workflows are; may be repeated."),
+        typer.Option(
+            "--code",
+            "-c",
+            metavar="FILE|MODULE",
+            help="A file or module with the workflows; may be repeated.",
+        ),
     ],
     query: Annotated[
-        str, typer.Option(metavar="FILTER", help="Only those that a filter finds, as in `hourglass list`.")
+        str, typer.Option(metavar="FILTER", help="Only those that match a filter, as in `hourglass list`.")
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Move them. Without it, it is only told.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell, as without --yes.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Move them. Without it, only show what would move.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would move, as without --yes.")
+    ] = False,
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
     """Move open workflows and schedules of a file to a server.
 
-    It tells which can, and why others cannot; without --yes nothing is changed. Stop the file's workers before, and start
-    those of the server when it is done. Schedules are paused meanwhile. It may be interrupted and run again.
+    It shows which can move, and why others cannot; without --yes nothing is changed. Stop the file's workers before, and start
+    those of the server afterwards. Schedules are paused in between. It may be interrupted and run again.
 
     \b
     Examples:
@@ -93,7 +102,7 @@ def move(
     from hourglass.replay import Replayer
 
     if yes and dry_run:
-        raise UsageError("either --yes, which moves them, or --dry-run, which only tells")
+        raise UsageError("use either --yes, which moves them, or --dry-run, which only shows what would move")
     path = str(file).removeprefix("local:")
     if not Path(path).exists():
         raise UsageError(f"there is no file {path}")
@@ -214,12 +223,12 @@ class _Mover:
         try:
             if schedule is not None:
                 raise _Stays(
-                    f"its schedule {schedule.id} stays, and would start another here: pause it first"
+                    f"its schedule {schedule.id} stays, and would start another one here: pause it first"
                 )
             self._check(run, handle)
             if not carry_out:
                 return Verdict(*named, "moves")
-            return Verdict(*named, "moved", f"goes on as run {self._move(run, handle)}")
+            return Verdict(*named, "moved", f"continues as run {self._move(run, handle)}")
         except _Stays as stays:
             return Verdict(*named, "stays", console.one_line(str(stays)))
         except HourglassError as error:
@@ -231,7 +240,7 @@ class _Mover:
             raise _Stays(f"it is a child of {run.parent_id}, which waits for it here")
         seen, history = handle.describe(), handle.history()
         if seen.status.name == "PAUSED" and not _pause_reason(history).startswith(MOVING):
-            raise _Stays("it is paused, and would not be there: resume it first")
+            raise _Stays("it is paused, and would not be paused there: resume it first")
         for activity in seen.pending_activities:
             if activity.state != "SCHEDULED":
                 raise _Stays(
@@ -254,7 +263,7 @@ class _Mover:
             return
         first = self._here.get_workflow_handle(run.id, run_id=run.run_id)
         if existing.close_time is None and not _pause_reason(first.history()).startswith(MOVING):
-            raise _Stays(f"there is an open workflow of this id there already (run {existing.run_id})")
+            raise _Stays(f"an open workflow has this id there already (run {existing.run_id})")
 
     def _move(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> str:
         """Move a run and return its run id on the server. A failure before its release leaves the run in the
@@ -273,7 +282,7 @@ class _Mover:
         except (HourglassError, _Stays) as error:
             handle.unpause(f"not moved: {error}"[:200])
             if isinstance(error, WorkflowAlreadyStartedError):
-                raise _Stays("there is a workflow of this id there already") from error
+                raise _Stays("a workflow has this id there already") from error
             raise
         self._there.import_workflow(history, request_id=request_id)
         handle.terminate(moved(self._there.target, str(held.run_id)))
@@ -285,12 +294,12 @@ class _Mover:
         for _ in range(round(_PATIENCE / _PAUSE)):
             history, seen = handle.history(), handle.describe()
             if seen.close_time is not None:
-                raise _Stays("it has closed meanwhile")
+                raise _Stays("it has closed in the meantime")
             running = [activity for activity in seen.pending_activities if activity.state != "SCHEDULED"]
             if not running and not _has_task(history):
                 return history
             pause.wait(_PAUSE)
-        raise _Stays("a worker still has something of it: stop the workers of the file first")
+        raise _Stays("a worker still works on it: stop the workers of the file first")
 
     def _is_held(self, held: WorkflowHandle[Any]) -> bool:
         """Whether the run on the server is still held.
@@ -323,7 +332,7 @@ class _Mover:
             return
         self._there.get_workflow_handle(held.id, run_id=held.run_id).delete()
         raise _Stays(
-            "its code asks for something else at another time or with other random numbers: "
+            "its code issues other commands at another time or with other random numbers: "
             + str(result.difference).splitlines()[0]
         )
 

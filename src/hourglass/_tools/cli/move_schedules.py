@@ -91,7 +91,7 @@ class ScheduleMover:
             since=seen.info.last_updated_at if marked else None,
         )
         if not wanted:
-            why = "with --query only workflows move; move without it to move schedules"
+            why = "--query selects only workflows; omit it to move schedules"
             return replace(move, stays=why, counts=False)
         try:
             return replace(move, stays=self._obstacle(seen, marked))
@@ -104,14 +104,14 @@ class ScheduleMover:
         if marked and not (note == self._mark or note.startswith(f"{self._mark}: ")):
             return f"a move of it was interrupted ({note}): finish that one, or hourglass schedule resume {seen.id}"
         if waiting := seen.info.num_actions_waiting:
-            return f"{waiting} of its starts wait for the workflow before: let them start, or pause it, first"
+            return f"{waiting} of its starts wait for the previous workflow: let them start first, or pause the schedule"
         try:
             existing = self._details(self._there, seen.id)
         except ScheduleNotFoundError:
             return ""
         if _is_held(existing) or (marked and self._is_copy(existing)):
             return ""
-        return "there is a schedule of this id there already: delete one of the two"
+        return "a schedule has this id there already: delete one of the two"
 
     def begin(self, move: ScheduleMove) -> ScheduleMove:
         """Pause a schedule in the file, and create it on the server, paused. A failure leaves the schedule in
@@ -163,7 +163,7 @@ class ScheduleMover:
             try:
                 self._take_back(move)
             except HourglassError as error:
-                why = f"{why}; it could not be taken back: {console.one_line(str(error))}"
+                why = f"{why}; this could not be undone: {console.one_line(str(error))}"
             return verdict, why
         try:
             self._there.get_schedule_handle(move.id).update(
@@ -181,9 +181,9 @@ class ScheduleMover:
             return "stays", f"{console.one_line(str(error))}; it is paused: move again"
         remarks = ["paused there, as it was here" if move.paused else "it acts there from now on"]
         if move.since is not None and move.since <= datetime.now(UTC):
-            remarks.append(f"its times since {connecting.clock(move.since)} were left out")
+            remarks.append(f"its times since {connecting.clock(move.since)} were skipped")
         remarks += [
-            f"it does not wait for {workflow_id}, which goes on there" for workflow_id in move.running
+            f"it does not wait for {workflow_id}, which continues there" for workflow_id in move.running
         ]
         return "moved", "; ".join(remarks)
 

@@ -34,9 +34,9 @@ MODULES = (
 
 REASONS = {
     "api": "Temporal's own messages are not part of Hourglass; handles and histories are plain data",
-    "bridge": "Core is reached by Hourglass alone",
-    "contrib": "look under hourglass.contrib; pydantic models need no converter here",
-    "converter": "a Converter and a Codec are plain and synchronous: see docs/converter.md",
+    "bridge": "only Hourglass uses Core",
+    "contrib": "see hourglass.contrib; pydantic models need no converter here",
+    "converter": "a Converter and a Codec are plain, synchronous objects: see docs/converter.md",
     "nexus": "services and operations of Nexus are plain functions: see docs/howto/nexus.md",
     "plugin": "a plugin is an object of hourglass.plugins.Plugin: see docs/howto/plugins.md",
     "runtime": "there is one runtime: hourglass.metrics.set_telemetry sets it up",
@@ -44,14 +44,12 @@ REASONS = {
 
 
 def port(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE|FOLDER", help="Python files, or folders of them.")
-    ],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="Python files or folders.")],
     write: Annotated[bool, typer.Option("--write", help="Change the files in place.")] = False,
 ) -> None:
     """Show how a program of temporalio becomes one of Hourglass.
 
-    A diff of its imports, and what is left to do by hand.
+    Prints a diff of its imports, and what remains to be done by hand.
 
     \b
     Examples:
@@ -101,7 +99,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text in UTF-8: {error}") from None
+        raise UsageError(f"{path} is not UTF-8: {error}") from None
 
 
 def ported(source: str, name: str = "<program>") -> tuple[str, list[tuple[int, str]]]:
@@ -109,7 +107,7 @@ def ported(source: str, name: str = "<program>") -> tuple[str, list[tuple[int, s
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        raise UsageError(f"{name} is no Python that this interpreter reads: {error}") from None
+        raise UsageError(f"{name} is not valid Python for this interpreter: {error}") from None
     places: list[tuple[int, int]] = []  # line and column, in bytes, of each `temporalio` to change
     notes: list[tuple[int, str]] = []
     lines = source.encode().splitlines(keepends=True)

@@ -35,15 +35,18 @@ def replay(
     histories: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE|FOLDER", help="Histories in JSON or binary (.bin); a folder means all in it."
+            metavar="FILE|FOLDER",
+            help="Histories in JSON or binary (.bin); a folder stands for all its files.",
         ),
     ] = None,
     code: Code = None,
     query: Annotated[
         str | None,
-        typer.Option(metavar="FILTER", help="Also the histories of workflows that a filter finds."),
+        typer.Option(metavar="FILTER", help="Also the histories of workflows that match a filter."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many the filter may find.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="The maximum number of workflows.")
+    ] = 100,
     arguments: Annotated[
         bool, typer.Option(help="Compare arguments and results too; Temporal lets them change.")
     ] = True,
@@ -52,11 +55,11 @@ def replay(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Replay histories on the code: does it still fit?
+    """Check whether code still fits recorded histories.
 
-    Exit code 1 if a worker of the engine that holds the run would not continue it: with file and line, what was expected
-    and what came. It also says where the embedded engine and a Temporal server differ, and for histories of other SDKs
-    whether the code does the same things, only in another order.
+    Exit code 1 if a worker of the run's engine would not continue it: with file and line, the expected command
+    and the actual one. It also shows where the embedded engine and a Temporal server differ, and for histories of other SDKs
+    whether the code only does the same in another order.
 
     \b
     Examples:
@@ -68,9 +71,9 @@ def replay(
     from hourglass.replay import Replayer
 
     if not code:
-        raise UsageError("say where the workflows are: --code app.py")
+        raise UsageError("name the file with the workflows: --code app.py")
     if not histories and query is None:
-        raise UsageError("name histories, or give --query to take them from where they run")
+        raise UsageError("name history files, or use --query to load histories from the target")
     loaded = load(code)
     failed = 0
     count = 0
@@ -131,7 +134,7 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
         console.show(f"fits    {console.one_line(name)}")
         if result.difference is not None:
             _indented(
-                "a worker of the Temporal server that holds this run continues it; one of the embedded engine would refuse it:\n"
+                "a worker of the Temporal server that holds this run continues it; one of the embedded engine would reject it:\n"
                 f"{_seen_from_here(result.difference)}"
             )
     else:
@@ -139,12 +142,12 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
         console.show(f"{verdict}  {console.one_line(name)}")
         _indented(_seen_from_here(error))
         if result.does_the_same and isinstance(error, NondeterminismError):
-            _indented("the code does the same things as this history says, in another order")
+            _indented("the code does the same as this history, in another order")
         elif result.difference is not None and str(result.difference) != str(error):
             _indented(f"apart from their order, this differs:\n{_seen_from_here(result.difference)}")
         if not result.engine and result.refused_by == ("embedded",):
             _indented(
-                "a worker of the embedded engine refuses this run; a worker of a Temporal server would continue it, and send "
+                "a worker of the embedded engine rejects this run; a worker of a Temporal server would continue it, and send "
                 "new commands late"
             )
 
@@ -167,9 +170,11 @@ def export(
     query: AnyQuery = None,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="A file; for several, a folder.  [default for one: stdout]"),
+        typer.Option(metavar="PATH", help="A file; a folder for several.  [default for one: stdout]"),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many the filter may find.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="The maximum number of workflows.")
+    ] = 100,
     run_id: RunId = None,
     target: Target = None,
     namespace: Namespace = None,
@@ -177,7 +182,7 @@ def export(
 ) -> None:
     """Write histories as JSON, which `replay` and `show` read.
 
-    So do Temporal's own tools. They hold arguments and results as they are stored: what a codec has encrypted stays encrypted.
+    So do Temporal's own tools. Arguments and results are written as they are stored: encrypted values stay encrypted.
 
     \b
     Examples:

@@ -39,18 +39,20 @@ def run(
     id: NewId = None,
     again: Annotated[
         bool,
-        typer.Option("--again", help="With --id: run it again, with all that it does, though it has closed."),
+        typer.Option("--again", help="With --id: run it again although it has closed."),
     ] = False,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, no picture.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only the result, without the live view.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Run a workflow to its end and show its result. A live view shows what it does.
 
-    Ctrl-C leaves it where it is; the same command with the same --id goes on with it. An id whose workflow has closed is refused,
-    unless --again is given.
+    Ctrl-C leaves the workflow open; the same command with the same --id continues with it. An id whose workflow has
+    closed is rejected, unless --again is given.
 
     \b
     Examples:
@@ -90,9 +92,7 @@ def run(
             _follow(client, handle, quiet or json)
             connecting.answer(_result(handle, connecting.options_of(target, namespace)), json)
         except KeyboardInterrupt:
-            console.note(
-                f"{handle.id} stays where it is; the same command with --id {handle.id} goes on with it"
-            )
+            console.note(f"{handle.id} stays open; the same command with --id {handle.id} continues with it")
             raise
 
 
@@ -103,8 +103,8 @@ def _closed_already(client: Client, workflow_id: str, where: str) -> str:
     at = "" if closed.close_time is None else f" at {connecting.clock(closed.close_time)}"
     show = f"hourglass show {shlex.quote(workflow_id)} {where}".rstrip()
     return (
-        f"{workflow_id} has closed already ({status}{at}), and running it again would do again all that it did: "
-        f"say --again if that is meant, or choose another --id. What it did: {show}"
+        f"{workflow_id} has closed already ({status}{at}), and running it again would repeat everything that it did: "
+        f"confirm with --again, or choose another --id. What it did: {show}"
     )
 
 
@@ -132,7 +132,7 @@ def _chosen(loaded: LoadedCode, name: str, place: str) -> str:
             raise UsageError(f"{place} has no workflow {name!r}; its workflows are {names}")
         return name
     if len(loaded.workflows) != 1:
-        raise UsageError(f"say which workflow: {place}:NAME; its workflows are {names}")
+        raise UsageError(f"name a workflow: {place}:NAME; its workflows are {names}")
     return loaded.workflows[0]
 
 
@@ -187,7 +187,7 @@ def _stopped(story: Story) -> str:
     where = f'\n  File "{near(file)}", line {line}' if file else ""
     # The message of a KeyError is only the key.
     what = ": ".join(part for part in (fault.type, fault.message) if part)
-    return f"{headline}: {what}{where}\n  mend it and run this again with --id {story.workflow_id}"
+    return f"{headline}: {what}{where}\n  fix it and run this again with --id {story.workflow_id}"
 
 
 def _result(handle: WorkflowHandle[Any], where: str) -> Any:

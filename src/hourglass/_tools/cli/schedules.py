@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 schedule = typer.Typer(
     name="schedule",
-    help="Workflows that are started again and again, by the clock.",
+    help="Schedules: workflows that are started at given times.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -51,9 +51,10 @@ class Overlap(StrEnum):
 
 
 OverlapOption = Annotated[
-    Overlap | None, typer.Option(help="If the workflow before still runs.  [default: as the schedule says]")
+    Overlap | None,
+    typer.Option(help="If the previous workflow still runs.  [default: the schedule's policy]"),
 ]
-Note = Annotated[str, typer.Option(metavar="TEXT", help="Why; it is kept with the schedule.")]
+Note = Annotated[str, typer.Option(metavar="TEXT", help="The reason; it is recorded in the schedule.")]
 
 
 @schedule.command()
@@ -63,34 +64,42 @@ def create(
     arguments: Values = None,
     every: Annotated[
         list[str] | None,
-        typer.Option(metavar="DURATION", help="So often: 90s, 15m, 6h, 1d; counted from midnight UTC."),
+        typer.Option(metavar="DURATION", help="The interval: 90s, 15m, 6h, 1d; counted from midnight UTC."),
     ] = None,
     cron: Annotated[
         list[str] | None, typer.Option(metavar="CRON", help='At these times: "0 9 * * MON-FRI", @daily.')
     ] = None,
     time_zone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Of the cron strings: Europe/Berlin.  [default: UTC]")
+        str | None,
+        typer.Option(metavar="ZONE", help="Time zone of the cron strings: Europe/Berlin.  [default: UTC]"),
     ] = None,
     start_at: Annotated[
         str | None, typer.Option(metavar="TIME", help="Not before: 2030-01-31T09:00.")
     ] = None,
     end_at: Annotated[str | None, typer.Option(metavar="TIME", help="Not after.")] = None,
-    jitter: Annotated[str | None, typer.Option(metavar="DURATION", help="Up to so much later.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Only so many times.")] = None,
-    overlap: Annotated[Overlap, typer.Option(help="If the workflow before still runs.")] = Overlap.skip,
+    jitter: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Delay each start at random, up to this.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="The number of starts.  [default: no limit]")
+    ] = None,
+    overlap: Annotated[Overlap, typer.Option(help="If the previous workflow still runs.")] = Overlap.skip,
     catchup: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="How late it may act after an outage.")
+        str | None,
+        typer.Option(metavar="DURATION", help="How late a start may be made up for after an outage."),
     ] = None,
     pause_on_failure: Annotated[
         bool, typer.Option("--pause-on-failure", help="Pause after a workflow that failed.")
     ] = False,
     workflow_id: Annotated[
-        str | None, typer.Option(metavar="ID", help="What the workflows' ids begin with.  [default: ID]")
+        str | None, typer.Option(metavar="ID", help="The prefix of the workflows' ids.  [default: ID]")
     ] = None,
-    task_queue: Annotated[str, typer.Option(metavar="NAME", help="The queue of their workers.")] = "default",
+    task_queue: Annotated[
+        str, typer.Option(metavar="NAME", help="The task queue of the workflows.")
+    ] = "default",
     note: Note = "",
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
-    trigger: Annotated[bool, typer.Option("--trigger", help="Act once at once, too.")] = False,
+    trigger: Annotated[bool, typer.Option("--trigger", help="Also start the workflow once, now.")] = False,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,
@@ -106,7 +115,7 @@ def create(
     from hourglass import client as c
 
     if not every and not cron:
-        raise UsageError('say when: --every 1h, or --cron "0 9 * * *"; both may be repeated')
+        raise UsageError('set a time: --every 1h, or --cron "0 9 * * *"; both may be repeated')
     spec = c.ScheduleSpec(
         intervals=[
             c.ScheduleIntervalSpec(connecting.duration(interval, "--every")) for interval in every or ()
@@ -170,7 +179,7 @@ def list_(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """List schedules, with when they act next.
+    """List schedules with their next times.
 
     \b
     Example:
@@ -203,7 +212,7 @@ def describe(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Describe one schedule. What it starts when, what it has started, and when it acts next.
+    """Describe one schedule. Its action, times, recent workflows, and next time.
 
     \b
     Example:
@@ -304,7 +313,7 @@ def pause(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let a schedule rest. Workflows that it started go on; it can still be triggered.
+    """Pause a schedule. Workflows that it started continue; it can still be triggered.
 
     \b
     Example:
@@ -323,7 +332,7 @@ def resume(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let a schedule that was paused act again, from its next time on.
+    """Resume a paused schedule, from its next time on.
 
     \b
     Example:
@@ -331,7 +340,7 @@ def resume(
     """
     with connecting.connected(target, namespace) as client:
         client.get_schedule_handle(schedule_id).unpause(note)
-    connecting.tell(f"{schedule_id} goes on", json, id=schedule_id)
+    connecting.tell(f"{schedule_id} continues", json, id=schedule_id)
 
 
 @schedule.command()
@@ -342,7 +351,7 @@ def trigger(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let a schedule act now, besides its times. Also while it is paused.
+    """Start a schedule's workflow now. Also while it is paused.
 
     \b
     Example:
@@ -364,7 +373,7 @@ def backfill(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let a schedule act for times of the past. As if they were now: what an outage has left out.
+    """Start a schedule's workflows for past times. For example those that an outage has skipped.
 
     \b
     Example:
@@ -396,7 +405,7 @@ def delete(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Delete a schedule. Workflows that it started go on.
+    """Delete a schedule. Workflows that it started continue.
 
     \b
     Example:

@@ -22,22 +22,20 @@ What: TypeAlias = Annotated[
         metavar="ID|FILE", help="A workflow's id, or a file with a history in JSON (- for stdin)."
     ),
 ]
-Html: TypeAlias = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write a page to look at or to print.")
-]
+Html: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page.")]
 Svg: TypeAlias = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")]
 Width: TypeAlias = Annotated[
     int | None, typer.Option(min=40, max=1000, metavar="N", help="Columns.  [default: the terminal's]")
 ]
 Rows: TypeAlias = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Rows before those that are alike become one.")
+    int | None, typer.Option(min=1, metavar="N", help="Fold similar rows beyond this number.")
 ]
-Follow: TypeAlias = Annotated[bool, typer.Option("--follow", "-f", help="Keep looking until the run closes.")]
+Follow: TypeAlias = Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run closes.")]
 Payloads: TypeAlias = Annotated[
-    bool, typer.Option("--payloads", help="Show arguments and results, short. They may be secret.")
+    bool, typer.Option("--payloads", help="Show arguments and results, shortened. They may be secret.")
 ]
-Children: TypeAlias = Annotated[bool, typer.Option("--children", help="Show what children did, too.")]
+Children: TypeAlias = Annotated[bool, typer.Option("--children", help="Also show what children did.")]
 
 _PAUSE = 1.0
 
@@ -75,7 +73,7 @@ def show(
     look = peek(None if chosen is None else decoder(chosen)) if payloads else hidden
     if is_file(what) and target is None and run_id is None:
         if follow or children:
-            raise UsageError("a file is told as it is: --follow and --children need a run and its target")
+            raise UsageError("--follow and --children need a run and its target, not a file")
         story = story_of_file(what, look, chosen)
     else:
         with connecting.connected(target, namespace, codec, about=what, run_id=run_id) as client:

@@ -75,7 +75,7 @@ def ui(
         list[str] | None,
         typer.Argument(
             metavar="FILE|MODULE",
-            help="Code of the workflows: for forms that know their types, and to walk back in time.",
+            help="Code of the workflows, for typed forms and time travel.",
         ),
     ] = None,
     target: Target = None,
@@ -86,14 +86,16 @@ def ui(
     token: TokenOption = None,
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", metavar="HOST[:PORT]", help="Another name of the page, as behind a proxy."),
+        typer.Option(
+            "--name", metavar="HOST[:PORT]", help="Another name of the web UI, for example behind a proxy."
+        ),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
 ) -> None:
-    """Look at workflows in a browser, and act on them.
+    """Serve the web UI, which shows workflows in a browser.
 
-    What they do, why they wait, what they did; with their code also back in time.
+    It shows what they do, why they wait and what they did; with their code also at earlier times.
 
     \b
     Examples:
@@ -107,7 +109,7 @@ def ui(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "jinja2", "anyio"):
             raise
-        raise UsageError("the page needs more packages: pip install 'hourglass-temporal[ui]'") from None
+        raise UsageError("the web UI needs more packages: pip install 'hourglass-temporal[ui]'") from None
     from hourglass._tools.cli.loading import load
     from hourglass._tools.timeline.watching import decoder
     from hourglass._worker.targets import resolve

@@ -97,7 +97,7 @@ def _page(diagnosis: Diagnosis) -> Iterator[Text]:
         yield _headline("It also", finding, now, bold=False)
         yield from _told(finding, now, "  ")
     if len(further) >= _MOST:
-        yield Text(f"… and {len(further) - _MOST + 1} more; --json tells all of them")
+        yield Text(f"… and {len(further) - _MOST + 1} more; --json shows all")
     yield from _to_do(diagnosis)
     if diagnosis.start is not None:
         yield Text("")
@@ -240,7 +240,7 @@ def _another_run(diagnosis: Diagnosis, run_id: str, latest: str, options: str) -
         diagnosis.findings[0],
         what=f"has no run {run_id!r}",
         details=(f"its latest run is {latest}",),
-        actions=(Action("Ask about that one:", command),),
+        actions=(Action("Diagnose that one:", command),),
     )
 
 
@@ -262,16 +262,16 @@ def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str
     begun = shlex.quote(f"WorkflowId STARTS_WITH '{action.options.get('id', schedule.id)}'")
     return replace(
         diagnosis.findings[0],
-        what="is a schedule, no workflow" + (paused if state.paused else ""),
+        what="is a schedule, not a workflow" + (paused if state.paused else ""),
         until=nanoseconds(coming[0]) if coming and not state.paused else None,
         details=(f"it has started {schedule.info.num_actions} workflows",),
         actions=(
             *(
-                (Action(f"Let it go on: client.get_schedule_handle({schedule.id!r}).unpause()"),)
+                (Action(f"Let it continue: client.get_schedule_handle({schedule.id!r}).unpause()"),)
                 if state.paused
                 else ()
             ),
-            Action("Look at what it started:", f"hourglass list {begun} {options}".rstrip()),
+            Action("See what it started:", f"hourglass list {begun} {options}".rstrip()),
         ),
     )
 
@@ -282,7 +282,7 @@ def why(
     code: Annotated[
         list[str] | None,
         typer.Option(
-            "--code", "-c", metavar="FILE|MODULE", help="Also try this code on its history: would it go on?"
+            "--code", "-c", metavar="FILE|MODULE", help="Also check whether this code fits its history."
         ),
     ] = None,
     target: Target = None,
@@ -290,11 +290,11 @@ def why(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Say why a workflow waits or failed, and what to do about it.
+    """Show why a workflow waits or failed, and what to do.
 
-    One page: what it does or waits for, since when, what failed and at which line.
+    It shows what the workflow does or waits for, since when, what failed and at which line.
 
-    Exit code 1 where it cannot be looked at; 0 otherwise, whatever is wrong with it.
+    Exit code 1 if it cannot be diagnosed; 0 otherwise, whatever its state.
 
     \b
     Examples:

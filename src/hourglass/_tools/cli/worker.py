@@ -60,7 +60,7 @@ def connected(
         try:
             return Client.connect(target, namespace=namespace, codec=chosen, retention=retention)
         except ConnectionFailedError as error:
-            logger.warning("%s. It is tried again in %g s", error, pause)
+            logger.warning("%s. It is retried in %g s", error, pause)
         over.wait(pause)
         pause = min(2 * pause, _LAST_PAUSE)
     return None
@@ -105,7 +105,7 @@ def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = Fal
         with _connected(options) as client:
             if client.target == "local:":
                 logger.warning(
-                    "an engine in memory is this process's own: no other process can start workflows here"
+                    "an engine in memory belongs to this process: no other process can start workflows here"
                 )
             worker = _worker(options, client, loaded.modules, process)
             if process is not None:
@@ -131,9 +131,9 @@ def _keep_to_a_processor(place: int) -> None:
     try:
         own = processors.bind(place).own
     except OSError as error:
-        logger.warning("this process cannot keep to a processor of its own, and uses all: %s", error)
+        logger.warning("this process cannot be bound to a processor, and uses all: %s", error)
         return
-    logger.info("it keeps to processor %d, but for activities that run long (--no-pin: it uses all)", own)
+    logger.info("bound to processor %d, except activities that run long (--no-pin: use all)", own)
 
 
 def _connected(options: WorkerOptions) -> Client:
@@ -169,7 +169,7 @@ def _worker(
 def _started(worker: Worker, options: WorkerOptions, process: Guarded | None) -> None:
     for queue in options.task_queues[1:]:
         worker.start_worker(queue)
-        logger.info("worker on task queue %r runs, too", queue)
+        logger.info("worker on task queue %r is running as well", queue)
     if process is not None:
         process.ready()
 
@@ -206,25 +206,25 @@ MaxCached: TypeAlias = Annotated[
     typer.Option(
         min=0,
         metavar="N",
-        help="Runs that are kept between two steps.  [default: 1000; on a file more, as memory allows, while they are busy]",
+        help="Runs kept in memory between two steps.  [default: 1000; on a file more, as memory allows, while they are busy]",
     ),
 ]
-MaxTasks: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Workflow tasks at a time.")]
-MaxActivities: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Activities at a time.")]
-MaxLocal: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Local activities at a time.")]
+MaxTasks: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Concurrent workflow tasks.")]
+MaxActivities: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Concurrent activities.")]
+MaxLocal: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Concurrent local activities.")]
 MaxRate: TypeAlias = Annotated[
-    float | None, typer.Option(metavar="N", help="Activities begun per second.  [default: no limit]")
+    float | None, typer.Option(metavar="N", help="Activities started per second.  [default: no limit]")
 ]
 Lanes: TypeAlias = Annotated[int, typer.Option(min=1, metavar="N", help="Threads that run workflow code.")]
 DeadlockTimeout: TypeAlias = Annotated[
     float,
     typer.Option(
-        min=0, metavar="SECONDS", help="How long workflow code may run without waiting; 0 for ever."
+        min=0, metavar="SECONDS", help="How long workflow code may run without waiting; 0: no limit."
     ),
 ]
 DrainTimeout: TypeAlias = Annotated[
     float,
-    typer.Option(min=0, metavar="SECONDS", help="How long activities may go on after a signal to stop."),
+    typer.Option(min=0, metavar="SECONDS", help="How long activities may continue after a signal to stop."),
 ]
 Retention: TypeAlias = Annotated[
     float | None,
@@ -239,7 +239,7 @@ Processes: TypeAlias = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="Worker processes.  [default: on a file as many as there are processors; on a server 1]",
+        help="Worker processes.  [default: on a file one per processor; on a server 1]",
     ),
 ]
 Pin: TypeAlias = Annotated[
@@ -247,12 +247,15 @@ Pin: TypeAlias = Annotated[
     typer.Option(
         "--pin/--no-pin",
         show_default=False,
-        help="Keep each process to a processor of its own, but for activities that run long.  [default: with as many processes "
+        help="Bind each process to a processor, except activities that run long.  [default: with as many processes "
         "as processors]",
     ),
 ]
 Parent: TypeAlias = Annotated[
-    bool, typer.Option("--parent/--no-parent", help="Watch the worker from a process of its own.")
+    bool,
+    typer.Option(
+        "--parent/--no-parent", help="Run a parent process that replaces a worker that hangs or dies."
+    ),
 ]
 
 _DAY = 86_400.0
@@ -282,8 +285,8 @@ def worker(
 ) -> None:
     """Run a production worker.
 
-    It serves task queues until Ctrl-C or SIGTERM, which let what is in flight finish; a second one ends at once.
-    The worker runs in processes of its own. Should one crash or stand still, another one takes its place. On a file the
+    It serves task queues until Ctrl-C or SIGTERM, which let tasks in progress finish; a second signal ends it at once.
+    The worker runs in processes of its own. One that crashes or hangs is replaced. On a file the
     first of them owns it and runs the engine, and all of them work; if the owner ends, another one takes over.
 
     \b
@@ -351,7 +354,7 @@ def _how_many(target: str | None, processes: int | None) -> int:
     if kind == "memory":
         if processes is not None and processes > 1:
             raise typer.BadParameter(
-                "an engine in memory is one process's own: name a file, such as local:orders.db, or a server",
+                "an engine in memory belongs to one process: name a file, such as local:orders.db, or a server",
                 param_hint="--processes",
             )
         return 1

@@ -43,7 +43,7 @@ def cancel(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Ask a workflow, or all that a filter finds, to cancel. It may clean up, take its time, or refuse.
+    """Request cancellation of one workflow or of many. It may clean up first, or ignore the request.
 
     \b
     Examples:
@@ -72,7 +72,9 @@ def cancel(
             handle.cancel(reason)
             closed = f"{workflow_id} has closed already ({status.lower().replace('_', ' ')})"
             connecting.tell(
-                f"asked {workflow_id} to cancel" if status == "RUNNING" else closed, json, id=workflow_id
+                f"requested cancellation of {workflow_id}" if status == "RUNNING" else closed,
+                json,
+                id=workflow_id,
             )
 
 
@@ -86,7 +88,7 @@ def terminate(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """End a workflow, or all that a filter finds, now. Its code is not asked and cannot clean up.
+    """Terminate a workflow, or all that match a filter, now. Its code cannot clean up.
 
     \b
     Examples:
@@ -113,10 +115,10 @@ def reset(
     workflow_id: WorkflowId,
     before: Annotated[
         str | None,
-        typer.Option(metavar="STEP", help="Do this step again: an activity or child, by name or id."),
+        typer.Option(metavar="STEP", help="The first step to repeat: an activity or child, by name or id."),
     ] = None,
     event_id: Annotated[
-        int | None, typer.Option(metavar="N", help="Or begin anew from the end of a workflow task.")
+        int | None, typer.Option(metavar="N", help="Or repeat from the end of a workflow task.")
     ] = None,
     reason: Reason = "",
     run_id: RunId = None,
@@ -124,7 +126,7 @@ def reset(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Begin a workflow anew from a point of its history. What happened before that is kept.
+    """Start a workflow again from a point of its history. Everything before that point is kept.
 
     \b
     Examples:
@@ -133,7 +135,7 @@ def reset(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         again = handle.reset(before=before, event_id=event_id, reason=reason)
-    connecting.tell(f"{again.id} goes on as run {again.run_id}", json, id=again.id, run_id=again.run_id)
+    connecting.tell(f"{again.id} continues as run {again.run_id}", json, id=again.id, run_id=again.run_id)
 
 
 def fork(
@@ -141,7 +143,7 @@ def fork(
     id: Annotated[str, typer.Option(metavar="NEW", help="The id of the new workflow.")],
     before: Annotated[
         str | None,
-        typer.Option(metavar="STEP", help="The first step to do anew: an activity or child, by name or id."),
+        typer.Option(metavar="STEP", help="The first step to repeat: an activity or child, by name or id."),
     ] = None,
     event_id: Annotated[
         int | None, typer.Option(metavar="N", help="Or from the end of a workflow task.")
@@ -151,21 +153,21 @@ def fork(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Begin another workflow with what this one did before a step.
+    """Start a copy of a workflow from before a step.
 
-    This one is left as it is. What was done before STEP is not done again. What came later, signals too, the new
-    workflow does not get.
+    This one does not change. Steps before STEP are not repeated. Later events, including signals, are not copied to the new
+    workflow.
 
     \b
     Example:
       hourglass fork order-1 --before ship --id order-1-again
     """
     if before is None and event_id is None:
-        raise UsageError("say from where: --before STEP, or --event-id N")
+        raise UsageError("name the step: --before STEP, or --event-id N")
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle:
         made = handle.fork(id=id, before=before, event_id=event_id)
     connecting.tell(
-        f"{workflow_id} goes on a second time as {made.id} (run {made.run_id})",
+        f"{workflow_id} continues as a copy, as {made.id} (run {made.run_id})",
         json,
         id=made.id,
         run_id=made.run_id,
@@ -180,10 +182,10 @@ def pause(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let a workflow rest until it is resumed.
+    """Pause a workflow until it is resumed.
 
-    No worker gets its tasks. An attempt of an activity that is running may end. Signals, timers and results are kept, and
-    time limits go on.
+    No worker receives its tasks. A running attempt of an activity may finish. Signals, timers and results are recorded, and
+    timeouts continue.
 
     \b
     Example:
@@ -191,9 +193,7 @@ def pause(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
         handle.pause(reason)
-    connecting.tell(
-        f"paused {workflow_id}: hourglass resume {workflow_id} lets it go on", json, id=workflow_id
-    )
+    connecting.tell(f"paused {workflow_id}: hourglass resume {workflow_id} resumes it", json, id=workflow_id)
 
 
 def resume(
@@ -204,7 +204,7 @@ def resume(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Let a workflow that was paused go on.
+    """Resume a paused workflow.
 
     \b
     Example:
@@ -212,7 +212,7 @@ def resume(
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace) as handle, _advised():
         handle.unpause(reason)
-    connecting.tell(f"{workflow_id} goes on", json, id=workflow_id)
+    connecting.tell(f"{workflow_id} continues", json, id=workflow_id)
 
 
 @contextmanager
@@ -239,9 +239,9 @@ def delete(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Remove a workflow, or all that a filter finds, for good.
+    """Delete a workflow, or all that match a filter, permanently.
 
-    The history goes with it. What is open is terminated first.
+    Its history is deleted as well. An open workflow is terminated first.
 
     \b
     Examples:
@@ -333,7 +333,7 @@ def query(
     workflow_id: WorkflowId,
     arguments: Values = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How long to wait for the answer.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Timeout for the answer.")
     ] = 10.0,
     run_id: RunId = None,
     target: Target = None,
@@ -341,7 +341,7 @@ def query(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Ask a workflow a question and show the answer. It is a worker that answers: one must be running.
+    """Query a workflow and show the answer. A worker must be running to answer it.
 
     \b
     Example:
@@ -382,7 +382,8 @@ def update(
     workflow_id: WorkflowId,
     arguments: Values = None,
     update_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The update's id: again is the same update.")
+        str | None,
+        typer.Option("--id", metavar="ID", help="The update's id; the same id is the same update."),
     ] = None,
     run_id: RunId = None,
     target: Target = None,
@@ -390,7 +391,7 @@ def update(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Ask a workflow for an update and show its result.
+    """Send an update to a workflow and show its result.
 
     \b
     Example:
@@ -411,7 +412,7 @@ def start(
     workflow: WorkflowName,
     arguments: Values = None,
     id: NewId = None,
-    task_queue: Annotated[str, typer.Option(metavar="NAME", help="The queue of its workers.")] = "default",
+    task_queue: Annotated[str, typer.Option(metavar="NAME", help="Its task queue.")] = "default",
     start_delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="Begin later.")] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result and show it.")] = False,
     target: Target = None,
@@ -443,7 +444,7 @@ def start(
 def result(
     workflow_id: WorkflowId,
     timeout: Annotated[
-        float | None, typer.Option(min=0.0, metavar="SECONDS", help="Wait no longer.  [default: no limit]")
+        float | None, typer.Option(min=0.0, metavar="SECONDS", help="Timeout.  [default: no limit]")
     ] = None,
     run_id: RunId = None,
     target: Target = None,
@@ -451,7 +452,7 @@ def result(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """Wait until a workflow ends and show what it returned. Exit code 1 if it failed, or is not done in time.
+    """Wait until a workflow ends and show its result. Exit code 1 if it failed, or did not end in time.
 
     \b
     Examples:
@@ -476,7 +477,7 @@ def _refuse_a_file(workflow: str) -> None:
     file, _, name = workflow.rpartition(":") if ".py:" in workflow else (workflow, "", "")
     if file.endswith(".py"):
         raise UsageError(
-            f"{workflow!r} is a file; start takes the name of a workflow, and a worker has its code"
+            f"{workflow!r} is a file; start needs the name of a workflow, and a worker has its code"
             f"\n  hourglass worker {file}            in another terminal"
             f"\n  hourglass start {name or 'NAME'} …"
             f"\n  or both in one: hourglass run {workflow} …"

@@ -36,9 +36,11 @@ def _on(queue: str) -> str:
 def serve_version(queue: str, needed: str, versions: list[str], options: str) -> tuple[Action, ...]:
     """Return the actions when no worker of the right version polls: start one, or make another version current."""
     if needed:
-        return start_worker(queue, options, f"Start a worker of version {needed}, with the code of then:")
+        return start_worker(
+            queue, options, f"Start a worker of version {needed}, with the code of that version:"
+        )
     name, _, build_id = next(version for version in versions if version).partition(".")
-    make = f"Make one of the versions current: client.set_current_version({name!r}, {build_id!r})"
+    make = f"Set a current version: client.set_current_version({name!r}, {build_id!r})"
     return (Action(make), *start_worker(queue, options, "Or start a worker without a version:"))
 
 
@@ -48,7 +50,7 @@ def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...
     """
     return (
         Action(
-            "Or, if it was started on the wrong queue, end it and start it on the right one:",
+            "Or, if it was started on the wrong queue, terminate it and start it on the right one:",
             _command(f"terminate {_id(story)} --reason 'wrong task queue'", options),
         ),
         Action(
@@ -67,7 +69,7 @@ def mend_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Ac
     """
     return (
         Action(
-            f"Or, if its parent names the wrong queue, mend that (task_queue={queue!r}), and let the parent do it again:",
+            f"Or, if its parent names the wrong queue, fix that (task_queue={queue!r}), and reset the parent:",
             _command(f"reset {shlex.quote(parent)} --before {shlex.quote(story.workflow_type)}", options),
         ),
     )
@@ -75,38 +77,38 @@ def mend_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Ac
 
 def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a parked run: fix the code, or reset the run to a point where the code fits."""
-    give_up = Action("Or give it up:", _command(f"terminate {_id(facts.story)}", facts.options))
+    give_up = Action("Or terminate it:", _command(f"terminate {_id(facts.story)}", facts.options))
     match cause:
         case Cause.NONDETERMINISM:
             return (*_misfit(facts), give_up)
         case Cause.UNKNOWN_WORKFLOW:
-            why = "Start the worker with the file or module that holds this type:"
+            why = "Start the worker with the file or module that has this type:"
             return (*start_worker(facts.story.task_queue, facts.options, why), give_up)
         case _:
             return (Action(_PARKED[cause]), give_up)
 
 
-def mended(facts: Facts) -> tuple[Action, ...]:
+def fixed(facts: Facts) -> tuple[Action, ...]:
     """Return the actions when the worker's code fails the run, but the local code does not."""
-    why = "Restart the worker with this code; it goes on by itself:"
+    why = "Restart the worker with this code; it continues by itself:"
     return start_worker(facts.story.task_queue, facts.options, why)
 
 
 _PARKED = {
-    Cause.UNDECODABLE: "Let the code take what was sent (types, converter, codec), and restart the worker; "
-    "it goes on by itself. What was sent wrongly must be sent anew.",
-    Cause.KILLS: "Look into the worker's log and the system's (a crash in an extension module, too much memory), and mend "
-    "that. It is tried again when the workflow's file has changed, or after a while; a reset begins anew at once.",
+    Cause.UNDECODABLE: "Make the code accept the arguments (types, converter, codec), and restart the worker; "
+    "it continues by itself. If the arguments were wrong, send them again.",
+    Cause.KILLS: "See the worker's log and the system's (a crash in an extension module, too much memory), and fix the cause. "
+    "It is retried when the workflow's file has changed, or after a while; a reset is tried at once.",
     Cause.HUNG: "Find what blocks or computes for long in the workflow's code, and move it into an activity.",
-    Cause.TASK_FAILS: "If the next attempt fails, too, look at what was refused, and at the worker's log.",
-    Cause.BUG: "Mend the line and restart the worker; it goes on by itself from where it stands.",
+    Cause.TASK_FAILS: "If the next attempt fails as well, see the worker's log.",
+    Cause.BUG: "Fix the line and restart the worker; the run continues by itself.",
 }
 
 
 def _misfit(facts: Facts) -> tuple[Action, ...]:
     name, options = _id(facts.story), facts.options
     line = Action(
-        "See the line, with the code that the worker runs:", _command(f"why {name} --code FILE", options)
+        "To see the line, pass the code that the worker runs:", _command(f"why {name} --code FILE", options)
     )
     first = next(
         (str(event.id) for event in facts.events if isinstance(event.attributes, WorkflowTaskCompleted)), "N"
@@ -114,11 +116,9 @@ def _misfit(facts: Facts) -> tuple[Action, ...]:
     return (
         *(() if facts.replayed is not None else (line,)),
         Action(
-            "Bring the old code back, or put the change behind workflow.patched('…'); it goes on by itself."
+            "Restore the old code, or put the change behind workflow.patched('…'); it continues by itself."
         ),
-        Action(
-            "Or let it begin anew with today's code:", _command(f"reset {name} --event-id {first}", options)
-        ),
+        Action("Or start it again with today's code:", _command(f"reset {name} --event-id {first}", options)),
     )
 
 
@@ -126,7 +126,7 @@ def look_again(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a state that may be over in a moment."""
     return (
         Action(
-            "Look again in a moment, or watch it:",
+            "Check again in a moment, or follow it:",
             _command(f"show {_id(facts.story)} --follow", facts.options),
         ),
     )
@@ -134,13 +134,13 @@ def look_again(facts: Facts) -> tuple[Action, ...]:
 
 def more_workers(facts: Facts) -> tuple[Action, ...]:
     """Return the actions when the workers that poll the queue are too few or unhealthy."""
-    why = "Look whether the workers are well (their log, /status), or start another one:"
+    why = "Check the workers (their log, /status), or start another one:"
     return start_worker(facts.story.task_queue, facts.options, why)
 
 
 def more_room(facts: Facts, queue: str) -> tuple[Action, ...]:
     """Return the actions when the workers that poll the queue have no free slot."""
-    why = "Let the worker run more at a time (--max-concurrent-activities), or start another one:"
+    why = "Allow more concurrent activities (--max-concurrent-activities), or start another worker:"
     return start_worker(queue, facts.options, why)
 
 
@@ -149,7 +149,7 @@ def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
     named = shlex.quote(facts.story.workflow_id)
     return (
         Action(
-            "Let it go on, in Temporal's web UI or by its own command:",
+            "Unpause it, in Temporal's web UI or with its command line:",
             f"temporal activity unpause --workflow-id {named} --activity-id {shlex.quote(activity_id)} "
             + facts.options.replace("--target", "--address"),
         ),
@@ -159,7 +159,7 @@ def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
 def refused_cancel(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a run that does not end after a request to cancel it."""
     return (
-        Action("If it cleans up, let it. To end it without asking its code, and without its cleaning up:"),
+        Action("If it is cleaning up, wait. To end it without any clean-up:"),
         Action("", _command(f"terminate {_id(facts.story)}", facts.options)),
     )
 
@@ -167,14 +167,18 @@ def refused_cancel(facts: Facts) -> tuple[Action, ...]:
 def failing_activity(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a failing activity: the engine retries it, and its code can be fixed meanwhile."""
     return (
-        Action("Mend what makes it fail, and restart the worker if that is code; it is retried by itself."),
-        Action("Or ask the workflow to cancel:", _command(f"cancel {_id(facts.story)}", facts.options)),
+        Action(
+            "Fix the cause, and restart the worker if the cause is in its code; the activity is retried by itself."
+        ),
+        Action(
+            "Or request cancellation of the workflow:", _command(f"cancel {_id(facts.story)}", facts.options)
+        ),
     )
 
 
 def unknown_activity(facts: Facts, queue: str) -> tuple[Action, ...]:
     """Return the actions when the workers of the queue do not have the activity."""
-    why = "Give the worker the file or module that holds the activity, too; it is retried by itself:"
+    why = "Start the worker with the file or module that has the activity as well; it is retried by itself:"
     return start_worker(queue, facts.options, why)
 
 
@@ -182,9 +186,11 @@ def longer_timeout(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for an activity that takes longer than its timeout."""
     return (
         Action(
-            "Make it quicker, let it heartbeat, or raise its timeout in @activity.defn(…); then restart the worker."
+            "Make it faster, send heartbeats, or raise its timeout in @activity.defn(…); then restart the worker."
         ),
-        Action("Or ask the workflow to cancel:", _command(f"cancel {_id(facts.story)}", facts.options)),
+        Action(
+            "Or request cancellation of the workflow:", _command(f"cancel {_id(facts.story)}", facts.options)
+        ),
     )
 
 
@@ -207,13 +213,13 @@ def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
     sent = [message for message in sent if message != ("update", without)]
     if not sent:
         return (
-            (Action("Look at the line: no signal and no update is known that could change it."),)
+            (Action("See the line: no known signal or update could change the condition."),)
             if facts.stands
             else ()
         )
     return tuple(
         Action(
-            "If one of its messages makes it go on, send it:" if at == 0 else "",
+            "If one of its messages would make it continue, send that:" if at == 0 else "",
             _command(f"{kind} {shlex.quote(message)} {_id(facts.story)} …", facts.options),
         )
         for at, (kind, message) in enumerate(sent[:4])
@@ -223,14 +229,14 @@ def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
 def let_go(facts: Facts) -> tuple[Action, ...]:
     """Return the actions for a fiber that waits for another one."""
     return (
-        Action("Another task of the workflow must act first: see where the others stand."),
+        Action("Another task of the workflow must act first: see where the others wait."),
         *send_something(facts)[:4],
     )
 
 
 def nothing() -> tuple[Action, ...]:
     """Return no actions: the run continues by itself."""
-    return (Action("Nothing: it goes on by itself then."),)
+    return (Action("Nothing: it continues by itself then."),)
 
 
 def ask_child(child_id: str, options: str) -> tuple[Action, ...]:
@@ -244,7 +250,7 @@ def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
     again = f"reset {name} --before {shlex.quote(step)}" if step else f"reset {name}"
     return (
         Action("See what it did:", _command(f"show {name}", options)),
-        Action("Once the cause is mended, go on from there:", _command(again, options)),
+        Action("Once the cause is fixed, continue from there:", _command(again, options)),
     )
 
 
@@ -258,12 +264,12 @@ def after_undoing(facts: Facts, first: str, since: Sequence[Span]) -> tuple[Acti
     ran = ", ".join(dict.fromkeys(span.name for span in since))
     start = f"start {shlex.quote(facts.story.workflow_type)} … --id {name}{_on(facts.story.task_queue)}"
     again = Action(
-        f"Or let it do the same again, from before {first}, the first step that may be undone:",
+        f"Or repeat it from before {first}, the first step that may be undone:",
         _command(f"reset {name} --before {shlex.quote(first)}", options),
     )
     return (
         Action(f"See what it did, and that {ran} left nothing behind:", _command(f"show {name}", options)),
-        Action("Once the cause is mended, start it anew:", _command(start, options)),
+        Action("Once the cause is fixed, start it again:", _command(start, options)),
         *((again,) if first else ()),
     )
 
@@ -282,14 +288,14 @@ def ask_elsewhere(facts: Facts, target: str) -> tuple[Action, ...]:
 def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
     """Return the actions when the workflow was not found: a wrong id or a wrong target."""
     first = [
-        Action("Ask about the one that is meant:", _command(f"why {shlex.quote(workflow_id)}", options))
+        Action("Diagnose the workflow that you meant:", _command(f"why {shlex.quote(workflow_id)}", options))
         for workflow_id in similar[:1]
     ]
     return (
         *first,
-        Action("See what there is:", _command("list", options)),
+        Action("List the workflows:", _command("list", options)),
         Action(
-            "Or it is elsewhere: --target and --namespace say where; closed workflows are forgotten after a while."
+            "Or use another --target or --namespace; closed workflows are deleted after the retention period."
         ),
     )
 
@@ -297,6 +303,6 @@ def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
 def reach(options: str) -> tuple[Action, ...]:
     """Return the actions when the server, or the file of the embedded engine, cannot be reached."""
     return (
-        Action("Look at the target, and at what is needed to reach it:", _command("doctor", options)),
+        Action("Check the target and the connection:", _command("doctor", options)),
         Action("Or name another one: --target host:port, --target local:FILE, or HOURGLASS_TARGET."),
     )

@@ -83,12 +83,12 @@ def _paused(pause: h.HistoryEvent, facts: Facts) -> Finding:
     words = f"hourglass resume {shlex.quote(facts.story.workflow_id)}"
     return Finding(
         cause=Cause.PAUSED,
-        what="is paused: its code is not run until it is resumed",
+        what="is paused until it is resumed",
         since=pause.time_ns,
         details=tuple(
-            detail for detail, value in ((f"by {who}", who), (f"the reason given: {reason}", reason)) if value
+            detail for detail, value in ((f"by {who}", who), (f"reason: {reason}", reason)) if value
         ),
-        actions=(Action("Let it go on:", words),),
+        actions=(Action("Resume it:", words),),
     )
 
 
@@ -117,7 +117,7 @@ def _unheard(finding: Finding, facts: Facts) -> Finding:
     name = clean(getattr(next(kinds, None), "signal_name", ""))
     if finding.cause is not Cause.SIGNAL or not name or name not in facts.awaited:
         return finding
-    detail = f"the last signal {name!r} has changed nothing: one that cannot be decoded is dropped, as the worker's log says"
+    detail = f"the last signal {name!r} has changed nothing: the worker drops signals that it cannot decode, and logs them"
     return replace(finding, details=(*finding.details, detail))
 
 
@@ -131,7 +131,7 @@ def _placed(finding: Finding, facts: Facts) -> Finding:
     if local:
         return replace(
             finding,
-            what=f"{finding.what}, where a local activity runs or is retried",
+            what=f"{finding.what}, where a local activity is running or being retried",
             place=local[0].place,
             code=local[0].code,
             details=(_LOG,),
@@ -140,12 +140,12 @@ def _placed(finding: Finding, facts: Facts) -> Finding:
         return finding
     # A server answers no query while a workflow task is in progress, and a task without local activities
     # takes milliseconds.
-    detail = "probably a local activity runs there, or is retried"
+    detail = "probably a local activity is running there, or being retried"
     return replace(finding, details=(f"{detail}: {_LOG}", *finding.details))
 
 
 _MOMENT = 1_000_000_000
-_LOG = "what makes it fail, if it does, is in the worker's log"
+_LOG = "if it fails, the worker's log has the reason"
 _LOCAL = frozenset({"local", "execute_local_activity"})
 
 
@@ -196,7 +196,7 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
         findings = _replaced(findings, request.timer, slot, _stands(facts, "__enter__"))
     for timer, key in _turns(facts):
         keeper = f"hourglass why {shlex.quote(_TURNS + key)} {facts.options}".rstrip()
-        stuck = Action("Nothing, if it goes on in a moment. Else see what keeps its keeper:", keeper)
+        stuck = Action("Wait a moment. If it does not continue, diagnose its keeper:", keeper)
         # the engine keeps the limit, so there is no keeper workflow that could be stuck
         by_engine = isinstance(ask(_TURNS + key), Mapping)
         turn = Finding(
@@ -280,7 +280,7 @@ def _is_part(finding: Finding, timer: Span, stands: Mapping[str, bool]) -> bool:
 
 def _slot_lines(answer: object, workflow_id: str) -> Iterator[str]:
     if not isinstance(answer, Mapping):
-        yield "who holds it is not known: its keeper does not answer"
+        yield "the holder is unknown: its keeper does not answer"
         return
     holders, waiting = _ids(answer, "held"), _ids(answer, "waiting")
     if holders:
@@ -299,7 +299,7 @@ def _actions(answer: object, keeper: str, options: str) -> tuple[Action, ...]:
     if not holders:
         return ()
     command = f"hourglass why {shlex.quote(holders[0])} {options}".rstrip()
-    return (Action("See what keeps who holds it:", command),)
+    return (Action("Diagnose the holder:", command),)
 
 
 def _ids(answer: object, where: str) -> list[str]:
@@ -473,7 +473,7 @@ def _answered(facts: Facts, handle: WorkflowHandle[Any]) -> Facts:
     if facts.story.outcome is Outcome.RETRYING:
         return replace(facts, unanswered="its code fails")
     if queue is not None and not queue.workflow_pollers:
-        return replace(facts, unanswered="no worker is there to ask")
+        return replace(facts, unanswered="there is no worker to query")
     try:
         stack = handle.query("__stack_trace", rpc_timeout=PATIENCE)
         metadata = handle.query("__temporal_workflow_metadata", rpc_timeout=PATIENCE)

@@ -53,7 +53,7 @@ def activity(facts: Facts, span: Span) -> Finding:
         return replace(
             tried,
             cause=Cause.NO_ACTIVITY_WORKER,
-            what=f"waits for activity {span.name}, which no worker takes: none polls task queue {queue!r} for activities",
+            what=f"waits for activity {span.name}: no worker polls task queue {queue!r} for activities",
             next_attempt=None,
             actions=advice.start_worker(
                 queue, facts.options, "Start a worker with the activity's code on that queue:"
@@ -62,7 +62,7 @@ def activity(facts: Facts, span: Span) -> Finding:
     return replace(
         tried,
         cause=Cause.ACTIVITY_QUEUED,
-        what=f"waits for activity {span.name}, which no worker has taken yet",
+        what=f"waits for activity {span.name}, which no worker has started yet",
         next_attempt=None,
         details=(*tried.details, *(_full(polled) if facts.now - span.start > _MOMENT else ())),
         actions=advice.more_room(facts, queue)
@@ -95,12 +95,12 @@ def _silence(facts: Facts, span: Span, begun: int) -> tuple[str, ...]:
     """Return the time since the last heartbeat, and the worker's identity."""
     who = f" of {span.worker}" if span.worker else ""
     if span.last_heartbeat is None or span.last_heartbeat <= begun:
-        return (f"no heartbeat{who} since it began",)
+        return (f"no heartbeat{who} since it started",)
     return (f"the last heartbeat{who} was {duration(max(facts.now - span.last_heartbeat, 0))} ago",)
 
 
 def _stack(stack: str) -> tuple[str, ...]:
-    return (f"its thread stands at:\n{stack.rstrip()}",) if stack else ()
+    return (f"its thread is at:\n{stack.rstrip()}",) if stack else ()
 
 
 _BASE = Finding(cause=Cause.OTHER, what="")
@@ -117,7 +117,7 @@ def _full(queue: QueueFacts | None) -> tuple[str, ...]:
         else f"the {many} workers that poll for activities have"
     )
     return (
-        f"{who} no room for it yet: as many activities run as may, or as many are begun as a second allows",
+        f"{who} no free slot for it: the limit of concurrent activities, or of activities per second, is reached",
     )
 
 
@@ -125,7 +125,7 @@ def _paused(facts: Facts, span: Span, tried: Finding) -> Finding:
     return replace(
         tried,
         cause=Cause.PAUSED,
-        what=f"waits for activity {span.name}, which is paused: it is not tried until it is unpaused",
+        what=f"waits for activity {span.name}, which is paused: it is not retried until it is unpaused",
         attempts=max(span.attempts - 1, 1) if span.faults else 0,
         next_attempt=None,
         actions=advice.unpause(facts, span.target),
@@ -169,7 +169,7 @@ _LIMITS = (
 def _limits(facts: Facts, span: Span) -> tuple[str, ...]:
     spec = getattr(reasons_tasks.began(facts, span), "spec", None)
     limits = [f"{name} {limit:g} s" for name in _LIMITS if (limit := getattr(spec, name, 0))]
-    return (f"its limits: {', '.join(limits)}",) if limits else ()
+    return (f"its timeouts: {', '.join(limits)}",) if limits else ()
 
 
 def _queue(facts: Facts, span: Span) -> str:
@@ -218,7 +218,7 @@ def standing_lines(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
             cause=Cause.MESSAGE,
             what="waits for a signal, an update, or a condition in its code",
             since=waiting_since(facts),
-            details=(f"where it stands is not known: {facts.unanswered}",) if facts.unanswered else (),
+            details=(f"where it waits is unknown: {facts.unanswered}",) if facts.unanswered else (),
             actions=advice.send_something(facts),
         )
     ]
@@ -267,7 +267,7 @@ def _not_known(facts: Facts) -> tuple[str, ...]:
     """Return a hint that a timer may be the timeout of another wait, which only the code shows."""
     if facts.stands or not facts.unanswered:
         return ()
-    return (f"perhaps for a message before that; where its code stands is not known: {facts.unanswered}",)
+    return (f"perhaps for a message before that; where its code waits is unknown: {facts.unanswered}",)
 
 
 def _child(facts: Facts, span: Span) -> Finding:
@@ -292,7 +292,7 @@ def _update(facts: Facts, span: Span) -> Finding:
         since=span.start,
         place="" if stand is None else stand.place,
         code="" if stand is None else stand.code,
-        details=(f"where its handler stands is not known: {facts.unanswered}",) if facts.unanswered else (),
+        details=(f"where its handler waits is unknown: {facts.unanswered}",) if facts.unanswered else (),
         actions=advice.send_something(facts, without=span.name),
     )
 
@@ -345,16 +345,15 @@ def _lock(facts: Facts, stand: Stand) -> Finding:
         cause=Cause.LOCK,
         what=f"waits for {_LOCKS.get(stand.call, 'a lock')} in its code",
         details=tuple(
-            f"meanwhile {position.fiber} stands at {position.place}: {position.code}"
-            for position in siblings[:3]
+            f"meanwhile {position.fiber} is at {position.place}: {position.code}" for position in siblings[:3]
         ),
         actions=advice.let_go(facts),
     )
 
 
 _LOCKS = {
-    "__enter__": "a lock or semaphore that others hold",
-    "acquire": "a lock or semaphore that others hold",
+    "__enter__": "a lock or semaphore that is held",
+    "acquire": "a lock or semaphore that is held",
     "wait": "an event to be set",
     "get": "an item in a queue",
     "put": "room in a queue",
@@ -444,7 +443,7 @@ def _unheard(facts: Facts) -> list[Finding]:
             findings.append(
                 Finding(
                     cause=Cause.UNHEARD,
-                    what=f"was sent signal {name!r}, which nothing in it takes",
+                    what=f"received signal {name!r}, which has no handler",
                     since=at,
                     details=(f"was {meant[0]!r} meant?",),
                     actions=advice.send_signal(facts, (meant[0],)),
@@ -465,9 +464,9 @@ def _cancelling(facts: Facts) -> list[Finding]:
     return [
         Finding(
             cause=Cause.CANCELLING,
-            what="was asked to cancel and has not ended: its code cleans up, or goes on all the same",
+            what="was asked to cancel and has not ended: its code is cleaning up, or ignores the request",
             since=request.time_ns,
-            details=(f"the reason given: {reason}",) if reason else (),
+            details=(f"reason: {reason}",) if reason else (),
             actions=advice.refused_cancel(facts),
         )
     ]
@@ -477,7 +476,7 @@ def not_found(workflow_id: str, similar: Sequence[str], options: str) -> Diagnos
     """Return the diagnosis of a workflow that does not exist."""
     finding = Finding(
         cause=Cause.NOT_FOUND,
-        what="is not known here",
+        what="is unknown here",
         details=(f"similar ids: {', '.join(similar)}",)
         if similar
         else ("no other workflow has a similar id",),
@@ -490,7 +489,7 @@ def unreachable(workflow_id: str, target: str, reason: str, options: str) -> Dia
     """Return the diagnosis when the engine cannot be reached."""
     finding = Finding(
         cause=Cause.UNREACHABLE,
-        what=f"cannot be looked at: {target} cannot be reached",
+        what=f"cannot be diagnosed: {target} cannot be reached",
         details=(reason,),
         actions=advice.reach(options),
     )

@@ -22,7 +22,7 @@ def closed(facts: Facts) -> list[Finding]:
 def _done(facts: Facts) -> Finding:
     return Finding(
         cause=Cause.DONE,
-        what="has completed: nothing is wrong",
+        what="has completed",
         since=facts.story.end,
         details=_trouble(facts),
         actions=advice.see(facts),
@@ -113,7 +113,7 @@ def _ended(step: Span) -> str:
 
 def _timed_out(facts: Facts) -> Finding:
     ran = (facts.story.end or 0) - facts.story.start
-    details = [f"when its time was over, it waited for {wait}" for wait in _left(facts)]
+    details = [f"when it timed out, it waited for {wait}" for wait in _left(facts)]
     for name in ("run_timeout", "execution_timeout"):
         limit = round(getattr(reasons_tasks.started(facts).spec, name) * S)
         if limit and limit <= ran + _SLACK:
@@ -121,7 +121,7 @@ def _timed_out(facts: Facts) -> Finding:
             break
     return Finding(
         cause=Cause.TIMED_OUT,
-        what="timed out: it took longer than it was allowed to",
+        what="timed out",
         since=facts.story.end,
         details=tuple(details),
         actions=advice.after_failure(facts, ""),
@@ -152,7 +152,7 @@ def _terminated(facts: Facts) -> Finding:
     if match := _MOVED.match(reason):  # a reset here would run it twice
         return Finding(
             cause=Cause.CONTINUED,
-            what=f"has {reason}, and goes on there: nothing is wrong",
+            what=f"has {reason}, and continues there",
             since=facts.story.end,
             actions=advice.ask_elsewhere(facts, match[1]),
         )
@@ -160,7 +160,7 @@ def _terminated(facts: Facts) -> Finding:
         cause=Cause.TERMINATED,
         what="was terminated" + (f" by {who}" if who else ""),
         since=facts.story.end,
-        details=((f"the reason given: {reason}" if reason else "no reason was given"), *_waited(facts)),
+        details=((f"reason: {reason}" if reason else "without a reason"), *_waited(facts)),
         actions=advice.after_failure(facts, ""),
     )
 
@@ -176,9 +176,9 @@ def _cancelled(facts: Facts) -> Finding:
     by = f" by workflow {parent}" if parent else f" by {who}" if who else ""
     return Finding(
         cause=Cause.CANCELLED,
-        what=f"was cancelled, as it was asked to{by}",
+        what=f"was cancelled{by}",
         since=facts.story.end,
-        details=((f"the reason given: {reason}",) if reason else ()),
+        details=((f"reason: {reason}",) if reason else ()),
         actions=advice.see(facts),
     )
 
@@ -186,7 +186,7 @@ def _cancelled(facts: Facts) -> Finding:
 def _continued(facts: Facts) -> Finding:
     return Finding(
         cause=Cause.CONTINUED,
-        what="goes on as another run of the same workflow: nothing is wrong",
+        what="continued as another run of the same workflow",
         since=facts.story.end,
         details=tuple(f"{what} {value}" for what, value in facts.story.links if what == "continued by run"),
         actions=advice.see(facts),
@@ -201,10 +201,10 @@ def _trouble(facts: Facts) -> tuple[str, ...]:
     """Return the problems that a successful run had on the way."""
     lines = []
     if facts.story.failed_tasks:
-        lines.append(f"on the way: its workflow task failed {facts.story.failed_tasks}×")
+        lines.append(f"its workflow task failed {facts.story.failed_tasks}× before")
     for span in facts.story.spans[1:]:
         if span.kind is Kind.ACTIVITY and (span.outcome.bad or span.attempts > 1):
-            lines.append(f"on the way: activity {span.name} {span.outcome} ({counted(span) or '1 attempt'})")
+            lines.append(f"activity {span.name} {span.outcome} ({counted(span) or '1 attempt'})")
     return tuple(lines[:5])
 
 

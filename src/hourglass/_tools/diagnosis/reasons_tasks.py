@@ -94,13 +94,13 @@ _CAUSES = {
     "InternalError": Cause.TASK_FAILS,
 }
 _SENTENCES = {
-    Cause.NONDETERMINISM: "cannot go on, because its code no longer does what its history says",
-    Cause.UNKNOWN_WORKFLOW: "cannot go on, because the worker does not know its type",
-    Cause.UNDECODABLE: "cannot go on, because its code cannot take what it was given",
-    Cause.KILLS: "is held back, because the worker's process dies while it is executed",
-    Cause.HUNG: "cannot go on, because its code does not answer in time",
-    Cause.TASK_FAILS: "cannot go on for now: its workflow task fails and is tried again",
-    Cause.BUG: "is parked by a bug in its code: each time it runs, it raises",
+    Cause.NONDETERMINISM: "cannot continue, because its code no longer matches its history",
+    Cause.UNKNOWN_WORKFLOW: "cannot continue, because the worker does not know its type",
+    Cause.UNDECODABLE: "cannot continue, because its code does not accept its arguments",
+    Cause.KILLS: "is quarantined, because the worker's process died while it was executing",
+    Cause.HUNG: "cannot continue, because its code does not answer in time",
+    Cause.TASK_FAILS: "cannot continue for now: its workflow task fails and is retried",
+    Cause.BUG: "is parked by a bug in its code, which raises an exception",
 }
 _UNHANDLED = "workflow worker unhandled failure"
 _PLACE = re.compile(r"\bat (\S+\.py:\d+)")
@@ -123,9 +123,9 @@ def misfit(facts: Facts) -> list[Finding]:
     return [
         Finding(
             cause=Cause.NONDETERMINISM,
-            what="no longer fits this code: reset, it would not go on with it"
+            what="no longer fits this code, and would not continue after a reset either"
             if closed
-            else "will not go on with this code, which does not do what the history says",
+            else "will not continue with this code, which does not match its history",
             place=facts.replayed.place,
             faults=(facts.replayed,),
             actions=() if closed else advice.parked(Cause.NONDETERMINISM, facts),
@@ -184,7 +184,7 @@ def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
     return [
         Finding(
             cause=Cause.NO_WORKER,
-            what=f"has no worker: those of task queue {queue.name!r} have ended, or take no more work",
+            what=f"has no worker: those of task queue {queue.name!r} have ended, or accept no more work",
             since=since,
             details=(f"{who} was last seen {duration(facts.story.until - last)} ago",),
             actions=advice.start_worker(queue.name, facts.options),
@@ -211,18 +211,18 @@ def _parked(facts: Facts, row: Span) -> Finding:
         cause, faults, place = Cause.KILLS, (Fault("ProcessDied", facts.died, ""),), ""
     return Finding(
         cause=cause,
-        what=_MENDED if facts.fits else _SENTENCES[cause],
+        what=_FIXED if facts.fits else _SENTENCES[cause],
         since=row.start,
         place=place,
         faults=faults,
         attempts=max(row.attempts, 1),
         next_attempt=facts.next_task,
         details=details,
-        actions=advice.mended(facts) if facts.fits else advice.parked(cause, facts),
+        actions=advice.fixed(facts) if facts.fits else advice.parked(cause, facts),
     )
 
 
-_MENDED = "is parked, but the code that was given would let it go on"
+_FIXED = "is parked, but would continue with the code of --code"
 
 
 def _cause(row: Span, workflow_type: str) -> Cause:
@@ -242,8 +242,8 @@ def _cause(row: Span, workflow_type: str) -> Cause:
 
 def _paced(facts: Facts) -> str:
     limit = round(started(facts).spec.task_timeout * S)
-    often = f"about every {duration(limit)}, later less often" if limit else "again and again"
-    return f"it is tried {often}"
+    often = f"about every {duration(limit)}, later less often" if limit else "repeatedly"
+    return f"it is retried {often}"
 
 
 def _waiting(facts: Facts) -> Iterator[Finding]:
@@ -256,11 +256,9 @@ def _waiting(facts: Facts) -> Iterator[Finding]:
         who = clean(task.attributes.identity)
         yield Finding(
             cause=Cause.CODE_RUNS,
-            what="is being run by a worker" + (f", {who}" if who else ""),
+            what="is being executed by a worker" + (f", {who}" if who else ""),
             since=task.time_ns,
-            details=(
-                "if the worker has died meanwhile, another one takes over when the task's time is over",
-            ),
+            details=("if the worker has died, another one takes over when the task times out",),
             actions=advice.look_again(facts),
         )
 
@@ -278,7 +276,7 @@ def _not_begun(facts: Facts) -> Iterator[Finding]:
         yield _delayed(facts, due)
     yield from not_served(facts)
     if due <= facts.story.until:
-        yield Finding(cause=Cause.WORKER_BUSY, what="has not begun yet", since=facts.story.start)
+        yield Finding(cause=Cause.WORKER_BUSY, what="has not started yet", since=facts.story.start)
 
 
 def _delayed(facts: Facts, due: int) -> Finding:
@@ -290,7 +288,7 @@ def _delayed(facts: Facts, due: int) -> Finding:
     if attempt > 1:
         return Finding(
             cause=Cause.DELAYED,
-            what=f"failed and is tried again, as its retry policy says: attempt {attempt} has not begun",
+            what=f"failed and is retried by its retry policy: attempt {attempt} has not started",
             until=due,
             place=place_of(faults),
             faults=faults,
@@ -298,7 +296,7 @@ def _delayed(facts: Facts, due: int) -> Finding:
         )
     cron = clean(started(facts).spec.cron_schedule)
     why = f"by its cron schedule, {cron}" if cron else "its start is delayed"
-    return Finding(cause=Cause.DELAYED, what=f"has not begun: {why}", until=due, actions=advice.nothing())
+    return Finding(cause=Cause.DELAYED, what=f"has not started: {why}", until=due, actions=advice.nothing())
 
 
 def _slow(facts: Facts, task: h.HistoryEvent) -> Finding:
@@ -308,7 +306,7 @@ def _slow(facts: Facts, task: h.HistoryEvent) -> Finding:
     detail = f"{many} worker{'s' * (many != 1)} poll{'s' * (many == 1)} the queue" if many else ""
     return Finding(
         cause=Cause.WORKER_BUSY,
-        what=f"waits to be taken by a worker from task queue {facts.story.task_queue!r}",
+        what=f"waits for a worker of task queue {facts.story.task_queue!r}",
         since=task.time_ns,
         details=(detail,) if detail else (),
         actions=advice.more_workers(facts) if waited > _PATIENCE else advice.look_again(facts),

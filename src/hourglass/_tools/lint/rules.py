@@ -37,7 +37,7 @@ _ALL = (
         BROKEN,
         "file cannot be read",
         "what cannot be parsed cannot be checked",
-        "mend the file",
+        "fix the file",
         "The file is not valid Python for the interpreter that runs the check, or cannot be read or decoded. The other files "
         "are checked all the same; calls into this one are not followed.",
     ),
@@ -66,7 +66,7 @@ _ALL = (
     Rule(
         SLEEP,
         "blocks the thread",
-        "it holds up every workflow of this worker, and a crash begins it anew",
+        "it holds up every workflow of this worker, and a crash begins it again",
         "use workflow.sleep()",
         "time.sleep stops the thread that runs the workflows of this worker, is not recorded, and starts again from nothing "
         "after a crash. workflow.sleep is durable and costs nothing, for seconds or for months.",
@@ -78,7 +78,7 @@ _ALL = (
         "uses the order of a set",
         "another process walks the same set in another order",
         "sort it: for each in sorted(…)",
-        "The order of a set of strings depends on a secret that each Python process draws anew, that of a set of objects on "
+        "The order of a set of strings depends on a secret that each Python process draws again, that of a set of objects on "
         "their addresses. A worker that takes over a run asks for the same things in another order, which does not fit the "
         "history. Sort, or keep what you have in a list or a dict, which remember the order of insertion. Membership tests, "
         "len, min, max, sum, any, all and sorted are fine.",
@@ -121,9 +121,9 @@ _ALL = (
     Rule(
         THREADS,
         "starts threads or a loop",
-        "threads go on when they like, not when the history says so",
+        "threads continue when they like, not when the history says so",
         "use workflow.spawn() or workflow.map(), or do it in an activity",
-        "Which thread is first is decided by the operating system, anew each time. What runs in other threads is not part of "
+        "Which thread is first is decided by the operating system, again each time. What runs in other threads is not part of "
         "the workflow: it cannot call activities or wait. workflow.spawn runs functions side by side in an order that is the "
         "same on every execution. asyncio's tasks are for `async def` code, which has an event loop of the workflow's own.",
         "with ThreadPoolExecutor() as pool:\n    results = list(pool.map(price, items))",
@@ -144,7 +144,7 @@ _ALL = (
         "depends on a global that changes",
         "other runs and other processes see another value",
         "keep it in a local variable or on self; pass it as an argument",
-        "A module's variables are shared by all runs in a process, live as long as the process, and start anew in the next. A "
+        "A module's variables are shared by all runs in a process, live as long as the process, and start again in the next. A "
         "workflow that reads what has changed, or changes what it reads, does something else when it is executed again. State "
         "of a run belongs into local variables or on self: it is rebuilt with the run. Constants are fine.",
         "counter += 1  # a global\nnotify(counter)",
@@ -153,7 +153,7 @@ _ALL = (
     Rule(
         IMPORT_TIME,
         "reads what differs between processes",
-        "each process computes it anew when it imports the module",
+        "each process computes it again when it imports the module",
         "compute it in the workflow from workflow.now() or workflow.random(), or pass it as an argument",
         "The variable is set when its module is imported, from a clock, from randomness or from the environment. A worker "
         "that is started later has another value, and executes open runs with it.",
@@ -166,7 +166,7 @@ _ALL = (
         "id() and hash() are others in the next process",
         "use a key of your own, or hashlib",
         "id() is a memory address. hash() of a string, and of all that contains one, depends on a secret that each Python "
-        "process draws anew. For buckets and keys use zlib.crc32 or hashlib, which give the same everywhere.",
+        "process draws again. For buckets and keys use zlib.crc32 or hashlib, which give the same everywhere.",
         "shard = hash(order.id) % 8",
         "shard = zlib.crc32(order.id.encode()) % 8",
     ),
@@ -219,7 +219,7 @@ _ALL = (
         ENDLESS,
         "calls itself without end",
         "each run waits for a child that starts the next, and none ever ends",
-        "begin anew with workflow.continue_as_new(…), or return before it",
+        "begin again with workflow.continue_as_new(…), or return before it",
         "In a workflow, a call of a workflow starts a child: a run of its own, which the caller waits for. One that calls itself "
         "whatever happens starts children until the disk is full. workflow.continue_as_new ends the run and begins the next "
         "one with new arguments. To call the function itself, put what it does into one that is no workflow.",

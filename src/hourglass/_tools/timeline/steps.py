@@ -331,7 +331,7 @@ def _local_activity(story: StoryDraft, event: h.HistoryEvent, a: h.LocalActivity
     draft.close(event, _local_outcome(a.failure), chain(a.failure))
     draft.end = min(draft.start + ran, event.time_ns)
     if a.backoff_ns:
-        draft.note("to be tried again")
+        draft.note("to be retried")
     if a.result is not None:
         draft.show("result", story.peek((a.result,)))
 

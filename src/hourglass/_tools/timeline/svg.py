@@ -405,9 +405,9 @@ _SHOWN = (
 _ENDS = (
     (Outcome.FAILED, "failed"),
     (Outcome.TIMED_OUT, "timed out"),
-    (Outcome.RETRYING, "is tried again"),
+    (Outcome.RETRYING, "is retried"),
     (Outcome.CANCELLED, "cancelled"),
-    (Outcome.OPEN, "goes on"),
+    (Outcome.OPEN, "continues"),
     (Outcome.LEFT, "left open"),
     (Outcome.CONTINUED, "continued as new"),
 )

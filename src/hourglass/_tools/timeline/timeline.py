@@ -299,7 +299,7 @@ def waiting_for(story: StoryDraft, until: int) -> tuple[str, ...]:
     if last is not None and last.outcome is Outcome.OPEN:
         return (_waited_task(last, until),)
     if last is not None and last.outcome.bad:
-        return ("its code to be mended: the workflow task fails, and is tried again",)
+        return ("its code to be fixed: the workflow task fails, and is retried",)
     if last is None:
         delay = story.first_task_delay
         return (f"its start, delayed by {duration(delay)}",) if delay else ("its first workflow task",)

@@ -1,16 +1,16 @@
-"""The event loop that runs `async def` activities, in a thread of its own, and the watch over it.
+"""The event loop that runs `async def` activities, in a thread of its own, and the detection of a blocked loop.
 
-Must not know activities: what runs here is a coroutine function.
+Must not know: activities; a job is a coroutine function.
 
 Invariants:
 
-- The loop goes on after a task raised `SystemExit`, which asyncio lets through.
-- A loop that is blocked by what runs on it is noticed from the control loop within a fraction of a second, and from
-  then on another is the current one. It is not ended: what is on it goes on when it comes round again, and it stops
-  when nothing is. Time counts in ticks of the control loop: when that one was held up itself (a call that keeps the
-  GIL), no activity loop is blamed; nor is one that a debugger holds at a breakpoint.
-- How many loops may be blocked at a time is bounded; beyond that no other takes the place of the last.
-- In a process that a coroutine forked the loop stops.
+- The loop continues after a task raised `SystemExit`, which asyncio does not catch.
+- The control loop detects a blocked activity loop within a fraction of a second, and replaces it as the current one. The
+  blocked loop is not ended: its tasks continue when it runs again, and it is stopped when it has none. Time is counted in
+  ticks of the control loop, so that an activity loop is not blamed while the control loop itself was delayed (by a call
+  that keeps the GIL), or while a debugger stops it at a breakpoint.
+- The number of loops that may be blocked at a time is limited; the last one is not replaced.
+- In a process that a coroutine forked, the loop stops.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ T = TypeVar("T")
 
 logger = logging.getLogger("hourglass.worker")
 
-# The loops that run, by their thread: what a forked process must know of itself.
+# The running loops by thread id, so that a forked child can stop the loop of its only thread.
 _running: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 class LoopThread:
-    """An event loop in a daemon thread of its own, for coroutines of the user's."""
+    """An event loop in a daemon thread of its own, for coroutines of user code."""
 
     def __init__(self, name: str, mark: Callable[[], object] = lambda: None) -> None:
-        """`mark` is called whenever a task is made, in the context of the task that makes it: for `creator_of`."""
+        """Create the loop without starting it. `mark` is called for each new task, in the creating task's context."""
         self._name = name
         self._mark = mark
         self._marks: WeakKeyDictionary[asyncio.Task[Any], object] = WeakKeyDictionary()
@@ -59,18 +59,18 @@ class LoopThread:
     def submit(
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
     ) -> None:
-        """Run a coroutine on the loop; `started` is told the task, in the loop's thread, before it begins."""
+        """Run a coroutine on the loop. `started` is called with its task, in the loop's thread, before it begins."""
         loop = self._loop or self._ensure()
         loop.call_soon_threadsafe(lambda: started(loop.create_task(start())))
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Call something in the loop's thread, if the loop runs."""
+        """Call a function in the loop's thread, if the loop is running."""
         if self._loop is not None and not self._stopping:
             with contextlib.suppress(RuntimeError):  # closed in the meantime
                 self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """Cancel what still runs and end the loop; waits for nothing."""
+        """Cancel all tasks and end the loop, without waiting."""
         if self._loop is not None and not self._stopping:
             self._stopping = True
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -78,7 +78,7 @@ class LoopThread:
     # --- the watch ---------------------------------------------------------------------------------------------------
 
     def answers(self) -> bool:
-        """Whether the loop has come round since this was last asked; asks again."""
+        """Whether the loop has executed the last callback of this method. Schedules the next one."""
         if self._loop is None or self._stopping:
             return True
         if self._answered:
@@ -88,20 +88,20 @@ class LoopThread:
         return False
 
     def stack(self) -> str:
-        """Where the loop's thread stands now, as text: the author's frames, the innermost call last."""
+        """Return the current stack of the loop's thread as text: the author's frames, the innermost call last."""
         return take_stack(frame_of(self._ident)).text
 
     @property
     def is_debugged(self) -> bool:
-        """Whether a debugger holds it at a breakpoint."""
+        """Whether a debugger stops the loop's thread at a breakpoint."""
         return self._ident is not None and is_debugged(self._ident, frame_of(self._ident))
 
     def running(self) -> asyncio.Task[Any] | None:
-        """The task that has the loop at this moment."""
+        """Return the task that runs on the loop at this moment."""
         return None if self._loop is None else asyncio.current_task(self._loop)
 
     def creator_of(self, task: asyncio.Task[Any] | None) -> object:
-        """What `mark` gave when the task was made; None if that is not known."""
+        """Return the value of `mark` when the task was created; None if unknown."""
         return None if task is None else self._marks.get(task)
 
     @property
@@ -169,7 +169,7 @@ class LoopThread:
 
 
 class LoopWork:
-    """An attempt on an activity loop: asyncio cancels it."""
+    """An attempt on an activity loop, which asyncio can cancel."""
 
     is_process: ClassVar[bool] = False
     is_foreign: ClassVar[bool] = False
@@ -180,24 +180,24 @@ class LoopWork:
         self._taken = threading.Lock()
 
     def take(self) -> bool:
-        """Begin it, or take it away before it has begun: one of the two can be done, once. From any thread."""
+        """Acquire the right to begin the attempt, or to remove it before it has begun. Succeeds once, from any thread."""
         return self._taken.acquire(blocking=False)
 
     def cancel(self, reason: str) -> None:
-        """Have asyncio cancel it."""
+        """Cancel the attempt's task."""
         self.loop.call_soon(self._cancel)
 
     def _cancel(self) -> None:
-        # One that has not begun is not cancelled, for then no line of ours would run: it sees for itself that it should stop.
+        # A task that has not begun is not cancelled, because then none of our code would run: it checks for itself.
         if self.task is not None and self._taken.locked():
             self.task.cancel()
 
     def give_up(self) -> bool:
-        """Nothing to free."""
-        return True  # it holds nothing but its memory
+        """Do nothing: the attempt occupies no thread."""
+        return True
 
     def stack(self) -> str:
-        """Where it stands: from the outermost coroutine to what it awaits."""
+        """Return the attempt's stack, from the outermost coroutine to the innermost."""
         if self.task is None:
             return ""
         if self.task is self.loop.running():
@@ -211,23 +211,23 @@ class LoopWork:
 
 
 class Keeper(Protocol):
-    """The owner of the work on the loops that are watched (the activity executor). Called on the control loop."""
+    """The owner of the tasks on the watched loops (the activity executor). Called on the control loop."""
 
     def uses(self, loop: LoopThread | None) -> bool:
-        """Whether any work is on this loop; None: on any."""
+        """Whether any attempts are on this loop, or on any loop if None."""
         ...
 
     def blocked(self, loop: LoopThread, seconds: float) -> None:
-        """It has not come round for so long, which is said for the first time; `current` is another by now, if there may be."""
+        """Called once when a loop is found to be blocked, after `current` was replaced if that is possible."""
         ...
 
     def still_blocked(self, loop: LoopThread, seconds: float) -> None:
-        """It has not come round yet; said at every tick."""
+        """Called at each further tick while the loop is blocked."""
         ...
 
 
 class WatchedLoop:
-    """The loop in use and those that were blocked, watched from the control loop."""
+    """The current activity loop and the blocked ones, watched from the control loop."""
 
     def __init__(
         self,
@@ -239,7 +239,10 @@ class WatchedLoop:
         most: int,
         mark: Callable[[], object],
     ) -> None:
-        """Looks every `interval` seconds; after `limit` seconds a loop counts as blocked; `most` may be so at a time."""
+        """Create the first loop. It is checked every `interval` seconds and counts as blocked after `limit` seconds.
+
+        At most `most` loops may be blocked at a time.
+        """
         self.current = LoopThread(name, mark)
         self.replacements = 0
         self._name = name
@@ -249,9 +252,9 @@ class WatchedLoop:
         self._few = max(1, round(limit / interval))
         self._most = most
         self._missed: dict[LoopThread, int] = {}
-        """For how many ticks each that does not come round has not."""
+        """The number of ticks that each loop has missed, if any."""
         self._aside: list[LoopThread] = []
-        """Those that were blocked, until they have come round and nothing is on them."""
+        """The replaced loops, until they run again and have no tasks."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -260,12 +263,12 @@ class WatchedLoop:
         return any(missed >= self._few for missed in self._missed.values())
 
     def watch(self) -> None:
-        """Look after the loops as long as they are used."""
+        """Check the loops while they have tasks."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
 
     def stop(self) -> None:
-        """End the loops and the watch; waits for nothing."""
+        """End the loops and the checks, without waiting."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -277,7 +280,7 @@ class WatchedLoop:
         try:
             for each in (*self._aside, self.current):
                 self._look_at(each)
-        finally:  # whatever one look raises, the watch goes on: the next blocked loop is to be found, too
+        finally:  # an exception of one check must not end the checks
             if self._aside or self._keeper.uses(None):
                 self.watch()
 
@@ -300,7 +303,7 @@ class WatchedLoop:
 
     def _set_aside(self, loop: LoopThread) -> None:
         if loop is not self.current:
-            return  # it came round for a moment, and is blocked again
+            return  # it ran for a moment and is blocked again
         if len(self._aside) >= self._most:
             logger.error("%d activity loops are blocked already: async activities wait", len(self._aside))
             return
@@ -310,7 +313,7 @@ class WatchedLoop:
 
 
 def _after_fork() -> None:
-    """In the child: if a coroutine forked, its loop must not go on with the others."""
+    """Stop the loop in a forked child, if a coroutine forked: the other tasks belong to the parent."""
     loop = _running.get(threading.get_ident())
     if loop is not None:
         loop.stop()

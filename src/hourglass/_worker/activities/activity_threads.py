@@ -1,20 +1,19 @@
-"""Threads that execute jobs of the user's: made as they are needed, replaced when they are lost.
+"""Threads for user code: started on demand, replaced when they are lost.
 
-They run user code and nothing else of ours; they are daemons, for an activity that never returns must not
-keep the process alive. They know nothing of activities: a job is a function.
+They run only user code. They are daemon threads, so that an activity that never returns does not keep the process alive.
 
-Threads are woken one by one: a thread that takes a job wakes the next before it begins, if more jobs wait. A job that
-waits for something leaves the interpreter to that thread; jobs that are over in an instant are done back to back by
-the first, without a switch of threads.
+Must not know: activities; a job is a function. Threads are woken one by one: a thread that takes a job wakes the next one
+before it begins, if more jobs are queued. A job that waits releases the interpreter to that thread; very short jobs are
+executed one after another by the first thread, without switching threads.
 
 Invariants:
 
-- While jobs wait a thread has been woken, or will be when the turn of the event loop that submitted them ends, or all
-  that there may be are at work.
-- What a job lets out is logged and ends nothing; a thread that ends all the same is replaced.
-- A job that is given up keeps its thread, which ends with it, and another thread takes its place: the pool
-  never has fewer threads than its limit to offer. How many may be lost at a time is bounded.
-- A process that a job forked takes no further job.
+- While jobs are queued, a thread has been woken, or will be at the end of the event loop's turn that submitted them, or the
+  maximum number of threads is busy.
+- An exception that a job raises is logged and ends no thread; a thread that ends nevertheless is replaced.
+- A job that is given up keeps its thread, which ends with it, and another thread replaces it, so that the pool always
+  has the full number of usable threads. The number of lost threads is limited.
+- A process that a job forked executes no further job.
 """
 
 from __future__ import annotations
@@ -60,41 +59,41 @@ class Seat:
         self.hand: _Hand | None = None
 
     def cancel(self, reason: str) -> None:
-        """Nothing reaches a thread from here: its job must ask."""
+        """Do nothing: the job itself must check for cancellation."""
 
     def give_up(self) -> bool:
-        """Have the pool go on without this job; see `ThreadPool.give_up`."""
+        """Give up this job; see `ThreadPool.give_up`."""
         return self._pool.give_up(self)
 
     def stack(self) -> str:
-        """Where its thread stands; empty if it has none."""
+        """Return the stack of the job's thread; empty if it has none."""
         hand = self.hand
         return "" if hand is None else take_stack(frame_of(hand.thread.ident)).text
 
 
 class _Hand:
-    """A thread of a pool, the job it is at, and how it is woken when there is work."""
+    """A thread of a pool, its current job, and the lock that wakes it."""
 
     __slots__ = ("_bell", "seat", "thread")
 
     def __init__(self) -> None:
         self.thread: threading.Thread
         self.seat: Seat | None = None
-        # A lock that is held from the start: `rest` blocks on it until `call` releases it. Cheaper than a condition.
+        # A lock that is acquired at the start: `rest` blocks on it until `call` releases it. Cheaper than a condition.
         self._bell = threading.Lock()
         self._bell.acquire()
 
     def call(self) -> None:
-        """Have it look for work; the caller has taken it from the pool's resting threads."""
+        """Wake the thread. The caller has removed it from the pool's idle threads."""
         self._bell.release()
 
     def rest(self) -> None:
-        """Wait to be called."""
+        """Wait until `call`."""
         self._bell.acquire()
 
 
 class ThreadPool:
-    """Daemon threads, made as they are needed up to a limit, each taking one job at a time."""
+    """A pool of daemon threads, started on demand up to a limit."""
 
     def __init__(self, name: str, limit: int, *, most_lost: int | None = None) -> None:
         self._name = name
@@ -104,20 +103,20 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._hands: set[_Hand] = set()
         self._resting: list[_Hand] = []
-        self._called: set[_Hand] = set()  # on their way, and not there yet
-        self._will_call = False  # when the turn of the loop that submitted jobs has ended
+        self._called: set[_Hand] = set()  # woken or started, and not running yet
+        self._will_call = False  # at the end of the loop's turn that submitted jobs
         self._made = 0
         self._lost = 0
         self._stopped = False
 
     @property
     def size(self) -> int:
-        """How many threads there are to take jobs."""
+        """The number of usable threads."""
         return len(self._hands)
 
     @property
     def lost(self) -> int:
-        """How many threads are held by jobs that were given up."""
+        """The number of threads that execute jobs that were given up."""
         return self._lost
 
     def submit(self, job: Job, *arguments: Any) -> Seat:
@@ -126,10 +125,10 @@ class ThreadPool:
         with self._lock:
             self._jobs.append(seat)
             if self._called or self._will_call:
-                return seat  # a thread is on its way, or soon will be, which calls the next one for this job
+                return seat  # a thread has been woken, or will be soon, and wakes the next one for this job
             loop = asyncio._get_running_loop() if self._resting else None
             if loop is not None:
-                # Until this turn of the loop has ended the thread would only wait for the interpreter.
+                # A thread that is woken before this turn of the loop has ended would only wait for the interpreter.
                 self._will_call = True
                 loop.call_soon(self._call_now)
                 return seat
@@ -146,13 +145,13 @@ class ThreadPool:
             self._call_one()
 
     def give_up(self, seat: Seat) -> bool:
-        """Have the pool go on without this job: one that waits is dropped, one that runs loses its thread.
+        """Drop a queued job, or replace the thread of a running one.
 
-        False if it runs and too many are lost already.
+        Returns False if the job is running and too many threads are lost already.
         """
         with self._lock:
             if seat.state is _ThreadState.WAITING:
-                # It stays queued: the thread that takes it finds no job, and goes on to the next.
+                # It stays in the queue: a thread that takes it finds no job in it, and takes the next.
                 seat.state = _ThreadState.OVER
                 seat.job, seat.arguments = None, ()
             elif seat.state is _ThreadState.RUNNING:
@@ -166,7 +165,7 @@ class ThreadPool:
             return True
 
     def stop(self) -> None:
-        """Let every thread end after the jobs that wait; waits for none."""
+        """Let all threads end after the queued jobs, without waiting."""
         with self._lock:
             self._stopped = True
             for hand in self._resting:
@@ -176,11 +175,11 @@ class ThreadPool:
     # --- under the lock ----------------------------------------------------------------------------------------------
 
     def _call_one(self) -> None:
-        """Wake a resting thread, or start one, for the jobs that wait."""
+        """Wake an idle thread, or start one, for the queued jobs."""
         if not self._jobs or self._called:
             return
         if self._resting:
-            hand = self._resting.pop()  # the last to rest is the quickest to come back
+            hand = self._resting.pop()  # the thread that became idle last wakes up fastest
             self._called.add(hand)
             hand.call()
         elif self._has_room() and not self._stopped:
@@ -188,7 +187,7 @@ class ThreadPool:
 
     def _has_room(self) -> bool:
         if len(self._hands) >= self._limit:
-            # Some may have died in a way that ran no code of ours.
+            # A thread may have died without running our cleanup.
             self._hands = {each for each in self._hands if each.thread.is_alive()}
         return len(self._hands) < self._limit
 
@@ -206,11 +205,11 @@ class ThreadPool:
             self._hands.discard(hand)
             self._called.discard(hand)
             if not self._hands:
-                raise  # there is no thread that would ever take the job
+                raise  # there is no thread for the job
             logger.exception("no new thread for %s; its jobs wait for the others", self._name)
 
     def _leave(self, hand: _Hand, seat: Seat) -> None:
-        """A job is over; its thread may have been lost meanwhile."""
+        """Mark a job as over. Its thread may have been lost meanwhile."""
         was, seat.state, seat.hand, hand.seat = seat.state, _ThreadState.OVER, None, None
         if was is _ThreadState.LOST:
             self._lost -= 1
@@ -227,8 +226,9 @@ class ThreadPool:
             self._ended(hand)
 
     def _take(self, hand: _Hand) -> Seat | None:
-        """Leave the last job and sit down at the next, or rest until there is one; None if there will be none, or if this
-        thread was lost.
+        """End the last job, wait until another is available and return it.
+
+        Returns None if the pool is stopped, or this thread was lost.
         """
         while True:
             with self._lock:
@@ -242,7 +242,7 @@ class ThreadPool:
                     self._called.discard(hand)
                 while self._jobs:
                     seat = self._jobs.popleft()
-                    if seat.job is not None:  # else it was given up while it waited
+                    if seat.job is not None:  # otherwise it was given up while it was queued
                         hand.seat, seat.state, seat.hand = seat, _ThreadState.RUNNING, hand
                         if self._jobs and not self._called:
                             self._call_one()
@@ -265,7 +265,7 @@ class ThreadPool:
             end_fork(home, 0)
 
     def _ended(self, hand: _Hand) -> None:
-        """A thread ends: as it was told to, because it was lost, or by an exception from outside."""
+        """Remove a thread that ends: because of `stop`, because it was lost, or by an exception from outside."""
         with self._lock:
             seat = hand.seat
             if seat is not None and seat.job is None:
@@ -274,14 +274,14 @@ class ThreadPool:
             self._called.discard(hand)
             if hand in self._resting:
                 self._resting.remove(hand)
-            if seat is not None and seat.job is not None:  # taken, and not begun
+            if seat is not None and seat.job is not None:  # taken from the queue, but not begun
                 seat.state, seat.hand = _ThreadState.WAITING, None
                 self._jobs.appendleft(seat)
             self._call_one()
 
 
 class OwnThread:
-    """A job in a thread of the executor that the worker was given: as with our threads, nothing reaches it."""
+    """A job in a thread of the author's own executor (`Worker(activity_executor=…)`), which cannot be interrupted."""
 
     is_process: ClassVar[bool] = False
     is_foreign: ClassVar[bool] = True
@@ -291,8 +291,9 @@ class OwnThread:
         self._future: Future[None] | None = None
 
     def begin(self, executor: Executor, job: Callable[[], object], cancelled: Callable[[], object]) -> None:
-        """Have it run when the executor comes to it; `cancelled` is called if it never does, for the executor was shut down, or
-        the job given up, before.
+        """Submit the job to the executor.
+
+        `cancelled` is called if it never runs, because the executor was shut down or the job given up before.
         """
 
         def run() -> None:
@@ -310,14 +311,14 @@ class OwnThread:
         self._future.add_done_callback(ended)
 
     def cancel(self, reason: str) -> None:
-        """Nothing reaches a thread from here: its job must ask."""
+        """Do nothing: the job itself must check for cancellation."""
 
     def give_up(self) -> bool:
-        """Do not begin; the thread is the author's."""
+        """Cancel a job that has not begun. The thread of a running one belongs to the author's executor."""
         if self._future is not None:
             self._future.cancel()
         return True
 
     def stack(self) -> str:
-        """Where its thread stands; empty if it has none."""
+        """Return the stack of the job's thread; empty if it has none."""
         return "" if self._thread is None else take_stack(frame_of(self._thread)).text

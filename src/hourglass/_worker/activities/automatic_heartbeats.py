@@ -15,7 +15,7 @@ from hourglass._worker.activities.attempts import Attempt, AttemptKey, Timer, Ti
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._options import LIVENESS_TIMEOUT
 
-_CHECKS = 8  # at most so many in an interval
+_CHECKS = 8  # the maximum number of checks in an interval
 
 
 class AutomaticHeartbeats:

@@ -5,7 +5,7 @@ processes (`runners`), or, in tests, on the thread of the test.
 
 Invariants:
 
-- An attempt ends once: one that is given up ends there and then, and its later result is dropped. One that is abandoned has no
+- An attempt ends once: if it is given up it ends at that moment, and its later result is dropped. An abandoned attempt has no
   result.
 - A caller that has started an attempt abandons that attempt, and not another one with the same token.
 - When a later attempt of the same activity arrives, the server has given up the earlier one, and it is cancelled here.
@@ -59,29 +59,29 @@ class ExecutorLimits:
     """The grace periods of an executor in seconds, and its sizes."""
 
     max_processes: int = 0
-    """How many process activities run at a time; 0: one per processor."""
+    """The number of process activities that run at a time; 0: one per processor."""
     payload_limit: int | None = PAYLOAD_LIMIT
     """The maximum size of a result or of heartbeat details in bytes; None: no limit."""
     payload_warn: int = 0
     """The size in bytes from which a result is logged as a warning; 0: never."""
     max_lost_threads: int | None = None
-    """How many hung threads are replaced before their attempts keep their slots; None: as many as there are threads."""
+    """The number of hung threads that are replaced; the attempts of further ones keep their slots. None: the pool's size."""
     hang_grace: float = 5.0
-    """From cancelling an attempt that the engine no longer waits for to giving it up."""
+    """The time from cancelling an attempt that the engine no longer waits for to giving it up."""
     cancel_grace: float = 10.0
-    """From cancelling a process activity to killing its process."""
+    """The time from cancelling a process activity to killing its process."""
     late: float = 5.0
-    """How long after its start-to-close timeout a process activity is stopped, if the engine does not cancel it before."""
+    """The time after its start-to-close timeout at which a process activity is stopped if the engine has not cancelled it."""
     loop_tick: float = 0.1
-    """How often the activity loop is checked."""
+    """The time between two checks of the activity loop."""
     loop_limit: float = 0.4
-    """How long the activity loop may be blocked before new attempts start on another one."""
+    """The time that the activity loop may be blocked before new attempts start on another one."""
     max_blocked_loops: int = 32
-    """How many loops may be blocked at a time; after that, attempts wait for the last of them."""
+    """The number of loops that may be blocked at a time; if there are more, attempts wait for the last of them."""
     waiting_least: float = 2.0
     waiting_most: float = 30.0
-    """An attempt that waits on a blocked loop, and can be retried, is given up after as long as it had been running before, but
-    not before `waiting_least` and not after `waiting_most`: so it never loses more work than the time it waited.
+    """An attempt that waits on a blocked loop, and can be retried, is given up after it has waited for as long as it had run
+    before, at least `waiting_least` and at most `waiting_most`. So it never loses more work than the time that it waited.
     """
 
 
@@ -114,7 +114,7 @@ class AttemptRunner(Protocol):
         ...
 
     def stop(self) -> None:
-        """Let threads, loops and processes end; waits for nothing. An attempt that still runs in a thread goes on."""
+        """Let threads, loops and processes end, without waiting. An attempt that still runs in a thread continues."""
         ...
 
     @property
@@ -156,8 +156,9 @@ class ActivityExecutor:
         timers: Timers | None = None,
         is_quiet: bool = False,
     ) -> None:
-        """Create an executor on the running loop. `mailbox` and `timers` default to that loop's. `is_quiet`: attempts that fail
-        or time out are not logged, because a test expects them.
+        """Create an executor on the running loop. `mailbox` and `timers` default to that loop's.
+
+        `is_quiet`: do not log attempts that fail or time out, because a test expects them.
         """
         mailbox = Mailbox() if mailbox is None else mailbox
         timers = LoopTimers(mailbox.loop) if timers is None else timers
@@ -172,7 +173,7 @@ class ActivityExecutor:
             publisher=publisher,
             ended=self._ended,
         )
-        # The attempts that execute here. Those that an engine waits for are in its handle's book (`HandleRecord.attempts`).
+        # The attempts that execute here. The handle's record has those that the engine waits for (`HandleRecord.attempts`).
         self.attempts: dict[AttemptKey, Attempt] = {}
         self._latest: dict[tuple[str, str, str], Attempt] = {}  # by activity
         self.runner = make_runner(self)
@@ -191,8 +192,9 @@ class ActivityExecutor:
         return None if attempt is None else attempt.generation
 
     def stacks(self, run_id: str) -> str:
-        """Return the stacks of a run's attempts: the id of each activity, and the author's frames below it. May be called in
-        any thread.
+        """Return the stacks of a run's attempts: the id of each activity, and the author's frames below it.
+
+        May be called in any thread.
         """
         stacks = []
         for attempt in list(self.attempts.values()):
@@ -249,7 +251,7 @@ class ActivityExecutor:
             attempt.context.worker_stops()
 
     def stop(self) -> None:
-        """Let threads, loops and processes end; waits for nothing. An attempt that still runs in a thread goes on."""
+        """Let threads, loops and processes end, without waiting. An attempt that still runs in a thread continues."""
         self._heartbeats.stop()
         self.runner.stop()
 
@@ -322,7 +324,7 @@ class ActivityExecutor:
     def _log_failure(self, attempt: Attempt, result: AttemptFailed) -> None:
         if attempt.context.cancel_reason in _UNWANTED:
             return  # logged when the engine gave it up
-        # By the engine's clock, which in tests is not this machine's.
+        # By the engine's clock, which in tests differs from this machine's.
         ran_ns = round((self._around.timers.time() - attempt.since) * 1e9)
         now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time_ns()
         work_log.log_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)

@@ -1,6 +1,5 @@
-"""The call of an activity's function: the only place where a worker executes code of activities.
-
-In a worker's threads, on its activity loop, and in its processes.
+"""The call of an activity's function: the only place where a worker executes activity code, in its threads, on its
+activity loop, and in its processes.
 
 Invariants:
 
@@ -29,15 +28,14 @@ logger = logging.getLogger("hourglass.worker")
 def call_plainly(
     task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
 ) -> ActivityResult:
-    """Run a `def` activity here, to its end."""
+    """Run a `def` activity in this thread and return its result."""
     home = _forks.here
     try:
         arguments = definition.arguments(context.equipment.converter, task.arguments)
     except BaseException as error:
         return refused(task, error)
     try:
-        # A context of its own: what the activity sets in context variables must not meet the next one in
-        # this thread.
+        # A context of its own: context variables that the activity sets must not affect the next one in this thread.
         given = context.equipment.variables
         variables = contextvars.Context() if given is None else given.copy()
         if definition.on_cancel == "heartbeat":
@@ -58,7 +56,7 @@ def call_plainly(
 async def call_on_loop(
     task: ActivityTask, context: ActivityContext, definition: ActivityDefinition
 ) -> ActivityResult:
-    """Run an `async def` activity on this loop, to its end."""
+    """Run an `async def` activity on this loop and return its result."""
     home = _forks.here
     current.set(context)
     try:
@@ -80,7 +78,7 @@ async def call_on_loop(
 
 
 def end_fork(home: int, code: int) -> None:
-    """End this process if it is not the one that it should be."""
+    """End this process if it is a fork of the worker (`home` is the worker's `_forks.here`)."""
     if _forks.here == home:
         return
     try:
@@ -101,7 +99,9 @@ def _ended_by(task: ActivityTask, context: ActivityContext, error: BaseException
     own = context.equipment
     try:
         return ended_by(task, error, context.cancel_reason, own.converter, own.payload_limit)
-    except BaseException as problem:  # a converter of the user's, or no memory: the attempt ends all the same
+    except (
+        BaseException
+    ) as problem:  # from the user's converter, or for lack of memory: the attempt ends nevertheless
         return refused(task, problem)
 
 

@@ -22,36 +22,35 @@ from hourglass.errors import ArgumentError, Cancelled, CancelledError, EncodeErr
 
 _LOOP_BLOCKED = "ActivityLoopBlocked"
 
-# A failure that is larger than the limit is told in this many characters.
+# Characters to which the message of a failure above the size limit is truncated.
 _SHORT = 1000
 
-# Only these reasons mean that the server waits for a cancellation; for the others it would refuse one.
+# The reasons after which the server accepts a cancelled result; after others it would reject it.
 _ASKED_FOR = frozenset({"CANCELLED", "NOT_FOUND", "TIMED_OUT"})
 
 
 def failed(task: ActivityTask, type_: str, message: str, *, non_retryable: bool = False) -> AttemptFailed:
-    """An attempt that failed for a reason of ours."""
+    """Return a failed result for an error detected by the worker."""
     info = ApplicationFailure(type=type_, non_retryable=non_retryable)
     return AttemptFailed(task.token, Failure(message=message, info=info))
 
 
 def refused(task: ActivityTask, error: BaseException) -> AttemptFailed:
-    """An attempt that could not begin, or whose result cannot be told.
+    """Return a failed result for an attempt that could not begin, or whose result cannot be encoded.
 
-    Repeating it would change nothing, unless the activity is not known here: another worker may know it, or
-    this one after its next deploy.
+    It is retryable if another worker, or this one after a deployment, may succeed, such as for an unknown activity.
     """
     hopeless = isinstance(error, (ArgumentError, PayloadError))
     return failed(task, type(error).__name__, _text(error), non_retryable=hopeless)
 
 
 def abandoned(task: ActivityTask, reason: str) -> AttemptFailed:
-    """An attempt that this worker no longer waits for; another worker may try."""
+    """Return a failed result for an attempt that this worker no longer waits for; another worker may retry it."""
     return failed(task, "WorkerShutdown", f"activity {task.activity_type}: {reason}")
 
 
 def returned(task: ActivityTask, value: Any, converter: Converter, limit: int | None) -> ActivityResult:
-    """What an activity's return value means."""
+    """Return the result for an activity's return value."""
     try:
         payload = converter.encode(value)
         check_size((payload,), limit, "it")
@@ -62,21 +61,21 @@ def returned(task: ActivityTask, value: Any, converter: Converter, limit: int | 
 
 
 def died(task: ActivityTask, exit_code: int | None) -> AttemptFailed:
-    """The process that ran the attempt ended before the attempt did. It may be tried again."""
+    """Return a retryable failure: the process that ran the attempt ended before the attempt did."""
     return failed(
         task, "ProcessDied", f"the process that ran activity {task.activity_type} {_exit(exit_code)}"
     )
 
 
 def died_thread(task: ActivityTask) -> AttemptFailed:
-    """The thread that ran the attempt was ended from outside."""
+    """Return a retryable failure: the thread that ran the attempt was ended from outside."""
     return failed(
         task, "ThreadDied", f"the thread that ran activity {task.activity_type} was ended from outside"
     )
 
 
 def loop_blocked(task: ActivityTask, running: str, stack: str) -> AttemptFailed:
-    """The loop of an attempt was blocked for too long, by another activity; a new attempt is made on another loop."""
+    """Return a retryable failure: another activity blocked the attempt's event loop for too long."""
     text = (
         f"activity {task.activity_type}: the loop on which it waited was blocked by {running}, so that it is tried again on "
         f"another; blocking calls belong in a `def` activity or in asyncio.to_thread"
@@ -86,7 +85,7 @@ def loop_blocked(task: ActivityTask, running: str, stack: str) -> AttemptFailed:
 
 
 def can_be_tried_again(task: ActivityTask) -> bool:
-    """Whether the engine makes another attempt where this one fails as its loop is blocked."""
+    """Whether the engine retries an attempt that fails with `loop_blocked`."""
     rule = task.spec.retry_policy
     if rule is None:
         return True
@@ -95,7 +94,7 @@ def can_be_tried_again(task: ActivityTask) -> bool:
 
 
 def stopped(task: ActivityTask, reason: str) -> ActivityResult:
-    """An attempt that was asked to stop, and did, or was made to."""
+    """Return the result of an attempt that was cancelled and has ended, or was given up."""
     if reason in _ASKED_FOR:
         return AttemptCancelled(task.token, Failure(message="Cancelled", info=CanceledFailure()))
     if reason == "WORKER_SHUTDOWN":
@@ -110,7 +109,7 @@ def ended_by(
     converter: Converter,
     limit: int | None = None,
 ) -> ActivityResult:
-    """What an exception means that an activity let out."""
+    """Return the result for an exception that an activity raised."""
     match error:
         case DeferredCompletion():
             return ActivityDeferred(task.token)
@@ -121,8 +120,8 @@ def ended_by(
         case Exception():
             return AttemptFailed(task.token, _as_failure(error, converter, limit))
         case _:
-            # SystemExit, KeyboardInterrupt, a cancellation that neither the engine nor the worker asked for: of the
-            # activity's own making, which is never a failure of another kind.
+            # SystemExit, KeyboardInterrupt, or a cancellation that neither the engine nor the worker requested: a failure of
+            # the activity itself, with the type of the exception.
             kind = type(error).__name__
             made = _as_failure(error, converter, limit)
             info = ApplicationFailure(type=kind)
@@ -141,7 +140,7 @@ def _as_failure(error: BaseException, converter: Converter, limit: int | None) -
 
 
 def _within(failure: Failure, limit: int | None) -> Failure:
-    """The failure, or a short one where a server would refuse it for its size."""
+    """Return the failure, truncated if a server would reject it for its size."""
     size = len(msgspec.msgpack.encode(failure))
     if limit is None or size <= limit:
         return failure
@@ -158,7 +157,7 @@ def _within(failure: Failure, limit: int | None) -> Failure:
 
 
 def _without_retry(failure: Failure) -> Failure:
-    """The API was misused: trying again meets the same code."""
+    """Return the failure as non-retryable: misuse of the API fails again with the same code."""
     if not isinstance(failure.info, ApplicationFailure):
         return failure
     info = msgspec.structs.replace(failure.info, non_retryable=True)

@@ -1,15 +1,15 @@
-"""The program of a process beside the worker, which `process_pool.command` starts: its arguments are FD and PARENT.
+"""The program of a child process for activities, which `process_pool.command` starts with the arguments FD and PARENT.
 
-Its main thread runs one activity after another; a second thread listens to the parent, so that a cancellation
-arrives while the activity runs. Knows nothing of engines: what it has to say goes to the parent.
+Its main thread runs one activity after another; a second thread receives messages from the parent, so that a cancellation
+arrives while an activity runs. Must not know: engines; all messages go to the parent.
 
 Invariants:
 
-- It does not outlive its parent: the kernel kills it (Linux), or it sees that the socket has ended or that it
-  was adopted.
-- Signals that a terminal or a service manager sends to the whole group do not end it: the parent decides.
-  They are handled by doing nothing, not ignored, since programs that an activity starts inherit what is ignored.
-- A process that an activity forked never speaks to the parent.
+- The child does not outlive its parent: the kernel kills it (Linux), or it notices that the socket was closed or that its
+  parent process changed.
+- Signals that a terminal or a service manager sends to the whole process group do not end it: the parent decides. They have
+  a handler that does nothing instead of being ignored, because programs that an activity starts inherit ignored signals.
+- A process that an activity forked never sends messages to the parent.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class ChildMain:
-    """The process, seen from inside."""
+    """The main program of the child process."""
 
     def __init__(self, channel: ProcessChannel, parent: int) -> None:
         self._channel = channel
@@ -64,7 +64,7 @@ class ChildMain:
         self._cancels: dict[int, str] = {}
 
     def run(self) -> NoReturn:
-        """Work for the parent until it hangs up."""
+        """Execute attempts for the parent until it closes the connection."""
         threading.Thread(target=self._listen, name="hourglass-parent", daemon=True).start()
         while True:
             job = self._jobs.get()
@@ -100,7 +100,7 @@ class ChildMain:
     def _enter(self, number: int, context: ActivityContext) -> None:
         with self._lock:
             self._running = (number, context)
-            # A cancellation may come while its job waits to begin; what else is noted is of attempts that are over.
+            # A cancellation may arrive while its job waits to begin. All others belong to attempts that have ended.
             reason = self._cancels.pop(number, None)
             self._cancels.clear()
         if reason is not None:
@@ -162,11 +162,11 @@ def _flush() -> None:
         try:
             stream.flush()
         except Exception:
-            pass  # closed by the activity: nothing to keep
+            pass  # closed by the activity: nothing to flush
 
 
 def _leave() -> NoReturn:
-    """End at once: what the activity left running must not keep the process."""
+    """End the process immediately: threads that the activity left running must not keep it alive."""
     try:
         _flush()
     finally:
@@ -178,12 +178,12 @@ def _die_with(parent: int) -> None:
         import ctypes
 
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before we asked to be told
+    if os.getppid() != parent:  # the parent ended before the signal was requested
         os._exit(0)
 
 
 def main() -> NoReturn:
-    """Run the program."""
+    """Run the child process."""
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     _die_with(parent)
     for number in (signal.SIGINT, signal.SIGTERM):

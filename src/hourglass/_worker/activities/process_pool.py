@@ -1,17 +1,18 @@
-"""Runs process activities: children that are started when they are needed, reused, and replaced when they die.
+"""The child processes for process activities: started on demand, reused, and replaced when they die.
 
-A thread of the pool looks after each attempt: it takes an idle child or starts one, hands it the job and
-listens until the job is done or the child is dead. Blocking, and none of it on the control loop; from there
-an attempt can be cancelled or killed at any time.
+A thread of the pool serves each attempt: it takes an idle child or starts one, sends it the job, and receives messages
+until the job is done or the child is dead. These threads block; the control loop can cancel an attempt or kill its child
+at any time.
 
 Invariants:
 
 - A child that dies fails the attempt that it ran, and no other.
-- A child runs one attempt at a time, and a child that was killed or left something unsaid is not used again.
-- Death is learned from the kernel, not from the socket alone: a process that the activity forked may hold the other
-  end open.
-- What a child said before it died counts. What it says is checked: it runs code of the user's, which has its socket.
-- A child runs as its parent does: the same import path and nothing before it, the same flags of the interpreter.
+- A child runs one attempt at a time. It is not used again after it was killed or a message was left unread.
+- The death of a child is reported by the kernel, not only by its socket: a process that the activity forked may keep the
+  other end open.
+- Messages that a child sent before it died count. All messages are validated, because user code in the child has access
+  to the socket.
+- A child runs with the import path and the interpreter flags of its parent.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from hourglass.converter import Converter
 # --- one child -------------------------------------------------------------------------------------------------------
 
 
-_LOOK = 1.0  # how often a child's life is looked at where the kernel does not tell
-_LAST_WORDS = 2.0  # for a dead child to be reaped, for an idle one to end
+_LOOK = 1.0  # seconds between checks whether a child is alive, if the kernel does not report its death
+_LAST_WORDS = 2.0  # seconds for a dead child to be reaped, or for an idle one to end
 
 
 # With -m the working directory would come first on the import path, whatever the parent's is.
@@ -72,12 +73,12 @@ def command(
 
 
 def _interpreter_flags() -> list[str]:
-    """Those that this interpreter was started with: what -O, -I, -W or -X dev change must not differ in a child."""
+    """Return the flags of this interpreter: the effects of -O, -I, -W and -X dev must not differ in a child."""
     flags: list[str] = []
     try:
         flags += subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     except ValueError:
-        pass  # the program has put something unreadable into sys.warnoptions
+        pass  # the program has put an invalid value into sys.warnoptions
     known = {each.partition("=")[0] for each in flags}
     for name, value in sys._xoptions.items():
         if name not in known:
@@ -86,18 +87,18 @@ def _interpreter_flags() -> list[str]:
 
 
 class ChildProcess:
-    """One child, seen from the parent: started, given a job, listened to, killed, reaped. Used by one thread at a
-    time, but for `kill` and `wake`.
-    """
+    """A child process, as seen by its parent. Used by one thread at a time, except for `kill` and `wake`."""
 
     def __init__(self, setup: Setup) -> None:
-        processors.free_thread()  # this one only waits, and the process that it starts is free, too
+        processors.free_thread()  # this thread only waits, and the child inherits its set of processors
         ours, theirs = socket.socketpair()
-        # `wake` writes a byte there, so that the select of `_listen` returns.
+        # `wake` writes a byte to this pipe, so that the `select` of `_listen` returns.
         self._bell, self._rope = os.pipe()
         os.set_blocking(self._rope, False)
         self._channel = ProcessChannel(ours, frame_limit(setup.payload_limit))
-        self._selector = selectors.DefaultSelector()  # not select(): its descriptors end at 1024
+        self._selector = (
+            selectors.DefaultSelector()
+        )  # not select(), which supports only descriptors below 1024
         self._lock = threading.Lock()
         self._closed = False
         self.jobs = 0
@@ -119,25 +120,25 @@ class ChildProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     def wake(self) -> None:
-        """Make `run` look around. From any thread."""
+        """Make `run` check for a cancellation. May be called from any thread."""
         with self._lock:
             if not self._closed:
                 try:
                     os.write(self._rope, b"!")
                 except BlockingIOError:
-                    pass  # it has been rung often enough
+                    pass  # the pipe is full: `run` will wake up anyway
 
     def kill(self) -> None:
-        """End it now. From any thread."""
+        """Kill the process. May be called from any thread."""
         self._process.kill()
 
     def run(
@@ -146,7 +147,7 @@ class ChildProcess:
         on_news: Callable[[Beat | Published], None],
         cancelled: Callable[[], str | None],
     ) -> Done | int | None:
-        """Have it run an attempt: what it said at the end, or its exit code if it died before."""
+        """Run an attempt in the child. Return its final message, or the exit code if the child died before."""
         self.jobs += 1
         told = False
         try:
@@ -160,11 +161,11 @@ class ChildProcess:
                     return over
                 if not self.alive:
                     return self._last_words(job.number, on_news)
-        except OSError:  # it hung up
+        except OSError:  # the child closed the connection
             return self._last_words(job.number, on_news)
 
     def close(self) -> None:
-        """Let it end, and take it from the process table; kill it if it does not."""
+        """Let the child end and reap it; kill it if it does not end."""
         with self._lock:
             if self._closed:
                 return
@@ -198,7 +199,7 @@ class ChildProcess:
         return None
 
     def _last_words(self, number: int, on_news: Callable[[Beat | Published], None]) -> Done | int | None:
-        """What a dead child had still said; its exit code, if that was not the end of its job."""
+        """Read the remaining messages of a dead child. Return its final message, or its exit code if there is none."""
         try:
             while True:
                 over = self._hear(number, on_news, socket.MSG_DONTWAIT)
@@ -210,7 +211,7 @@ class ChildProcess:
 
 
 def _death_watch(pid: int) -> int | None:
-    """A descriptor that becomes readable when a process ends, where the system has such."""
+    """Return a descriptor that becomes readable when a process ends; None if the system has no such descriptors."""
     if sys.platform == "linux" and hasattr(os, "pidfd_open"):
         try:
             return os.pidfd_open(pid)
@@ -237,7 +238,7 @@ logger = logging.getLogger("hourglass.worker")
 
 
 class ProcessJob:
-    """An attempt in a child, or on its way there: the `Work` of a process activity."""
+    """An attempt that runs in a child or waits for one: the `Work` of a process activity."""
 
     is_process: ClassVar[bool] = True
     is_foreign: ClassVar[bool] = False
@@ -249,14 +250,14 @@ class ProcessJob:
         self.child: ChildProcess | None = None
 
     def hear(self, news: Beat | Published) -> None:
-        """The child tells of the attempt, before its end."""
+        """Forward a heartbeat or a published item of the attempt."""
         if isinstance(news, Beat):
             self.attempt.forward_heartbeat(news.details)
         else:
             self.attempt.publish((news.name, news.value))
 
     def cancel(self, reason: str) -> None:
-        """Tell the child, or, if it has not begun, never begin."""
+        """Notify the child, or prevent an attempt that waits for a child from starting."""
         self.reason = self.reason or reason
         child = self.child
         if child is not None:
@@ -271,7 +272,7 @@ class ProcessJob:
         return True
 
     def stack(self) -> str:
-        """Nothing: another process is not seen into."""
+        """Return "": the stacks of another process are not accessible."""
         return ""
 
 
@@ -291,7 +292,7 @@ class ProcessPool:
 
     @property
     def size(self) -> int:
-        """How many children there are."""
+        """The number of children."""
         return len(self._idle) + len(self._busy)
 
     def submit(self, attempt: Attempt, definition: ActivityDefinition) -> ProcessJob:
@@ -312,7 +313,7 @@ class ProcessPool:
         return job
 
     def stop(self) -> None:
-        """Kill what runs, let the idle ones end; waits for nothing."""
+        """Kill busy children and let idle ones end, without waiting."""
         with self._lock:
             self._stopped = True
             busy = list(self._busy)
@@ -322,7 +323,7 @@ class ProcessPool:
             if self.started:
                 self._threads.submit(self._close_idle)
         except RuntimeError:
-            pass  # no thread can be made at the end of the interpreter; children see their parent end
+            pass  # no thread can be started while the interpreter ends; children notice the end of their parent
         self._threads.stop()
 
     # --- in a thread of the pool -------------------------------------------------------------------------------------

@@ -1,15 +1,14 @@
-"""What a worker and a process beside it say to each other: messages as data, and frames on a socket.
+"""The messages between a worker and a child process for activities, and their frames on a socket.
 
-A frame is four bytes of length and that many bytes of MessagePack; a child that announces more than it could have to say is
-not listened to. No object of the user's travels, only payloads.
+A frame is four bytes of length and that many bytes of MessagePack; a child that announces a frame above the limit is
+disconnected. Only payloads are sent, no objects of user code.
 
-A function, or a converter, of the parent travels as `module:qualified.name`, and the child imports it by that. The
-parent names only what its resolver has found, or what its author gave to the worker; the type name that came over the
-wire names nothing here. What the child finds must be decorated.
+A function or converter is sent as `module:qualified.name`, by which the child imports it. The parent sends only names that
+its resolver has found, or that the author gave to the worker, never a type name received from an engine. The function that
+the child finds must be decorated.
 
-A script that was started as a program is `__main__` in the parent. The child runs its file under the name
-`__mp_main__`, as Python's own multiprocessing does, so that what stands below `if __name__ == "__main__":` does not
-run there.
+A script that was started as a program is `__main__` in the parent. The child runs its file under the name `__mp_main__`,
+as Python's multiprocessing does, so that code below `if __name__ == "__main__":` does not run there.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _loading_main = False
 
 
 def place_of(definition: ActivityDefinition) -> str:
-    """`module:qualified.name` of an activity's function; DefinitionError if a child could not find it."""
+    """Return `module:qualified.name` of an activity's function. Raises DefinitionError if a child could not find it."""
     fn = definition.fn
     module = sys.modules.get(fn.__module__)
     found = None if module is None else _descend(module, fn.__qualname__)
@@ -67,7 +66,7 @@ def place_of(definition: ActivityDefinition) -> str:
 
 
 def main_script() -> str:
-    """The file of the program that runs here; empty if it is not one."""
+    """Return the script that runs as this program; empty if it was not started from a script."""
     main = sys.modules.get(MAIN)
     file = getattr(main, "__file__", None)
     if file is None or getattr(main, "__spec__", None) is not None:
@@ -77,7 +76,10 @@ def main_script() -> str:
 
 
 def converter_place(converter: Converter) -> str:
-    """Where a child finds the converter's class; empty for the default. DefinitionError if it cannot."""
+    """Return `module:qualified.name` of the converter's class; empty for the default.
+
+    Raises DefinitionError if a child could not create an equal converter.
+    """
     cls = type(converter)
     if cls is Converter:
         return ""
@@ -108,7 +110,7 @@ def _module_name(what: str, module: str) -> str:
 
 
 def find_activity(place: str, main: str) -> ActivityDefinition:
-    """The activity at a place that the parent named."""
+    """Return the activity that the parent named."""
     module, _, name = place.partition(":")
     definition = activity_definition(_descend(_imported(module, main), name))
     if definition is None or definition.executor != "process":
@@ -119,7 +121,7 @@ def find_activity(place: str, main: str) -> ActivityDefinition:
 
 
 def find_converter(place: str, main: str) -> Converter:
-    """A converter of the class that the parent named."""
+    """Return a converter of the class that the parent named."""
     if not place:
         return default_converter
     module, _, name = place.partition(":")
@@ -130,7 +132,7 @@ def find_converter(place: str, main: str) -> Converter:
 
 
 def refuse_in_script() -> None:
-    """Raise if a child runs the parent's script just now: it must not start workers of its own."""
+    """Raise UsageError while a child imports the parent's script, which must not start workers in the child."""
     if _loading_main:
         raise UsageError(
             "a process activity's interpreter imports this script to find the activity, and the script starts a worker as "
@@ -152,7 +154,7 @@ def _load_main(path: str) -> ModuleType:
         raise DefinitionError(f"the script {path} cannot be imported by another interpreter")
     module = module_from_spec(spec)
     former = sys.modules[MAIN]
-    # As `__main__`, too: code that looks there must find the script, as in the parent, and not the child's program.
+    # Also as `__main__`: code that refers to it must find the script, as in the parent, and not the child's program.
     sys.modules[ALIAS] = sys.modules[MAIN] = module
     _loading_main = True
     try:
@@ -178,12 +180,12 @@ def _descend(module: ModuleType, name: str) -> object:
 
 _HEAD = struct.Struct(">I")
 _CHUNK = 1 << 18
-_LARGEST = 1 << 30  # also where payloads have no limit
-_AROUND = 1 << 20  # a message is its payloads, and what stands around them
+_LARGEST = 1 << 30  # also if payloads have no limit
+_AROUND = 1 << 20  # bytes of a message beside its payloads
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """How the child finds what the parent finds: its import path, its script, its converter's class."""
+    """The parent's import path, script and converter, sent first."""
 
     path: list[str]
     argv: list[str]
@@ -201,21 +203,21 @@ class RunAttempt(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """An attempt was asked to stop."""
+    """A request to cancel an attempt."""
 
     number: int
     reason: str
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True):
-    """The attempt made a heartbeat."""
+    """A heartbeat of the attempt."""
 
     number: int
     details: Payloads
 
 
 class Published(msgspec.Struct, frozen=True, tag=True):
-    """The attempt published an item."""
+    """An item that the attempt published."""
 
     number: int
     name: str
@@ -223,7 +225,7 @@ class Published(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The attempt has ended, in one of four ways."""
+    """The end of an attempt, with one of four results."""
 
     number: int
     ok: ActivityOk | None = None
@@ -233,7 +235,7 @@ class Done(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     @property
     def result(self) -> ActivityResult | None:
-        """The way it ended."""
+        """The result that is set."""
         return self.ok or self.failed or self.cancelled or self.deferred
 
 
@@ -245,7 +247,7 @@ to_parent = msgspec.msgpack.Decoder(ToParent)
 
 
 def done(number: int, result: ActivityResult) -> Done:
-    """A result as a message."""
+    """Return a result as a message."""
     match result:
         case ActivityOk():
             return Done(number=number, ok=result)
@@ -258,16 +260,16 @@ def done(number: int, result: ActivityResult) -> Done:
 
 
 class FrameTooLarge(HourglassError):
-    """The other end announced a message that is larger than it could be."""
+    """The other end announced a message above the size limit."""
 
 
 def frame_limit(payload_limit: int | None) -> int:
-    """The largest message of a child whose payloads may be so large."""
+    """Return the size limit for messages of a child with this limit for payloads."""
     return _LARGEST if payload_limit is None else min(2 * payload_limit + _AROUND, _LARGEST)
 
 
 class ProcessChannel:
-    """One end of the socket. Any thread may send; one thread receives, and takes no message larger than `limit`."""
+    """One end of the socket. Any thread may send; one thread receives, and accepts messages of at most `limit` bytes."""
 
     def __init__(self, sock: socket.socket, limit: int | None = None) -> None:
         self.sock = sock
@@ -276,15 +278,16 @@ class ProcessChannel:
         self._buffer = bytearray()
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send a message; raises OSError if the other end is closed."""
+        """Send a message. Raises OSError if the other end is closed."""
         data = msgspec.msgpack.encode(message)
         with self._lock:
             self.sock.sendall(_HEAD.pack(len(data)))
             self.sock.sendall(data)
 
     def receive(self, *flags: int) -> list[bytes] | None:
-        """The messages that have come, still encoded: perhaps none, if only a part of one has; None at the end. Raises
-        `FrameTooLarge` as soon as one is announced that is.
+        """Return the messages that have arrived completely, still encoded; None at the end of the connection.
+
+        Raises `FrameTooLarge` as soon as a message above the limit is announced.
         """
         chunk = self.sock.recv(_CHUNK, *flags)
         if not chunk:
@@ -293,7 +296,7 @@ class ProcessChannel:
         return self._frames()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.sock.close()
 
     def _frames(self) -> list[bytes]:

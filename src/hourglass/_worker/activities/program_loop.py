@@ -1,19 +1,19 @@
-"""The program's own event loop, on which workers of `hourglass.aio` run `async def` activities: how they get there, and the
-watch.
+"""The program's own event loop, on which workers of `hourglass.aio` run `async def` activities, and the detection of a blocked
+loop.
 
-A program of temporalio's makes its HTTP sessions, pools, locks and events on the loop of `async with Worker(...)`, and its
-activities use them. So they run on that loop. Nothing of ours does: the control loop, polls and heartbeats have threads of
-their own.
+A program for temporalio creates its HTTP sessions, pools, locks and events on the loop of `async with Worker(...)`, and its
+activities use them. So activities run on that loop. Our own code does not: the control loop, polls and heartbeats have
+threads of their own.
 
-Must not know activities. Belongs to the control loop, but for what is said to run in the loop's thread.
+Must not know: activities. Belongs to the control loop, unless a method is stated to run in the loop's thread.
 
 Invariants:
 
-- The loop is the program's: it is never stopped, replaced, or given a task factory or an exception handler.
-- A loop that has not come round for a second is reported once, with its stack, until it comes round again. Time counts in ticks
-  of the control loop, as in `activity_loop`, and a loop that a debugger holds is not blamed.
-- A loop that was closed is reported once; nothing is begun on it any more.
-- Tasks begin with the context variables as they were at `async with Worker(...)`, each with a copy of its own.
+- The loop belongs to the program: we never stop or replace it, or set its task factory or exception handler.
+- A loop that has been blocked for a second is reported once, with its stack, until it runs again. Time is counted in ticks of
+  the control loop, as in `activity_loop`, and a loop that a debugger stops is not blamed.
+- A closed loop is reported once, and no attempts are started on it.
+- Tasks begin with the context variables of `async with Worker(...)`, each with its own copy.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class ProgramLoopClosed(Exception):
 
 @dataclass(frozen=True)
 class ProgramLoop:
-    """An event loop of the program. `on_closed` is called, once and in any thread, when it turns out to be closed."""
+    """An event loop of the program. `on_closed` is called once, in any thread, when the loop is found to be closed."""
 
     loop: asyncio.AbstractEventLoop
     thread: int
     variables: contextvars.Context
     on_closed: Callable[[], object]
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    """Those that execute on it now."""
+    """The tasks of attempts on the loop."""
 
     async def settle(self) -> None:
-        """Wait, on the loop, until the tasks that were cancelled have ended; for a moment, as some may never do."""
+        """Wait, on the loop, until cancelled tasks have ended, at most for a moment, because some may never end."""
         waiting = self.tasks - {asyncio.current_task()}
         if waiting and asyncio.get_running_loop() is self.loop:
             await asyncio.wait(waiting, timeout=_SETTLING)
@@ -65,7 +65,7 @@ class ProgramLoop:
 
 
 class BorrowedLoop:
-    """The program's loop as attempts use it: what a `LoopThread` is for a loop of the worker's own."""
+    """The program's loop with the interface of a `LoopThread`."""
 
     def __init__(self, program: ProgramLoop) -> None:
         self._loop = program.loop
@@ -77,8 +77,9 @@ class BorrowedLoop:
     def submit(
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
     ) -> None:
-        """Run a coroutine on the loop; `started` is told the task, in the loop's thread, before it begins. Raises
-        `ProgramLoopClosed`.
+        """Run a coroutine on the loop. `started` is called with its task, in the loop's thread, before it begins.
+
+        Raises `ProgramLoopClosed`.
         """
         try:
             self._loop.call_soon_threadsafe(self._begin, start, started)
@@ -86,21 +87,21 @@ class BorrowedLoop:
             raise ProgramLoopClosed from None
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Call something in the loop's thread, unless the loop is closed."""
+        """Call a function in the loop's thread, unless the loop is closed."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """Cancel what still runs; the loop goes on."""
+        """Cancel the tasks of attempts. The loop continues."""
         self.call_soon(self._cancel_rest)
 
     @property
     def is_closed(self) -> bool:
-        """Whether the program has closed it."""
+        """Whether the program has closed the loop."""
         return self._loop.is_closed()
 
     def answers(self) -> bool:
-        """Whether the loop has come round since this was last asked; asks again."""
+        """Whether the loop has executed the last callback of this method. Schedules the next one."""
         if not self._answered:
             return False
         self._answered = False
@@ -109,24 +110,24 @@ class BorrowedLoop:
 
     @property
     def position(self) -> HungStack:
-        """Where the loop's thread stands now, in the author's frames."""
+        """The current stack of the loop's thread, limited to the author's frames."""
         return take_stack(frame_of(self._thread))
 
     def stack(self) -> str:
-        """Where the loop's thread stands now, as text."""
+        """Return the current stack of the loop's thread as text."""
         return self.position.text
 
     @property
     def is_debugged(self) -> bool:
-        """Whether a debugger holds it at a breakpoint."""
+        """Whether a debugger stops the loop's thread at a breakpoint."""
         return is_debugged(self._thread, frame_of(self._thread))
 
     def running(self) -> asyncio.Task[Any] | None:
-        """The task that has the loop at this moment."""
+        """Return the task that runs on the loop at this moment."""
         return asyncio.current_task(self._loop)
 
     def creator_of(self, task: asyncio.Task[Any] | None) -> object:
-        """None: whose tasks made others is not known of a loop without a task factory of ours."""
+        """Return None: without a task factory of ours the creator of a task is unknown."""
         return None
 
     # --- in the loop's thread ----------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ class BorrowedLoop:
         return self._loop.create_task(start())
 
     def _answer(self) -> None:
-        self._thread = threading.get_ident()  # a loop may be run by one thread after another
+        self._thread = threading.get_ident()  # different threads may run the loop one after another
         self._answered = True
 
     def _cancel_rest(self) -> None:
@@ -152,19 +153,19 @@ class BorrowedLoop:
 
 
 class LoopUser(Protocol):
-    """The owner of the work on the loop (the activity executor). Called on the control loop."""
+    """The owner of the tasks on the loop (the activity executor). Called on the control loop."""
 
     def program_blocked(self, loop: BorrowedLoop, seconds: float) -> None:
-        """The loop has not come round for so long, which is said for the first time."""
+        """Called once when the loop is found to be blocked."""
         ...
 
     def program_closed(self, loop: BorrowedLoop) -> None:
-        """The loop was closed: nothing on it goes on."""
+        """Called once when the loop was closed: its tasks cannot continue."""
         ...
 
 
 class WatchedProgramLoop:
-    """The program's loop, watched from the control loop for as long as the worker serves."""
+    """The program's loop, watched from the control loop while the worker runs."""
 
     replacements = 0
 
@@ -184,7 +185,7 @@ class WatchedProgramLoop:
 
     @property
     def trouble(self) -> str:
-        """Why `async def` activities make no progress; "" if nothing stops them."""
+        """The reason that `async def` activities make no progress; "" if there is none."""
         if self.current.is_closed:
             return (
                 "the event loop on which the worker was started is closed, and with it its async activities"
@@ -194,12 +195,12 @@ class WatchedProgramLoop:
         return ""
 
     def watch(self) -> None:
-        """Look after the loop from now on."""
+        """Begin to check the loop."""
         if self._timer is None and not self._over:
             self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._tick)
 
     def stop(self) -> None:
-        """Cancel what still runs on the loop and end the watch; waits for nothing."""
+        """Cancel the tasks of attempts and end the checks, without waiting."""
         self._over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -210,7 +211,7 @@ class WatchedProgramLoop:
         self._timer = None
         try:
             self._look()
-        finally:  # whatever one look raises, the watch goes on
+        finally:  # an exception of one check must not end the checks
             self.watch()
 
     def _look(self) -> None:

@@ -1,11 +1,12 @@
-"""What attempts publish: it goes to the engine by the client's calls alone, in order, before the attempt's result.
+"""Published progress of attempts: it is sent to the engine by client calls, in order, before the attempt's result.
 
 Invariants:
 
-- What an attempt publishes is numbered, by name, from 0. There is one call at a time for an attempt; of what waits for
-  the next the newest is kept, within a bound. It leaves before the attempt's result, unless the engine does not answer.
-- Where an engine keeps it in the place of the heartbeat's details, each brings the other along; what a heartbeat that was
-  under way longer has written over is brought again.
+- The items of a name are numbered from 0. An attempt has one call at a time; the newest of the items that wait for the
+  next call are kept, within a limit. They are sent before the attempt's result, unless the engine does not answer.
+- An engine without storage for progress keeps it in the heartbeat details (`carrier`): then each heartbeat carries the
+  recent items, and each publishing call the heartbeat details. Items that a delayed heartbeat has overwritten are sent
+  again.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ logger = logging.getLogger("hourglass.worker")
 
 MOST_ITEMS = 1000
 MOST_BYTES = 256 * 1024
-"""So much of one name is kept here: what waits for the next call, and what has left, for an engine that has lost it."""
+"""The limits of the items of a name that are kept here: unsent ones, and sent ones in case the engine loses them."""
 
 _RECENT = 3.0
-"""An engine that keeps only what the last call brought is brought again what is so young: followers look seldomer."""
+"""Seconds for which sent items are sent again to an engine that keeps only the last call's: followers may not have read them."""
 
 _MOST_IN_TAIL = 64 * 1024
 _LAST_PATIENCE = 5.0
@@ -63,11 +64,11 @@ _LAST_LOOK = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 _LOOKS = (0.2, 0.4, 0.8, 1.6)
-"""After such pauses it is looked whether items that have left are still there. Followers look once a second at least."""
+"""Pauses before the checks whether sent items are still stored. Followers read at least once a second."""
 
 
 class _Items:
-    """The newest items of one name: the first has the number `first`, those before `sent` have left, at `left_at`."""
+    """The newest items of a name: `first` is the number of the first; items before `sent` were sent, at `left_at`."""
 
     def __init__(self) -> None:
         self.values: deque[Payload] = deque()
@@ -82,7 +83,7 @@ class _Items:
         return self.first + len(self.values)
 
     def add(self, value: Payload) -> None:
-        """Keep one more, and let go of the oldest where there is no room."""
+        """Add an item, and drop the oldest ones above the limits."""
         self.values.append(value)
         self.left_at.append(math.inf)
         self._size += len(value.data)
@@ -93,25 +94,25 @@ class _Items:
         self.sent = max(self.sent, self.first)
 
     def since(self, name: str, begin: int) -> ProgressItems:
-        """The items from this number on."""
+        """Return the items from this number on."""
         begin = max(begin, self.first)
         return ProgressItems(
             name=name, first=begin, items=tuple(islice(self.values, begin - self.first, None))
         )
 
     def youngest(self, now: float) -> int:
-        """The number of the first that has left only lately, or not at all."""
+        """Return the number of the first item that was sent recently, or not yet."""
         return self.first + sum(left < now - _RECENT for left in self.left_at)
 
     def leave(self, end: int, now: float) -> None:
-        """All before this number have left."""
+        """Mark the items before this number as sent."""
         for index in range(self.sent - self.first, end - self.first):
             self.left_at[index] = now
         self.sent = max(self.sent, end)
 
 
 class _Publishing:
-    """One attempt that publishes. `last` is what its last call brought, `carried` the same as a detail of its heartbeats."""
+    """An attempt that publishes. `last` are the items of its last call, `carried` the same as heartbeat details."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -129,11 +130,11 @@ class _Publishing:
 
     @property
     def is_due(self) -> bool:
-        """Whether something has not left yet, and shall."""
+        """Whether there are unsent items, and the engine accepts them."""
         return not self.refused and any(each.sent < each.next for each in self.names.values())
 
     def request(self, now: float) -> PublishProgress:
-        """The next call: what has not left yet, for a keeper that has the rest; else all that is young."""
+        """Return the next request: the unsent items if the keeper has the earlier ones, otherwise all recent items."""
         task, published = self.task, []
         for name, items in self.names.items():
             begin = items.sent if self.keeper else min(items.sent, items.youngest(now))
@@ -152,9 +153,9 @@ class _Publishing:
         )
 
     def taken(self, request: PublishProgress, answer: ProgressTaken, now: float) -> None:
-        """What became of a call."""
+        """Apply the answer to a request."""
         self.keeps = answer.keeps
-        if not answer.taken:  # another keeper, which has nothing: all that is left is sent again
+        if not answer.taken:  # another keeper, which has no items: all kept ones are sent again
             for items in self.names.values():
                 items.sent = items.first
         else:
@@ -164,18 +165,18 @@ class _Publishing:
         self.last, self.left_at = request.published, now
 
     def bring_again(self) -> None:
-        """What the last call brought has not left, after all."""
+        """Mark the items of the last call as unsent."""
         for each in self.last:
             items = self.names[each.name]
             items.sent = max(items.first, min(items.sent, each.first))
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether a heartbeat that was under way may have written over what has left."""
+        """Whether a delayed heartbeat may have overwritten sent items."""
         return self.keeps is False and self.attempt.has_sent_heartbeat
 
     def look(self, name: str) -> ReadProgress:
-        """The question for the newest item of a name."""
+        """Return the request that reads the newest sent item of a name."""
         task = self.task
         newest = ProgressSeen(task.activity_id, 0, task.attempt, self.names[name].sent - 1)
         return ReadProgress(
@@ -187,7 +188,7 @@ class _Publishing:
         )
 
     def tail(self, now: float) -> CarriedProgress | None:
-        """What followers may not have seen yet; None if it is too much to travel with a result."""
+        """Return the items that followers may not have read yet; None if they are too large to be added to a result."""
         published = tuple(
             items.since(name, items.youngest(now)) for name, items in self.names.items() if items.values
         )
@@ -197,7 +198,7 @@ class _Publishing:
 
 
 class ProgressSender:
-    """Brings what attempts publish to the engine, by the client's calls; on the control loop."""
+    """Sends published items to the engine by client calls. Belongs to the control loop."""
 
     def __init__(
         self, service: EngineService, *, codec: Codec | None = None, converter: Converter = default_converter
@@ -209,7 +210,7 @@ class ProgressSender:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def publish(self, attempt: Attempt, name: str, value: Payload) -> None:
-        """An attempt publishes an item."""
+        """Send an item of an attempt, soon."""
         token = attempt.task.token
         found = self._publishing.get(token)
         if found is None:
@@ -222,7 +223,7 @@ class ProgressSender:
             found.sending = self._begin(self._send(found))
 
     def carried(self, task: ActivityTask) -> Payloads:
-        """What a heartbeat of an attempt brings along: the items that followers may not have seen yet."""
+        """Return the details that a heartbeat of this attempt must carry: the items that followers may not have read yet."""
         found = self._publishing.get(task.token)
         is_young = found is not None and asyncio.get_running_loop().time() - found.left_at < _RECENT
         return found.carried if found is not None and is_young else ()
@@ -230,7 +231,7 @@ class ProgressSender:
     def end(
         self, task: ActivityTask, result: ActivityResult, then: Callable[[ActivityResult], object]
     ) -> None:
-        """The attempt has ended so; what it published goes first, and `then` is called with its result."""
+        """Send the remaining items of an attempt that has ended, then call `then` with its result."""
         found = self._publishing.get(task.token)
         if found is None:
             then(result)
@@ -265,8 +266,10 @@ class ProgressSender:
             then(result)
 
     async def _last_look(self, found: _Publishing, result: ActivityResult) -> ActivityResult:
-        """Where nothing can be read of an attempt that is over: have its result carry the last items. A failure has no
-        such place, and the next attempt would write over them: the attempt stays until a follower has looked.
+        """Keep the last items readable on an engine that drops an attempt's details at its end.
+
+        A successful result carries them. A failure cannot, and the next attempt would overwrite them: its result is
+        delayed until followers have read them.
         """
         tail = found.tail(asyncio.get_running_loop().time())
         if isinstance(result, ActivityOk) and tail is not None:
@@ -280,18 +283,18 @@ class ProgressSender:
         return result
 
     async def _look(self, found: _Publishing) -> None:
-        """Bring again what a heartbeat has written over that was under way when it left, in Core or on the wire."""
+        """Send items again that were overwritten by a heartbeat that was delayed in Core or on the network."""
         for pause in _LOOKS:
             await _pause(found.ending, pause)
             if found.looking is not asyncio.current_task() or found.ending.is_set():
-                return  # there was something new, which has a look of its own; or the end looks
+                return  # newer items have their own checks, and so has the attempt's end
             if not await self._is_there(found) and found.sending is None:
                 found.bring_again()
                 found.sending = self._begin(self._send(found))
                 return
 
     async def _is_there(self, found: _Publishing) -> bool:
-        """Whether what the last call brought can be read; also if that cannot be said now."""
+        """Whether the items of the last call can be read; also True if that cannot be determined now."""
         try:
             return all([(await self._service.call(found.look(each.name))).items for each in found.last])
         except Exception:
@@ -328,7 +331,7 @@ class ProgressSender:
     async def _sealed(self, request: PublishProgress) -> PublishProgress:
         if self._codec is None:
             return request
-        # Those who follow it read it as the workflow's.
+        # Followers decode the items as payloads of the workflow.
         namespace: str = getattr(self._service, "namespace", "")
         codec = in_context(self._codec, WorkflowSerializationContext(namespace, request.workflow_id))
         return await asyncio.to_thread(seal, request, codec, self._converter)
@@ -344,7 +347,7 @@ class ProgressSender:
 
 
 async def _pause(ending: asyncio.Event, seconds: float) -> None:
-    """Rest, but not once the attempt has ended."""
+    """Wait, but no longer than until the attempt has ended."""
     try:
         async with asyncio.timeout(seconds):
             await ending.wait()

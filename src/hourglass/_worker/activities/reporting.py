@@ -1,13 +1,13 @@
-"""Heartbeats and results of attempts that outlive the handle they came through, sent by the handle while it takes
-them, else by the client's calls.
+"""Heartbeats and results of attempts, sent over their handle while it accepts them, otherwise by client calls. So an attempt
+can outlive its handle.
 
 Invariants:
 
-- Of heartbeats there is one call at a time for an attempt, and never two within the throttle; of those that come
-  meanwhile only the newest is kept, with its details, since a heartbeat without them wipes them on the server.
-- A completion that was begun is never cancelled. Nothing is raised; what cannot be told is logged, and the engine's
-  own timeouts mend it.
-- Local activities live in the handle alone: their results cannot be sent again.
+- An attempt has one heartbeat call at a time, and never two within the throttle interval. Of the heartbeats that arrive
+  meanwhile only the newest is kept, with its details, because a heartbeat without details erases them on the server.
+- A completion that was begun is never cancelled. Nothing is raised; a result that cannot be sent is logged, and the
+  engine's timeouts take effect.
+- Local activities exist only in their handle: their results cannot be sent again.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ RPC_TIMEOUT = 10.0
 
 
 class HeartbeatSender:
-    """A `Heartbeat` around another, the handle's. On the control loop; `cancel` is the executor's.
+    """A `Heartbeat` that uses the handle's, and client calls when that fails. On the control loop; `cancel` is the
+    executor's.
 
-    An attempt goes on when its worker or handle is gone; without heartbeats the server would give it up and have it
-    run a second time beside the first. While the handle takes heartbeats nothing happens here. The answer to a call
-    of the client's tells what the handle can tell no more: that the attempt was cancelled, or that the server does
-    not wait for it any more.
+    An attempt continues when its worker or handle ends; without heartbeats the server would time it out and start a
+    second attempt beside it. The answer to a client call reports what the handle no longer can: that the attempt was
+    cancelled, or that the server no longer waits for it.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class HeartbeatSender:
         self._sending: set[asyncio.Task[None]] = set()
 
     def __call__(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt lives: by the handle, else by the client."""
+        """Send a heartbeat over the handle, or by a client call if that fails."""
         try:
             self._heartbeat(token, details)
             return
@@ -136,14 +136,14 @@ class HeartbeatSender:
 PATIENCE = 5.0
 PAUSES: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0, 10.0)
 
-# Asking again would be answered the same.
+# Statuses with which a repeated call would fail again.
 FINAL = frozenset(("INVALID_ARGUMENT", "PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"))
 
 Complete = Callable[[ActivityResult], Awaitable[None]]
 
 
 class Delivery(Enum):
-    """How a result got to the engine."""
+    """The way in which a result reached the engine, if it did."""
 
     BY_HANDLE = "by handle"
     BY_CLIENT = "by client"
@@ -152,13 +152,12 @@ class Delivery(Enum):
 
 
 class ResultSender:
-    """Gets the result of an attempt to the engine, also when the handle it came through is gone or does not answer.
-    On the control loop; `service` is the raw connection, which a codec is given for.
+    """Sends the results of attempts to the engine, even if their handle has ended or does not answer.
 
-    The handle's own completion is tried first. If it raises, or is not through after a few seconds (after an outage
-    of 6 to 10 seconds Core drops results silently), the same result is sent by the client's call, again and again
-    with growing pauses. Sending it twice is harmless: the second completion is answered with NOT_FOUND, for the
-    activity does not wait any more.
+    Belongs to the control loop; `service` is the raw connection, to which `codec` is applied here. The handle's
+    completion is tried first. If it raises, or has not succeeded after a few seconds (after an outage of 6 to 10 seconds
+    Core drops results silently), the result is sent by client calls, repeatedly, with increasing pauses. Sending it twice
+    is harmless: the second completion is answered with NOT_FOUND, because the activity no longer waits for it.
     """
 
     def __init__(
@@ -178,7 +177,7 @@ class ResultSender:
         self._begun: set[asyncio.Future[None]] = set()
 
     async def send(self, task: ActivityTask, result: ActivityResult, complete: Complete) -> Delivery:
-        """Report the end of an attempt: by the handle, else by the client. `complete` is the handle's."""
+        """Send a result over the handle (`complete`), or by client calls if that fails."""
         own = self._begin(complete, result)
         await asyncio.wait({own}, timeout=self._patience)
         if _through(own):
@@ -186,7 +185,7 @@ class ResultSender:
         if not (task.is_local and own.done()):
             self._explain(task, own)
         if task.is_local or isinstance(result, ActivityDeferred):
-            await asyncio.wait({own})  # the client has no call for it: only the handle can take it
+            await asyncio.wait({own})  # the client has no call for it: only the handle can complete it
             if _through(own):
                 return Delivery.BY_HANDLE
             return self._lose_local(task) if task.is_local else self._give_up(task, "it has no other way")
@@ -205,7 +204,7 @@ class ResultSender:
                 await self._service.call(request)
             except ServiceError as error:
                 if error.status == "NOT_FOUND":
-                    # The handle's completion got through first, or the server gave the attempt up.
+                    # The handle's completion succeeded first, or the attempt timed out on the server.
                     return Delivery.BY_HANDLE if _through(own) else Delivery.UNWANTED
                 problem = error
             except Exception as error:
@@ -224,14 +223,14 @@ class ResultSender:
             await complete(result)
 
         own: asyncio.Future[None] = asyncio.get_running_loop().create_task(run())
-        self._begun.add(own)  # asyncio holds tasks weakly, and this one goes on after `send` has returned
+        self._begun.add(own)  # asyncio keeps only weak references to tasks, and this one may outlive `send`
         own.add_done_callback(self._ended)
         return own
 
     def _ended(self, own: asyncio.Future[None]) -> None:
         self._begun.discard(own)
         if not own.cancelled():
-            own.exception()  # looked at: asyncio shall not complain
+            own.exception()  # asyncio logs exceptions that are never retrieved
 
     def _explain(self, task: ActivityTask, own: asyncio.Future[None]) -> None:
         why = _problem(own) if own.done() else f"the engine has not taken it within {self._patience:g} s"
@@ -273,7 +272,7 @@ class ResultSender:
 
 
 def request_of(task: ActivityTask, result: ActivityResult) -> CompleteActivity:
-    """A result as a client's request. Pure."""
+    """Return a result as a client request."""
     match result:
         case AttemptFailed(token, failure):
             return CompleteActivity(token=token, failure=failure, rpc_timeout=RPC_TIMEOUT)
@@ -300,7 +299,7 @@ def _problem(own: asyncio.Future[None]) -> str:
 
 
 async def _rest(own: asyncio.Future[None], pause: float) -> None:
-    """Wait, but not longer than the handle's own completion takes."""
+    """Wait for `pause` seconds, but no longer than until the handle's own completion ends."""
     if own.done():
         await sleep(pause)
     else:

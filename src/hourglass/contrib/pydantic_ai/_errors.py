@@ -90,7 +90,7 @@ _FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
         "UserError": ("message",),
         # Not errors but control flow, of tools and of hooks around a model request.
         "ApprovalRequired": ("metadata",),
-        "CallDeferred": ("metadata",),
+        "CallDeferred": ("metadata", "kind"),
         "ModelRetry": ("message",),
         "RetryModelRequest": ("model",),
         "ToolFailed": ("message",),

@@ -6,12 +6,18 @@ list_reader    lists and counts, on separate threads and connections
 listing        lists of runs that are kept in memory
 disk_faults    failures of the file and the reaction to each
 inherited      open connections, and their protection in a forked child
-database       opening a file, its tables and formats, copies
+tables         the tables and formats of a file
+copies         copies of a database in use
+database       opening or creating a file, and its connections
 log_mark       a mark on the log that names its database
 file_watch     checks that the file, its log and the log's index are still those that were opened; rescue
 records        runs, events and schedules as rows
 file_reads     the reads of a file; a store for a file that is only readable, for lack of disk space
-writer         writes batches of changes into the tables
-commit_thread  the thread that commits queued changes, and the durability of each
+run_rows       rows of all tables about runs, by few statements
+batches        the changes of a commit, merged and as rows
+writer         writes batches, in one transaction each
+commit_thread  the thread that commits queued changes
+commit_sink    what this thread does with the file: commits, deletions, checkpoints
+durability     which changes are durable, and the calls that wait for them
 store          the store itself, composed of these parts
 """

@@ -1,49 +1,43 @@
-"""The thread that commits (`StoreThread`): takes everything that was queued while the last commit ran, and commits it as one.
-`Durability` is what the control loop knows of it: which changes are durable, and which calls wait for that.
+"""The thread that commits (`StoreThread`): everything that is queued while a commit runs becomes the next commit.
 
-Must not know: SQL, runs. There is no timer: a lone change is committed at once, and the busier it gets, the more
-changes share a commit. Invariants: turns are committed in the order in which they were given, each whole; nothing
-is reported durable before its commit returned; a commit that can be tried again is tried until it succeeds or the
-store is closed; one that fails for something in it is tried again change by change, so that only the changes that
-cannot be written are left out; any other failure is the end, and is reported once.
+Must not know: SQL, runs. There is no timer: a single change is committed immediately, and under load more changes share
+a commit. Invariants: turns are committed in the order in which they were queued, each completely; no change is reported
+as durable before its commit has returned; a commit that can succeed later is repeated until it does or the store is
+closed; if a change of a batch causes the failure, the batch is written again change by change, so that only changes that
+cannot be written are left out; any other failure ends the thread, and is reported once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from heapq import heappop, heappush
-from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from hourglass._embedded.store.sqlite.disk_faults import is_of_one_change, reason_to_hold
 from hourglass._embedded.store.store import RunChange, ScheduleChange
-from hourglass.errors import StorageError
 
 logger = logging.getLogger("hourglass")
 
 MOST_CHANGES = 1024
-"""More than that is left for the next commit, so that the calls that wait for the first of them are answered soon."""
+"""The maximum number of changes in a commit, so that calls that wait for the first of them are answered soon."""
 
 IDLE = 1.0
-"""After so many seconds without a commit the sink checks its file."""
+"""Seconds without a commit after which the sink checks its file."""
 
 PAUSE = 0.005
-"""Seconds between commits of the sink's own, while nothing else is to be committed."""
+"""Seconds between commits that contain only work of the sink itself (deletions)."""
 
 B = TypeVar("B")
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What was asked for in one turn of the control loop: becomes durable together. `number` is its last change's.
+    """The changes of one turn of the control loop, which become durable together. `number` is that of its last change.
 
-    `readmitted` are runs of which changes were refused: those that come now rest on what the file has.
+    `readmitted` are runs with refused changes: from now on their changes depend on the state in the file.
     """
 
     changes: Sequence[RunChange | ScheduleChange]
@@ -57,39 +51,39 @@ def _weight(turn: Turn) -> int:
 
 
 class CommitSink(Protocol[B]):
-    """Where the thread writes. All of it runs on the thread."""
+    """The writing side of the thread. All methods run on the thread."""
 
     @property
     def has_more(self) -> bool:
-        """Whether it has something to do with the next commits, even if they commit nothing else."""
+        """Whether it has work of its own for the next commits, even if no changes are queued."""
         ...
 
     def build(self, turns: Sequence[Turn], /) -> B:
         """Prepare a batch; it may be tried several times."""
         ...
 
-    def build_apart(self, turns: Sequence[Turn], /) -> B:
-        """The same where a change cannot be written: its commit leaves out those that cannot, and says so."""
+    def build_separately(self, turns: Sequence[Turn], /) -> B:
+        """Prepare a batch whose commit leaves out, and reports, the changes that cannot be written."""
         ...
 
     def commit(self, batch: B, /) -> None:
-        """Make it durable, whole or not at all; raises otherwise."""
+        """Make the batch durable, completely or not at all. Raises if it is not durable."""
         ...
 
-    def rest(self, batch: B, /) -> None:
-        """After a commit was reported: whatever needs doing now and then. A failure here is the end too."""
+    def after_commit(self, batch: B, /) -> None:
+        """Do occasional work, such as checkpoints, after a commit was reported. A failure ends the thread."""
         ...
 
     def idle(self) -> None:
-        """Called about every second while there is nothing to commit. A failure here is the end too."""
+        """Called about every second while there is nothing to commit. A failure ends the thread."""
         ...
 
 
 class StoreThread(Generic[B]):
-    """One thread with a queue before it.
+    """A thread with a queue of turns.
 
-    `on_commit` gets the number up to which all is durable, `on_end` what ended it (None: it was closed).
-    Both are called on the thread.
+    `on_commit` receives the number up to which all changes are durable, `on_end` the error that ended the thread (None
+    if it was closed). Both are called on the thread.
     """
 
     def __init__(
@@ -111,18 +105,18 @@ class StoreThread(Generic[B]):
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hourglass-store", daemon=True)
         self.held = ""
-        """Why commits cannot be made at present; "" if they can."""
+        """The reason that commits are impossible at present; "" if they are possible."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
-    def give(self, turn: Turn) -> None:
-        """Queue a turn; never waits."""
+    def put(self, turn: Turn) -> None:
+        """Queue a turn, without waiting."""
         self._queue.put(turn)
 
     def close(self) -> None:
-        """Commit what is queued, if it can be committed now, and end."""
+        """Commit the queued turns, if that is possible now, and end the thread."""
         self._closing.set()
         self._queue.put(None)
         self._thread.join()
@@ -130,12 +124,12 @@ class StoreThread(Generic[B]):
     def _run(self) -> None:
         error: Exception | None = None
         try:
-            while turns := self._take():
+            while turns := self._next_turns():
                 batch = self._write(turns)
-                # Reported first: the calls that wait need not wait for a checkpoint, too.
+                # Reported first, so that waiting calls do not also wait for a checkpoint.
                 self._number = turns[-1].number
                 self._on_commit(self._number)
-                self._sink.rest(batch)
+                self._sink.after_commit(batch)
         except Exception as failure:
             error = failure
         self._on_end(error)
@@ -147,13 +141,13 @@ class StoreThread(Generic[B]):
         except Exception as error:
             if not is_of_one_change(error):
                 raise
-            batch = self._sink.build_apart(turns)
+            batch = self._sink.build_separately(turns)
             self._commit(batch)
         return batch
 
-    def _take(self) -> list[Turn]:
-        """Everything queued, once there is anything; nothing once it is closed and all is taken."""
-        first = self._wait()
+    def _next_turns(self) -> list[Turn]:
+        """Wait for turns and return those in the queue; an empty list when the queue is closed and empty."""
+        first = self._next_turn()
         turns = [] if first is None else [first]
         changes = _weight(first) if first else 0
         while changes < MOST_CHANGES:
@@ -162,13 +156,13 @@ class StoreThread(Generic[B]):
             except Empty:
                 break
             if turn is None:
-                self._queue.put(None)  # come back to it when what was before it is committed
+                self._queue.put(None)  # seen again after the turns before it have been committed
                 break
             turns.append(turn)
             changes += _weight(turn)
         return turns
 
-    def _wait(self) -> Turn | None:
+    def _next_turn(self) -> Turn | None:
         while True:
             has_more = self._sink.has_more
             try:
@@ -183,15 +177,15 @@ class StoreThread(Generic[B]):
             try:
                 self._sink.commit(batch)
             except Exception as error:
-                self._hold(error)
+                self._wait_to_retry(error)
                 continue
             if self.held:
                 logger.warning("%s is written again; nothing was lost", self._name)
                 self.held = ""
             return
 
-    def _hold(self, error: Exception) -> None:
-        """Wait before the next try; raises what cannot be tried again, or not any more."""
+    def _wait_to_retry(self, error: Exception) -> None:
+        """Wait before the commit is repeated. Raises the error if it must not be repeated, or the store is closing."""
         reason = reason_to_hold(error)
         if not reason or (self.held and self._closing.is_set()):
             raise error
@@ -204,116 +198,3 @@ class StoreThread(Generic[B]):
             )
         self.held = reason
         self._closing.wait(self._retry_seconds)
-
-
-# --- which changes are durable, and the calls that wait for them ---------------------------------------------
-
-_REMEMBERED = 10_000
-"""So many refusals are remembered: a call that waits for its change does so right after it was appended."""
-
-
-class Durability:
-    """How far everything is durable: numbers are given on the control loop, commits are reported by the store thread.
-
-    `committed`, `refuse` and `end` may be called on any thread, the rest on one loop. Invariants: numbers count from
-    1 without a gap; a waiter is woken when its number is durable, or gets the error that ended everything, or the one
-    for which this change alone was refused; one call wakes all that one commit satisfies.
-    """
-
-    def __init__(self) -> None:
-        self.given = 0
-        """The last number that was given."""
-        self._committed = 0
-        self._failure: StorageError | None = None
-        self._refused: dict[int, StorageError] = {}
-        self._waiters: list[
-            tuple[int, int, Callable[[StorageError | None], object]]
-        ] = []  # a heap, by number
-        self._order = count()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def failure(self) -> StorageError | None:
-        """What ended it, if anything has."""
-        return self._failure
-
-    def has(self, number: int) -> bool:
-        """Whether this change, and all before it, are durable."""
-        return number <= self._committed and number not in self._refused
-
-    async def wait(self, number: int) -> None:
-        """Wait until this change is durable; raises what ended everything, or why it was refused, if it never will
-        be.
-        """
-        if number in self._refused:
-            raise _copy(self._refused[number])
-        if number <= self._committed:
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self.call(number, partial(_end, waiter))
-        await waiter
-
-    def call(self, number: int, told: Callable[[StorageError | None], object]) -> None:
-        """Have `told` called, on the loop and not before this returns, when `wait` would return, or with what it would raise."""
-        self._loop = asyncio.get_running_loop()
-        heappush(self._waiters, (number, next(self._order), told))
-        # Asked only now: the store thread reports a commit once, and may have done so before `told` was in the heap.
-        if number <= self._committed or self._failure is not None:
-            self._loop.call_soon(self.settle)
-
-    def committed(self, number: int) -> None:
-        """All changes up to this one are durable."""
-        self._committed = number
-        self._notify()
-
-    def refuse(self, number: int, error: StorageError) -> None:
-        """Mark a change as one that will never be durable. Called before the commit that leaves it out."""
-        self._refused[number] = error
-        while len(self._refused) > _REMEMBERED:
-            del self._refused[next(iter(self._refused))]
-
-    def end(self, failure: StorageError) -> None:
-        """What is not durable now never will be."""
-        if self._failure is None:
-            self._failure = failure
-        self._notify()
-
-    def disown(self, failure: StorageError) -> None:
-        """In a forked child: end without waking any waiter. The loop and its tasks are the parent's."""
-        self._loop = None
-        self._waiters = []
-        self.end(failure)
-
-    def settle(self) -> None:
-        """Tell the calls whose wait is over. On the loop."""
-        committed, failure, waiters = self._committed, self._failure, self._waiters
-        while waiters and (waiters[0][0] <= committed or failure is not None):
-            number, _, told = heappop(waiters)
-            refusal = self._refused.get(number) if number <= committed else failure
-            try:
-                told(None if refusal is None else _copy(refusal))
-            except Exception:  # the others wait, too
-                logger.exception("a call that waited for the store could not be told")
-
-    def _notify(self) -> None:
-        loop = self._loop
-        if loop is None:
-            return  # no call has ever waited
-        try:
-            loop.call_soon_threadsafe(self.settle)
-        except RuntimeError:
-            pass  # the loop is closed, and the tasks that waited on it are gone
-
-
-def _end(waiter: asyncio.Future[None], error: StorageError | None) -> None:
-    if waiter.done():
-        return
-    if error is None:
-        waiter.set_result(None)
-    else:
-        waiter.set_exception(error)
-
-
-def _copy(error: StorageError) -> StorageError:
-    """An error that is raised in several places has a traceback for each."""
-    return type(error)(str(error), status=error.status)

@@ -1,25 +1,11 @@
-"""An engine's file: its tables and formats, opening it or making a new one, the settings of the connections, copies.
+"""An engine's file: opening it or creating it, the settings of its connections, and the backup that users request.
 
-Must not know: runs, events, what the blobs hold (see `records`), threads. The tables:
+Must not know: runs, events, tables (see `tables`), threads.
 
-    meta      the namespace; the epoch, one more at each opening; the name by which the file was opened last
-    runs      one row per run: its state, when it must be looked at, when it closed
-    events    append-only; each row has the events of one run that were committed together, from `first_id` on
-    pending   activities, timers and children that are under way, by the event that began them
-    requests  the ids of the requests that were carried out on a run, and of the updates that it has accepted; found
-              by the id, for a request may come again when its workflow has gone on in other runs
-    schedules one row per schedule: its record, when it acts next, the workflows that it waits for
-
-Invariants of a file: one that is in use is touched by SQLite only, never by `open()` (closing such a descriptor would
-drop the locks that SQLite holds in this process); a new one is its user's alone, and appears whole or not at all; one
-that cannot be used is left as it was. One connection writes, and it alone checkpoints. The format is in SQLite's own
-header (`user_version`), beside a mark that says whose file it is (`application_id`); a file of a newer format is
-refused; a migration is one transaction, after a copy of the file was kept beside it.
-
-Invariants of a copy: it is one moment of the file, for a read transaction is held while SQLite's online backup copies
-the pages in portions, so that the owner's commits neither disturb the copy nor wait for it; it appears whole, checked
-and synced, or not at all; nothing that is there is overwritten unasked; it can be read by those users only who can
-read what was copied.
+Invariants: a file in use is opened by SQLite only, never by `open()` (closing such a descriptor would release the locks
+that SQLite has in this process); a new file is private to its user, and appears complete or not at all; a file that cannot
+be used is not changed; only one connection writes, and only it checkpoints; before a migration a copy of the file is
+created beside it.
 """
 
 from __future__ import annotations
@@ -28,322 +14,37 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import shlex
-import socket
 import sqlite3
 import stat
 import urllib.parse
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 
 from hourglass._embedded.store.fork_safety import NO_FORK
-from hourglass._embedded.store.sqlite import inherited
+from hourglass._embedded.store.sqlite import inherited, tables
+from hourglass._embedded.store.sqlite.copies import copy_database, make_private, put_in_place
 from hourglass._embedded.store.sqlite.disk_faults import storage_error, storage_errors
 from hourglass._embedded.store.sqlite.file_watch import FileWatch
 from hourglass._embedded.store.sqlite.log_mark import check_inode, check_left_behind, check_log, mark_log
+from hourglass._embedded.store.sqlite.tables import MIGRATIONS, Migration, next_epoch
 from hourglass._embedded.store.store import ALLOW_HARD_LINKS, is_full, may_have_links, no_room
 from hourglass.errors import StorageError
 
 __all__ = ["backup"]
 
-
-# --- tables and formats -------------------------------------------------------------------------------------
-
-FORMAT = 2
-OLDEST_FORMAT = 2
-"""Format 1 is that of versions that were never released."""
-APPLICATION_ID = 0x48475253
-"""Marks a file as ours: "HGRS"."""
-
-Migration: TypeAlias = tuple[int, Callable[[sqlite3.Connection], None]]
-
-MIGRATIONS: tuple[Migration, ...] = ()
-"""In order: the format that each one leads to, and what it does to the tables."""
-
-TABLES = (
-    "CREATE TABLE meta (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
-    """CREATE TABLE runs (
-        key INTEGER PRIMARY KEY,
-        run_id TEXT NOT NULL UNIQUE,
-        workflow_id TEXT NOT NULL,
-        wake_ns INTEGER NOT NULL,
-        close_ns INTEGER NOT NULL,
-        state BLOB NOT NULL
-    )""",
-    "CREATE INDEX runs_by_workflow ON runs (workflow_id)",
-    "CREATE INDEX runs_to_wake ON runs (wake_ns) WHERE wake_ns > 0",
-    "CREATE INDEX runs_closed ON runs (close_ns) WHERE close_ns > 0",
-    """CREATE TABLE events (
-        key INTEGER PRIMARY KEY,
-        run INTEGER NOT NULL,
-        first_id INTEGER NOT NULL,
-        data BLOB NOT NULL
-    )""",
-    "CREATE UNIQUE INDEX events_by_run ON events (run, first_id)",
-    """CREATE TABLE pending (
-        run INTEGER NOT NULL,
-        event_id INTEGER NOT NULL,
-        data BLOB NOT NULL,
-        PRIMARY KEY (run, event_id)
-    ) WITHOUT ROWID""",
-    """CREATE TABLE requests (
-        run INTEGER NOT NULL,
-        request_id TEXT NOT NULL,
-        PRIMARY KEY (run, request_id)
-    ) WITHOUT ROWID""",
-    "CREATE INDEX requests_by_id ON requests (request_id)",
-    """CREATE TABLE schedules (
-        schedule_id TEXT PRIMARY KEY,
-        wake_ns INTEGER NOT NULL,
-        awaited TEXT NOT NULL,
-        data BLOB NOT NULL
-    )""",
-)
-
-_MADE = re.compile(r"create table (\w+)", re.IGNORECASE)
-
-_COLUMNS = {
-    "meta": ("name", "value"),
-    "runs": ("key", "run_id", "workflow_id", "wake_ns", "close_ns", "state"),
-    "events": ("key", "run", "first_id", "data"),
-    "pending": ("run", "event_id", "data"),
-    "requests": ("run", "request_id"),
-    "schedules": ("schedule_id", "wake_ns", "awaited", "data"),
-}
-
-
-def create(connection: sqlite3.Connection, namespace: str, more: str = "") -> None:
-    """Make the tables, and those of the script `more`, in an empty database, in one transaction."""
-    connection.execute("BEGIN IMMEDIATE")
-    for statement in (*TABLES, *more.split(";")):  # `executescript` would commit what is begun
-        connection.execute(statement)
-    connection.execute(
-        "INSERT INTO meta (name, value) VALUES ('namespace', ?), ('epoch', 0)",
-        (namespace,),
-    )
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {FORMAT}")
-    connection.execute("COMMIT")
-
-
-def found_format(connection: sqlite3.Connection, path: str) -> int:
-    """The format of a file; raises `StorageError` if it is not ours or too new."""
-    if _pragma(connection, "application_id") != APPLICATION_ID:
-        raise StorageError(
-            f"the file {path} is a database of another program: name another file. It was not changed",
-            status="FAILED_PRECONDITION",
-        )
-    found = _pragma(connection, "user_version")
-    if found < OLDEST_FORMAT:
-        raise StorageError(
-            f"the file {path} has format {found}, of a version of Hourglass from before its first release, which this version "
-            f"cannot read: let that version finish its workflows, and name a new file here. It was not changed",
-            status="FAILED_PRECONDITION",
-        )
-    if found > FORMAT:
-        raise StorageError(
-            f"the file {path} has format {found}, and this version of Hourglass knows formats up to {FORMAT}: "
-            f"use the version that wrote it, or a later one. It was not changed",
-            status="FAILED_PRECONDITION",
-        )
-    return found
-
-
-def check(connection: sqlite3.Connection, path: str, namespace: str, more: str = "") -> None:
-    """Raise `StorageError` unless the tables, and those of the script `more`, are there and belong to the namespace.
-    Reads next to nothing.
-    """
-    wanted: dict[str, tuple[str, ...]] = dict.fromkeys(_MADE.findall(more), ("rowid",))
-    wanted.update(_COLUMNS)
-    for table, columns in wanted.items():
-        there = {row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
-        if not there or not there | {"rowid"} >= set(columns):
-            raise StorageError(
-                f"the file {path} is damaged: its table {table} is not what it should be. Restore a backup",
-                status="DATA_LOSS",
-            )
-    found = connection.execute("SELECT value FROM meta WHERE name = 'namespace'").fetchall()
-    if not found or found[0][0] != namespace:
-        whose = repr(found[0][0]) if found else "no namespace"
-        raise StorageError(
-            f"the file {path} belongs to {whose}, not to the namespace {namespace!r}: "
-            f"use a file for each namespace",
-            status="FAILED_PRECONDITION",
-        )
-
-
-def migrate(connection: sqlite3.Connection, found: int, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Bring the tables of an older format to this one, in one transaction. The caller has kept a copy."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        for leads_to, change in migrations:
-            if leads_to > found:
-                change(connection)
-                connection.execute(f"PRAGMA user_version = {leads_to}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def next_epoch(connection: sqlite3.Connection, path: str) -> int:
-    """Begin a new epoch of a file that is opened by this name: what earlier owners handed out is void."""
-    connection.execute("BEGIN IMMEDIATE")
-    connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
-    connection.execute(
-        "INSERT OR REPLACE INTO meta (name, value) VALUES ('opened_as', ?)", (os.fsencode(path),)
-    )
-    epoch = _epoch(connection)
-    connection.execute("COMMIT")
-    return epoch
-
-
-def _epoch(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()[0][0])
-
-
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    return int(connection.execute(f"PRAGMA {name}").fetchall()[0][0])
-
-
-# --- copies, and files that appear under their name whole ---------------------------------------------------
-
-PAGES = 512
-PAUSE = 0.002
-"""Seconds between portions: commits need the disk too, and other threads the interpreter."""
-
-
-Progress: TypeAlias = Callable[[int, int], object]
-"""Hears how many pages are copied, and how many there are."""
-
-
-def copy_database(
-    connection: sqlite3.Connection,
-    dest: str,
-    *,
-    overwrite: bool,
-    source: str = "",
-    progress: Progress | None = None,
-) -> None:
-    """Copy what a connection sees now to a new file."""
-    _check_destination(dest, overwrite, source)
-    draft = f"{dest}.partial-{socket.gethostname()}-{os.getpid()}"  # in containers all processes have the same few numbers
-    _remove(draft)
-    try:
-        make_private(draft)
-        with NO_FORK.lock, storage_errors(dest):
-            _copy(connection, draft, progress)
-        if source:
-            os.chmod(draft, stat.S_IMODE(os.stat(source).st_mode) & 0o666)
-        put_in_place(draft, dest, overwrite=overwrite)
-    except FileExistsError as error:
-        raise _refused(dest, "is there already; pass overwrite=True to replace it") from error
-    except OSError as error:
-        raise _refused(dest, f"cannot be written: {error.strerror}") from error
-    finally:
-        _remove(draft)
-
-
-def make_private(path: str) -> None:
-    """An empty file that only this user may use, where nothing is; FileExistsError if something is."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-
-
-def put_in_place(draft: str, path: str, *, overwrite: bool) -> None:
-    """Give a finished file its name, so that it is there after a crash; FileExistsError if it is taken."""
-    if overwrite:
-        os.replace(draft, path)
-    else:
-        try:
-            os.link(draft, path)  # unlike a rename it never replaces
-        except FileExistsError:
-            raise
-        except OSError:
-            if os.path.lexists(path):  # a file system without links
-                raise FileExistsError(path) from None
-            os.rename(draft, path)
-    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None) -> None:
-    def pause(_status: int, left: int, pages: int) -> None:
-        if progress is not None:
-            progress(pages - left, pages)
-        NO_FORK.pause(PAUSE)
-
-    target = sqlite3.connect(draft, isolation_level=None)
-    try:
-        connection.execute("BEGIN")
-        try:
-            # The first read takes the snapshot. Without it a busy writer would make the copy begin anew for ever.
-            connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
-            connection.backup(target, pages=PAGES, progress=pause)
-        finally:
-            connection.execute("ROLLBACK")
-        _begin_another_epoch(target)
-        target.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, with no log beside it
-        found = target.execute("PRAGMA integrity_check(1)").fetchall()
-        if found != [("ok",)]:
-            raise StorageError(
-                "the file is damaged, and so would be its copy: nothing was kept of it", status="DATA_LOSS"
-            )
-    finally:
-        target.close()
-
-
-def _begin_another_epoch(target: sqlite3.Connection) -> None:
-    """Give a copy an epoch that its original never has: neither an owner nor a log of the original takes the copy for it."""
-    with contextlib.suppress(sqlite3.OperationalError):  # the table is not there in a file of another format
-        target.execute(
-            "UPDATE meta SET value = value + ? WHERE name = 'epoch'", (1 + secrets.randbelow(1 << 32),)
-        )
-
-
-def _check_destination(dest: str, overwrite: bool, source: str) -> None:
-    folder = os.path.dirname(dest) or "."
-    if not os.path.isdir(folder):
-        raise _refused(dest, f"cannot be made: there is no folder {folder}")
-    if os.path.isdir(dest):
-        raise _refused(dest, "is a folder: name a file in it")
-    if os.path.lexists(dest) and not overwrite:
-        raise _refused(dest, "is there already; pass overwrite=True to replace it")
-    if source and os.path.exists(dest) and os.path.samefile(source, dest):
-        raise _refused(dest, "is the file itself")
-    if os.path.lexists(f"{dest}-wal"):
-        raise _refused(dest, "has a log of SQLite beside it: a process uses it, or ended suddenly")
-
-
-def _refused(dest: str, why: str) -> StorageError:
-    return StorageError(f"the copy {dest} {why}", status="FAILED_PRECONDITION")
-
-
-def _remove(draft: str) -> None:
-    for leftover in (draft, f"{draft}-journal"):
-        with contextlib.suppress(OSError):
-            os.unlink(leftover)
-
-
-# --- opening ------------------------------------------------------------------------------------------------
-
 OLDEST_SQLITE = (3, 37, 0)
 BUSY_SECONDS = 5.0
 SMALLEST = 512
-"""Bytes of the smallest page; SQLite takes less for an empty file, and would fill it."""
+"""The size of the smallest page in bytes. SQLite treats a smaller file as empty, and would overwrite it."""
 _STATEMENTS = 256
 
 _WRITER = (
     "PRAGMA synchronous = FULL",
-    "PRAGMA fullfsync = ON",  # macOS: fsync alone leaves it in the drive's cache
-    "PRAGMA wal_autocheckpoint = 0",  # the store thread checkpoints, where it sees an error
+    "PRAGMA fullfsync = ON",  # macOS: fsync alone leaves data in the drive's cache
+    "PRAGMA wal_autocheckpoint = 0",  # the store thread checkpoints, and handles the errors
     "PRAGMA journal_size_limit = 67108864",
     "PRAGMA cache_size = -16384",
     "PRAGMA secure_delete = FAST",
@@ -353,12 +54,12 @@ _READER = (
     "PRAGMA query_only = ON",
     "PRAGMA wal_autocheckpoint = 0",
     "PRAGMA cache_size = -8192",
-    "PRAGMA temp_store = MEMORY",  # a list can be made on a full disk
+    "PRAGMA temp_store = MEMORY",  # lists work on a full disk
 )
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A file in use: the connection that writes, the one that reads, the epoch that began, and the check of its identity."""
+    """An open file: its writing and its reading connection, the new epoch, and the check of the file's identity."""
 
     writer: sqlite3.Connection
     reader: sqlite3.Connection
@@ -369,29 +70,31 @@ class Opened(msgspec.Struct, frozen=True):
 def open_database(
     path: str,
     namespace: str,
-    more_tables: str = "",
+    extra_tables: str = "",
     migrations: Sequence[Migration] = MIGRATIONS,
 ) -> Opened:
-    """Open a file, or make it if there is none; raises `StorageError` for one that cannot be used."""
+    """Open a file, or create it if it does not exist. Raises `StorageError` if it cannot be used."""
     _check_sqlite()
     _check_place(path)
     _check_names(path)
     with storage_errors(path):
         if not os.path.lexists(path):
-            _make(path, namespace, more_tables)
+            _create_file(path, namespace, extra_tables)
         inherited.refuse_stale(path)
         check_log(path, _connect)
         writer = inherited.keep(_connect(path, "rw"), path)
         watch = reader = None
         try:
-            found = _begin_log(writer, path)
+            version = _begin_wal(writer, path)
             watch = FileWatch(path, writer, partial(copy_database, overwrite=False))
             check_left_behind(path, writer)
-            _prepare(writer, path, namespace, more_tables, migrations, found)
-            mark_log(path, epoch_in_file=0, epoch=_epoch(writer) + 1)  # before: this process may be killed
+            _prepare(writer, path, namespace, extra_tables, migrations, version)
+            # The mark is written before the epoch: this process may be killed between the two.
+            mark_log(path, epoch_in_file=0, epoch=tables.current_epoch(writer) + 1)
             epoch = next_epoch(writer, path)
             reader = _connect_reader(path)
-            # Into the file at once: a process that has it open by another name has another log, and sees the epoch only here.
+            # Checkpoint at once: a process that opened the file by another name has another WAL, and sees the epoch only in
+            # the file itself.
             ((busy, pages, moved),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             mark_log(path, epoch_in_file=0 if busy or moved < pages else epoch, epoch=epoch)
             watch.begin(epoch)
@@ -415,17 +118,17 @@ def _check_sqlite() -> None:
 
 
 def _check_place(path: str) -> None:
-    """Say clearly what SQLite would only call "unable to open". Nothing is opened here."""
+    """Raise `StorageError` with the reason if SQLite would only report "unable to open". Opens nothing."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
-        raise _unusable(path, f"cannot be made: there is no folder {folder}. Make it first")
+        raise _unusable(path, f"cannot be created: there is no folder {folder}. Create it first")
     inherited.refuse_inherited(path)
     inherited.refuse_second_name(path)
     try:
         status = os.stat(path)
     except FileNotFoundError:
         if os.path.islink(path):
-            raise _unusable(path, "is a link that leads nowhere") from None
+            raise _unusable(path, "is a broken link") from None
         return
     except (OSError, ValueError) as error:
         raise _unusable(path, f"cannot be used: {getattr(error, 'strerror', error)}") from error
@@ -440,18 +143,19 @@ def _check_place(path: str) -> None:
     if status.st_size == 0:
         raise _unusable(
             path,
-            "is empty, which no file of Hourglass ever is: if nothing was in it, delete it and a new one is "
-            "made; if it was damaged, restore a backup",
+            "is empty, which a file of Hourglass never is: if it had no content, delete it, and a new one is created; "
+            "if it was damaged, restore a backup",
         )
 
 
 _DRAFTS = (".new-", ".partial-")
-"""How names of files in the making go on. A crash can leave such a second name of a finished file."""
+"""The parts after the path in the names of unfinished files. A crash can leave such a second name of a finished file."""
 
 
 def _check_names(path: str) -> None:
-    """Raise `StorageError` for a file that other processes may open by another name: SQLite's log, our lock and the socket are
-    found by name, so that they would not see each other.
+    """Raise `StorageError` for a file that other processes may open by another name.
+
+    SQLite's WAL, our lock and the socket are found by name: such processes would not see those of each other.
     """
     try:
         names = os.stat(path).st_nlink
@@ -476,7 +180,7 @@ def _check_names(path: str) -> None:
 
 
 def _remove_draft_names(path: str) -> int:
-    """Remove the names under which this file was made, if a crash left any; return how many were removed."""
+    """Remove names that a crash left while this file was created. Return the number of removed names."""
     folder, name = os.path.split(path)
     removed = 0
     with contextlib.suppress(OSError):
@@ -490,7 +194,7 @@ def _remove_draft_names(path: str) -> int:
 
 
 def _is_mount_point(path: str) -> bool:
-    """Whether a file is the root of a mount; False where the system does not say."""
+    """Whether a file is the root of a mount; False if the system does not report it."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
             fields = [line.split(" ", 5) for line in mounts]
@@ -505,32 +209,32 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def _unusable(path: str, why: str) -> StorageError:
-    return StorageError(f"the file {path} {why}", status="FAILED_PRECONDITION")
+def _unusable(path: str, reason: str) -> StorageError:
+    return StorageError(f"the file {path} {reason}", status="FAILED_PRECONDITION")
 
 
-def _make(path: str, namespace: str, more_tables: str) -> None:
-    """A new file, made under another name and moved into its place whole."""
-    _refuse_leftovers(path)
+def _create_file(path: str, namespace: str, extra_tables: str) -> None:
+    """Create a new file under another name, and move it to its path when it is complete."""
+    _check_no_wal(path)
     draft = f"{path}.new-{os.getpid()}"
     with contextlib.suppress(OSError):
         os.unlink(draft)
     try:
-        make_private(draft)  # SQLite gives its log and the log's index the same mode
+        make_private(draft)  # SQLite gives its WAL and the WAL's index the same mode
         connection = _connect(draft, "rw", path)
         try:
-            create(connection, namespace, more_tables)
+            tables.create(connection, namespace, extra_tables)
         finally:
             connection.close()
         put_in_place(draft, path, overwrite=False)
     except FileExistsError:
-        pass  # another process was quicker; its file is checked like any other
+        pass  # another process was faster; its file is checked like any other
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise storage_error(path, _cannot_open()) from error
         if is_full(error):
             raise no_room(path) from error
-        raise _unusable(path, f"cannot be made: {error.strerror}") from error
+        raise _unusable(path, f"cannot be created: {error.strerror}") from error
     finally:
         for leftover in (draft, f"{draft}-journal"):
             with contextlib.suppress(OSError):
@@ -538,56 +242,58 @@ def _make(path: str, namespace: str, more_tables: str) -> None:
 
 
 def _cannot_open() -> sqlite3.OperationalError:
-    """What SQLite would have said."""
+    """Return the error that SQLite raises for a file that it cannot open."""
     error = sqlite3.OperationalError("unable to open database file")
     error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CANTOPEN, "SQLITE_CANTOPEN"
     return error
 
 
-def _refuse_leftovers(path: str) -> None:
-    """A new file beside an old log would be taken for the old one's, and filled with it."""
+def _check_no_wal(path: str) -> None:
+    """Raise `StorageError` if a WAL without its file exists: SQLite would write its pages into the new file."""
     log = f"{path}-wal"
     if os.path.lexists(log) and os.stat(log).st_size > 0:
         raise _unusable(
             path,
-            f"is gone, but its log {log} is still there, with what was written last: put the file back; "
-            f"or, if both are of no use, delete the log too",
+            f"is missing, but its log {log} still exists, with the latest changes: put the file back; "
+            f"or, if both are useless, delete the log, too",
         )
 
 
-def _begin_log(connection: sqlite3.Connection, path: str) -> int:
-    """Switch to a write-ahead log; return the format of the file, of which nothing else is changed."""
-    found = found_format(connection, path)
+def _begin_wal(connection: sqlite3.Connection, path: str) -> int:
+    """Switch to a write-ahead log, and change nothing else. Return the format of the file."""
+    version = tables.read_format(connection, path)
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()[0][0]
     if mode != "wal":
         raise _unusable(path, "is on a file system that cannot keep a write-ahead log: use a local disk")
     for setting in _WRITER:
         connection.execute(setting).fetchall()
-    return found
+    return version
 
 
 def _prepare(
     connection: sqlite3.Connection,
     path: str,
     namespace: str,
-    more_tables: str,
+    extra_tables: str,
     migrations: Sequence[Migration],
-    found: int,
+    version: int,
 ) -> None:
-    """Bring the tables of a file to the present format. Raise `StorageError` if they are not what they should be."""
-    wanted = max((leads_to for leads_to, _ in migrations), default=FORMAT)
-    if found < wanted:
-        copy_database(connection, f"{path}.format-{found}.backup", overwrite=True, source=path)
-        migrate(connection, found, migrations)
-    check(connection, path, namespace, more_tables)
+    """Migrate the tables to the current format. Raises `StorageError` if they are damaged or of another namespace."""
+    current = max((version for version, _ in migrations), default=tables.FORMAT)
+    if version < current:
+        copy_database(connection, f"{path}.format-{version}.backup", overwrite=True, source=path)
+        tables.migrate(connection, version, migrations)
+    tables.check_tables(connection, path, namespace, extra_tables)
     _drop_statistics(connection)
 
 
 def _drop_statistics(connection: sqlite3.Connection) -> None:
-    """Forget what `ANALYZE` found: a table that was small then would be read from end to end when it is large."""
+    """Delete the statistics of `ANALYZE`: SQLite would scan a table completely that was small then and is large now."""
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat1'").fetchall():
         connection.execute("DELETE FROM sqlite_stat1")
-        connection.execute("ANALYZE sqlite_schema")  # analyses nothing; reads the statistics anew
+        connection.execute(
+            "ANALYZE sqlite_schema"
+        )  # analyses nothing; makes SQLite read the statistics again
 
 
 def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
@@ -598,7 +304,7 @@ def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
 
 
 def connect_read_only(path: str) -> sqlite3.Connection:
-    """A connection that reads a file, which a process may own, and never writes. Close it by `inherited.close`."""
+    """Return a connection that only reads. A process may own the file. Close the connection by `inherited.close`."""
     _check_place(path)
     if not os.path.exists(path):
         raise _unusable(path, "does not exist")
@@ -606,7 +312,7 @@ def connect_read_only(path: str) -> sqlite3.Connection:
         check_inode(path)
         connection = _connect_reader(path)
         try:
-            found_format(connection, path)
+            tables.read_format(connection, path)
             check_left_behind(path, connection)
         except BaseException:
             inherited.close(connection)
@@ -615,8 +321,9 @@ def connect_read_only(path: str) -> sqlite3.Connection:
 
 
 def connect_unowned(path: str) -> sqlite3.Connection:
-    """A connection that reads a file of which the caller has the lock, where there is no room even for the files that
-    SQLite needs beside it. Raises `StorageError`, also if what was written last is still in a log.
+    """Return a connection that only reads, even if the disk is too full for the files that SQLite needs beside the file.
+
+    The caller has the file's lock. Raises `StorageError`, also if the latest commits are still in a WAL.
     """
     try:
         return connect_read_only(path)
@@ -629,7 +336,7 @@ def connect_unowned(path: str) -> sqlite3.Connection:
 
 
 def _connect(path: str, mode: str, known_as: str = "") -> sqlite3.Connection:
-    # check_same_thread: opened on the control loop, used on the store thread; each connection by one thread.
+    # check_same_thread: opened on the control loop and used on the store thread, but each connection by one thread only.
     try:
         return sqlite3.connect(
             f"file:{urllib.parse.quote(os.fsencode(path))}?mode={mode}",
@@ -643,9 +350,6 @@ def _connect(path: str, mode: str, known_as: str = "") -> sqlite3.Connection:
         raise storage_error(known_as or path, error) from error
 
 
-# --- the backup that users ask for --------------------------------------------------------------------------
-
-
 def backup(
     file: str | os.PathLike[str],
     dest: str | os.PathLike[str],
@@ -657,9 +361,9 @@ def backup(
 
         hourglass.backup("orders.db", "/backups/orders-monday.db")
 
-    The copy holds everything that was acknowledged before the call, passes SQLite's integrity check, and can be
-    opened as `local:` file itself. A file that is there already is only replaced with `overwrite=True`.
-    `progress` hears again and again how many of how many pages are copied. Raises `StorageError`.
+    The copy contains everything that was acknowledged before the call, passes SQLite's integrity check, and can be opened
+    as a `local:` file itself. An existing file is replaced only with `overwrite=True`. `progress` is called repeatedly with
+    the number of copied pages and of all pages. Raises `StorageError`.
     """
     path = os.path.abspath(os.fspath(file))
     _check_names(path)

@@ -67,7 +67,7 @@ _SAMPLED_FRAMES = 8
 
 
 class LogState(NamedTuple):
-    """How far the log was moved into the database. The salts change with each restart of the log."""
+    """The progress of checkpoints. The salts change with each restart of the log."""
 
     commits: int
     last_frame: int

@@ -72,7 +72,7 @@ def check_left_behind(path: str, connection: sqlite3.Connection) -> None:
     mark = None if _have_same_log(name, path) else _read_mark(name)
     if mark is not None and mark.database == os.stat(path).st_ino:
         raise StorageError(
-            f"the file {path} was last used as {name}, and what was written last is still in {name}-wal: nothing was changed. If "
+            f"the file {path} was last used as {name}, and the latest changes are still in {name}-wal: nothing was changed. If "
             f"the file was moved, move that log to {path}-wal, too; else open the file as {name} first. To discard what is in "
             f"the log, delete it",
             status="FAILED_PRECONDITION",

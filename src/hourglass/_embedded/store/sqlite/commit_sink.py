@@ -1,0 +1,190 @@
+"""The writing side of the store thread for a file (`FileSink`): commits, deletions of closed runs, checkpoints, and checks that
+the file is ours.
+
+Must not know: which calls wait. Everything runs on the store thread, unless stated otherwise. Invariants: a commit is
+reported only if the file, its WAL and the WAL's index were still in place after it; a checkpoint runs only on files that
+were checked; a full disk stops checkpoints, not commits.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
+from time import monotonic
+
+from hourglass._embedded.store.fork_safety import NO_FORK
+from hourglass._embedded.store.sqlite.batches import Batch
+from hourglass._embedded.store.sqlite.commit_thread import Turn
+from hourglass._embedded.store.sqlite.disk_faults import reason_to_hold
+from hourglass._embedded.store.sqlite.file_watch import (
+    FileMoved,
+    FileOverwritten,
+    FileRestored,
+    FileWatch,
+    LogLost,
+    LogOverwritten,
+)
+from hourglass._embedded.store.sqlite.writer import PAGE, BatchWriter, Numbered, Readmitted, SeparateChanges
+from hourglass._embedded.store.store import Refusal
+
+logger = logging.getLogger("hourglass")
+
+FORGET_RUNS, FORGET_BYTES = 16, 512 << 10
+"""The limits of deletions in one commit, because the calls that wait for the commit also wait for its deletions: as many
+closed runs as it has changes, at least `FORGET_RUNS`, with at most `FORGET_BYTES` of events (or one run).
+"""
+
+CHECKPOINT_PAGES = 4000
+"""The growth of the WAL, in pages, after which a checkpoint moves it into the file."""
+
+
+LONG_LOG = 16_384
+"""The size of the WAL, in pages (64 MiB), above which commits wait briefly for readers, so that it can be emptied."""
+
+LOG_WAIT_MS = 200
+"""The longest such wait, in milliseconds."""
+
+LOG_PAUSE, LOG_LONGEST_PAUSE = 1.0, 60.0
+"""Seconds until the next attempt to empty the WAL: at first, and at most."""
+
+
+class FileSink:
+    """The `CommitSink` of a file: commits, checkpoints, deletions of closed runs, and checks that the file is ours."""
+
+    def __init__(
+        self,
+        writer: BatchWriter,
+        path: str,
+        watch: FileWatch,
+        checkpoint_pages: int,
+        on_refusals: Callable[[Sequence[Refusal]], None],
+    ) -> None:
+        self._on_refusals = on_refusals
+        self._writer = writer
+        self._watch = watch
+        self._checkpoint_pages = checkpoint_pages
+        self._path = path
+        self._next_try = 0.0
+        self._pause = LOG_PAUSE
+        self._warned = 0
+        self._to_forget: deque[int] = deque()
+        self._forgotten: deque[int] = deque()
+
+    def forget_later(self, keys: Sequence[int]) -> None:
+        """Queue the deletion of runs, which the next commits share. Called on the control loop."""
+        self._to_forget.extend(keys)
+
+    def take_forgotten(self) -> list[int]:
+        """Return the keys of the runs that were deleted since the last call. Called on the control loop."""
+        return [self._forgotten.popleft() for _ in range(len(self._forgotten))]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether deletions are queued."""
+        return bool(self._to_forget)
+
+    def build(self, turns: Sequence[Turn]) -> Batch | SeparateChanges:
+        """Return the changes of these turns, and queued deletions, as a batch."""
+        if self._writer.barred:
+            return self.build_separately(turns)
+        changes = [change for turn in turns for change in turn.changes]
+        with NO_FORK.lock:
+            forget = [key for turn in turns for key in turn.forget]
+            if self._to_forget:
+                keys = list(islice(self._to_forget, max(FORGET_RUNS, len(changes))))
+                forget += self._writer.first_within(keys, FORGET_BYTES)
+            return self._writer.build(changes, forget)
+
+    def build_separately(self, turns: Sequence[Turn]) -> SeparateChanges:
+        """Return the changes of these turns, to be written one by one."""
+        parts: list[Numbered | Readmitted] = []
+        for turn in turns:
+            if turn.readmitted:
+                parts.append(Readmitted(turn.readmitted))
+            parts += enumerate(turn.changes, turn.number - len(turn.changes) + 1)
+        return SeparateChanges(parts, [key for turn in turns for key in turn.forget])
+
+    def commit(self, batch: Batch | SeparateChanges) -> None:
+        """Write a batch if the file is still ours, and report its refused changes."""
+        with NO_FORK.lock:
+            self._raise_loss(self._watch.check_before_commit)
+            try:
+                self._write(batch)
+            except Exception:
+                # The content may have been replaced while this commit waited for the lock.
+                self._raise_loss(self._watch.check_before_commit)
+                raise
+            self._watch.note_commit(batch.last_events, batch.forgotten)
+            # After the commit: a change is acknowledged only if the files were still in place after it was written.
+            self.check()
+        if isinstance(batch, SeparateChanges):
+            self._on_refusals(batch.refused)
+
+    def _write(self, batch: Batch | SeparateChanges) -> None:
+        if isinstance(batch, Batch):
+            self._writer.write(batch)
+        else:
+            self._writer.write_separately(batch)
+
+    def check(self) -> None:
+        """Raise if the file, its WAL or the WAL's index was replaced, or another process owns the file."""
+        self._raise_loss(self._watch.check)
+
+    def _raise_loss(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except (FileMoved, FileOverwritten, FileRestored, LogLost, LogOverwritten) as loss:
+            raise self._watch.save(loss) from None
+
+    def idle(self) -> None:
+        """Check the file."""
+        with NO_FORK.lock:
+            self.check()
+
+    def after_commit(self, batch: Batch | SeparateChanges) -> None:
+        """Checkpoint if the WAL has grown enough, and shorten it if it is long."""
+        self._note_forgotten(batch.forgotten)
+        if self._watch.log_growth < self._checkpoint_pages:
+            return
+        try:
+            with NO_FORK.lock:
+                self.check()
+                pages = self._writer.checkpoint()
+                self._watch.note_checkpoint()
+                if pages > LONG_LOG and monotonic() >= self._next_try:
+                    self._shorten_log(pages)
+        except sqlite3.Error as error:
+            # Without disk space nothing is lost: everything is in the WAL. Any other error is as serious as in a commit.
+            if not reason_to_hold(error):
+                raise
+
+    def _note_forgotten(self, keys: Sequence[int]) -> None:
+        self._forgotten.extend(keys)
+        deleted = set(keys)
+        while self._to_forget and self._to_forget[0] in deleted:
+            self._to_forget.popleft()
+
+    def _shorten_log(self, pages: int) -> None:
+        """Let commits wait for readers, so that the WAL can be emptied. Warn if a reader stays.
+
+        SQLite empties the WAL only when no connection reads an older state. If readers follow each other without a gap
+        that never happens, unless commits wait for the last of them.
+        """
+        is_empty = self._writer.empty_wal(LOG_WAIT_MS)
+        self._watch.note_checkpoint()
+        if is_empty:
+            self._next_try, self._pause = 0.0, LOG_PAUSE
+            return
+        self._next_try = monotonic() + self._pause
+        self._pause = min(2 * self._pause, LOG_LONGEST_PAUSE)
+        if not self._warned or pages > 4 * self._warned:
+            self._warned = pages
+            logger.warning(
+                "the log of %s has grown to %d MiB, because a connection has been reading an old state of the file for long (a "
+                "transaction that was left open, a long query, a copy): it cannot be emptied before that ends",
+                self._path,
+                pages * PAGE >> 20,
+            )

@@ -1,0 +1,125 @@
+"""Which changes are durable, as the control loop sees it, and the calls that wait for them.
+
+Must not know: files, threads' queues, the content of changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+
+from hourglass.errors import StorageError
+
+logger = logging.getLogger("hourglass")
+
+_REMEMBERED = 10_000
+"""The number of refusals that are kept: a call that waits for its change does so soon after appending it."""
+
+
+class Durability:
+    """Which changes are durable. The control loop assigns their numbers, the store thread reports commits.
+
+    `committed`, `refuse` and `end` may be called on any thread, the other methods on one loop only. Invariants: numbers
+    count from 1 without a gap; a waiter ends when its number is durable, or with the error that ended the store, or with
+    the error for which its change was refused; one callback on the loop serves all waiters of a commit.
+    """
+
+    def __init__(self) -> None:
+        self.newest = 0
+        """The last number that was assigned."""
+        self._committed = 0
+        self._failure: StorageError | None = None
+        self._refused: dict[int, StorageError] = {}
+        self._waiters: list[
+            tuple[int, int, Callable[[StorageError | None], object]]
+        ] = []  # a heap, by number
+        self._order = count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def failure(self) -> StorageError | None:
+        """The error that ended the store; None if it works."""
+        return self._failure
+
+    def has(self, number: int) -> bool:
+        """Whether this change and all changes before it, except refused ones, are durable."""
+        return number <= self._committed and number not in self._refused
+
+    async def wait(self, number: int) -> None:
+        """Wait until this change is durable. Raises the error that ended the store, or for which the change was refused."""
+        if number in self._refused:
+            raise _copy(self._refused[number])
+        if number <= self._committed:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self.call(number, partial(_end, waiter))
+        await waiter
+
+    def call(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
+        """Call `callback` when `wait` would return, with its error or None; on the loop, after this returns."""
+        self._loop = asyncio.get_running_loop()
+        heappush(self._waiters, (number, next(self._order), callback))
+        # After the push: the store thread reports a commit once, and may have done so before `callback` was in the heap.
+        if number <= self._committed or self._failure is not None:
+            self._loop.call_soon(self.settle)
+
+    def committed(self, number: int) -> None:
+        """Record that all changes up to this one are durable."""
+        self._committed = number
+        self._notify()
+
+    def refuse(self, number: int, error: StorageError) -> None:
+        """Record that this change alone can never be durable. Called before the commit that omits it is reported."""
+        self._refused[number] = error
+        while len(self._refused) > _REMEMBERED:
+            del self._refused[next(iter(self._refused))]
+
+    def end(self, failure: StorageError) -> None:
+        """Record that changes that are not durable now never will be."""
+        if self._failure is None:
+            self._failure = failure
+        self._notify()
+
+    def disown(self, failure: StorageError) -> None:
+        """In a forked child: end without waking any waiter. The loop and its tasks are the parent's."""
+        self._loop = None
+        self._waiters = []
+        self.end(failure)
+
+    def settle(self) -> None:
+        """Call the waiters whose changes are durable or have failed. On the loop."""
+        committed, failure, waiters = self._committed, self._failure, self._waiters
+        while waiters and (waiters[0][0] <= committed or failure is not None):
+            number, _, callback = heappop(waiters)
+            refusal = self._refused.get(number) if number <= committed else failure
+            try:
+                callback(None if refusal is None else _copy(refusal))
+            except Exception:  # must not prevent the calls of other waiters
+                logger.exception("a callback for a durable change failed")
+
+    def _notify(self) -> None:
+        loop = self._loop
+        if loop is None:
+            return  # no call has waited yet
+        try:
+            loop.call_soon_threadsafe(self.settle)
+        except RuntimeError:
+            pass  # the loop is closed, and with it the tasks that waited
+
+
+def _end(waiter: asyncio.Future[None], error: StorageError | None) -> None:
+    if waiter.done():
+        return
+    if error is None:
+        waiter.set_result(None)
+    else:
+        waiter.set_exception(error)
+
+
+def _copy(error: StorageError) -> StorageError:
+    """Return a copy to raise: an exception object that is raised several times accumulates tracebacks."""
+    return type(error)(str(error), status=error.status)
