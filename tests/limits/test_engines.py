@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import time
@@ -234,22 +233,19 @@ def test_calls_that_come_while_it_runs_are_the_next_run(world: World) -> None:
     assert results[-1] == 29
 
 
-def test_an_asynchronous_burst(target: str) -> None:
+async def test_an_asynchronous_burst(target: str) -> None:
     """With an asynchronous client the same is awaited."""
 
-    async def main() -> None:
-        queue = f"limits-{uuid.uuid4().hex[:8]}"
-        async with await AsyncClient.connect(target) as client, Worker(client, queue, workflows=[last]):
-            calls = [
-                await limits.debounce(client, last, number, key=queue, wait=wait, task_queue=queue)
-                for number, wait in enumerate([LIMIT, LIMIT, 0.2])
-            ]
-            assert [await call.result() for call in calls] == [2, 2, 2]
-            first = await limits.once(client, last, 7, key=f"once-{queue}", task_queue=queue)
-            again = await limits.once(client, last, 8, key=f"once-{queue}", task_queue=queue)
-            assert (await first.result(), await again.result()) == (7, 7)
-
-    asyncio.run(main())
+    queue = f"limits-{uuid.uuid4().hex[:8]}"
+    async with await AsyncClient.connect(target) as client, Worker(client, queue, workflows=[last]):
+        calls = [
+            await limits.debounce(client, last, number, key=queue, wait=wait, task_queue=queue)
+            for number, wait in enumerate([LIMIT, LIMIT, 0.2])
+        ]
+        assert [await call.result() for call in calls] == [2, 2, 2]
+        first = await limits.once(client, last, 7, key=f"once-{queue}", task_queue=queue)
+        again = await limits.once(client, last, 8, key=f"once-{queue}", task_queue=queue)
+        assert (await first.result(), await again.result()) == (7, 7)
 
 
 def test_the_same_key_is_the_same_run(world: World) -> None:

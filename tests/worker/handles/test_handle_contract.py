@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +17,17 @@ from hourglass._contract.handle import (
     ActivityCancel,
     ActivityOk,
     ActivityTask,
-    Handle,
     HandleBroken,
     HandleConfig,
     Shutdown,
     WorkKind,
 )
-from hourglass._embedded.api.connection import connect_memory
-from hourglass._embedded.multiprocess.connection import connect_file
-from hourglass._embedded.multiprocess.shared_file import SharedFile
-from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.commands import Completion, Succeeded
-from hourglass._temporal.connection import connect
-from hourglass._worker.handles.codec_edge import CodecConnection
-from hourglass.converter import Codec, Payload, default_converter
+from hourglass.converter import Payload
 
-Call = Callable[[Any], Awaitable[Any]]
-Open = Callable[[HandleConfig], Awaitable[Handle]]
+from .engines import Call, opened
 
 KINDS = [
     "memory",
@@ -45,43 +36,6 @@ KINDS = [
     "codec",
     pytest.param("core", marks=pytest.mark.server),
 ]
-
-
-class Untouched(Codec):
-    """A codec that leaves payloads as they are."""
-
-    def encode(self, payloads: Any) -> Any:
-        return list(payloads)
-
-    def decode(self, payloads: Any) -> Any:
-        return list(payloads)
-
-
-@asynccontextmanager
-async def opened(kind: str, path: Path, target: str) -> AsyncIterator[tuple[Open, Call]]:
-    """How to open a handle of this kind, and how to call its engine."""
-    if kind == "memory":
-        connection = await connect_memory()
-        yield connection.open_handle, connection.call
-        await connection.close()
-    elif kind == "file":
-        file = await connect_file(str(path))
-        yield file.open_handle, file.call
-        await file.close()
-    elif kind == "another process":
-        owner, other = (SharedFile(SQLITE, str(path), "default") for _ in range(2))
-        await owner.open_handle(HandleConfig(task_queue="the owner's"))
-        yield other.open_handle, other.calls.call
-        await other.close()
-        await owner.close()
-    elif kind == "codec":
-        inner = CodecConnection(await connect_memory(), Untouched(), default_converter)
-        yield inner.open_handle, inner.call
-        await inner.close()
-    else:
-        server = await connect(target)
-        yield server.open_handle, server.call
-        await server.close()
 
 
 class Place:
