@@ -221,3 +221,24 @@ def test_child_forked_below_python_does_not_keep_ownership(tmp_path: Path) -> No
     finally:
         os.kill(child, signal.SIGKILL)
         owner.stdout.close()
+
+
+@pytest.mark.parametrize("is_reaped", [True, False])
+def test_worker_takes_over_from_the_parent_of_a_child_forked_below_python(
+    tmp_path: Path, is_reaped: bool
+) -> None:
+    """It connects after the fork. The owner's own parent may not have noticed its end, as in a container whose first process
+    waits for nobody.
+    """
+    path = tmp_path / "orders.db"
+    with ready_worker(path) as owner:
+        child = int(owner.ask("fork_below"))
+        with ready_worker(path) as second, Client.connect(f"local:{path}") as client:
+            assert client.execute_workflow(twice, 1, id="before") == 3
+            os.kill(owner.pid, signal.SIGKILL)
+            if is_reaped:
+                owner.process.wait()
+            with Client.connect(f"local:{path}") as later:
+                assert later.execute_workflow(twice, 2, id="after", rpc_timeout=20) == 4
+            assert second.ask("standing") == "owner"
+            os.kill(child, 0)  # it lives

@@ -6,10 +6,12 @@ import errno
 import fcntl
 import os
 import pwd
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from hourglass._embedded.multiprocess import ownership, unix_socket
 from hourglass._embedded.multiprocess.ownership import FileLock
@@ -316,3 +318,11 @@ def test_copying_the_lock_file_in_the_holders_process_keeps_the_lock(tmp_path: P
         holder.kill()
         assert second.try_take()
         second.drop()
+
+
+def test_process_that_its_parent_has_not_waited_for_has_ended() -> None:
+    """Its id exists until then, but it holds nothing and answers nobody."""
+    process = subprocess.Popen(["true"])
+    until(lambda: not unix_socket.is_running(process.pid), "it counts as running", 20)
+    assert process.wait() == 0
+    assert unix_socket.is_running(os.getpid())

@@ -40,6 +40,8 @@ _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 _NOTE_LIMIT = 1 << 20
 _TRIES = 10
 _GRACE = 3.0
+_LONGEST_GAP = 30.0
+"""Seconds between two looks at the lock of a file; between them a process may wait for an owner that does not answer."""
 _HAS_FLOCK = sys.platform == "linux"
 """Whether an `flock` is independent of record locks. On BSD they exclude each other."""
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -85,7 +87,7 @@ class _Contest:
     def lasts(self) -> bool:
         """Record that it is so now. Return whether it has been so at each look for `_GRACE` seconds."""
         now = monotonic()
-        if now > self._seen + _GRACE:
+        if now > self._seen + _LONGEST_GAP:
             self._began = now
         self._seen = now
         return now > self._began + _GRACE
@@ -334,7 +336,7 @@ class FileLock:
         if _is_elsewhere(note):
             raise StorageError(
                 f"{self.path} is in use by process {note.pid} of another machine, {note.host}: "
-                "a file serves one machine; more than one need a Temporal server",
+                "a file serves only one machine; for several, use a Temporal server",
                 status="PERMISSION_DENIED",
             )
 

@@ -205,14 +205,18 @@ def may_run(process_id: int, namespace: int) -> bool:
 
 
 def is_running(process_id: int) -> bool:
-    """Whether a process with this id exists."""
+    """Whether a process with this id exists and has not ended. One that has ended exists until its parent has noticed."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:
         return False
     except OSError:
         pass  # it belongs to another user
-    return True
+    try:
+        with open(f"/proc/{process_id}/stat", "rb") as file:
+            return not file.read().rpartition(b")")[2].lstrip().startswith((b"Z", b"X"))
+    except OSError:
+        return True  # not every system has this folder
 
 
 def trusted_peers() -> frozenset[int]:
