@@ -109,8 +109,8 @@ DONE = c.CompleteRun(Payload(b"1"))
 
 
 @on_every_handle
-def test_a_run_with_an_activity(on_a_handle: Callable[..., None]) -> None:
-    """Activation, completion, attempt, result, activation, completion: the plain way."""
+def test_run_with_one_activity(on_a_handle: Callable[..., None]) -> None:
+    """Activation, completion, attempt, result, activation, completion."""
 
     async def test(place: Place) -> None:
         run_id = await place.start()
@@ -130,8 +130,8 @@ def test_a_run_with_an_activity(on_a_handle: Callable[..., None]) -> None:
 
 
 @on_every_handle
-def test_an_eviction_that_is_requested_is_delivered(on_a_handle: Callable[..., None]) -> None:
-    """It is completed as any activation, and the next activation of the run begins with its start."""
+def test_requested_eviction_is_delivered(on_a_handle: Callable[..., None]) -> None:
+    """It is completed like any activation, and the next activation of the run begins with its start."""
 
     async def test(place: Place) -> None:
         run_id = await place.start()
@@ -152,8 +152,8 @@ def test_an_eviction_that_is_requested_is_delivered(on_a_handle: Callable[..., N
 
 
 @on_every_handle
-def test_a_kind_that_is_paused_takes_nothing_new(on_a_handle: Callable[..., None]) -> None:
-    """But for what is on its way; when it is resumed it gets the rest, and nothing is lost."""
+def test_paused_kind_receives_nothing_new(on_a_handle: Callable[..., None]) -> None:
+    """Except items on their way; after `resume` the rest is delivered, and nothing is lost."""
 
     async def test(place: Place) -> None:
         place.handle.pause(WorkKind.WORKFLOWS)
@@ -170,8 +170,10 @@ def test_a_kind_that_is_paused_takes_nothing_new(on_a_handle: Callable[..., None
 
 
 @on_every_handle
-def test_the_end_comes_after_everything_is_completed(on_a_handle: Callable[..., None]) -> None:
-    """`Shutdown` is reported once for each kind: not while an activation or an attempt is out, and also if a kind is paused."""
+def test_end_is_reported_after_all_completions(on_a_handle: Callable[..., None]) -> None:
+    """`Shutdown` is reported once per kind, not while an activation or an attempt is in progress, and also if a kind is
+    paused.
+    """
 
     async def test(place: Place) -> None:
         handle = place.handle
@@ -200,8 +202,8 @@ def test_the_end_comes_after_everything_is_completed(on_a_handle: Callable[..., 
 
 
 @on_every_handle
-def test_a_handle_that_is_freed_takes_no_completion(on_a_handle: Callable[..., None]) -> None:
-    """It raises `HandleBroken`, or does nothing where its engine knows better; it never hangs."""
+def test_finalized_handle_rejects_completions(on_a_handle: Callable[..., None]) -> None:
+    """It raises `HandleBroken`, or does nothing; it never hangs."""
 
     async def test(place: Place) -> None:
         await place.handle.stop()
@@ -217,7 +219,7 @@ def test_a_handle_that_is_freed_takes_no_completion(on_a_handle: Callable[..., N
 
 
 @on_every_handle
-def test_a_kind_that_is_switched_off_ends_with_the_rest(on_a_handle: Callable[..., None]) -> None:
+def test_disabled_kind_ends_with_the_others(on_a_handle: Callable[..., None]) -> None:
     """Nothing is delivered for it, and it does not end before the shutdown."""
 
     async def test(place: Place) -> None:

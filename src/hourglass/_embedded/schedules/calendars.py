@@ -51,7 +51,7 @@ class NumberSet:
 
 @dataclass(frozen=True)
 class Product:
-    """Each of these seconds on each of these days, counted from 1970-01-01."""
+    """The times of a calendar: every second of `seconds` on every day of `days`, counted from 1970-01-01."""
 
     days: NumberSet
     seconds: NumberSet
