@@ -186,7 +186,7 @@ def _model_to_python(model: Any) -> Any:
 
 
 def _sort_like(plain: Any, dumped: Any) -> Any:
-    """Return JSON data with the lists sorted that are sets in `dumped`, the same value with its sets."""
+    """Return the JSON data `plain` with sorted lists wherever `dumped`, the same value, has a set."""
     if isinstance(plain, list):
         if isinstance(dumped, (set, frozenset)):
             return _sort_members(plain, _json_text)
