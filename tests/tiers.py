@@ -148,7 +148,7 @@ TIERS = {
     # Killed processes, outages, failing disks, and other slow tests.
     "tests/chaos": CAMPAIGN,
     "tests/durability": CAMPAIGN,
-    "tests/worker/activities/test_ending.py::test_a_server_that_does_not_answer_keeps_no_process": CAMPAIGN,
+    "tests/worker/activities/test_ending.py::test_shutdown_ends_without_a_server": CAMPAIGN,
     "tests/tools/cli/test_dev.py::test_a_file_that_is_deleted": CAMPAIGN,
     "tests/tools/cli/test_dev.py::test_a_parked_run_is_shown_at_once": CAMPAIGN,
     "tests/tools/cli/test_dev.py::test_a_temporal_server_with_its_ui": CAMPAIGN,

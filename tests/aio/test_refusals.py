@@ -147,14 +147,11 @@ def test_worker_takes_options_with_their_defaults() -> None:
         ("dev_server_log_level", "debug"),
     ],
 )
-def test_local_environment_refuses_options_of_a_server(option: str, value: Any) -> None:
+async def test_local_environment_refuses_options_of_a_server(option: str, value: Any) -> None:
     """`start_local` is no server: what only a server could do is refused."""
 
-    async def main() -> None:
-        with pytest.raises(UsageError, match=option):
-            await WorkflowEnvironment.start_local(**{option: value})
-
-    asyncio.run(main())
+    with pytest.raises(UsageError, match=option):
+        await WorkflowEnvironment.start_local(**{option: value})
 
 
 def test_local_environment_uses_options_of_its_client() -> None:
@@ -181,20 +178,17 @@ def test_local_environment_uses_options_of_its_client() -> None:
     assert seen == ["Echo"]
 
 
-def test_local_environment_takes_defaults_of_a_server() -> None:
+async def test_local_environment_takes_defaults_of_a_server() -> None:
     """temporalio's own defaults of options that only a server has are accepted."""
 
-    async def main() -> None:
-        async with await WorkflowEnvironment.start_local(
-            dev_server_existing_path=None,
-            dev_server_download_version="default",
-            dev_server_log_format="pretty",
-            dev_server_log_level="warn",
-            dev_server_extra_args=[],
-        ):
-            pass
-
-    asyncio.run(main())
+    async with await WorkflowEnvironment.start_local(
+        dev_server_existing_path=None,
+        dev_server_download_version="default",
+        dev_server_log_format="pretty",
+        dev_server_log_level="warn",
+        dev_server_extra_args=[],
+    ):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -206,14 +200,11 @@ def test_local_environment_takes_defaults_of_a_server() -> None:
         ("port", 7233),
     ],
 )
-def test_time_skipping_environment_refuses_options_of_the_test_server(option: str, value: Any) -> None:
+async def test_time_skipping_environment_refuses_options_of_the_test_server(option: str, value: Any) -> None:
     """`start_time_skipping` runs the `temporal` command: what chooses another server is refused before one starts."""
 
-    async def main() -> None:
-        with pytest.raises(UsageError, match=option):
-            await WorkflowEnvironment.start_time_skipping(**{option: value})
-
-    asyncio.run(main())
+    with pytest.raises(UsageError, match=option):
+        await WorkflowEnvironment.start_time_skipping(**{option: value})
 
 
 @pytest.mark.parametrize(
@@ -247,7 +238,7 @@ def test_signal_with_start_refuses_conflict_policies(policy: WorkflowIDConflictP
     assert "id_conflict_policy" in with_client(use)
 
 
-def test_unknown_field_of_input_is_refused() -> None:
+async def test_unknown_field_of_input_is_refused() -> None:
     """An interceptor that sets a field that an input does not have is told so; before, the call went on without it."""
 
     class Wrong(Interceptor):
@@ -258,13 +249,10 @@ def test_unknown_field_of_input_is_refused() -> None:
 
             return Calls(next)
 
-    async def main() -> None:
-        client = await Client.connect("local:", interceptors=[Wrong()])
-        with pytest.raises(AttributeError, match="SignalWorkflowInput has no field 'memo'"):
-            await client.get_workflow_handle("w").signal("go")
-        await client.close()
-
-    asyncio.run(main())
+    client = await Client.connect("local:", interceptors=[Wrong()])
+    with pytest.raises(AttributeError, match="SignalWorkflowInput has no field 'memo'"):
+        await client.get_workflow_handle("w").signal("go")
+    await client.close()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from hourglass import AsyncClient, Client, Worker, workflow
 from hourglass.client import BulkResult, WorkflowStatus
 
@@ -38,14 +36,11 @@ def test_signal_cancel_and_terminate_by_filter() -> None:
         assert client.terminate_workflows("WorkflowId STARTS_WITH 'c'") == BulkResult()
 
 
-def test_the_asynchronous_face_does_the_same() -> None:
+async def test_the_asynchronous_face_does_the_same() -> None:
     """Awaited, with the same names."""
 
-    async def main() -> None:
-        async with await AsyncClient.connect("local:") as client:
-            for number in range(3):
-                await client.start_workflow(waits_for_a_word, id=f"w-{number}")
-            assert (await client.terminate_workflows("")).done == 3
-            assert (await client.cancel_workflows("")).found == 0
-
-    asyncio.run(main())
+    async with await AsyncClient.connect("local:") as client:
+        for number in range(3):
+            await client.start_workflow(waits_for_a_word, id=f"w-{number}")
+        assert (await client.terminate_workflows("")).done == 3
+        assert (await client.cancel_workflows("")).found == 0

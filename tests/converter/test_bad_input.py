@@ -113,7 +113,7 @@ def problem(payload: Payload, hint: Any = Any) -> str:
         (b'"c"', Literal["a", "b"], "expected Literal['a', 'b'], got another str"),
         (b"[1]", tuple[int, int], "expected an array of length 2, got 1"),
         (b"[1,2,3]", Pair, "expected Pair, got an array of length 3"),
-        (b"{}", Address, "Address misses its key 'city'"),
+        (b"{}", Address, "Address lacks its key 'city'"),
         (b"[[1]]", set[list[int]], "got items that cannot be hashed"),
         (b"true", int | str, "expected int | str, got bool"),
         (b'{"price":1}', list[int] | str, "got object"),
@@ -150,8 +150,8 @@ def test_the_message_names_type_kind_and_place(data: bytes, hint: Any, message: 
     ids=lambda case: repr(case)[:30],
 )
 @pytest.mark.parametrize("hint", [Any, list[Any] | Item | Order, Order], ids=["Any", "union", "Order"])
-def test_what_is_no_json(data: bytes, message: str, hint: Any) -> None:
-    """Bytes that are no JSON, or more than Python takes, are refused whatever type is wanted."""
+def test_invalid_json_is_rejected(data: bytes, message: str, hint: Any) -> None:
+    """Bytes that are not JSON, or more than Python accepts, are rejected whatever type is requested."""
     assert message in problem(Payload(data), hint)
 
 
@@ -217,7 +217,7 @@ HINTS = st.sampled_from(
     st.binary(max_size=60) | st.text(alphabet='{}[]":,0123456789eE.-+ntrueaflsINif\\ud8').map(str.encode),
     HINTS,
 )
-def test_no_bytes_raise_anything_but_decode_error(data: bytes, hint: Any) -> None:
+def test_random_bytes_raise_only_decode_error(data: bytes, hint: Any) -> None:
     """Whatever the bytes and the type, the outcome is a value or a DecodeError."""
     for encoding in ("json/plain", "binary/plain", "binary/null", "json/protobuf", "binary/protobuf"):
         try:
@@ -227,8 +227,8 @@ def test_no_bytes_raise_anything_but_decode_error(data: bytes, hint: Any) -> Non
 
 
 @given(st.text(alphabet="SECRT", min_size=4), HINTS)
-def test_contents_stay_out_of_messages(secret: str, hint: Any) -> None:
-    """A refusal quotes nothing of a value."""
+def test_error_messages_contain_no_values(secret: str, hint: Any) -> None:
+    """An error quotes no part of a value."""
     for value in (secret, [secret, {"price": secret}], {"price": secret, "items": secret, "color": secret}):
         said = ""
         try:
@@ -258,8 +258,8 @@ def test_values_without_json_form() -> None:
     assert "the same text" in refusal({1: "a", "1": "b"})
 
 
-def test_circles_and_depths() -> None:
-    """A value that contains itself and one that is too deep are refused, not followed for ever."""
+def test_circular_and_deep_values_are_rejected() -> None:
+    """A value that contains itself, or one that is too deep, raises an error."""
     circle: list[Any] = [1]
     circle.append({"again": circle})
     assert "contains itself" in refusal(circle)
@@ -274,7 +274,7 @@ def test_circles_and_depths() -> None:
         deep = deep[0]
 
 
-def test_the_same_object_twice_is_no_circle() -> None:
+def test_repeated_object_is_not_circular() -> None:
     """An object that occurs twice side by side is written twice."""
     shared = {1: 2}
     assert default_converter.encode([shared, shared]).data == b'[{"1":2},{"1":2}]'
@@ -285,8 +285,8 @@ def test_numbers_beyond_python() -> None:
     assert "int cannot be encoded" in refusal(10**5000)
 
 
-def test_an_object_that_raises() -> None:
-    """An object whose own code fails while it is read is an EncodeError with that cause."""
+def test_object_that_raises_while_it_is_encoded() -> None:
+    """An EncodeError with that exception as its cause."""
 
     class Broken(dict[str, int]):
         def items(self) -> Any:
@@ -309,8 +309,8 @@ class Right:
     leaf: int = 0
 
 
-def test_unions_within_unions_do_not_explode() -> None:
-    """A bad leaf under sixty levels of ambiguous unions is refused without trying all 2**60 combinations."""
+def test_nested_unions_are_decoded_in_linear_time() -> None:
+    """A bad leaf under sixty levels of ambiguous unions is rejected without trying all 2**60 combinations."""
     data = b'{"branch":' * 60 + b'{"branch":null,"leaf":"x"}' + b"}" * 60
     assert "expected Left | Right | None, got object at $.branch" in problem(Payload(data), Left)
     good = data.replace(b'"x"', b"1")

@@ -89,8 +89,8 @@ EVENTS = Activation(
     [COMMANDS, EVENTS, [enc(1), {"a": (enc(2),)}], FAILURE],
     ids=["commands", "events", "plain", "failure"],
 )
-def test_sealed_and_unsealed(message: Any) -> None:
-    """What was sealed comes back equal, and the codec was asked once each way."""
+def test_codec_round_trip(message: Any) -> None:
+    """An encoded object is decoded to an equal one, with one call of the codec each way."""
     codec = Reverse()
     sealed = seal(message, codec, default_converter)
     assert sealed != message
@@ -98,8 +98,8 @@ def test_sealed_and_unsealed(message: Any) -> None:
     assert codec.calls == 2
 
 
-def test_nothing_readable_is_left_but_what_must_be() -> None:
-    """After sealing no text of a failure and no payload is readable, except search attributes and headers."""
+def test_codec_encodes_everything_but_search_attributes_and_headers() -> None:
+    """No text of a failure and no payload is readable otherwise."""
     left: list[Payload] = []
 
     def collect(payloads: list[Payload]) -> list[Payload]:
@@ -112,8 +112,8 @@ def test_nothing_readable_is_left_but_what_must_be() -> None:
     assert "secret" not in repr(sealed)
 
 
-def test_headers_if_asked() -> None:
-    """Headers pass the codec where that is wanted."""
+def test_codec_encodes_headers_on_request() -> None:
+    """Headers pass through the codec if that is configured."""
     codec = Reverse()
     whole = with_headers(codec, HeaderCodecBehavior.CODEC)
     assert whole is not None
@@ -122,15 +122,15 @@ def test_headers_if_asked() -> None:
     assert unseal(sealed, whole, default_converter) == COMMANDS.commands[1]
 
 
-def test_without_payloads_nothing_happens() -> None:
-    """An object without payloads is the same object, and the function is not called."""
+def test_codec_is_not_called_without_payloads() -> None:
+    """An object without payloads is returned as it is."""
     for thing in (Succeeded("run", (StartTimer(1, 5),)), (), {"a": [1, "b", None]}, 5, None):
         assert map_payloads(thing, lambda payloads: pytest.fail("called")) is thing
         assert map_failures(thing, lambda failure: pytest.fail("called")) is thing
 
 
-def test_only_what_changed_is_copied() -> None:
-    """Parts without payloads are shared, the original is untouched."""
+def test_codec_copies_only_changed_parts() -> None:
+    """Parts without payloads are shared, the original is not changed."""
     message = ({"a": enc(1)}, [2], {"b": 3})
     mapped = map_payloads(message, lambda payloads: [enc(9) for _ in payloads])
     assert mapped == ({"a": enc(9)}, [2], {"b": 3})
@@ -139,8 +139,8 @@ def test_only_what_changed_is_copied() -> None:
     assert mapped[2] is message[2]
 
 
-def test_payloads_keep_their_places() -> None:
-    """The n-th result goes where the n-th payload was, also along a long chain of causes."""
+def test_payloads_keep_their_order() -> None:
+    """The n-th result replaces the n-th payload, also along a long chain of causes."""
     failure = Failure("0", ApplicationFailure(details=(enc(0),)))
     for number in range(1, 2000):
         failure = Failure(str(number), ApplicationFailure(details=(enc(number),)), failure)
@@ -151,8 +151,8 @@ def test_payloads_keep_their_places() -> None:
         mapped = mapped.cause
 
 
-def test_a_wrong_number_of_payloads() -> None:
-    """A function that loses payloads is found out."""
+def test_codec_that_loses_payloads_is_rejected() -> None:
+    """An error names the codec."""
     with pytest.raises(PayloadError, match="2 payloads went in, 1 came out"):
         map_payloads([enc(1), enc(2)], lambda payloads: payloads[:1])
 
@@ -180,7 +180,7 @@ class Broken:
         (None, "raised TypeError"),
     ],
 )
-def test_what_a_codec_does_wrong(result: Any, message: str) -> None:
+def test_codec_errors_name_the_codec(result: Any, message: str) -> None:
     """A codec that raises, or returns something else, is an EncodeError or DecodeError that names it."""
     with pytest.raises(EncodeError, match=f"codec Broken.encode {message}"):
         seal([enc(1)], Broken(result), default_converter)
@@ -188,8 +188,8 @@ def test_what_a_codec_does_wrong(result: Any, message: str) -> None:
         unseal([enc(1)], Broken(result), default_converter)
 
 
-def test_a_codec_refuses_what_it_did_not_encode() -> None:
-    """A plain payload that reaches a codec which refuses it is a DecodeError with the codec's reason."""
+def test_codec_rejects_plain_payloads() -> None:
+    """A DecodeError with the codec's reason."""
     with pytest.raises(DecodeError) as caught:
         unseal(EVENTS, Reverse(), default_converter)
     assert str(caught.value.__cause__) == "not mine"

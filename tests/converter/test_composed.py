@@ -82,8 +82,8 @@ SHARE = Share("ann", Fraction(1, 3), [Fraction(1, 6)])
         ([1, 2.5, None], list[Any]),
     ],
 )
-def test_there_and_back(value: Any, hint: Any) -> None:
-    """Own encodings and types, also deep inside of others; what neither is for is as it always was."""
+def test_composite_converter_round_trip(value: Any, hint: Any) -> None:
+    """Own encodings and types, also nested in others; all other values are converted as usual."""
     payload = BOTH.encode(value)
     assert BOTH.decode(payload, hint) == value
     if payload.encoding != "binary/table" and b"/" not in payload.data:
@@ -91,8 +91,8 @@ def test_there_and_back(value: Any, hint: Any) -> None:
     assert BOTH.decode(payload, Payload) is payload
 
 
-def test_what_nobody_takes() -> None:
-    """The message is that of the usual converter, which names type and path."""
+def test_value_without_a_converter() -> None:
+    """The message is that of the default converter, which names type and path."""
     with pytest.raises(EncodeError, match="object of class object at \\$\\[1\\] has no JSON form"):
         BOTH.encode([Fraction(1, 2), object()])
     with pytest.raises(DecodeError, match=r"Fractions.to_typed_value raised ValueError"):
@@ -119,8 +119,8 @@ class Wrong(EncodingConverter):
         raise KeyError("secret")
 
 
-def test_parts_that_do_wrong() -> None:
-    """What a part raises, or gives instead of a payload, is named, without contents."""
+def test_failing_part_of_a_converter_is_named() -> None:
+    """An exception or a wrong result of a part is reported without contents."""
     wrong = Wrong()
     composed = CompositeConverter(wrong)
     for gives, why in (
@@ -149,8 +149,8 @@ class Loud(Converter):
         return Payload(super().encode(value).data.upper())
 
 
-def test_the_rest_may_be_another() -> None:
-    """Composed of another converter, which gets what is left."""
+def test_composite_converter_with_another_fallback() -> None:
+    """Another converter gets all other values."""
     assert CompositeConverter(Tables(), rest=Loud()).encode("a").data == b'"A"'
 
 
@@ -165,7 +165,7 @@ def halves(share: Share, table: Table) -> Table:
     return Table([[part.numerator, part.denominator], *table.rows])
 
 
-def test_through_a_workflow() -> None:
+def test_own_converter_in_a_workflow() -> None:
     """Arguments and results of workflows and activities."""
     with (
         Client.connect("local:", converter=BOTH) as client,

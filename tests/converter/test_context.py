@@ -272,19 +272,19 @@ def all_ways(target: str, parts: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
-def test_every_value_knows_whose_it_is(parts: dict[str, Any]) -> None:
-    """Embedded: whatever carries a value of a workflow or an activity is encoded and decoded for that one, on both sides."""
+def test_serialization_context_of_every_value(parts: dict[str, Any]) -> None:
+    """Embedded engine: every value of a workflow or an activity is encoded and decoded with its context, on both sides."""
     all_ways("local:", parts)
 
 
 @pytest.mark.server
-def test_every_value_knows_whose_it_is_on_a_server(quick_server: DevServer) -> None:
-    """The same on a Temporal server, which gives runs back from their histories."""
+def test_serialization_context_of_every_value_on_a_server(quick_server: DevServer) -> None:
+    """The same on a Temporal server, with replays."""
     all_ways(quick_server.target, PARTS["both, intercepted"])
 
 
-def test_an_activity_that_is_completed_from_outside() -> None:
-    """Where only a token is known, the caller says whose the result is; without it the worker refuses the value."""
+def test_serialization_context_of_an_asynchronous_completion() -> None:
+    """If only a token is known, the caller sets the context."""
     given.clear()
     came.clear()
     with client_of("local:", PARTS["converter"]) as (client, queue):
@@ -340,8 +340,8 @@ class Kept(JSONTypeConverter):
         return [self.key] if isinstance(value, complex) else self.Unhandled
 
 
-def test_what_is_composed_passes_the_context_on(tmp_path: Any) -> None:
-    """Parts of a composed converter are told, and the codec of a storage; those without `with_context` stay as they are."""
+def test_composite_converter_passes_on_the_context(tmp_path: Any) -> None:
+    """Parts of a composite converter, and the codec of a storage, receive it."""
     context = WorkflowSerializationContext("default", "w-1")
     composed = CompositeConverter(Text(), json_types=[Kept()], rest=KeyedConverter())
     known = composed.with_context(context)
@@ -362,8 +362,8 @@ class Forgets(Converter):
         return None
 
 
-def test_a_context_that_is_answered_with_nothing() -> None:
-    """`with_context` returns what is to be used: None is told from that at once."""
+def test_with_context_must_not_return_none() -> None:
+    """None raises an error at once."""
     with (
         Client.connect("local:", converter=Forgets()) as client,
         pytest.raises(UsageError, match="returned None"),

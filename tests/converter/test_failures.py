@@ -186,8 +186,8 @@ def test_a_new_cause_of_an_old_failure_counts() -> None:
     assert again.cause.info == ApplicationFailure("KeyError")
 
 
-def test_circles_and_long_chains() -> None:
-    """A chain that bites its tail ends, and one of thousands of links is cut in the middle."""
+def test_circular_and_long_chains_of_causes() -> None:
+    """A circular chain ends, and one of thousands of links is shortened in the middle."""
     a, b = ValueError("a"), ValueError("b")
     a.__cause__, b.__cause__ = b, a
     assert [link.message for link in causes(ours(a))] == ["a", "b"]
@@ -223,7 +223,7 @@ def test_details_that_cannot_be_encoded() -> None:
     assert info.details[1] == Payload(b"2")
 
 
-def test_exceptions_that_misbehave() -> None:
+def test_exceptions_with_broken_attributes() -> None:
     """Exceptions without our attributes, with broken texts or odd ones are still failures."""
 
     class Rude(Exception):
@@ -294,8 +294,8 @@ def test_they_read_ours() -> None:
     assert (back.__cause__.message, back.__cause__.type) == ("c", "ValueError")
 
 
-def test_we_write_what_they_write() -> None:
-    """The same exception gives the same failure with both, but for the source."""
+def test_failures_match_temporalios() -> None:
+    """The same exception gives the same failure with both, except for the source."""
     exc = raised(ValueError("m"), KeyError("c"))
     proto = temporalio.api.failure.v1.Failure()
     theirs.failure_converter.to_failure(exc, theirs.payload_converter, proto)
@@ -322,8 +322,8 @@ def test_encoded_attributes_both_ways() -> None:
     assert (back.message, back.__cause__.message) == ("secret", "'c'")
 
 
-def test_texts_that_cannot_be_opened_stay() -> None:
-    """Encoded attributes that nobody can read, or that hold something else, change nothing."""
+def test_unreadable_encoded_attributes_are_kept() -> None:
+    """Encoded attributes that cannot be decoded change nothing."""
     for attributes in (Payload(b"?", "binary/encrypted"), Payload(b"[1]"), Payload(b'{"message":1}')):
         failure = Failure("Encoded failure", encoded_attributes=attributes)
         assert decode_failure(failure, default_converter) == failure

@@ -39,8 +39,8 @@ CHARGE = Signature.of(charge, what="activity charge")
 GATHER = Signature.of(gather, what="activity gather")
 
 
-def test_what_a_signature_tells() -> None:
-    """Names, types and the result's type are there to be asked."""
+def test_attributes_of_a_signature() -> None:
+    """Names, types and the result's type."""
     assert CHARGE.what == "activity charge"
     assert CHARGE.parameters == ("order", "cents", "currency", "note")
     assert CHARGE.types == (Order, int, str, str | None)
@@ -62,8 +62,8 @@ def test_what_a_signature_tells() -> None:
         ((1,), {"currency": "USD", "cents": 2}, [1, 2, "USD"]),
     ],
 )
-def test_binding(args: Any, kwargs: Any, bound: list[Any]) -> None:
-    """Keywords go to their places, gaps are filled with defaults, trailing defaults are left out."""
+def test_arguments_are_bound_to_positions(args: Any, kwargs: Any, bound: list[Any]) -> None:
+    """Keywords are put in their places, gaps are filled with defaults, trailing defaults are omitted."""
     assert CHARGE.bind(args, kwargs) == bound
 
 
@@ -84,8 +84,8 @@ def test_binding_any_number() -> None:
         ((1, 2), {"cent": 1}, "activity charge has no argument 'cent'"),
     ],
 )
-def test_binding_wrongly(args: Any, kwargs: Any, message: str) -> None:
-    """A wrong call is refused with the function, the parameter and what is wrong."""
+def test_wrong_arguments_are_rejected(args: Any, kwargs: Any, message: str) -> None:
+    """The error has the function, the parameter and the reason."""
     with pytest.raises(ArgumentError) as caught:
         CHARGE.bind(args, kwargs)
     assert message in str(caught.value)
@@ -105,8 +105,8 @@ def test_kinds_of_parameters() -> None:
         GATHER.decode(default_converter, ())
 
 
-def test_what_cannot_travel_is_refused_at_once() -> None:
-    """Keyword-only parameters without default, and **kwargs, are errors of the definition."""
+def test_unsupported_parameters_are_rejected_in_the_definition() -> None:
+    """Keyword-only parameters without default, and **kwargs."""
 
     def keyword(*, a: int) -> None: ...
 
@@ -129,8 +129,8 @@ def test_encoding_and_decoding() -> None:
     assert GATHER.decode(default_converter, rest) == [1, Order("a"), Order("b")]
 
 
-def test_decoding_wrongly() -> None:
-    """The error names the argument and the function, and says what was expected and found."""
+def test_decode_error_names_argument_and_function() -> None:
+    """It has the expected type and the actual one."""
     good = default_converter.encode(Order("o"))
     with pytest.raises(ArgumentError) as caught:
         CHARGE.decode(default_converter, (good, Payload(b'"x"')))
@@ -147,8 +147,8 @@ def test_decoding_wrongly() -> None:
             CHARGE.decode(default_converter, (good,) * count)
 
 
-def test_encoding_wrongly() -> None:
-    """A value without an encoding is named by its parameter."""
+def test_encode_error_names_the_parameter() -> None:
+    """A value without an encoding is reported with its parameter."""
     with pytest.raises(EncodeError, match="argument 'cents' of activity charge: an object of class object"):
         CHARGE.encode(default_converter, (1, object()))
 

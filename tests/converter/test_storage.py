@@ -90,8 +90,8 @@ def driver(request: pytest.FixtureRequest, tmp_path: Path) -> StorageDriver:
 # --- what every driver promises ---------------------------------------------------------------------------------------
 
 
-def test_what_is_stored_comes_back(driver: StorageDriver) -> None:
-    """In order, with its metadata; small payloads travel as they are; a reference holds nothing of the contents."""
+def test_stored_payloads_are_fetched_in_order(driver: StorageDriver) -> None:
+    """With their metadata; small payloads are sent as they are; a reference contains nothing of the contents."""
     storage = ExternalStorage([driver], payload_size_threshold=1000)
     small = Payload(b"1")
     sent = storage.encode([LARGE, small, OTHER, LARGE])
@@ -102,8 +102,8 @@ def test_what_is_stored_comes_back(driver: StorageDriver) -> None:
     assert ExternalStorage([driver], payload_size_threshold=10**9).decode(sent[:1]) == [LARGE]
 
 
-def test_a_codec_comes_first(driver: StorageDriver) -> None:
-    """What is stored is encoded as what travels is, and comes back through the codec."""
+def test_storage_stores_encoded_payloads(driver: StorageDriver) -> None:
+    """Payloads pass through the codec before they are stored, and after they are fetched."""
     storage = ExternalStorage([driver], payload_size_threshold=1000, codec=Backwards())
     sent = storage.encode([LARGE, Payload(b"12")])
     assert sent[1].data == b"21"
@@ -137,8 +137,8 @@ def test_temporals_sdk_knows_the_reference(driver: StorageDriver) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "../../etc/passwd", "0" * 63, "0" * 64])
-def test_a_claim_that_is_none_of_ours(key: str, tmp_path: Path, bucket: Bucket) -> None:
-    """A claim from the wire names a payload, never a path; one that is not there says so."""
+def test_foreign_storage_reference(key: str, tmp_path: Path, bucket: Bucket) -> None:
+    """A reference names a payload, never a path; one that does not exist raises an error that says so."""
     for driver in (FolderStorage(tmp_path), s3_driver(bucket)):
         with pytest.raises(DecodeError, match=r"no key of ours|is not in the"):
             driver.retrieve(RETRIEVE, [StorageDriverClaim({"key": key})])
@@ -177,8 +177,8 @@ def test_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
     assert shared.stat().st_mode & 0o777 == 0o755
 
 
-def test_a_folder_is_swept_by_age(tmp_path: Path) -> None:
-    """What was stored again is young; other files of the folder are left alone."""
+def test_remove_unused_deletes_old_files(tmp_path: Path) -> None:
+    """A payload that was stored again counts as young; other files of the folder stay."""
     folder = FolderStorage(tmp_path)
     claims = folder.store(STORE, [LARGE, OTHER])
     (tmp_path / "README").write_text("mine")
@@ -207,8 +207,8 @@ def test_requests_are_signed() -> None:
     assert signature == "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
 
 
-def test_a_bucket_that_is_away(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed request is repeated; a bucket that stays away, or refuses, is named, without keys."""
+def test_unavailable_bucket(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed request is retried; an error names the bucket, without keys."""
     monkeypatch.setattr(s3, "_FIRST_PAUSE", 0.001)
     driver = s3_driver(bucket)
     bucket.outages = 2
@@ -226,6 +226,18 @@ def test_a_bucket_that_is_away(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) 
         S3Storage("b", endpoint="http://127.0.0.1:9", access_key="a", secret_key="b").store(STORE, [LARGE])
 
 
+def test_object_that_is_cut_off_is_read_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that ends in the middle of an object is an outage, not damaged data, which would fail the activity."""
+    monkeypatch.setattr(s3, "_FIRST_PAUSE", 0.001)
+    driver = s3_driver(bucket)
+    claims = driver.store(STORE, [LARGE])
+    bucket.cuts = 2
+    assert driver.retrieve(RETRIEVE, claims) == [LARGE]
+    bucket.cuts = 100
+    with pytest.raises(StorageUnavailableError, match="cannot be reached: IncompleteRead"):
+        driver.retrieve(RETRIEVE, claims)
+
+
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(bucket: Bucket, code: int) -> None:
     """A request holds credentials, a session's token among them, which are for the endpoint alone."""
@@ -240,8 +252,8 @@ def test_redirects_are_not_followed(bucket: Bucket, code: int) -> None:
     assert len(bucket.requests) == 2
 
 
-def test_answers_are_read_up_to_a_limit(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that goes on for ever is left; what could not be read again is not stored."""
+def test_response_size_is_limited(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that sends without end is disconnected; payloads that could not be read again are not stored."""
     monkeypatch.setattr(s3, "_MAX_BYTES", 100_000)
     driver = s3_driver(bucket)
     bucket.is_endless = True
@@ -286,14 +298,14 @@ def test_keys_of_the_environment(bucket: Bucket, monkeypatch: pytest.MonkeyPatch
         (lambda: S3Storage("a/b", endpoint="http://s3.example"), "without a slash"),
     ],
 )
-def test_what_makes_no_sense(make: Callable[[], object], why: str) -> None:
-    """Settings that cannot work are refused when they are made."""
+def test_invalid_settings_are_rejected(make: Callable[[], object], why: str) -> None:
+    """Settings that cannot work raise an error when they are created."""
     with pytest.raises(UsageError, match=why):
         make()
 
 
-def test_a_selector_decides(tmp_path: Path) -> None:
-    """Which driver, or none; a driver that the storage does not have is refused, when stored and when fetched."""
+def test_driver_selector_selects_the_driver(tmp_path: Path) -> None:
+    """One of the drivers, or none; an unknown driver is rejected on storing and on fetching."""
     folder, awaited = FolderStorage(tmp_path), Awaited()
     storage = ExternalStorage(
         [folder, awaited],
@@ -352,9 +364,9 @@ class Grows:
 
 
 @pytest.mark.parametrize("engine", ["memory", "file", pytest.param("server", marks=pytest.mark.server)])
-def test_workflows_do_not_notice(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Arguments, updates, results of activities and of the run pass the storage, with a codec that is awaited, from both faces;
-    the history holds references, and replays.
+def test_workflow_with_external_storage(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Arguments, updates, results of activities and of the run pass through the storage, with an asynchronous codec, from
+    both clients.
     """
     target = "local:" if engine == "memory" else f"local:{tmp_path / 'runs.db'}"
     if engine == "server":
@@ -385,8 +397,8 @@ def test_workflows_do_not_notice(engine: str, request: pytest.FixtureRequest, tm
     assert Replayer(workflows=[Grows], codec=storage).replay(history).ok
 
 
-def test_a_storage_that_is_away_for_a_while(tmp_path: Path) -> None:
-    """A client is told; a run whose payloads cannot be fetched or stored waits, and goes on when the storage is back."""
+def test_unavailable_storage(tmp_path: Path) -> None:
+    """A client gets an error; a run whose payloads cannot be fetched or stored waits, and continues when the storage is back."""
     folder = FolderStorage(tmp_path / "payloads")
 
     class Away(StorageDriver):

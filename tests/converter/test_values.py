@@ -244,8 +244,8 @@ def test_decoding_twice_gives_two_objects() -> None:
     assert second == {"a": [1]}
 
 
-def test_a_payload_passes_through() -> None:
-    """A payload given as a value travels as it is, and a hint of Payload gives it raw."""
+def test_payload_as_a_value_is_sent_unchanged() -> None:
+    """A payload given as a value is sent as it is, and a hint of Payload returns it undecoded."""
     raw = Payload(b"?", "binary/strange", {"k": b"v"})
     assert default_converter.encode(raw) is raw
     assert default_converter.decode(raw, Payload) is raw
@@ -274,8 +274,8 @@ def test_non_finite_numbers_are_not_lost(value: Any) -> None:
     assert repr(default_converter.decode(payload, hint)) == repr(value)
 
 
-def test_null_is_no_reason_to_suspect() -> None:
-    """A value with None and the word null in it is written plainly."""
+def test_value_with_null_is_encoded_plainly() -> None:
+    """A value with None and the word null in it."""
     assert default_converter.encode({"b": None, "a": "null"}).data == b'{"b":null,"a":"null"}'
 
 
@@ -325,8 +325,8 @@ def test_any_json_value_round_trips(value: Any) -> None:
 
 
 @given(st.dictionaries(st.integers() | st.booleans(), st.sets(st.text() | st.integers() | st.booleans())))
-def test_the_thorough_way_is_deterministic(value: Any) -> None:
-    """Values that need the thorough way give the same bytes, however their sets were filled."""
+def test_sets_are_encoded_deterministically(value: Any) -> None:
+    """Values with sets give the same bytes, however the sets were filled."""
     turned: dict[Any, set[Any]] = {key: set() for key in value}
     for key, items in value.items():
         for item in sorted(items, key=repr, reverse=True):

@@ -124,7 +124,7 @@ def test_the_manual_is_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(each.relative_to(manual()).with_suffix("").as_posix() in listed for each in pages(manual()))
     for name in ("howto/sagas", "sagas", "docs/howto/sagas.md"):
         assert main(["docs", name]) == 0
-        assert capsys.readouterr().out.startswith("# Undo what was done (sagas)")
+        assert capsys.readouterr().out.startswith("# Sagas: undo earlier steps")
     assert main(["docs", "saga"]) == 2
     assert "howto/sagas" in capsys.readouterr().err
     assert main(["docs", "--search", "continue_as_new", "--json"]) == 0

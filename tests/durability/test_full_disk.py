@@ -126,10 +126,10 @@ def test_an_activity_that_could_not_be_begun_does_not_fail(
     assert "EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT" not in kinds
 
 
-def test_whoever_looks_is_answered_and_told(
+def test_reads_are_answered_on_a_full_disk(
     client: Client, working: Worker, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Lists, counts, descriptions and histories come from what is written, in time, and the log names the reason."""
+    """Lists, counts, descriptions and histories come from the file, in time, and the log has the reason."""
     handle = client.start_workflow(Steps.run, id="steps")
     until(lambda: handle.describe().history_length >= 4, "it never waits")
     store = store_of(path)
@@ -177,14 +177,14 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_little_room_is_told_before_it_is_none(
+def test_low_disk_space_is_logged_before_it_is_full(
     client: Client,
     working: Worker,
     path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Below the watermark the worker warns, once, and is still ready; next to nothing is full; room again is said too."""
+    """Below the watermark the worker warns, once, and is still ready."""
     free = [20 << 20]
     monkeypatch.setattr(disk_faults, "free_bytes", lambda path: free[0])
     with caplog.at_level(logging.INFO, "hourglass"):
@@ -202,8 +202,8 @@ def test_little_room_is_told_before_it_is_none(
     assert [each.levelname for each in warned] == ["WARNING"]
 
 
-def test_doctor_shows_the_room(client: Client, path: Path) -> None:
-    """`hourglass doctor` says how much is free on the disk of a file."""
+def test_doctor_shows_free_space(client: Client, path: Path) -> None:
+    """`hourglass doctor` shows the free space on the disk of a file."""
     client.start_workflow(Steps.run, id="steps")
     said = command("doctor", "--target", f"local:{path}")
     assert " MB free" in said.stdout

@@ -34,10 +34,8 @@ def test_any_of_several_that_work_is_killed_again_and_again(tmp_path: Path) -> N
     assert len(told.receipts) >= 60
 
 
-def test_how_soon_the_work_of_the_dead_goes_on(tmp_path: Path) -> None:
-    """It counts from a death to the last of what its process had in hand; not what was done, fails by itself, or is not tried
-    again, and not what was lost a second time.
-    """
+def test_takeover_time_is_measured(tmp_path: Path) -> None:
+    """From a death to the last item that its process had in progress."""
     notes = tmp_path / "notes"
     lines: list[dict[str, object]] = []
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.embedded.stores import memory_store
 
-from embedded.memory_world import World, run_async
+from embedded.memory_world import World
 from hourglass import Client, Worker, activity, workflow
 from hourglass._contract import activities as ac
 from hourglass._contract import service as s
@@ -39,26 +39,23 @@ async def continue_as_new(world: World) -> None:
 
 
 @pytest.mark.parametrize(("runs", "another_owner"), [(1, False), (3, False), (1, True)])
-def test_a_repeated_signal_is_one_signal(runs: int, another_owner: bool) -> None:
+async def test_a_repeated_signal_is_one_signal(runs: int, another_owner: bool) -> None:
     """A signal that arrived before its workflow continued as new is not given to the new run again; another one is."""
 
-    async def body() -> None:
-        store = memory_store()
-        world = await World.new(store=store)
-        await world.start()
-        await world.call(tell("lost"))
-        for _ in range(runs):
-            await continue_as_new(world)
-        if another_owner:
-            world = await World.new(store=store, opened=True)
-        await world.call(tell("lost"))
-        assert "WorkflowExecutionSignaled" not in world.kinds()
-        await world.call(tell("another"))
-        await world.call(tell("another"))
-        assert world.kinds().count("WorkflowExecutionSignaled") == 1
-        await world.close()
-
-    run_async(body)
+    store = memory_store()
+    world = await World.new(store=store)
+    await world.start()
+    await world.call(tell("lost"))
+    for _ in range(runs):
+        await continue_as_new(world)
+    if another_owner:
+        world = await World.new(store=store, opened=True)
+    await world.call(tell("lost"))
+    assert "WorkflowExecutionSignaled" not in world.kinds()
+    await world.call(tell("another"))
+    await world.call(tell("another"))
+    assert world.kinds().count("WorkflowExecutionSignaled") == 1
+    await world.close()
 
 
 tokens: queue.SimpleQueue[bytes] = queue.SimpleQueue()

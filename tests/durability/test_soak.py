@@ -20,8 +20,8 @@ def _series(value: float, per_second: float, noise: float = 0.0, warm_up: float 
 
 
 @pytest.mark.parametrize("name", ALLOWANCES)
-def test_what_grows_is_seen(name: str) -> None:
-    """A leak of twice what is allowed shows, through noise as large as itself."""
+def test_soak_detects_growth(name: str) -> None:
+    """A leak of twice the limit shows, through noise as large as itself."""
     allowed = judge(name, _series(100 * MIB, 0.0), 180).allowed
     verdict = judge(name, _series(100 * MIB, 2 * allowed / 420, noise=allowed), 180)
     assert not verdict.is_flat
@@ -35,22 +35,22 @@ def test_noise_and_warming_up_are_not_growth(name: str) -> None:
     assert judge(name, _series(100 * MIB, 0.0, noise=allowed, warm_up=50 * MIB), 180).is_flat
 
 
-def test_a_few_outliers_turn_nothing() -> None:
-    """A checkpoint that came late once makes the log larger for a moment, and a slope of least squares steep."""
+def test_soak_ignores_outliers() -> None:
+    """A late checkpoint makes the log larger for a moment."""
     seen = _series(MIB, 0.0)
     seen.values[-5:] = [200 * MIB] * 5
     assert judge("log of the file", seen, 180).is_flat
 
 
-def test_the_course_of_a_thing_is_told() -> None:
+def test_soak_reports_the_course_of_a_value() -> None:
     """At the beginning, after each quarter of the time, and at its end."""
     verdict = judge("threads", Series([*map(float, range(9))], [*map(float, range(9))]), 0)
     assert verdict.course == [0, 2, 4, 6, 8]
     assert "0.0 → 2.0 → 4.0 → 6.0 → 8.0" in str(verdict)
 
 
-def test_too_few_looks_say_nothing() -> None:
-    """A soak that was too short to judge is no success."""
+def test_soak_with_too_few_samples_fails() -> None:
+    """A soak that was too short to judge is not a success."""
     with pytest.raises(ValueError, match="was seen 2 times only"):
         judge("memory", Series([0.0, 1.0], [1.0, 1.0]), 0)
 

@@ -22,7 +22,9 @@ from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.pollers import HostProcess
 from hourglass._embedded.matching.task_queues import DispatchPolicy
+from hourglass._embedded.runs.run import run_wake_ns
 from hourglass._embedded.store.store import Store
+from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator.commands import Command, Succeeded, TaskFailed
 from hourglass._evaluator.events import Activation, Event, RunEvicted
@@ -115,6 +117,10 @@ class World:
     @property
     def engine(self) -> Engine:
         return self.connection.engine
+
+    def wake_ns(self, run: Run) -> int:
+        """Return when a run is next due by itself, or 0."""
+        return run_wake_ns(run, self.clock.now_ns())
 
     async def call(self, request: Request[T]) -> T:
         return await self.connection.call(request)

@@ -89,6 +89,9 @@ def test_the_names_of_causes_are_temporals() -> None:
 def test_times_and_durations() -> None:
     """Nanoseconds survive."""
     assert times.moment_text(1_700_000_000_000_000_001) == "2023-11-14T22:13:20.000000001Z"
+    assert times.moment_text(1_700_000_000_000_500_000) == "2023-11-14T22:13:20.000500Z"
+    assert times.moment_text(1_700_000_000_500_000_000) == "2023-11-14T22:13:20.500Z"
+    assert times.moment_text(1_700_000_000_000_000_000) == "2023-11-14T22:13:20Z"
     assert [shapes.write_seconds(each) for each in (0.0, 0.5, 30.0, 100.25)] == [
         "0s",
         "0.5s",

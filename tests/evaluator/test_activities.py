@@ -49,8 +49,8 @@ def test_tasks_run_at_the_same_time(drive: Drive) -> None:
     assert d.result == ["C", "B", "A"]
 
 
-def test_options_hold_for_the_calls_made_through_them(drive: Drive) -> None:
-    """`options` changes what one call is scheduled with, and nothing else."""
+def test_options_apply_to_one_call(drive: Drive) -> None:
+    """`options` changes one call, and no other."""
 
     @workflow.defn
     def pay() -> None:
@@ -97,8 +97,8 @@ def test_activities_by_name_need_no_definition(drive: Drive) -> None:
     assert d.result == [{"a": 1}, True]
 
 
-def test_methods_travel_without_self(drive: Drive) -> None:
-    """An activity that is a method is scheduled by its name, with its arguments and no object."""
+def test_method_is_scheduled_without_self(drive: Drive) -> None:
+    """An activity that is a method is scheduled by its name, with its arguments and without the object."""
 
     @workflow.defn
     def send() -> str:
@@ -129,8 +129,8 @@ def test_a_failed_activity_raises_with_its_cause(drive: Drive) -> None:
     assert d.result == ["charge", "Poor", "no money"]
 
 
-def test_wrong_arguments_are_refused_before_anything_is_scheduled(drive: Drive) -> None:
-    """Arguments are bound by signature where the call is made."""
+def test_wrong_arguments_are_rejected_before_scheduling(drive: Drive) -> None:
+    """Arguments are bound to the signature at the call."""
 
     @workflow.defn
     def pay() -> str:
@@ -145,8 +145,8 @@ def test_wrong_arguments_are_refused_before_anything_is_scheduled(drive: Drive) 
     assert d.result == "refused"
 
 
-def test_keywords_become_positions(drive: Drive) -> None:
-    """The wire is positional: keywords are put in their places."""
+def test_keyword_arguments_are_sent_by_position(drive: Drive) -> None:
+    """Payloads are positional: keyword arguments are put in their places."""
 
     @workflow.defn
     def pay() -> None:
@@ -155,8 +155,8 @@ def test_keywords_become_positions(drive: Drive) -> None:
     assert brief(drive(pay).begin()) == ["charge(x, 3)"]
 
 
-def test_a_result_of_another_type_parks(drive: Drive) -> None:
-    """A result that is not what the activity promised raises `DecodeError` where it is asked for."""
+def test_result_of_a_wrong_type_parks_the_run(drive: Drive) -> None:
+    """A result that does not match the activity's type raises `DecodeError` where it is requested."""
 
     @workflow.defn
     def pay() -> str:
@@ -185,8 +185,8 @@ def test_an_activity_without_result_returns_none(drive: Drive) -> None:
     assert d.result is True
 
 
-def test_something_else_than_an_activity_is_refused(drive: Drive) -> None:
-    """`execute_activity` takes a name or a decorated function."""
+def test_execute_activity_rejects_other_objects(drive: Drive) -> None:
+    """`execute_activity` accepts a name or a decorated function."""
 
     @workflow.defn
     def pay() -> str:
@@ -242,8 +242,8 @@ def test_a_local_activity_backs_off_through_a_timer(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["during the pause", "with the timer"])
-def test_cancelling_ends_the_pause_of_a_local_activity(drive: Drive, together: bool) -> None:
-    """There is nothing to cancel but the pause; the next attempt is never scheduled."""
+def test_cancellation_ends_the_backoff_of_a_local_activity(drive: Drive, together: bool) -> None:
+    """The timer is cancelled, and the next attempt is never scheduled."""
 
     @workflow.defn
     def pay() -> str:

@@ -53,8 +53,8 @@ WAITS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("kind", WAITS)
-def test_cancelled_at_each_kind_of_wait(drive: Drive, kind: str) -> None:
-    """`Cancelled` is raised where the body waits, `finally` may ask for more, and the run ends as cancelled."""
+def test_cancellation_at_each_kind_of_wait(drive: Drive, kind: str) -> None:
+    """`Cancelled` is raised where the body waits, `finally` may issue commands, and the run ends as cancelled."""
     wait = WAITS[kind]
 
     @workflow.defn
@@ -131,8 +131,8 @@ def test_a_swallowed_cancellation_lets_the_run_complete(drive: Drive) -> None:
     assert d.result == "done"
 
 
-def test_a_second_request_is_delivered_again(drive: Drive) -> None:
-    """Once for each request: a cancel during the clean-up interrupts it."""
+def test_second_cancellation_is_delivered(drive: Drive) -> None:
+    """A cancellation during the clean-up interrupts it."""
 
     @workflow.defn
     def run() -> str:
@@ -168,7 +168,7 @@ def test_except_exception_does_not_catch_it(drive: Drive) -> None:
     assert d.was_cancelled
 
 
-def test_a_cancel_that_comes_with_the_start_is_seen_by_the_body(drive: Drive) -> None:
+def test_cancellation_together_with_the_start(drive: Drive) -> None:
     """The body begins, and is cancelled at its first wait."""
 
     @workflow.defn
@@ -323,8 +323,8 @@ def test_an_activity_may_complete_in_spite_of_its_cancellation(drive: Drive) -> 
     assert d.result == "charged all the same"
 
 
-def test_an_activity_cancelled_in_the_same_step_is_taken_back(drive: Drive) -> None:
-    """Start and cancel in one activation: both commands go out, in this order."""
+def test_activity_started_and_cancelled_in_one_activation(drive: Drive) -> None:
+    """Both commands are issued, in this order."""
 
     @workflow.defn
     def run() -> str:
@@ -340,8 +340,8 @@ def test_an_activity_cancelled_in_the_same_step_is_taken_back(drive: Drive) -> N
     assert brief(d.begin())[:2] == ["charge(a)", "cancel activity 1"]
 
 
-def test_a_failure_during_clean_up_wins(drive: Drive) -> None:
-    """What is raised in `finally` replaces the cancellation, as in any Python program."""
+def test_failure_during_clean_up_replaces_the_cancellation(drive: Drive) -> None:
+    """An exception in `finally` replaces the cancellation, as in any Python program."""
 
     @workflow.defn
     def run() -> None:
@@ -375,8 +375,8 @@ def test_an_activity_error_by_cancellation_ends_a_cancelled_run_as_cancelled(dri
     assert d.was_cancelled
 
 
-def test_info_tells_of_the_request(drive: Drive) -> None:
-    """`info` says that and why a cancellation was requested, also after it was swallowed."""
+def test_info_shows_the_cancellation(drive: Drive) -> None:
+    """`info` has the request and its reason, also after the cancellation was swallowed."""
 
     @workflow.defn
     def run() -> list[Any]:

@@ -67,8 +67,8 @@ def test_an_async_function_is_a_workflow(drive: Drive) -> None:
     assert d.result == 14
 
 
-def test_an_activity_that_fails_raises_where_it_is_awaited(drive: Drive) -> None:
-    """As `ActivityError`, whose cause is what the activity raised; the run that lets it out fails."""
+def test_failed_activity_raises_at_its_await(drive: Drive) -> None:
+    """An `ActivityError` whose cause is the activity's error; if it is not caught, the run fails."""
 
     @plain.defn
     async def fails() -> str:
@@ -105,8 +105,8 @@ def test_cancelling_a_run_cancels_its_body(drive: Drive) -> None:
     assert "enough" in seen
 
 
-def test_every_task_has_a_context_of_its_own(drive: Drive) -> None:
-    """What a task sets in a context variable, those that it starts see, and others do not."""
+def test_tasks_have_their_own_context(drive: Drive) -> None:
+    """A context variable set by a task is visible in the tasks that it starts, and in no others."""
     who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
     async def child() -> str:
@@ -232,8 +232,8 @@ def test_coroutines_await_plain_tasks(drive: Drive) -> None:
     ],
     ids=["sleep", "activity", "condition", "run_async"],
 )
-def test_what_waits_is_refused_in_a_coroutine(drive: Drive, call: Callable[[], object]) -> None:
-    """Plain calls that wait would stop all coroutines: the message says what to write instead."""
+def test_waiting_plain_calls_are_rejected_in_a_coroutine(drive: Drive, call: Callable[[], object]) -> None:
+    """They would block all coroutines: the message names the alternative."""
 
     @plain.defn
     async def outer() -> None:
@@ -356,8 +356,8 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_what_reaches_outside_is_refused_by_name(drive: Drive, name: str) -> None:
-    """Sockets, processes and threads are no part of a history."""
+def test_sockets_and_processes_are_rejected(drive: Drive, name: str) -> None:
+    """Sockets, processes and threads of the event loop are rejected with an error that names them."""
 
     @plain.defn
     async def outer() -> None:
@@ -412,8 +412,8 @@ THREADS: dict[str, Callable[[Callable[[], int]], Any]] = {
 
 
 @pytest.mark.parametrize("name", THREADS)
-def test_threads_and_executors_are_refused_by_name(drive: Drive, name: str) -> None:
-    """Whatever starts a thread or gives an executor work in a coroutine is refused at the call, and nothing has run."""
+def test_threads_and_executors_are_rejected(drive: Drive, name: str) -> None:
+    """Starting a thread or using an executor in a coroutine is rejected at the call, before anything runs."""
     ran: list[str] = []
     POOL.submit(int).result()  # its thread waits: `submit` starts none
 
@@ -433,8 +433,8 @@ def test_threads_and_executors_are_refused_by_name(drive: Drive, name: str) -> N
     assert not ran
 
 
-def test_threads_are_allowed_where_they_are_vouched_for(drive: Drive) -> None:
-    """In `workflow.unsafe()`, in plain code, for a log handler, and outside of workflows nothing is refused."""
+def test_threads_are_allowed_in_unsafe(drive: Drive) -> None:
+    """In `workflow.unsafe()`, in plain code, for a log handler, and outside of workflows nothing is rejected."""
     ran: list[str] = []
 
     class Handler(logging.Handler):
@@ -483,8 +483,8 @@ def test_a_bug_in_a_coroutine_parks_the_run(drive: Drive) -> None:
         assert told in completion.failure.message
 
 
-def test_a_task_that_failed_unseen_is_told_of(drive: Drive) -> None:
-    """When the run closes, for the workflow never asked; one that was asked for is not."""
+def test_unread_failure_of_a_task_is_logged(drive: Drive) -> None:
+    """When the run closes; a failure that was read is not logged."""
 
     async def fails(name: str) -> None:
         raise ValueError(name)
@@ -502,8 +502,8 @@ def test_a_task_that_failed_unseen_is_told_of(drive: Drive) -> None:
     assert not [each for each in d.run.notices if "ValueError: seen" in each]
 
 
-def test_a_coroutine_that_is_never_awaited_is_warned_of(drive: Drive) -> None:
-    """By Python itself: the call has done nothing."""
+def test_coroutine_that_is_never_awaited_warns(drive: Drive) -> None:
+    """Python's own warning."""
 
     @plain.defn
     async def forgets() -> str:
@@ -516,8 +516,8 @@ def test_a_coroutine_that_is_never_awaited_is_warned_of(drive: Drive) -> None:
     assert d.result == "done"
 
 
-def test_a_callback_that_raises_is_told_of(drive: Drive) -> None:
-    """The run goes on, as it does under temporalio, and its log says what was raised."""
+def test_failing_callback_is_logged(drive: Drive) -> None:
+    """The run continues, as under temporalio, and the log has the exception."""
 
     def broken() -> None:
         raise ValueError("in a callback")
@@ -537,8 +537,8 @@ def test_a_callback_that_raises_is_told_of(drive: Drive) -> None:
 # --- dropping ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_dropped_coroutine_cleans_up_in_silence(drive: Drive) -> None:
-    """`finally` runs, `except CancelledError` does not, and nothing can be asked for any more."""
+def test_dropped_coroutine_issues_no_commands(drive: Drive) -> None:
+    """`finally` runs, `except CancelledError` does not, and every primitive raises."""
     seen: list[str] = []
 
     @plain.defn
@@ -653,8 +653,8 @@ def test_a_dropped_async_generator_leaves_its_context_managers_in_the_context_of
     assert "reset" in events
 
 
-def test_a_stubborn_coroutine_is_left_alone(drive: Drive) -> None:
-    """One that swallows everything, and one that waits for ever while it is closed, do not hold up the thread."""
+def test_coroutine_that_resists_closing_is_abandoned(drive: Drive) -> None:
+    """One that swallows every exception, or waits without end while it is closed, does not block the thread."""
 
     @plain.defn
     async def stubborn(kind: str) -> None:
@@ -675,8 +675,8 @@ def test_a_stubborn_coroutine_is_left_alone(drive: Drive) -> None:
         assert d.run.live is None
 
 
-def test_waiting_coroutines_are_shown(drive: Drive) -> None:
-    """A stack trace names each task and the author's line where it waits."""
+def test_stack_trace_shows_waiting_coroutines(drive: Drive) -> None:
+    """It names each task and the author's line where it waits."""
 
     async def inner() -> None:
         await asyncio.sleep(5)
@@ -696,8 +696,8 @@ def test_waiting_coroutines_are_shown(drive: Drive) -> None:
 # --- interceptors -----------------------------------------------------------------------------------------------------
 
 
-def test_plain_interceptors_stand_around_coroutines(drive: Drive) -> None:
-    """One that is written for plain workflows sees the end of an asynchronous one, and costs no turn."""
+def test_plain_interceptors_wrap_coroutines(drive: Drive) -> None:
+    """An interceptor for plain workflows sees the end of an asynchronous one, without an additional turn."""
     seen: list[Any] = []
 
     class Watching(WorkflowInboundInterceptor):
@@ -723,13 +723,13 @@ def test_plain_interceptors_stand_around_coroutines(drive: Drive) -> None:
 # --- definitions ------------------------------------------------------------------------------------------------------
 
 
-def test_an_activity_stays_a_function() -> None:
-    """Of `hourglass.aio`: outside a workflow it is called as it is."""
+def test_aio_activity_remains_a_function() -> None:
+    """Outside a workflow an activity of `hourglass.aio` is called as a function."""
     assert isinstance(double, Activity)
     assert asyncio.run(double(4)) == 8
 
 
-def test_workflows_of_both_kinds_know_what_they_are() -> None:
+def test_definition_knows_whether_it_is_async() -> None:
     """A definition says whether its code runs on an event loop."""
 
     @plain.defn

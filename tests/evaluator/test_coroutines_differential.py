@@ -135,8 +135,8 @@ MEETINGS: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
 
 @pytest.mark.parametrize("flags", [None, (), (1,), (2,)], ids=["live", "no flags", "flag 1", "flag 2"])
 @pytest.mark.parametrize("name", MEETINGS)
-def test_meetings(name: str, flags: tuple[int, ...] | None) -> None:
-    """Small programs in which a cancellation, a limit or a message meets something else go as temporalio's do."""
+def test_coinciding_events_have_temporalios_order(name: str, flags: tuple[int, ...] | None) -> None:
+    """Small programs in which a cancellation, a timeout or a message coincides with another event."""
     main, script = MEETINGS[name]
     program = {"main": main, "handlers": [[["draw"]], [["act", "try"]]], "limit": 40}
     compare(program, script, replaying=flags is not None, flags=flags or ())

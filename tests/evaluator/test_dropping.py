@@ -39,7 +39,7 @@ def drop(run: Any) -> None:
     assert run.live is None
 
 
-def test_finally_blocks_of_a_dropped_fiber_ask_for_nothing(drive: Drive) -> None:
+def test_dropped_fiber_issues_no_commands(drive: Drive) -> None:
     """Every primitive raises while a dropped fiber unwinds; plain code in `finally` still runs."""
 
     @workflow.defn
@@ -70,8 +70,8 @@ def test_finally_blocks_of_a_dropped_fiber_ask_for_nothing(drive: Drive) -> None
     assert heard == ["unwinding", *["Dropped"] * 8]
 
 
-def test_a_fiber_that_swallows_everything_does_not_hang_the_drop(drive: Drive) -> None:
-    """A loop that catches BaseException and waits again is left suspended, silently."""
+def test_fiber_that_swallows_every_exception_is_left_suspended(drive: Drive) -> None:
+    """A loop that catches BaseException and waits again does not block the drop."""
 
     @workflow.defn
     def run() -> None:
@@ -88,8 +88,8 @@ def test_a_fiber_that_swallows_everything_does_not_hang_the_drop(drive: Drive) -
     assert d.timers == {2: 10.0}
 
 
-def test_a_fiber_that_swallows_and_returns(drive: Drive) -> None:
-    """Returning a result while being dropped closes nothing."""
+def test_dropped_fiber_that_returns_closes_nothing(drive: Drive) -> None:
+    """A result that is returned while the fiber is dropped has no effect."""
 
     @workflow.defn
     def run() -> str:
@@ -106,8 +106,8 @@ def test_a_fiber_that_swallows_and_returns(drive: Drive) -> None:
     assert d.result == "fine"
 
 
-def test_generators_and_context_managers_are_closed_quietly(drive: Drive) -> None:
-    """A generator that waits, suspended inside a `with`, is closed without a word."""
+def test_drop_closes_generators_and_context_managers(drive: Drive) -> None:
+    """A generator that waits inside a `with` is closed without a message."""
 
     @workflow.defn
     def run() -> None:
@@ -188,8 +188,8 @@ class Loud:
             heard.append("nobody")
 
 
-def test_garbage_of_one_run_does_not_speak_in_anothers_name(drive: Drive) -> None:
-    """A cycle of run A, collected while B runs, calls primitives: they reach nobody."""
+def test_garbage_of_one_run_issues_no_commands_in_another(drive: Drive) -> None:
+    """A cycle of run A, collected while B runs, calls primitives without effect."""
 
     @workflow.defn
     def first() -> None:
@@ -211,8 +211,8 @@ def test_garbage_of_one_run_does_not_speak_in_anothers_name(drive: Drive) -> Non
     assert heard == ["nobody"]
 
 
-def test_another_thread_goes_on_while_the_collector_runs(drive: Drive) -> None:
-    """A finaliser that takes long on one thread keeps no run of another from its primitives."""
+def test_other_threads_continue_during_garbage_collection(drive: Drive) -> None:
+    """A slow finaliser on one thread does not block the primitives of a run on another."""
     collecting, over = threading.Event(), threading.Event()
 
     class Slow:
@@ -249,8 +249,8 @@ def is_anothers(callback: object) -> bool:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_what_a_signal_handler_raises_while_the_collector_runs_is_not_lost() -> None:
-    """A signal that comes as the collector calls us is handled after it: no code of ours in Python runs there."""
+def test_exception_of_a_signal_handler_during_garbage_collection() -> None:
+    """A signal that arrives in our callback of the collector is handled after it."""
 
     class Interrupt(BaseException):
         """What the handler raises."""
@@ -315,8 +315,8 @@ def test_results_are_fresh_objects(drive: Drive) -> None:
     assert d.result == [[1, 99], [1], [1], [1]]
 
 
-def test_arguments_are_taken_when_they_are_given(drive: Drive) -> None:
-    """Mutating an argument after the call does not change what was scheduled."""
+def test_arguments_are_encoded_at_the_call(drive: Drive) -> None:
+    """Changing an argument after the call does not change the scheduled one."""
 
     @workflow.defn
     def run(names: list[str]) -> list[str]:

@@ -30,8 +30,8 @@ def markers(completion: WorkflowActivationCompletion) -> list[tuple[str | None, 
     ]
 
 
-def test_coroutines_group_as_under_temporalio() -> None:
-    """One workflow, under temporalio's instance and under ours: each command has the same groups, in the same order."""
+def test_event_groups_of_coroutines_match_temporalio() -> None:
+    """Each command of a workflow has the same groups, in the same order, as under temporalio."""
     ours, theirs = Driver(OURS), Official(grouped_coroutines.Grouped, 7, counting=False)
     activations: list[tuple[e.AnyEvent, ...]] = [
         (ours.started,),
@@ -90,9 +90,9 @@ def grouped(commands: tuple[c.Command, ...]) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_fibers_that_are_begun_in_a_block_are_in_it() -> None:
-    """A spawned function is in the groups of the block that began it, and its caller's block ends where it ends; what is taken
-    back is of the groups of what it takes back.
+def test_fibers_inherit_the_groups_of_their_block() -> None:
+    """A spawned function has the groups of the block that started it; a command that takes back another has the groups of
+    that one.
     """
     d = Driver(in_fibers)
     assert grouped(d.begin()) == [
@@ -122,8 +122,8 @@ def in_a_handler() -> None:
         workflow.sleep(10)
 
 
-def test_handlers_are_in_no_block() -> None:
-    """A handler is not of the groups of the block that set it."""
+def test_handlers_do_not_inherit_groups() -> None:
+    """A handler does not have the groups of the block that registered it."""
     d = Driver(in_a_handler)
     assert grouped(d.begin()) == [("StartTimer", ["order"])]
     assert grouped(d.send(e.SignalReceived("ping", ()))) == [("handled", [])]
@@ -136,8 +136,8 @@ def backs_off() -> None:
         workflow.execute_local_activity("flaky")
 
 
-def test_the_next_attempt_of_a_local_activity() -> None:
-    """After a long pause it is still of its groups."""
+def test_retry_of_a_local_activity_keeps_its_groups() -> None:
+    """Also after a long back-off."""
     d = Driver(backs_off)
     assert grouped(d.begin()) == [("flaky", ["order"])]
     d.send(e.ActivityBackedOff(1, is_local=True, attempt=2, backoff=60.0, original_schedule_time_ns=1))
@@ -156,8 +156,8 @@ def test_the_next_attempt_of_a_local_activity() -> None:
         (lambda: workflow.execute_child_workflow("c", event_groups=7), "must be a list"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_group_is_refused(make: Any, words: str) -> None:
-    """A wrong id, label or group is told where it is given."""
+def test_invalid_groups_are_rejected(make: Any, words: str) -> None:
+    """A wrong id, label or group raises an error at the call."""
     said: list[str] = []
 
     @workflow.defn
@@ -171,7 +171,7 @@ def test_what_is_no_group_is_refused(make: Any, words: str) -> None:
     assert words in said[0]
 
 
-def test_outside_a_workflow_there_are_no_groups() -> None:
-    """It is said, and not ignored."""
+def test_groups_need_a_workflow() -> None:
+    """Outside a workflow they raise an error."""
     with pytest.raises(NotInWorkflowError):
         workflow.create_event_group("order")

@@ -49,8 +49,8 @@ def test_now_does_not_round(drive: Drive) -> None:
     assert d.result == 999_999
 
 
-def test_randomness_is_temporalios(drive: Drive) -> None:
-    """The generator of the run's seed, and UUIDs drawn from it big-endian, version 4: the same as in temporalio."""
+def test_random_numbers_match_temporalio(drive: Drive) -> None:
+    """The generator of the run's seed and the UUIDs drawn from it are the same as in temporalio."""
 
     @workflow.defn
     def run() -> list[Any]:
@@ -79,8 +79,8 @@ def test_a_reset_changes_the_seed(drive: Drive) -> None:
     assert d.result == [random.Random(1).random(), random.Random(2).random()]
 
 
-def test_a_callback_of_the_seed_must_only_look(drive: Drive) -> None:
-    """It is told of the new seed before the code goes on, and may neither wait nor draw."""
+def test_seed_callback_must_not_wait(drive: Drive) -> None:
+    """It receives the new seed before the code continues, and may neither wait nor draw."""
 
     @workflow.defn
     def run() -> list[Any]:
@@ -104,7 +104,7 @@ def test_a_callback_of_the_seed_must_only_look(drive: Drive) -> None:
     assert d.result == [2, "only looking", "only looking", 2]
 
 
-def test_info_tells_who_and_where(drive: Drive) -> None:
+def test_info_of_a_workflow(drive: Drive) -> None:
     """Ids, type, queue and the facts of the current activation."""
 
     @workflow.defn
@@ -132,7 +132,7 @@ def test_info_tells_who_and_where(drive: Drive) -> None:
 
 
 def test_facts_need_a_workflow() -> None:
-    """Outside a workflow there is nothing to tell; `in_workflow` says so."""
+    """Outside a workflow they raise an error; `in_workflow` returns False."""
     for fact in (
         workflow.now,
         workflow.time,
@@ -159,8 +159,8 @@ def patched() -> str:
     return "new" if workflow.patched("new") else "old"
 
 
-def test_new_runs_take_the_new_way_and_record_it_once(drive: Drive) -> None:
-    """The marker goes before the command that it governs, once for each patch."""
+def test_new_run_records_its_patch_once(drive: Drive) -> None:
+    """The marker precedes the command that it guards, once per patch."""
     d = drive(patched)
     assert d.begin()[0] == SetPatchMarker("new")
     assert d.activities == ["work"]
@@ -168,23 +168,23 @@ def test_new_runs_take_the_new_way_and_record_it_once(drive: Drive) -> None:
     assert d.result == "new"
 
 
-def test_a_history_without_the_marker_takes_the_old_way(drive: Drive) -> None:
-    """Replaying a run that was begun before the patch; the answer stays the same when it is live again."""
+def test_history_without_a_patch_marker_takes_the_old_branch(drive: Drive) -> None:
+    """Replay of a run from before the patch; the answer stays the same when the run continues live."""
     d = drive(patched)
     assert brief(d.send(d.started, is_replaying=True)) == ["work(old)"]
     d.send(d.done("work"), is_replaying=False)
     assert d.result == "old"
 
 
-def test_a_history_with_the_marker_takes_the_new_way(drive: Drive) -> None:
-    """The marker is told of before anything runs."""
+def test_history_with_a_patch_marker_takes_the_new_branch(drive: Drive) -> None:
+    """The marker is known before any code runs."""
     d = drive(patched)
     commands = d.send(PatchNoticed("new"), d.started, is_replaying=True)
     assert brief(commands) == ["SetPatchMarker", "work(new)"]
 
 
-def test_a_deprecated_patch_is_marked_so(drive: Drive) -> None:
-    """`deprecate_patch` records that the old way is gone."""
+def test_deprecated_patch_is_recorded(drive: Drive) -> None:
+    """`deprecate_patch` records that the old branch is gone."""
 
     @workflow.defn
     def run() -> None:
@@ -205,7 +205,7 @@ def chatty() -> None:
     workflow.logger.info("done")
 
 
-def test_the_logger_tells_who_speaks(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+def test_logger_adds_workflow_type_and_ids(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
     """Records carry the workflow's type and ids."""
     caplog.set_level(logging.INFO, "hourglass.workflow")
     d = drive(chatty, shadow=False)
@@ -228,8 +228,8 @@ def percent() -> None:
     workflow.logger.info("formatted: %d", 7, extra={"order": "o-1"})
 
 
-def test_a_name_with_a_per_cent_sign_formats_nothing(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
-    """Messages with and without arguments are said as written; what the author adds to a record stays."""
+def test_logger_with_a_percent_sign_in_a_name(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+    """Messages with and without arguments are logged as written; the author's fields of a record stay."""
     caplog.set_level(logging.INFO, "hourglass.workflow")
     drive(percent, shadow=False).begin()
     assert caplog.messages == [

@@ -63,8 +63,8 @@ def test_failures_fail_the_run(drive: Drive, kind: type[Exception]) -> None:
     assert d.terminal.failure.message == "no"
 
 
-def test_an_application_error_keeps_what_it_carries(drive: Drive) -> None:
-    """Type, details, retryability and cause travel."""
+def test_application_error_keeps_its_fields(drive: Drive) -> None:
+    """Type, details, retryability and cause are kept."""
 
     def make() -> Exception:
         error = ApplicationError("no", 1, "two", type="Mine", non_retryable=True)
@@ -123,16 +123,16 @@ def test_a_bug_parks_the_run(drive: Drive, kind: type[Exception]) -> None:
 @pytest.mark.parametrize(
     "kind", [SystemExit, KeyboardInterrupt, GeneratorExit], ids=lambda kind: kind.__name__
 )
-def test_what_would_end_a_thread_parks_the_run(drive: Drive, kind: type[BaseException]) -> None:
-    """`SystemExit` and its like are bugs too: they neither end the lane nor the run."""
+def test_system_exit_parks_the_run(drive: Drive, kind: type[BaseException]) -> None:
+    """`SystemExit` and similar exceptions are bugs too: they end neither the lane nor the run."""
     d, completion = after_a_step(drive, kind)
     assert isinstance(completion, TaskFailed)
     assert d.terminal is None
     assert kind.__name__ in str(d.run.error)
 
 
-def test_a_parked_run_tries_again(drive: Drive) -> None:
-    """After the failed task the same activation is executed anew, from the journal: fixed code goes on."""
+def test_parked_run_is_retried(drive: Drive) -> None:
+    """After the failed task the same activation is executed again from the journal, and fixed code continues."""
     broken = [True]
 
     @workflow.defn
@@ -171,8 +171,8 @@ def test_failure_exceptions_of_the_process(drive: Drive, monkeypatch: pytest.Mon
     assert isinstance(d.terminal, FailRun)
 
 
-def test_a_handlers_bug_parks_and_says_so(drive: Drive) -> None:
-    """A bug in a signal's handler fails the task as one in the body does."""
+def test_bug_in_a_handler_parks_the_run(drive: Drive) -> None:
+    """A bug in a signal handler fails the task like one in the body."""
 
     @workflow.defn
     class Handled:
@@ -234,8 +234,8 @@ def test_arguments_that_do_not_fit_park_the_run(drive: Drive, arguments: tuple[A
     assert isinstance(d.run.error, ArgumentError)
 
 
-def test_a_payload_that_is_garbage_parks_without_showing_itself(drive: Drive) -> None:
-    """Neither the failure nor the error holds the payload."""
+def test_undecodable_payload_parks_without_its_contents(drive: Drive) -> None:
+    """Neither the failure nor the error contains the payload."""
 
     @workflow.defn
     def run(number: int) -> None:
@@ -248,8 +248,8 @@ def test_a_payload_that_is_garbage_parks_without_showing_itself(drive: Drive) ->
     assert "top secret" not in repr(completion) + repr(d.run.error)
 
 
-def test_a_resolution_of_something_unknown_is_nondeterminism(drive: Drive) -> None:
-    """History resolves what the code did not ask for: the code has changed, and the report says so."""
+def test_result_without_a_command_is_nondeterminism(drive: Drive) -> None:
+    """The history has a result that the code did not request: the code has changed."""
 
     @workflow.defn
     def run() -> None:
@@ -321,8 +321,8 @@ def test_continue_as_new_from_a_helper_runs_finally(drive: Drive) -> None:
     assert isinstance(d.terminal, ContinueAsNew)
 
 
-def test_a_result_is_encoded_as_it_stands(drive: Drive) -> None:
-    """None, bytes and plain values come out as the wire has them."""
+def test_results_of_each_kind_are_encoded(drive: Drive) -> None:
+    """None, bytes and plain values."""
 
     def returning(value: Any) -> Callable[[], Any]:
         def run() -> Any:

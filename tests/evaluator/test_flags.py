@@ -39,8 +39,8 @@ def test_the_first_completion_carries_our_flag(drive: Drive) -> None:
     assert used(d) == [(1000,), (), ()]
 
 
-def test_a_foreign_history_is_not_claimed(drive: Drive) -> None:
-    """Replaying a run that another SDK began, and going on live afterwards, does not set it."""
+def test_foreign_history_does_not_get_our_flag(drive: Drive) -> None:
+    """Replaying a run that another SDK began, and continuing it live, does not record flag 1000."""
     d = drive(two_steps)
     d.send(d.started, is_replaying=True)
     d.send(d.done("charge", ""), is_replaying=True)
@@ -48,8 +48,8 @@ def test_a_foreign_history_is_not_claimed(drive: Drive) -> None:
     assert used(d) == [(), (), ()]
 
 
-def test_our_own_history_is_known_again(drive: Drive) -> None:
-    """On replay the flag comes with the history, and what it stands for holds."""
+def test_own_history_is_recognised_on_replay(drive: Drive) -> None:
+    """The flag is in the history, and its behaviour applies."""
 
     @workflow.defn
     def late() -> None:
@@ -60,8 +60,8 @@ def test_our_own_history_is_known_again(drive: Drive) -> None:
     assert brief(d.begin(update("late"))) == ["timer 1", "AcceptUpdate", "CompleteUpdate"]
 
 
-def test_a_cancel_that_beats_a_result_is_flagged(drive: Drive) -> None:
-    """temporalio's flag 1, recorded in the completion in which it mattered."""
+def test_cancellation_before_a_result_records_flag_1(drive: Drive) -> None:
+    """In the completion in which it mattered."""
 
     @workflow.defn
     def run() -> None:

@@ -198,16 +198,16 @@ FOUND_LIVE: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
 @pytest.mark.parametrize("turns", [OLDER, NEWER])
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 @pytest.mark.parametrize("name", FOUND)
-def test_what_was_found_stays_mended(name: str, flags: tuple[int, ...], turns: str) -> None:
-    """Small programs that once went another way than temporalio's."""
+def test_fixed_replay_differences_stay_fixed(name: str, flags: tuple[int, ...], turns: str) -> None:
+    """Small programs whose order once differed from temporalio's."""
     main, script = FOUND[name]
     program = {"main": main, "handlers": [[["draw"]], []], "limit": 40}
     compare(program, script, replaying=True, flags=flags, turns=turns)
 
 
 @pytest.mark.parametrize("name", FOUND_LIVE)
-def test_what_was_found_live_stays_mended(name: str) -> None:
-    """Small programs whose live runs once went another way than temporalio's."""
+def test_fixed_live_differences_stay_fixed(name: str) -> None:
+    """Small programs whose live runs once differed from temporalio's."""
     main, script = FOUND_LIVE[name]
     compare({"main": main, "handlers": [[["draw"]], []], "limit": 40}, script, replaying=False, flags=())
     assert not departures

@@ -74,7 +74,7 @@ def settings(request: pytest.FixtureRequest) -> Any:
     return run_settings(verify=request.param)
 
 
-def test_a_class_answers(drive: Drive, settings: Any) -> None:
+def test_queries_of_a_class(drive: Drive, settings: Any) -> None:
     """Answers follow the run, arguments are bound, defaults filled in."""
     d = drive(Counter, settings=settings)
     d.begin()
@@ -84,8 +84,8 @@ def test_a_class_answers(drive: Drive, settings: Any) -> None:
     assert d.query("facts") == ["workflow-1", 2023, False]
 
 
-def test_queries_leave_no_trace(drive: Drive, settings: Any) -> None:
-    """Neither the journal nor what the run does next depends on questions, whatever they try."""
+def test_queries_change_nothing(drive: Drive, settings: Any) -> None:
+    """Neither the journal nor later commands depend on queries."""
     asked, silent = drive(Counter, settings=settings), drive(Counter, settings=settings)
     for d in (asked, silent):
         d.begin()
@@ -106,10 +106,8 @@ def test_queries_leave_no_trace(drive: Drive, settings: Any) -> None:
         ("waits", "is not allowed in query waits"),
     ],
 )
-def test_what_a_query_must_not_do_fails_the_query_only(
-    drive: Drive, settings: Any, name: str, expected: str
-) -> None:
-    """The answer is a failure that says why; the run does not notice."""
+def test_forbidden_call_fails_only_the_query(drive: Drive, settings: Any, name: str, expected: str) -> None:
+    """The answer is a failure with the reason; the run is not affected."""
     d = drive(Counter, settings=settings)
     d.begin()
     with pytest.raises(ApplicationError, match=expected):
@@ -118,8 +116,8 @@ def test_what_a_query_must_not_do_fails_the_query_only(
     assert d.query("get") == 1
 
 
-def test_the_dynamic_query_takes_the_rest(drive: Drive) -> None:
-    """Unknown names go to the dynamic handler, arguments undecoded."""
+def test_dynamic_query_handles_unknown_names(drive: Drive) -> None:
+    """Unknown names go to the dynamic handler, with undecoded arguments."""
     d = drive(Counter)
     d.begin()
     assert d.query("what", 1, "a") == "what [1, 'a']"
@@ -157,8 +155,8 @@ def test_several_queries_in_one_activation(drive: Drive, settings: Any) -> None:
     assert [answer.failure is None for answer in answers] == [True, False, True]  # type: ignore[attr-defined]
 
 
-def test_a_closed_run_still_answers(drive: Drive, settings: Any) -> None:
-    """Also when its fibers were dropped."""
+def test_closed_run_answers_queries(drive: Drive, settings: Any) -> None:
+    """Also after its fibers were dropped."""
     d = drive(Counter, settings=settings)
     d.begin()
     d.finish()
@@ -194,7 +192,7 @@ def test_metadata_lists_the_handlers(drive: Drive) -> None:
     assert b"The count." in answer.result.data
 
 
-def test_a_query_on_a_run_that_waits_for_a_handler(drive: Drive, settings: Any) -> None:
+def test_query_keeps_a_waiting_signal(drive: Drive, settings: Any) -> None:
     """A signal that waits for its handler is still there after a query."""
 
     @workflow.defn
@@ -212,8 +210,8 @@ def test_a_query_on_a_run_that_waits_for_a_handler(drive: Drive, settings: Any) 
     assert d.result == ["a"]
 
 
-def test_signals_that_the_code_has_not_read(drive: Drive, settings: Any) -> None:
-    """`__hourglass_unread_signals` counts by name what neither a handler nor a channel took."""
+def test_unread_signals_are_counted_by_name(drive: Drive, settings: Any) -> None:
+    """`__hourglass_unread_signals` counts signals that neither a handler nor a channel has read."""
 
     @workflow.defn
     def run() -> None:

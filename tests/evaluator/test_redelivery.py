@@ -52,8 +52,8 @@ def deliver_twice(d: Any, *events: Any) -> None:
 
 
 @pytest.mark.parametrize("drop", [False, True], ids=["live", "dropped"])
-def test_delivered_again_answered_the_same(drive: Drive, drop: bool) -> None:
-    """The same bytes, and signals and updates do not double."""
+def test_redelivered_activation_has_the_same_completion(drive: Drive, drop: bool) -> None:
+    """The same bytes; signals and updates are not repeated."""
     d = drive(Collector)
     deliver_twice(d, d.started, signal("add", 1))
     if drop:
@@ -65,8 +65,8 @@ def test_delivered_again_answered_the_same(drive: Drive, drop: bool) -> None:
     assert d.run.state.result.result == encode([1, 2, 3])  # type: ignore[union-attr]
 
 
-def test_a_terminal_answer_is_repeated(drive: Drive) -> None:
-    """The completion that closed the run is given again until the run is evicted."""
+def test_redelivered_last_activation_has_the_same_completion(drive: Drive) -> None:
+    """The completion that closed the run is returned again until the run is evicted."""
     d = drive(Collector)
     d.begin(signal("add", 1), signal("add", 2), signal("add", 3))
     activation = d.activation(d.done("charge", ""))
@@ -75,8 +75,8 @@ def test_a_terminal_answer_is_repeated(drive: Drive) -> None:
     assert as_bytes(d.run.activate(activation)) == as_bytes(first)
 
 
-def test_delivered_again_to_a_run_made_from_its_state(drive: Drive) -> None:
-    """The lane that answered is gone, its state is not: the activation delivered again must not count twice."""
+def test_redelivery_after_a_change_of_lane(drive: Drive) -> None:
+    """The lane is gone, its state is not: a redelivered activation must not count twice."""
     d = drive(Collector)
     d.begin(signal("add", 1))
     activation = d.activation(signal("add", 2))
@@ -92,7 +92,7 @@ def test_delivered_again_to_a_run_made_from_its_state(drive: Drive) -> None:
 @pytest.mark.parametrize(
     "event", [TimerFired(1), signal("add", 1), cancel(), ActivityCompleted(1), update("put", 1)]
 )
-def test_a_new_run_without_its_start_fails_the_task(drive: Drive, event: Any) -> None:
+def test_missing_start_fails_the_task(drive: Drive, event: Any) -> None:
     """A miss is explicit: the task fails, so that the engine sends the whole history."""
     d = drive(Collector)
     completion = d.run.activate(d.activation(event))
@@ -101,8 +101,8 @@ def test_a_new_run_without_its_start_fails_the_task(drive: Drive, event: Any) ->
     assert d.run.state.journal == []
 
 
-def test_a_query_for_an_unknown_run_is_no_start(drive: Drive) -> None:
-    """A query on a run of which nothing is known fails, as query or as task; it does not begin the run."""
+def test_query_of_an_unknown_run_fails(drive: Drive) -> None:
+    """It fails, as query or as task, and does not begin the run."""
     d = drive(Collector)
     completion = d.run.activate(d.activation(QueryReceived("q", "anything")))
     if isinstance(completion, Succeeded):
@@ -110,8 +110,8 @@ def test_a_query_for_an_unknown_run_is_no_start(drive: Drive) -> None:
     assert d.run.state.journal == []
 
 
-def test_a_failed_activation_leaves_the_journal_as_it_was(drive: Drive) -> None:
-    """What could not be handled is not remembered, and the run can be tried again."""
+def test_failed_activation_is_not_in_the_journal(drive: Drive) -> None:
+    """It is not recorded, and the run can be retried."""
     d = drive(Collector)
     d.begin()
     journal = list(d.run.state.journal)
@@ -121,15 +121,15 @@ def test_a_failed_activation_leaves_the_journal_as_it_was(drive: Drive) -> None:
     assert len(d.run.state.journal) == 2
 
 
-def test_queries_and_evictions_do_not_come_with_other_events(drive: Drive) -> None:
-    """The protocol forbids the mixture: the task fails instead of guessing."""
+def test_mixed_activations_fail_the_task(drive: Drive) -> None:
+    """The protocol forbids queries and evictions with other events."""
     for stranger in (RunEvicted(), QueryReceived("q", "x")):
         d = drive(Collector)
         assert isinstance(d.offer(d.started, stranger), TaskFailed)
 
 
-def test_the_pure_form_of_a_closed_run_is_silent(drive: Drive) -> None:
-    """I7 holds from the journal alone: `evaluate` on a closed run's state yields no more commands."""
+def test_evaluate_of_a_closed_run_issues_no_commands(drive: Drive) -> None:
+    """I7 follows from the journal alone."""
 
     @workflow.defn
     def run() -> str:

@@ -85,8 +85,8 @@ def test_a_rebuilt_state_is_the_same(program: dict[str, Any], script: Script) ->
 
 @relaxed
 @given(programs(), steps)
-def test_the_pure_form_agrees(program: dict[str, Any], script: Script) -> None:
-    """`evaluate`, from state to state with no fibers in between, gives the same completions."""
+def test_evaluate_equals_live_fibers(program: dict[str, Any], script: Script) -> None:
+    """`evaluate`, from state to state without fibers, gives the same completions."""
     run, expected = execute(program, script, [])
     state = state_of()
     try:
@@ -100,7 +100,7 @@ def test_the_pure_form_agrees(program: dict[str, Any], script: Script) -> None:
 
 @relaxed
 @given(programs(), steps)
-def test_verifying_finds_nothing_in_deterministic_runs(program: dict[str, Any], script: Script) -> None:
+def test_verify_accepts_deterministic_runs(program: dict[str, Any], script: Script) -> None:
     """No false alarm on random deterministic programs."""
     run, _ = execute(program, script, [])
     try:
@@ -111,8 +111,8 @@ def test_verifying_finds_nothing_in_deterministic_runs(program: dict[str, Any], 
 
 @relaxed
 @given(programs(), steps)
-def test_a_journal_travels_as_bytes(program: dict[str, Any], script: Script) -> None:
-    """A journal that was written and read again executes to the same state: it is data only."""
+def test_journal_is_restored_from_bytes(program: dict[str, Any], script: Script) -> None:
+    """A journal that was written and read again executes to the same state."""
     run, _ = execute(program, script, [])
     journal = msgspec.msgpack.decode(msgspec.msgpack.encode(run.state.journal), type=list[Activation])
     assert journal == run.state.journal

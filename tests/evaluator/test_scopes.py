@@ -42,8 +42,8 @@ class Scoped:
         self.block.cancel()
 
 
-def test_a_scope_cancels_all_that_was_started_in_it(drive: Drive) -> None:
-    """The wait in the block, activities and spawned fibers; the block is left quietly and the run goes on."""
+def test_scope_cancels_its_activities_and_fibers(drive: Drive) -> None:
+    """The wait in the block, activities and spawned fibers; the block is left and the run continues."""
     d = drive(Scoped)
     assert brief(d.begin()) == ["charge(started)", "charge(waited for)", "charge(by helper)"]
     assert sorted(brief(d.send(signal("stop")))) == [
@@ -97,8 +97,8 @@ def test_a_scope_cancelled_from_within_ends_at_the_next_wait(drive: Drive) -> No
     assert d.result == ["still here"]
 
 
-def test_a_scope_cancelled_at_its_end_strikes_nobody(drive: Drive) -> None:
-    """Cancelled after its last wait, the block ends; what follows is not cancelled."""
+def test_scope_cancelled_after_its_last_wait(drive: Drive) -> None:
+    """The block ends, and later code is not cancelled."""
 
     @workflow.defn
     def run() -> str:
@@ -200,8 +200,8 @@ def test_a_scope_cancelled_during_clean_up_does_not_swallow_the_cancellation(dri
     assert d.was_cancelled, d.terminal
 
 
-def test_what_was_started_before_the_scope_is_not_its_own(drive: Drive) -> None:
-    """An activity that was begun outside goes on when the block is cancelled; the wait for it ends."""
+def test_scope_leaves_earlier_activities_alone(drive: Drive) -> None:
+    """An activity that was started outside continues when the block is cancelled; the wait for it ends."""
 
     @workflow.defn
     def run() -> list[Any]:

@@ -180,8 +180,8 @@ def test_local_functions_handle_signals(drive: Drive) -> None:
     assert d.result == ["a", "b", "c"]
 
 
-def test_what_cannot_be_decoded_is_dropped_aloud(drive: Drive) -> None:
-    """A signal with wrong arguments is dropped with a notice that does not show them; the run goes on."""
+def test_undecodable_signal_is_dropped_and_logged(drive: Drive) -> None:
+    """A signal with wrong arguments is dropped with a notice that does not show them; the run continues."""
     d = drive(Basket)
     d.begin()
     secret = SignalReceived("add", (Payload(b"{'secret"),))
@@ -192,8 +192,8 @@ def test_what_cannot_be_decoded_is_dropped_aloud(drive: Drive) -> None:
     assert "secret" not in "".join(d.run.notices)
 
 
-def test_the_dynamic_handler_takes_the_rest(drive: Drive) -> None:
-    """It gets the name and undecoded arguments of signals that nobody else takes."""
+def test_dynamic_handler_receives_unknown_signals(drive: Drive) -> None:
+    """It receives the name and undecoded arguments of signals without a handler."""
 
     @workflow.defn
     class Dynamic:
@@ -235,8 +235,8 @@ def test_a_channel_is_read_in_order(drive: Drive) -> None:
     assert d.result == [1, 2, 3]
 
 
-def test_receive_gives_up_after_its_timeout(drive: Drive) -> None:
-    """`TimeoutError`, and a message that comes later stays for the next reader."""
+def test_receive_times_out(drive: Drive) -> None:
+    """`TimeoutError`, and a later message stays for the next reader."""
 
     @workflow.defn
     def reader() -> list[Any]:
@@ -255,8 +255,8 @@ def test_receive_gives_up_after_its_timeout(drive: Drive) -> None:
     assert d.result == ["late", 8]
 
 
-def test_receive_in_time_gives_the_timer_up(drive: Drive) -> None:
-    """A message that comes in time leaves no timer behind."""
+def test_receive_in_time_cancels_its_timer(drive: Drive) -> None:
+    """A message that arrives in time leaves no timer."""
 
     @workflow.defn
     def reader() -> int:
@@ -305,8 +305,8 @@ def test_several_receivers_get_one_message_each(drive: Drive) -> None:
     assert d.result == [["a", 1], ["b", 2], ["c", 3]]
 
 
-def test_a_receiver_that_gives_up_loses_no_message(drive: Drive) -> None:
-    """A receiver is cancelled in the very activation in which its message came: the next receiver gets it."""
+def test_cancelled_receiver_loses_no_message(drive: Drive) -> None:
+    """A receiver is cancelled in the activation in which its message arrives: the next receiver gets it."""
 
     @workflow.defn
     class Readers:
@@ -333,8 +333,8 @@ def test_a_receiver_that_gives_up_loses_no_message(drive: Drive) -> None:
     assert d.result == [["b", 5]]
 
 
-def test_a_message_of_the_wrong_type_is_skipped_aloud(drive: Drive) -> None:
-    """It is dropped with a notice; the receiver goes on waiting for a good one."""
+def test_channel_message_of_a_wrong_type_is_logged(drive: Drive) -> None:
+    """It is dropped with a notice; the receiver continues to wait."""
 
     @workflow.defn
     def reader() -> int:

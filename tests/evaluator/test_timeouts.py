@@ -18,8 +18,8 @@ from .driver import brief, cancel, signal
 inbox: workflow.Channel[int] = workflow.Channel("inbox", int)
 
 
-def test_a_block_in_time_gives_its_timer_up(drive: Drive) -> None:
-    """What ends in time leaves nothing behind."""
+def test_timeout_block_in_time_cancels_its_timer(drive: Drive) -> None:
+    """A block that ends in time leaves no timer."""
 
     @workflow.defn
     def run() -> list[Any]:
@@ -33,8 +33,8 @@ def test_a_block_in_time_gives_its_timer_up(drive: Drive) -> None:
     assert d.result == ["A", False]
 
 
-def test_a_block_out_of_time_raises_timeout_error(drive: Drive) -> None:
-    """What the block waits for is cancelled, its `finally` runs, and `TimeoutError` comes out."""
+def test_timeout_block_raises_timeout_error(drive: Drive) -> None:
+    """The waits in the block are cancelled, its `finally` runs, and `TimeoutError` is raised."""
 
     @workflow.defn
     def run() -> list[Any]:
@@ -68,15 +68,15 @@ def within_nothing() -> str:
     return ""
 
 
-def test_a_timeout_of_nothing_strikes_at_the_first_wait(drive: Drive) -> None:
-    """A limit of 0 starts no timer: the time is up a turn later, as it is for `asyncio.timeout`."""
+def test_timeout_of_zero_ends_the_first_wait(drive: Drive) -> None:
+    """A timeout of 0 starts no timer: it expires a turn later, as with `asyncio.timeout`."""
     d = drive(within_nothing)
     assert brief(d.begin()) == ["timer 1", "cancel timer 1", "CompleteRun"]
     assert d.result == "late"
 
 
-def test_a_timeout_of_nothing_lets_through_what_does_not_wait(drive: Drive) -> None:
-    """A block that has ended before its turn came is not struck later."""
+def test_timeout_of_zero_without_a_wait(drive: Drive) -> None:
+    """A block that has ended before its turn is not cancelled later."""
 
     @workflow.defn
     def run() -> str:
@@ -192,8 +192,8 @@ def test_a_timeout_during_clean_up_does_not_swallow_the_cancellation(drive: Driv
     assert d.was_cancelled, d.terminal
 
 
-def test_a_block_left_while_its_timer_fires_is_over(drive: Drive) -> None:
-    """The result and the timer come together, the block ends first: its timeout must not strike what follows."""
+def test_timer_of_a_finished_block_has_no_effect(drive: Drive) -> None:
+    """The result and the timer arrive together, and the block ends first."""
 
     @workflow.defn
     def run() -> str:
@@ -208,8 +208,8 @@ def test_a_block_left_while_its_timer_fires_is_over(drive: Drive) -> None:
     assert d.result == "fine"
 
 
-def test_a_message_that_ends_a_block_while_its_timer_fires(drive: Drive) -> None:
-    """The same with a message, where all events of an activation are applied before anything runs (flag 2)."""
+def test_message_together_with_the_timer_of_a_block(drive: Drive) -> None:
+    """All events of an activation are applied before any code runs (flag 2)."""
 
     @workflow.defn
     def run() -> str:

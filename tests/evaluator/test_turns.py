@@ -100,7 +100,7 @@ def _swallow_timeout() -> None:
 
 
 @pytest.mark.parametrize("kind", TABLE)
-def test_the_turn_table(drive: Drive, kind: str) -> None:
+def test_waits_take_the_documented_turns(drive: Drive, kind: str) -> None:
     """From its event a wait takes exactly the frozen number of turns."""
     wait, before, answer, turns = TABLE[kind]
 
@@ -135,8 +135,8 @@ def test_the_turn_table(drive: Drive, kind: str) -> None:
 
 
 @pytest.mark.parametrize("events", [["signal", "activity"], ["activity", "signal"]])
-def test_messages_go_first(drive: Drive, events: list[str]) -> None:
-    """Handlers run until they block before any other event of the activation is applied, however they are listed."""
+def test_handlers_run_before_other_events(drive: Drive, events: list[str]) -> None:
+    """Handlers run until they block before any other event of the activation is applied."""
 
     @workflow.defn
     class Both:
@@ -158,8 +158,8 @@ def test_messages_go_first(drive: Drive, events: list[str]) -> None:
     assert brief(d.send(*[given[name] for name in events]))[:2] == ["charge(handler)", "charge(body)"]
 
 
-def test_conditions_wait_until_nobody_is_ready(drive: Drive) -> None:
-    """A condition that became true early is seen only when the queue has run dry."""
+def test_conditions_are_checked_when_no_fiber_is_ready(drive: Drive) -> None:
+    """A condition that became true early is seen only when the queue is empty."""
 
     @workflow.defn
     def run() -> None:

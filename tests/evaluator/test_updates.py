@@ -110,8 +110,8 @@ def test_replay_skips_the_validator(drive: Drive) -> None:
     assert brief(d.send(update("deposit", -1, run_validator=False))) == ["AcceptUpdate", "CompleteUpdate"]
 
 
-def test_a_rejected_update_leaves_no_trace(drive: Drive) -> None:
-    """No journal entry, no look at a condition, no randomness, no number: the run is as if it had never come."""
+def test_rejected_update_changes_nothing(drive: Drive) -> None:
+    """No journal entry, no check of a condition, no randomness, no number."""
     rejected, clean = drive(Account), drive(Account)
     for d in (rejected, clean):
         d.begin()

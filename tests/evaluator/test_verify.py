@@ -87,8 +87,8 @@ def line_of_the_fault(fn: Any) -> int:
 
 
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda w: w.name)
-def test_an_injected_fault_is_found(drive: Drive, faulty: Any) -> None:
-    """The report says what was expected, what came, and where."""
+def test_verify_finds_an_injected_difference(drive: Drive, faulty: Any) -> None:
+    """The report has the expected command, the actual one, and the place."""
     d = drive(faulty, shadow=False)
     d.begin()
     assert verify(d.run) is None
@@ -102,8 +102,8 @@ def test_an_injected_fault_is_found(drive: Drive, faulty: Any) -> None:
         assert found.line == line_of_the_fault(faulty)
 
 
-def test_an_exception_the_second_time_is_found(drive: Drive) -> None:
-    """Executing again raised: that is nondeterminism too."""
+def test_verify_finds_an_exception_of_the_second_execution(drive: Drive) -> None:
+    """An exception only in the second execution is nondeterminism too."""
     global ticks
     d = drive(raises_later, shadow=False)
     d.begin()
@@ -114,8 +114,8 @@ def test_an_exception_the_second_time_is_found(drive: Drive) -> None:
     assert "ValueError" in found.produced
 
 
-def test_reports_show_no_payloads(drive: Drive) -> None:
-    """Arguments are told by their sizes only."""
+def test_verify_reports_contain_no_payloads(drive: Drive) -> None:
+    """Arguments are described only by their sizes."""
     d = drive(global_counter, shadow=False)
     d.begin()
     d.send(d.done("charge", ""))
@@ -125,16 +125,16 @@ def test_reports_show_no_payloads(drive: Drive) -> None:
     assert "bytes" in str(found)
 
 
-def test_a_run_that_is_not_recorded_is_not_verified(drive: Drive) -> None:
-    """Without `verify` nothing is kept to compare with."""
+def test_verify_needs_a_record(drive: Drive) -> None:
+    """Without `verify` nothing is kept for a comparison."""
     d = drive(global_counter, shadow=False, settings=run_settings())
     d.begin()
     d.send(d.done("charge", ""))
     assert verify(d.run) is None
 
 
-def test_verifying_speaks_to_nobody(drive: Drive) -> None:
-    """The second execution leaves the run as it was."""
+def test_verify_does_not_change_the_run(drive: Drive) -> None:
+    """The second execution has no effect on the run."""
 
     @workflow.defn
     def run() -> str:

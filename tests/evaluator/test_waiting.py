@@ -33,8 +33,8 @@ def test_a_sleep_is_a_timer(drive: Drive) -> None:
     assert d.result == 2.0
 
 
-def test_a_sleep_of_nothing_gives_way_without_a_timer(drive: Drive) -> None:
-    """`sleep(0)` lets the others run for a turn, and asks the engine for nothing."""
+def test_sleep_of_zero_yields_without_a_timer(drive: Drive) -> None:
+    """`sleep(0)` lets the others run for a turn, without a command."""
 
     @workflow.defn
     def nap() -> list[str]:
@@ -50,8 +50,8 @@ def test_a_sleep_of_nothing_gives_way_without_a_timer(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("duration", [-1, float("nan"), float("inf"), "1", True, 10.0**12])
-def test_nonsense_is_no_duration(drive: Drive, duration: Any) -> None:
-    """Negative, endless and wrong durations are refused, and no timer is started."""
+def test_invalid_durations_are_rejected(drive: Drive, duration: Any) -> None:
+    """Negative, infinite and wrong durations are rejected, and no timer is started."""
 
     @workflow.defn
     def nap() -> str:
@@ -96,8 +96,8 @@ def test_gather_returns_results_in_the_given_order(drive: Drive) -> None:
     assert d.result == ["A", "B", "A", "c", "A"]
 
 
-def test_gather_of_nothing_is_an_empty_list(drive: Drive) -> None:
-    """Nothing to wait for."""
+def test_gather_without_tasks(drive: Drive) -> None:
+    """An empty list, without waiting."""
 
     @workflow.defn
     def run() -> list[Any]:
@@ -108,8 +108,8 @@ def test_gather_of_nothing_is_an_empty_list(drive: Drive) -> None:
     assert d.result == []
 
 
-def test_gather_raises_what_failed_first_and_the_others_go_on(drive: Drive) -> None:
-    """The first failure is raised at once; the other tasks are neither cancelled nor lost."""
+def test_gather_raises_the_first_failure(drive: Drive) -> None:
+    """The other tasks are neither cancelled nor lost."""
 
     @workflow.defn
     def run() -> list[str]:
@@ -205,8 +205,8 @@ def test_map_keeps_the_limit_and_the_order(drive: Drive) -> None:
     assert d.result == ["A", "B", "C", "D"]
 
 
-def test_map_cancels_the_rest_when_one_fails(drive: Drive) -> None:
-    """The first error is raised, and what runs is cancelled."""
+def test_map_cancels_pending_calls_after_a_failure(drive: Drive) -> None:
+    """The first error is raised."""
 
     @workflow.defn
     def run() -> list[str]:
@@ -236,8 +236,8 @@ def test_map_refuses_a_limit_below_one(drive: Drive, limit: int) -> None:
     assert d.result == "refused"
 
 
-def test_map_of_nothing_is_an_empty_list(drive: Drive) -> None:
-    """No items, no waiting."""
+def test_map_without_items(drive: Drive) -> None:
+    """An empty list, without waiting."""
 
     @workflow.defn
     def run() -> list[str]:
@@ -287,8 +287,8 @@ def test_wait_for_the_first_failure(drive: Drive) -> None:
     assert d.result == [[0, 2], [1]]
 
 
-def test_wait_runs_out_of_time(drive: Drive) -> None:
-    """After the timeout `wait` returns what is done; nothing is cancelled and nothing raised."""
+def test_wait_times_out(drive: Drive) -> None:
+    """After the timeout `wait` returns the finished tasks; nothing is cancelled or raised."""
     d = drive(waiter("ALL_COMPLETED"))
     d.begin()
     d.send(d.done(2))
@@ -346,8 +346,8 @@ def test_a_condition_that_holds_already_still_takes_its_turn(drive: Drive) -> No
     assert d.result == ["other", "me"]
 
 
-def test_a_condition_wakes_when_something_else_made_it_true(drive: Drive) -> None:
-    """Conditions are looked at whenever nobody is left to run, whatever made them true."""
+def test_condition_made_true_by_another_fiber(drive: Drive) -> None:
+    """Conditions are checked whenever no fiber is ready."""
 
     @workflow.defn
     def run() -> str:
@@ -362,8 +362,8 @@ def test_a_condition_wakes_when_something_else_made_it_true(drive: Drive) -> Non
     assert d.result == "A"
 
 
-def test_a_condition_runs_out_of_time(drive: Drive) -> None:
-    """After its timeout `wait_condition` raises `TimeoutError`, and looks no more."""
+def test_wait_condition_times_out(drive: Drive) -> None:
+    """`TimeoutError`, and the condition is not checked any more."""
 
     @workflow.defn
     def run() -> str:
@@ -383,8 +383,8 @@ def test_a_condition_runs_out_of_time(drive: Drive) -> None:
     assert d.result == "late"
 
 
-def test_a_condition_must_only_look(drive: Drive) -> None:
-    """A durable call in a condition is refused, and what it raises comes to the one who waits as a bug."""
+def test_condition_must_not_issue_commands(drive: Drive) -> None:
+    """A durable call in a condition is rejected, and an exception is raised in the waiting fiber."""
 
     @workflow.defn
     def run() -> None:
@@ -447,8 +447,8 @@ def test_a_task_cannot_wait_for_itself(drive: Drive) -> None:
     assert d.result == "refused"
 
 
-def test_a_task_tells_how_it_ended(drive: Drive) -> None:
-    """`done`, `cancelled`, `exception` and `result`, asked as often as one likes."""
+def test_outcome_of_a_task(drive: Drive) -> None:
+    """`done`, `cancelled`, `exception` and `result` can be called repeatedly."""
 
     @workflow.defn
     def run() -> list[Any]:

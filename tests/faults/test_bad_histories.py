@@ -317,8 +317,8 @@ def test_mutation(good: Events, replayer: Replayer, name: str) -> None:
     assert not any(word in message for word in ("Traceback", "panicked", "KeyError"))
 
 
-def test_the_replayer_is_not_spoiled(good: Events, replayer: Replayer) -> None:
-    """After a bad history a good one still replays."""
+def test_replayer_works_after_a_bad_history(good: Events, replayer: Replayer) -> None:
+    """A good history still replays."""
     with pytest.raises((HistoryError, NondeterminismError)):
         replayer.replay(spoiled(good, "another_activity"))
     assert replayer.replay(History.from_json(json.dumps({"events": good}))).ok
@@ -351,8 +351,8 @@ def test_the_replayer_is_not_spoiled(good: Events, replayer: Replayer) -> None:
     ],
     ids=lambda text: ascii(text)[-24:],
 )
-def test_what_is_no_history_at_all(replayer: Replayer, text: str | bytes) -> None:
-    """Whatever else is given as a history is refused as one."""
+def test_other_objects_are_not_histories(replayer: Replayer, text: str | bytes) -> None:
+    """They are rejected with an error."""
     with pytest.raises(HistoryError):
         replayer.replay(History.from_json(text))
 

@@ -94,10 +94,8 @@ class Named(Interceptor):
         return Inbound(next)
 
 
-def test_the_first_is_the_outermost() -> None:
-    """On the way in the first of the list comes first; so it does on the way out of a client. What goes out of a workflow meets
-    the last first, which stands closest to its code.
-    """
+def test_first_interceptor_is_the_outermost() -> None:
+    """Inbound calls, and outbound calls of a client, reach the first of the list first."""
     log: list[str] = []
     with Environment(interceptors=[Named("a", log), Named("b", log)]) as env:
         assert env.execute_workflow(doubles, 2) == 4
@@ -113,8 +111,8 @@ def test_the_first_is_the_outermost() -> None:
     ]
 
 
-def test_a_workers_own_stand_behind_its_clients() -> None:
-    """What is given to a client serves its workers too, and comes first."""
+def test_client_interceptors_precede_those_of_the_worker() -> None:
+    """Interceptors of a client also apply to its workers."""
     log: list[str] = []
     with (
         Client.connect("local:", interceptors=[Named("client", log)]) as client,
@@ -237,8 +235,8 @@ class Starting(Interceptor):
         return Inbound(next)
 
 
-def test_the_start_of_a_chain_may_only_look() -> None:
-    """`init` sees the run's facts, and can ask for nothing yet."""
+def test_init_of_an_interceptor_must_not_issue_commands() -> None:
+    """`init` sees the run's facts only."""
     with Environment(interceptors=[Starting()]) as env:
         assert env.execute_workflow(doubles, 2) == 4
 
@@ -254,8 +252,8 @@ class OnlyClients(Interceptor):
     """Wants to see nothing of workflows."""
 
 
-def test_nothing_is_paid_where_nobody_intercepts() -> None:
-    """A run has no chain where there is no interceptor, or none that overrides what concerns runs."""
+def test_no_chain_without_interceptors() -> None:
+    """A run has no chain if no interceptor overrides a method for runs."""
     for interceptors in ([], [OnlyClients()]):
         with Environment(interceptors=interceptors) as env:
             assert env.execute_workflow(has_no_chain) is True
@@ -280,8 +278,8 @@ def test_inputs_show_no_arguments() -> None:
 
 
 @pytest.mark.parametrize("given", [Named, object(), "tracing"])
-def test_what_is_no_interceptor_is_refused(given: Any) -> None:
-    """A class in the place of an object, or anything else, is a mistake that is named at once."""
+def test_invalid_interceptor_is_rejected(given: Any) -> None:
+    """A class instead of an object, or another object, raises an error at once."""
     with pytest.raises(UsageError, match="interceptors must be instances"):
         Environment(interceptors=[given])
     with pytest.raises(UsageError, match="interceptors must be instances"):

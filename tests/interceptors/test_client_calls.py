@@ -223,8 +223,8 @@ class Travelling(Interceptor):
         return Outbound(next)
 
 
-def test_how_a_call_travels_is_seen() -> None:
-    """A call's time limit and headers stand in what interceptors see, and what they make of them is sent."""
+def test_interceptors_see_timeout_and_metadata() -> None:
+    """And may change them."""
     log = Travelling()
     with Client.connect("local:", interceptors=[log]) as client:
         sent: list[Any] = []
@@ -302,10 +302,8 @@ class Outward(Interceptor):
         return Inbound(next)
 
 
-def test_what_an_activity_asks_is_seen() -> None:
-    """Heartbeats and `info` of both kinds of activities, and `info` of a workflow, pass interceptors; a worker does as a test
-    environment does.
-    """
+def test_interceptors_see_calls_of_activities() -> None:
+    """Heartbeats and `info` of both kinds of activities, and `info` of a workflow."""
     log = Outward()
     with Environment(activities=[awaits], interceptors=[log]) as env:
         assert env.execute_workflow(knows) == ["renamed", "renamed", "knows!"]

@@ -52,8 +52,8 @@ TURNED, PLAIN = "YmluYXJ5L3R1cm5lZA==", "anNvbi9wbGFpbg=="
 
 
 @pytest.mark.parametrize("behavior", [HeaderCodecBehavior.NO_CODEC, HeaderCodecBehavior.CODEC])
-def test_headers_are_encoded_where_that_is_said(target: str, behavior: HeaderCodecBehavior) -> None:
-    """They arrive as they were sent, in workflows, activities and children; what is stored is encoded, or plain, and replays."""
+def test_headers_are_encoded_if_configured(target: str, behavior: HeaderCodecBehavior) -> None:
+    """They arrive as they were sent; the stored form is encoded, or plain."""
     options: dict[str, Any] = {"codec": Strict(), "header_codec_behavior": behavior}
     with (
         Client.connect(target, interceptors=[Carrying()], **options) as client,
@@ -69,8 +69,8 @@ def test_headers_are_encoded_where_that_is_said(target: str, behavior: HeaderCod
         assert replayer.replay(history).ok
 
 
-def test_between_a_worker_and_its_workflows_alone() -> None:
-    """With WORKFLOW_ONLY_CODEC what a workflow hands on is encoded, and activities see it so."""
+def test_workflow_only_codec_for_headers() -> None:
+    """With WORKFLOW_ONLY_CODEC the headers of a workflow's commands are encoded, and activities see them so."""
     seen: list[str] = []
 
     class Puts(Interceptor):

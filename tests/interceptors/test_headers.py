@@ -144,7 +144,7 @@ def test_headers_travel_everywhere(target: str) -> None:
         assert replayer.replay(history).ok
 
 
-def test_both_faces_have_the_same_chain(target: str) -> None:
+def test_asynchronous_client_passes_interceptors(target: str) -> None:
     """An AsyncClient's calls pass the asynchronous interceptors, on the caller's loop."""
     log = Carrying()
 
@@ -174,8 +174,8 @@ def test_both_faces_have_the_same_chain(target: str) -> None:
     } <= set(log.seen)
 
 
-def test_starting_and_sending_are_one_call(target: str) -> None:
-    """`with_start` passes the interceptors once, as a start with a signal or as an update with a start."""
+def test_with_start_passes_interceptors_once(target: str) -> None:
+    """As a start with a signal, or as an update with a start."""
     log = Carrying()
     with (
         Client.connect(target, interceptors=[log]) as client,

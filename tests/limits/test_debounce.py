@@ -28,7 +28,7 @@ def index(page: Page, raw: bytes = b"") -> str:
     return f"{page.name} v{page.version} {raw!r} at {workflow.time():.0f}"
 
 
-def test_a_burst_is_one_run_with_the_last_arguments(kept_by: str) -> None:
+def test_burst_becomes_one_run_with_the_last_arguments(kept_by: str) -> None:
     """Three calls within the wait are one run, five seconds after the last, and each caller gets its result."""
     with Environment() as env:
         calls = []
@@ -43,8 +43,8 @@ def test_a_burst_is_one_run_with_the_last_arguments(kept_by: str) -> None:
         assert len(runs) == 1
 
 
-def test_calls_after_the_burst_are_the_next_run() -> None:
-    """Once it has run, a further call is a burst of its own."""
+def test_call_after_a_burst_starts_another_run() -> None:
+    """After the run of a burst has started, a further call begins a new burst."""
     with Environment() as env:
         first = debounce(env.client, index, Page("a", 1), key="a", wait=5)
         env.skip(10)
@@ -54,15 +54,15 @@ def test_calls_after_the_burst_are_the_next_run() -> None:
         assert first.started().id != second.started().id
 
 
-def test_keys_are_apart() -> None:
+def test_keys_are_independent() -> None:
     """Calls of different keys are different runs."""
     with Environment() as env:
         calls = [debounce(env.client, index, Page(key, 1), key=key, wait=5) for key in "ab"]
         assert [call.result()[0] for call in calls] == ["a", "b"]
 
 
-def test_a_steady_stream_runs_after_the_longest_wait(kept_by: str) -> None:
-    """Calls that never calm down are run when `max_wait` has passed since the first."""
+def test_max_wait_ends_a_steady_stream_of_calls(kept_by: str) -> None:
+    """The workflow runs when `max_wait` has passed since the first call."""
     with Environment() as env:
         begin = env.now().timestamp()
         first = debounce(env.client, index, Page("a", 0), key="a", wait=5, max_wait=12)
@@ -72,8 +72,8 @@ def test_a_steady_stream_runs_after_the_longest_wait(kept_by: str) -> None:
         assert first.result() == f"a v11 b'' at {begin + 12:.0f}"
 
 
-def test_a_later_call_can_make_it_sooner() -> None:
-    """The last call says how long to wait."""
+def test_last_call_sets_the_wait() -> None:
+    """The last call decides how long to wait."""
     with Environment() as env:
         begin = env.now().timestamp()
         debounce(env.client, index, Page("a", 0), key="a", wait=timedelta(hours=1))
@@ -81,7 +81,7 @@ def test_a_later_call_can_make_it_sooner() -> None:
         assert last.result() == f"a v1 b'' at {begin:.0f}"
 
 
-def test_crashes_lose_no_call(kept_by: str) -> None:
+def test_burst_survives_worker_crash(kept_by: str) -> None:
     """Calls and the wait for them survive a worker's death."""
     with Environment() as env:
         call = debounce(env.client, index, Page("a", 0), key="a", wait=5)
@@ -92,8 +92,8 @@ def test_crashes_lose_no_call(kept_by: str) -> None:
         assert call.result() == last.result()
 
 
-def test_a_burst_of_thousands_is_one_run(kept_by: str) -> None:
-    """What collects the calls continues as new when its history has grown, and loses neither the last arguments nor anybody."""
+def test_burst_of_thousands_of_calls(kept_by: str) -> None:
+    """The collecting workflow continues as new, and loses neither the last arguments nor a caller."""
     with Environment() as env:
         calls = [debounce(env.client, index, Page("a", version), key="a", wait=60) for version in range(1200)]
         assert calls[-1].result().startswith("a v1199")
@@ -102,8 +102,8 @@ def test_a_burst_of_thousands_is_one_run(kept_by: str) -> None:
         assert len(collecting) == (0 if kept_by == "engine" else 3)
 
 
-def test_a_cancelled_burst_is_not_run(kept_by: str) -> None:
-    """Cancelling what collects the calls drops them, and whoever waits hears of it."""
+def test_cancelled_burst_drops_its_calls(kept_by: str) -> None:
+    """Waiting callers get an error."""
     with Environment() as env:
         call = debounce(env.client, index, Page("a", 0), key="a", wait=5)
         env.client.get_workflow_handle("hourglass.debounce:a").cancel()
@@ -112,8 +112,8 @@ def test_a_cancelled_burst_is_not_run(kept_by: str) -> None:
         assert not [each for each in env.client.list_workflows() if each.workflow_type == "index"]
 
 
-def test_the_wait_for_the_start_can_be_limited(kept_by: str) -> None:
-    """`started` gives up in time, and can be asked again."""
+def test_started_times_out(kept_by: str) -> None:
+    """`started` raises `TimeoutError`, and can be called again."""
     with Environment() as env:
         call = debounce(env.client, index, Page("a", 0), key="a", wait=60)
         with pytest.raises(TimeoutError):
@@ -121,7 +121,7 @@ def test_the_wait_for_the_start_can_be_limited(kept_by: str) -> None:
         assert call.started().result().startswith("a v0")
 
 
-def test_nonsense_is_refused_before_anything_is_sent() -> None:
+def test_invalid_arguments_are_rejected_before_sending() -> None:
     """Arguments that do not fit the workflow, unknown options and impossible waits are errors at the call."""
     with Environment() as env:
         with pytest.raises(ArgumentError):

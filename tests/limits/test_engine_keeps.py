@@ -132,8 +132,8 @@ def last(value: int) -> int:
     return value
 
 
-def test_what_a_client_ends_without_a_worker_is_free(tmp_path: Path) -> None:
-    """A holder is terminated while no process owns the file: whoever waits enters when a worker is back."""
+def test_slot_of_a_run_terminated_without_a_worker_is_free(tmp_path: Path) -> None:
+    """A holder is terminated while no process owns the file: the next run enters when a worker is back."""
     target = f"local:{tmp_path / 'limits.db'}"
     with Client.connect(target) as client:
         with Worker(client, workflows=[held]):
@@ -158,8 +158,8 @@ def test_what_a_client_ends_without_a_worker_is_free(tmp_path: Path) -> None:
     assert rows(tmp_path / "limits.db") == []
 
 
-def test_calls_are_collected_without_a_worker(tmp_path: Path) -> None:
-    """Calls of several clients, none of which has a worker, become one run when a worker comes."""
+def test_debounce_without_a_worker(tmp_path: Path) -> None:
+    """Calls of several clients without a worker become one run when a worker starts."""
     target = f"local:{tmp_path / 'limits.db'}"
     for value in range(3):
         with Client.connect(target) as client:
@@ -174,8 +174,8 @@ def test_calls_are_collected_without_a_worker(tmp_path: Path) -> None:
         assert client.count_workflows() == 2
 
 
-def test_what_cannot_be_read_is_forgotten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A row that is garbage is logged, and keeps neither the file from being opened nor other limits."""
+def test_unreadable_limit_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged row is logged; the file can be opened, and other limits work."""
     path = tmp_path / "limits.db"
     with Client.connect(f"local:{path}") as client, Worker(client, workflows=[held]):
         client.start_workflow(last, 1, id="any")
@@ -206,8 +206,8 @@ class Reversed:
         return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in payloads]
 
 
-def test_with_a_codec_a_workflow_keeps_the_limit() -> None:
-    """The engine cannot read what runs say: it is answered by a keeper, as on a server."""
+def test_keeper_workflow_with_a_codec() -> None:
+    """The engine cannot read the messages of runs: a keeper answers, as on a server."""
     with Client.connect("local:", codec=Reversed()) as client, Worker(client, workflows=[held, last]):
         holder = client.start_workflow(held, "k", id="holder")
         assert next(inside.follow(holder, timeout=PATIENCE)) == "in"
@@ -229,8 +229,8 @@ def hold(seconds: float) -> tuple[float, float]:
         return entered, workflow.time()
 
 
-def test_a_workflow_that_keeps_a_key_goes_on_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that asks while a keeper is open asks that; when it has ended, the engine keeps the key. Histories replay."""
+def test_open_keeper_workflow_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a keeper is open, runs use it; after its end the engine keeps the key. Histories replay."""
     with Environment() as env:
         with monkeypatch.context() as patch:
             patch.setattr(Keepers, "read", lambda *_: None)
@@ -256,8 +256,8 @@ def again_and_again(key: str, count: int) -> None:
         limits.throttle(key, 5, per=1)
 
 
-def test_a_run_that_is_gone_does_not_keep_its_loan() -> None:
-    """A key is lent to a run that asks all the time; when that is terminated, another has its turns at once."""
+def test_loan_of_a_terminated_run_ends() -> None:
+    """A key is lent to a busy run; when that is terminated, another run gets turns at once."""
     with Environment() as env:
         lent = env.start_workflow(again_and_again, "k", 10_000)
         env.skip(10)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 import time
@@ -123,8 +122,8 @@ def replay(world: World, *ids: str) -> None:
             assert replayer.replay(world.client.get_workflow_handle(id).history()).ok
 
 
-def test_at_most_so_many_at_a_time(world: World) -> None:
-    """Of twenty runs no more than two are in the block at once, and all get there; the histories replay."""
+def test_slots_limit_concurrent_runs(world: World) -> None:
+    """Of twenty runs at most two are in the block at once, and all get there; the histories replay."""
     room.most = 0
     handles = [world.start(counted) for _ in range(20)]
     assert all(handle.result(timeout=LIMIT) <= 2 for handle in handles)
@@ -132,10 +131,8 @@ def test_at_most_so_many_at_a_time(world: World) -> None:
     replay(world, *kept, *(handle.id for handle in handles))
 
 
-def test_a_keeper_that_continues_as_new_under_load_forgets_nobody(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Questions that come while the keeper changes runs are answered by the next."""
+def test_keeper_continues_as_new_under_load(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that arrive while the keeper changes runs are answered by the next."""
     monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 5)
     room.most = 0
     handles = [world.start(counted) for _ in range(20)]
@@ -148,10 +145,8 @@ def test_a_keeper_that_continues_as_new_under_load_forgets_nobody(
     )
 
 
-def test_a_keeper_that_ends_as_soon_as_it_can_misses_nobody(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A question that comes while the keeper ends keeps it, or is put to the next one."""
+def test_request_while_the_keeper_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request keeps it open, or goes to the next keeper."""
     monkeypatch.setattr(_slots, "_LINGER", 0.0)
     room.most = 0
     handles = []
@@ -161,8 +156,8 @@ def test_a_keeper_that_ends_as_soon_as_it_can_misses_nobody(
     assert all(handle.result(timeout=LIMIT) <= 2 for handle in handles)
 
 
-def test_a_holder_that_was_terminated_gives_way(world: World) -> None:
-    """The next in the queue enters although nobody gave the slot back."""
+def test_slot_of_a_terminated_holder_is_freed(world: World) -> None:
+    """The next in the queue enters although the slot was not returned."""
     holder = world.start(held)
     assert next(inside.follow(holder, timeout=LIMIT)) == "in"
     waiting = world.start(held)
@@ -172,7 +167,7 @@ def test_a_holder_that_was_terminated_gives_way(world: World) -> None:
     assert waiting.result(timeout=LIMIT) == "done"
 
 
-def test_cancelling_while_waiting_gives_the_place_back(world: World) -> None:
+def test_cancelled_waiter_gives_up_its_place(world: World) -> None:
     """One in the queue is cancelled; the one behind it enters when the holder leaves."""
     holder = world.start(held)
     next(inside.follow(holder, timeout=LIMIT))
@@ -185,8 +180,8 @@ def test_cancelling_while_waiting_gives_the_place_back(world: World) -> None:
     assert (holder.result(timeout=LIMIT), behind.result(timeout=LIMIT)) == ("first", "second")
 
 
-def test_a_worker_that_goes_and_comes_back_changes_nothing(target: str) -> None:
-    """Who holds a slot and who waits is known to the next worker."""
+def test_slots_survive_a_worker_restart(target: str) -> None:
+    """The next worker knows the holder and the waiting runs."""
     with Client.connect(target) as client:
         world = World(client, target)
         with Worker(client, world.queue, workflows=[held]):
@@ -199,8 +194,8 @@ def test_a_worker_that_goes_and_comes_back_changes_nothing(target: str) -> None:
             assert (holder.result(timeout=LIMIT), waiting.result(timeout=LIMIT)) == ("first", "second")
 
 
-def test_turns(world: World) -> None:
-    """Five are given turns, and nobody goes on before the last of them."""
+def test_throttle_grants_turns_in_time(world: World) -> None:
+    """Five runs get turns, and none continues before its turn."""
     handles = [world.start(turn) for _ in range(5)]
     moments = [handle.result(timeout=LIMIT) for handle in handles]
     keeper = world.client.get_workflow_handle(f"hourglass.throttle:{world.key}")
@@ -210,10 +205,8 @@ def test_turns(world: World) -> None:
     replay(world, *([keeper.id] if world.has_keepers else []), *(handle.id for handle in handles))
 
 
-def test_a_burst_is_one_run(world: World) -> None:
-    """Ten calls in a row are one run, with the last arguments, on a worker that never heard of debouncing. However slow the
-    machine is, the burst is not over before its last call, which alone waits for a short time.
-    """
+def test_burst_becomes_one_run(world: World) -> None:
+    """Ten calls in a row are one run, with the last arguments."""
     calls = [
         limits.debounce(world.client, last, number, key=world.key, wait=wait, task_queue=world.queue)
         for number, wait in enumerate([LIMIT] * 9 + [0.2])
@@ -222,8 +215,8 @@ def test_a_burst_is_one_run(world: World) -> None:
     assert len({call.started().id for call in calls}) == 1
 
 
-def test_calls_that_come_while_it_runs_are_the_next_run(world: World) -> None:
-    """Of thirty calls that wait for nothing none is lost: each is run with its own arguments or later ones."""
+def test_calls_during_a_run_start_the_next_run(world: World) -> None:
+    """Of thirty concurrent calls none is lost: each is run with its own arguments or later ones."""
     calls = [
         limits.debounce(world.client, last, number, key=world.key, wait=0, task_queue=world.queue)
         for number in range(30)
@@ -234,26 +227,23 @@ def test_calls_that_come_while_it_runs_are_the_next_run(world: World) -> None:
     assert results[-1] == 29
 
 
-def test_an_asynchronous_burst(target: str) -> None:
-    """With an asynchronous client the same is awaited."""
+async def test_debounce_with_an_asynchronous_client(target: str) -> None:
+    """With an asynchronous client the calls are awaited."""
 
-    async def main() -> None:
-        queue = f"limits-{uuid.uuid4().hex[:8]}"
-        async with await AsyncClient.connect(target) as client, Worker(client, queue, workflows=[last]):
-            calls = [
-                await limits.debounce(client, last, number, key=queue, wait=wait, task_queue=queue)
-                for number, wait in enumerate([LIMIT, LIMIT, 0.2])
-            ]
-            assert [await call.result() for call in calls] == [2, 2, 2]
-            first = await limits.once(client, last, 7, key=f"once-{queue}", task_queue=queue)
-            again = await limits.once(client, last, 8, key=f"once-{queue}", task_queue=queue)
-            assert (await first.result(), await again.result()) == (7, 7)
-
-    asyncio.run(main())
+    queue = f"limits-{uuid.uuid4().hex[:8]}"
+    async with await AsyncClient.connect(target) as client, Worker(client, queue, workflows=[last]):
+        calls = [
+            await limits.debounce(client, last, number, key=queue, wait=wait, task_queue=queue)
+            for number, wait in enumerate([LIMIT, LIMIT, 0.2])
+        ]
+        assert [await call.result() for call in calls] == [2, 2, 2]
+        first = await limits.once(client, last, 7, key=f"once-{queue}", task_queue=queue)
+        again = await limits.once(client, last, 8, key=f"once-{queue}", task_queue=queue)
+        assert (await first.result(), await again.result()) == (7, 7)
 
 
-def test_the_same_key_is_the_same_run(world: World) -> None:
-    """While it runs and after it has closed, a key means one run; after the window it is started once more, and once only."""
+def test_same_key_is_the_same_run(world: World) -> None:
+    """While the run is open and after it has closed; after the window it is started once more."""
 
     def ask(value: int, window: float | None = None) -> WorkflowHandle[int]:
         return limits.once(world.client, last, value, key=world.key, window=window, task_queue=world.queue)
@@ -267,8 +257,8 @@ def test_the_same_key_is_the_same_run(world: World) -> None:
     assert second.result(timeout=LIMIT) == 3
 
 
-def test_two_who_find_the_window_over_start_one_run(world: World) -> None:
-    """Both name the run that they follow: the second start is a repetition of the first, though that has closed."""
+def test_concurrent_calls_after_the_window_start_one_run(world: World) -> None:
+    """Both name the run that they follow: the second start is a repetition of the first."""
     first = limits.once(world.client, last, 1, key=world.key, task_queue=world.queue)
     first.result(timeout=LIMIT)
     starts = [

@@ -25,8 +25,8 @@ def fail(invoice: str) -> str:
     raise ApplicationError("no money")
 
 
-def test_the_same_key_is_the_same_run_while_it_is_open_and_after() -> None:
-    """Whoever comes later gets the run that is there, and its result, whatever the arguments."""
+def test_same_key_returns_the_open_or_closed_run() -> None:
+    """A later call gets the existing run and its result, whatever the arguments."""
     with Environment() as env:
         first = once(env.client, pay, "i-1", key="k")
         second = once(env.client, pay, "i-2", key="k")
@@ -37,8 +37,8 @@ def test_the_same_key_is_the_same_run_while_it_is_open_and_after() -> None:
         assert third.result() == "i-1"
 
 
-def test_a_window_ends() -> None:
-    """A run that has closed counts for so long from its start; one that is open counts for as long as it takes."""
+def test_window_of_a_closed_run_ends() -> None:
+    """A closed run counts for the window from its start; an open run always counts."""
     with Environment() as env:
         first = once(env.client, pay, "i-1", key="k", window=30)
         env.skip(45)
@@ -51,8 +51,8 @@ def test_a_window_ends() -> None:
         assert once(env.client, pay, "i-3", key="k", window=60).result() == "i-3"
 
 
-def test_a_failed_run_counts_unless_it_shall_be_retried() -> None:
-    """By itself a failure is an answer, too; `retry_failed` starts anew."""
+def test_failed_run_counts_without_retry_failed() -> None:
+    """A failure is a result too; `retry_failed` starts a new run."""
     with Environment() as env:
         first = once(env.client, fail, "i", key="k")
         with pytest.raises(WorkflowFailedError):
@@ -64,7 +64,7 @@ def test_a_failed_run_counts_unless_it_shall_be_retried() -> None:
             again.result()
 
 
-def test_the_policies_are_not_to_be_given() -> None:
+def test_id_policies_are_rejected() -> None:
     """The key is the id."""
     with Environment() as env, pytest.raises(UsageError, match="the key is the id"):
         once(env.client, pay, "i", key="k", id="other")

@@ -22,8 +22,8 @@ def place(number: int) -> SlotClaim:
 
 
 @given(OPERATIONS, st.integers(1, 4))
-def test_never_more_than_the_limit_hold_a_slot(operations: list[tuple[str, int, int]], limit: int) -> None:
-    """Whatever is asked for and given back, twice or out of turn, no more than the limit hold a slot, and none is idle."""
+def test_slots_never_exceed_the_limit(operations: list[tuple[str, int, int]], limit: int) -> None:
+    """Whatever is requested and returned, twice or out of order, at most `limit` hold a slot, and none is idle."""
     places = SlotBook(Slots(SlotTable(limit)))
     for kind, number, _ in operations:
         if kind == "ask":
@@ -38,10 +38,10 @@ def test_never_more_than_the_limit_hold_a_slot(operations: list[tuple[str, int, 
 
 
 @given(OPERATIONS)
-def test_a_lowered_limit_takes_nothing_away_and_gives_nothing_out(
+def test_lowered_limit_removes_no_holder(
     operations: list[tuple[str, int, int]],
 ) -> None:
-    """With limits that change, a slot is only given where the limit of the moment allows one more."""
+    """A slot is granted only if the present limit allows one more."""
     places = SlotBook()
     for kind, number, limit in operations:
         if kind == "ask":
@@ -54,8 +54,8 @@ def test_a_lowered_limit_takes_nothing_away_and_gives_nothing_out(
 
 
 @given(st.lists(st.integers(0, 30), unique=True, max_size=20), st.integers(1, 5))
-def test_first_come_first_served(numbers: list[int], limit: int) -> None:
-    """Slots go out in the order of asking."""
+def test_slots_are_granted_in_order(numbers: list[int], limit: int) -> None:
+    """First come, first served."""
     places = SlotBook(Slots(SlotTable(limit)))
     for number in numbers:
         places.want(place(number), limit)

@@ -101,15 +101,15 @@ def events_of(env: Environment, kind: str, kept_by: str) -> int:
 @pytest.mark.parametrize(
     ("plain", "limited"), [("map", "map slot"), ("loop", "loop slot"), ("loop", "loop turn")]
 )
-def test_limits_leave_next_to_nothing(plain: str, limited: str, kept_by: str) -> None:
-    """The histories of a run with limits, and of what keeps them, are hardly longer than without."""
+def test_limits_add_few_events(plain: str, limited: str, kept_by: str) -> None:
+    """The histories of a run with limits, and of its keeper, are hardly longer than without."""
     with Environment() as env:
         env.fake(work, lambda number: number, takes=0.01)
         assert events_of(env, limited, kept_by) <= 1.1 * events_of(env, plain, kept_by)
 
 
-def test_another_run_comes_when_those_who_asked_before_it_are_done() -> None:
-    """Tasks of one run that wait already come first; tasks that ask later come after the other run."""
+def test_waiting_tasks_come_before_a_later_run() -> None:
+    """Tasks of one run that wait come first; tasks that ask later come after the other run."""
     with Environment() as env:
         begin = env.now().timestamp()
         many = env.start_workflow(tasks, "k", 1, 5, 10.0)
@@ -119,8 +119,8 @@ def test_another_run_comes_when_those_who_asked_before_it_are_done() -> None:
         assert most_at_once([*many.result(), *other.result()]) == 1
 
 
-def test_a_loop_lets_others_in_between() -> None:
-    """A run that enters again and again does not keep another one out."""
+def test_loop_does_not_starve_another_run() -> None:
+    """A run that enters repeatedly does not keep another one out."""
     with Environment() as env:
         begin = env.now().timestamp()
         many = env.start_workflow(loop, "k", 1, 10, 10.0)
@@ -130,8 +130,8 @@ def test_a_loop_lets_others_in_between() -> None:
         assert most_at_once([*many.result(), *other.result()]) == 1
 
 
-def test_what_a_run_keeps_for_a_moment_is_another_runs_at_once() -> None:
-    """A slot that no task is in goes to a run that asks, however lately it was used."""
+def test_kept_slot_is_given_to_another_run_at_once() -> None:
+    """An unused slot goes to a run that asks, however recently it was used."""
     with Environment() as env:
         keeps = env.start_workflow(loop, "k", 2, 2, 1.0)
         keeps.result()
@@ -196,10 +196,10 @@ TURNS = st.lists(
 
 @settings(max_examples=cases(8, 200), deadline=None, suppress_health_check=SUPPRESSED)
 @given(TURNS, st.integers(1, 3), st.floats(0.5, 4), st.booleans())
-def test_never_more_than_the_rate_with_keys_on_loan(
+def test_loans_never_exceed_the_rate(
     kept_by: str, runs: list[tuple[float, int, float, str]], limit: int, per: float, smooth: bool
 ) -> None:
-    """Runs that ask again and again are lent the key; with others, ends and crashes no span holds more than the limit."""
+    """With several runs, ends and crashes no period holds more than the limit."""
     with Environment() as env:
         handles = []
         for gap, count, pause, fate in runs:
@@ -217,8 +217,8 @@ def test_never_more_than_the_rate_with_keys_on_loan(
         assert all(later - sooner >= per - 2e-6 for sooner, later in spans)
 
 
-def test_a_key_on_loan_is_given_to_another_run_that_asks() -> None:
-    """Two runs that ask all the time share the rate, and the second does not wait for the end of the first."""
+def test_loan_is_shared_with_another_run() -> None:
+    """Two busy runs share the rate, and the second does not wait for the end of the first."""
     with Environment() as env:
         first = env.start_workflow(turns, "k", 2, 1.0, 40, 0.0)
         env.skip(5)
@@ -243,8 +243,8 @@ def test_a_key_on_loan_is_given_to_another_run_that_asks() -> None:
         ("WorkflowType = 'hourglass.slots'", "WorkflowType = 'hourglass.slots'"),
     ],
 )
-def test_lists_leave_keepers_out_unless_asked(query: str, filtered: str) -> None:
-    """By their types; a filter that names one is left as it is."""
+def test_lists_hide_keepers_by_default(query: str, filtered: str) -> None:
+    """A filter that names a keeper type shows it."""
     kinds = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
     others = " AND ".join(f"WorkflowType != '{kind}'" for kind in kinds)
     assert without_keepers(query) == filtered.format(others)

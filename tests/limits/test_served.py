@@ -20,20 +20,20 @@ def mine() -> None:
 
 
 @pytest.mark.parametrize("name", ["hourglass.debounce", "hourglass.slots", "hourglass.throttle"])
-def test_a_worker_knows_them(name: str) -> None:
-    """They are found by their names, whatever the worker was given."""
+def test_worker_serves_built_in_workflows(name: str) -> None:
+    """They are found by their names, whatever the worker's workflows."""
     assert Resolver(workflows=[mine], built_in=BUILT_IN).workflow(name).name == name
 
 
-def test_there_are_no_others() -> None:
-    """The list above is all, and other names of ours are unknown."""
+def test_no_other_built_in_workflows() -> None:
+    """Other names with our prefix are unknown."""
     assert sorted(BUILT_IN) == ["hourglass.debounce", "hourglass.slots", "hourglass.throttle"]
     with pytest.raises(UnknownTypeError):
         Resolver(workflows=[mine], built_in=BUILT_IN).workflow("hourglass.other")
 
 
-def test_they_are_loaded_when_they_are_asked_for() -> None:
-    """A process that never imported the limits loads them with the first run of one, and not for any other name."""
+def test_built_in_workflows_are_imported_on_demand() -> None:
+    """A process that never imported the limits imports them with the first run of one."""
     program = """
 import sys
 from hourglass._built_in import BUILT_IN
@@ -46,6 +46,6 @@ assert BUILT_IN["hourglass.slots"]().name == "hourglass.slots"
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_they_move_on_with_every_deploy(name: str) -> None:
-    """A keeper outlives the version of the run that started it: it must not stay behind with workers that are gone."""
+def test_keepers_upgrade_to_the_current_version(name: str) -> None:
+    """A keeper outlives the version of the run that started it, and must not stay with workers that are gone."""
     assert BUILT_IN[name]().versioning_behavior is VersioningBehavior.AUTO_UPGRADE

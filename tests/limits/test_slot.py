@@ -142,8 +142,8 @@ def keeper(env: Environment, key: str) -> WorkflowHandle[None]:
     return env.client.get_workflow_handle(f"hourglass.slots:{key}", workflow=SlotKeeper.run)
 
 
-def test_at_most_so_many_enter_at_a_time_in_the_order_of_asking(kept_by: str) -> None:
-    """Five runs that take ten seconds each, two at a time, are entered in pairs, first come first served."""
+def test_slots_are_entered_in_order(kept_by: str) -> None:
+    """Five runs that take ten seconds each, two at a time, enter in pairs."""
     with Environment() as env:
         handles = [env.start_workflow(hold, "c", 2, 10.0) for _ in range(5)]
         spans = [handle.result() for handle in handles]
@@ -152,22 +152,22 @@ def test_at_most_so_many_enter_at_a_time_in_the_order_of_asking(kept_by: str) ->
         assert most_at_once(spans) == 2
 
 
-def test_keys_do_not_wait_for_each_other() -> None:
-    """Another key is another limit, and a run may hold slots of several."""
+def test_slots_of_other_keys_are_independent() -> None:
+    """A run may hold slots of several keys."""
     with Environment() as env:
         handles = [env.start_workflow(hold, key, 1, 10.0) for key in "abc"]
         assert most_at_once([handle.result() for handle in handles]) == 3
         assert env.execute_workflow(two_keys) == "both"
 
 
-def test_tasks_of_one_run_count_one_by_one() -> None:
-    """Tasks that run side by side in one workflow share the limit as runs do."""
+def test_tasks_of_one_run_share_the_limit() -> None:
+    """Concurrent tasks of one workflow share the limit as runs do."""
     with Environment() as env:
         assert most_at_once(env.execute_workflow(many, "m", 3, 10)) == 3
 
 
-def test_whoever_waits_too_long_gives_its_place_back() -> None:
-    """After the time limit there is a TimeoutError, and the next in the queue is not held up by it."""
+def test_slot_wait_times_out() -> None:
+    """`TimeoutError`, and the next in the queue is not delayed."""
     with Environment() as env:
         holder = env.start_workflow(hold, "t", 1, 30.0)
         hasty = env.start_workflow(hurry, "t", 10.0)
@@ -177,7 +177,7 @@ def test_whoever_waits_too_long_gives_its_place_back() -> None:
         assert patient.result()[0] == holder.result()[1]
 
 
-def test_cancelling_who_waits_gives_its_place_back() -> None:
+def test_cancelled_waiter_leaves_the_queue() -> None:
     """A run that is cancelled in the queue ends at once, and those behind it move up."""
     with Environment() as env:
         holder = env.start_workflow(hold, "x", 1, 30.0)
@@ -190,7 +190,7 @@ def test_cancelling_who_waits_gives_its_place_back() -> None:
         assert behind.result()[0] == holder.result()[1]
 
 
-def test_cancelling_who_holds_gives_the_slot_back() -> None:
+def test_cancelled_holder_returns_its_slot() -> None:
     """A run that is cancelled inside the block leaves it, and the next enters at that moment."""
     with Environment() as env:
         holder = env.start_workflow(hold, "h", 1, 1000.0)
@@ -201,8 +201,8 @@ def test_cancelling_who_holds_gives_the_slot_back() -> None:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_blocks_that_cancel_leave_the_slot_and_the_keeper_alone() -> None:
-    """A timeout or a scope that is cancelled ends the block, gives the slot back, and does not touch who keeps the key."""
+def test_cancelled_scope_returns_its_slot() -> None:
+    """A timeout or a cancelled scope ends the block and returns the slot, without an effect on the keeper."""
     with Environment() as env:
         assert env.execute_workflow(scoped, "b") == "left"
         assert env.execute_workflow(timed, "b") == "too long"
@@ -230,8 +230,8 @@ def test_a_terminated_holder_loses_its_slot(waited: float, kept_by: str) -> None
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_a_terminated_holder_is_noticed_however_busy_the_key_is() -> None:
-    """Those who keep asking do not put off the look at the holders."""
+def test_busy_key_does_not_delay_the_check_of_holders() -> None:
+    """Frequent requests do not postpone the check."""
     with Environment() as env:
         holder = env.start_workflow(hold, "busy", 1, 1e6)
         holder.terminate()
@@ -244,8 +244,8 @@ def test_a_terminated_holder_is_noticed_however_busy_the_key_is() -> None:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_a_terminated_holder_is_noticed_while_other_slots_change_hands() -> None:
-    """Those who enter beside it do not put off the look at the holders either."""
+def test_other_slots_do_not_delay_the_check_of_holders() -> None:
+    """Runs that enter beside it do not postpone the check either."""
     with Environment() as env:
         holder = env.start_workflow(hold, "beside", 2, 1e6)
         holder.terminate()
@@ -258,8 +258,8 @@ def test_a_terminated_holder_is_noticed_while_other_slots_change_hands() -> None
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_a_holder_that_lives_is_never_robbed() -> None:
-    """However often it is looked after, a holder keeps its slot until it leaves, and is bothered ever more seldom."""
+def test_living_holder_keeps_its_slot() -> None:
+    """However often it is checked, a holder keeps its slot until it leaves, and is checked less and less often."""
     with Environment() as env:
         holder = env.start_workflow(hold, "alive", 1, 7200.0)
         behind = env.start_workflow(hold, "alive", 1, 1.0)
@@ -270,8 +270,8 @@ def test_a_holder_that_lives_is_never_robbed() -> None:
         assert 60 < len(signals) < 70
 
 
-def test_a_terminated_waiter_is_passed_over() -> None:
-    """A run that was terminated in the queue does not hold up those behind it."""
+def test_terminated_waiter_is_skipped() -> None:
+    """A run that was terminated in the queue does not delay those behind it."""
     with Environment() as env:
         holder = env.start_workflow(hold, "q", 1, 10.0)
         waiting = env.start_workflow(hold, "q", 1, 10.0)
@@ -280,8 +280,8 @@ def test_a_terminated_waiter_is_passed_over() -> None:
         assert behind.result()[0] == holder.result()[1]
 
 
-def test_a_slot_inside_a_slot_of_the_same_key_is_a_mistake() -> None:
-    """A block that would wait for itself says so instead."""
+def test_nested_slot_of_the_same_key_is_rejected() -> None:
+    """A block that would wait for itself raises an error."""
     with Environment() as env:
         with pytest.raises(WorkflowParked) as caught:
             env.execute_workflow(nested, "n")
@@ -295,7 +295,7 @@ def test_continue_as_new_leaves_the_block() -> None:
         assert env.execute_workflow(chain, 3) == 0
 
 
-def test_a_worker_that_crashes_changes_nothing() -> None:
+def test_slots_survive_a_worker_crash() -> None:
     """Holders, waiters and the keeper are rebuilt from their histories."""
     with Environment() as env:
         handles = [env.start_workflow(hold, "crash", 2, 10.0) for _ in range(6)]
@@ -323,8 +323,8 @@ def test_the_keeper_continues_as_new_and_ends_when_it_is_not_needed(monkeypatch:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_a_keeper_does_not_cancel() -> None:
-    """Cancelling the keeper does not strand those who wait for it."""
+def test_keeper_ignores_cancellation() -> None:
+    """Cancelling the keeper does not strand the waiting runs."""
     with Environment() as env:
         holder = env.start_workflow(hold, "k", 1, 10.0)
         behind = env.start_workflow(hold, "k", 1, 1.0)
@@ -342,8 +342,8 @@ def test_a_terminated_keeper_is_replaced(kept_by: str) -> None:
         assert waiting.result()[0] - before == 60
 
 
-def test_a_dynamic_signal_handler_is_not_bothered() -> None:
-    """What a keeper says does not reach the handlers of the author's."""
+def test_dynamic_signal_handler_does_not_receive_limit_messages() -> None:
+    """Messages of a keeper do not reach the author's handlers."""
     with Environment() as env:
         assert env.execute_workflow(Dynamic.run) == []
 

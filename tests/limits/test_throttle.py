@@ -45,16 +45,16 @@ def loop(key: str, times: int) -> list[float]:
     return moments
 
 
-def test_at_most_so_many_go_on_in_a_span(kept_by: str) -> None:
-    """Of seven, two in ten seconds go on at a time, in the order of asking."""
+def test_throttle_limits_calls_per_period(kept_by: str) -> None:
+    """Of seven, two per ten seconds continue, in order."""
     with Environment() as env:
         begin = env.now().timestamp()
         handles = [env.start_workflow(turn, "t", 2, 10.0) for _ in range(7)]
         assert [handle.result() - begin for handle in handles] == [0, 0, 10, 10, 20, 20, 30]
 
 
-def test_smooth_spreads_them_evenly() -> None:
-    """Four in a second are a quarter of a second apart."""
+def test_smooth_throttle_spreads_turns_evenly() -> None:
+    """Four per second are a quarter of a second apart."""
     with Environment() as env:
         begin = env.now().timestamp()
         handles = [env.start_workflow(turn, "s", 4, 1.0, True) for _ in range(5)]
@@ -62,8 +62,8 @@ def test_smooth_spreads_them_evenly() -> None:
         assert moments == pytest.approx([0, 0.25, 0.5, 0.75, 1], abs=1e-6)
 
 
-def test_who_does_not_want_to_wait_is_told_at_once_and_uses_up_nothing() -> None:
-    """A turn that would come too late is a TimeoutError now, and goes to the next who is patient."""
+def test_throttle_timeout_raises_at_once_without_using_a_turn() -> None:
+    """A turn that would come too late raises `TimeoutError` now, and goes to the next run."""
     with Environment() as env:
         begin = env.now().timestamp()
         assert env.execute_workflow(impatient, "i", 1, 60.0, 0.0) == f"went on at {begin:g}"
@@ -71,7 +71,7 @@ def test_who_does_not_want_to_wait_is_told_at_once_and_uses_up_nothing() -> None
         assert env.execute_workflow(turn, "i", 1, 60.0) - begin == 60
 
 
-def test_cancelling_who_waits_ends_it() -> None:
+def test_cancelled_throttle_ends_the_run() -> None:
     """A run that is cancelled before its turn ends at once."""
     with Environment() as env:
         env.execute_workflow(turn, "c", 1, 60.0)
@@ -98,16 +98,16 @@ def test_the_keeper_remembers_through_crashes_and_continuing(monkeypatch: pytest
         assert keeper.describe().status is WorkflowStatus.COMPLETED
 
 
-def test_a_keeper_does_not_forget_a_long_period(kept_by: str) -> None:
-    """A limit by the day holds although nobody asked for hours."""
+def test_keeper_remembers_a_long_period(kept_by: str) -> None:
+    """A daily limit holds although nobody asked for hours."""
     with Environment() as env:
         first = env.execute_workflow(turn, "day", 1, 86_400.0)
         env.skip(hours=20)
         assert env.execute_workflow(turn, "day", 1, 86_400.0) - first == 86_400
 
 
-def test_a_keeper_does_not_forget_turns_that_are_still_to_come(kept_by: str) -> None:
-    """Turns given for later count although nobody has asked for a while."""
+def test_keeper_remembers_future_turns(kept_by: str) -> None:
+    """Granted turns count although nobody has asked for a while."""
     with Environment() as env:
         begin = env.now().timestamp()
         for _ in range(5):
@@ -135,10 +135,10 @@ def test_nonsense_is_refused(limit: int, per: float, words: str) -> None:
     st.floats(0.5, 5),
     st.booleans(),
 )
-def test_never_more_than_the_limit_in_any_span(
+def test_no_period_exceeds_the_limit(
     arrivals: list[tuple[float, bool]], limit: int, per: float, smooth: bool
 ) -> None:
-    """However they arrive, and with workers that crash, no span holds more than the limit (but for a microsecond's rounding)."""
+    """Also with workers that crash (except for the rounding to a microsecond)."""
     with Environment() as env:
         handles = []
         for gap, crash in arrivals:
@@ -209,10 +209,8 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
         yield env
 
 
-def test_turns_given_by_a_clock_that_was_ahead_are_not_waited_for(env: Environment) -> None:
-    """The clock is hours ahead for a while: once it is right again those who ask wait as long as the rate wants, and no
-    longer, and so do those that waited already.
-    """
+def test_turns_after_a_clock_jump_are_corrected(env: Environment) -> None:
+    """The clock is hours ahead for a while: afterwards runs wait as long as the rate demands, and no longer."""
     set_clock(env, HOURS)
     ahead = [env.start_workflow(stamped, "k", 1) for _ in range(5)]
     env.skip(1)
@@ -270,10 +268,8 @@ def many(key: str, count: int) -> None:
     workflow.map(one, range(count), limit=20)
 
 
-def test_a_key_is_lent_though_the_keeper_takes_its_time(
-    by_workflow: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While an answer is under way others of the run's tasks want a turn: they wait for it, and the loan serves them too."""
+def test_loan_with_a_slow_keeper(by_workflow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an answer is pending, other tasks of the run want a turn: they wait for it, and the loan serves them too."""
     serve = TurnKeeper._serve
 
     def slow(keeper: TurnKeeper) -> bool:

@@ -31,8 +31,8 @@ def take(gaps: list[int], rate: Rate) -> list[tuple[int, int]]:
 
 
 @given(GAPS, st.integers(1, 6), st.integers(1, 500), st.booleans())
-def test_no_span_holds_more_than_the_limit(gaps: list[int], limit: int, period: int, smooth: bool) -> None:
-    """Of any `limit` + 1 turns in a row the last is a whole period after the first; and nobody goes before it asked."""
+def test_turns_respect_the_rate(gaps: list[int], limit: int, period: int, smooth: bool) -> None:
+    """Of any `limit` + 1 turns in a row the last is a whole period after the first, and none is before its request."""
     found = take(gaps, Rate(limit, period, smooth))
     at = [turn for _, turn in found]
     assert all(turn >= asked for asked, turn in found)
@@ -41,8 +41,8 @@ def test_no_span_holds_more_than_the_limit(gaps: list[int], limit: int, period: 
 
 
 @given(GAPS, st.integers(1, 6), st.integers(1, 500))
-def test_nobody_waits_without_need(gaps: list[int], limit: int, period: int) -> None:
-    """A turn is put off only as far as the order or the limit demands."""
+def test_turns_are_as_early_as_possible(gaps: list[int], limit: int, period: int) -> None:
+    """A turn is delayed only as far as the order or the limit demands."""
     found = take(gaps, Rate(limit, period))
     at = [turn for _, turn in found]
     for number, (asked, turn) in enumerate(found):
@@ -58,15 +58,15 @@ def test_smooth_turns_are_spread_evenly() -> None:
     assert [at for _, at in take([0] * 4, Rate(3, 100, smooth=True))] == [1000, 1034, 1068, 1102]
 
 
-def test_who_asks_again_has_its_turn_already() -> None:
-    """A question that is repeated gets the same answer, and uses up nothing."""
+def test_repeated_request_returns_the_same_turn() -> None:
+    """A repeated request uses up nothing."""
     turns, first = next_turn(Turns(), "a", Rate(1, 100), 1000, None)
     same, again = next_turn(turns, "a", Rate(1, 100), 1050, None)
     assert (first, again, same) == (1000, 1000, turns)
 
 
-def test_a_turn_that_comes_too_late_is_not_given() -> None:
-    """Whoever does not want to wait so long gets nothing, and the turn is still there for others."""
+def test_late_turn_is_not_granted() -> None:
+    """The caller gets none, and the turn is still available for others."""
     turns, _ = next_turn(Turns(), "a", Rate(1, 100), 1000, None)
     same, none = next_turn(turns, "b", Rate(1, 100), 1000, 1099)
     assert none is None
@@ -74,7 +74,7 @@ def test_a_turn_that_comes_too_late_is_not_given() -> None:
     assert next_turn(turns, "c", Rate(1, 100), 1000, 1100)[1] == 1100
 
 
-def test_turns_are_forgotten_only_when_they_are_long_past() -> None:
+def test_past_turns_count_for_one_period() -> None:
     """Before the last turn is a period old it still counts."""
     turns, _ = next_turn(Turns(), "a", Rate(1, 100), 1000, None)
     assert is_forgettable(Turns(), 100, 0)

@@ -145,8 +145,8 @@ def test_workflows_and_activities_record_once(client: Client) -> None:
     assert "runs" not in {each.name for each in default_registry.collect()}
 
 
-def test_a_run_that_comes_back_records_nothing_anew(client: Client) -> None:
-    """After its worker was replaced a run catches up in silence, and counts again from where it stands; queries count."""
+def test_replayed_run_records_no_metrics(client: Client) -> None:
+    """After its worker was replaced a run records only new steps."""
     registry = Registry()
     options = {"workflows": [Waits], "metrics": registry}
     with Worker(client, "metrics-b", **options):
@@ -245,8 +245,10 @@ def test_the_status_endpoint_has_metrics() -> None:
 
 
 @pytest.mark.parametrize("on_a_file", [True, False])
-def test_how_much_there_is_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_file: bool) -> None:
-    """The owner of an engine tells how many runs are open, what waits on queues since when, and the size of the file."""
+def test_metrics_of_backlog_and_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_file: bool
+) -> None:
+    """The owner of an engine reports open runs, the backlog of queues and its age, and the size of the file."""
     monkeypatch.setattr(task_queues, "_SAMPLE_EVERY", 0.0)
     registry = Registry()
     path = tmp_path / "orders.db"
@@ -269,8 +271,8 @@ def test_how_much_there_is_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert (size >= path.stat().st_size) if on_a_file else size == 0
 
 
-def test_two_workers_of_a_client_are_told_once_each() -> None:
-    """They share a tree and a registry: no series comes twice, which Prometheus would refuse."""
+def test_workers_of_one_client_have_separate_series() -> None:
+    """They share a tree and a registry: no series occurs twice, which Prometheus would reject."""
     registry = Registry()
     with (
         Client.connect("local:") as client,
@@ -283,8 +285,8 @@ def test_two_workers_of_a_client_are_told_once_each() -> None:
         assert [len(each.samples) for each in restarts] == [1]
 
 
-def test_environments_count_for_themselves() -> None:
-    """A test gives a registry and looks into it; the process's own stays as it was."""
+def test_environment_has_its_own_registry() -> None:
+    """A test passes a registry and reads it; the process's registry does not change."""
     registry = Registry()
     with Environment(metrics=registry) as env:
         assert env.execute_workflow(counts, 3) == 3
@@ -293,15 +295,15 @@ def test_environments_count_for_themselves() -> None:
     assert total(default_registry, "runs") == 0
 
 
-def test_an_activity_alone_has_a_meter() -> None:
+def test_activity_environment_has_a_meter() -> None:
     """In an ActivityEnvironment it records in the process's registry."""
     before = total(default_registry, "calls")
     assert ActivityEnvironment().run(counted, 1) == 2
     assert total(default_registry, "calls") == before + 1
 
 
-def test_another_process_has_no_meter() -> None:
-    """A process activity that asks for one is told what to do instead."""
+def test_process_activity_has_no_meter() -> None:
+    """A process activity that asks for one gets an error with the alternative."""
     with (
         Client.connect("local:") as client,
         Worker(client, workflows=[asks_for_another_process], activities=[elsewhere]),

@@ -32,8 +32,8 @@ def test_a_counter_counts_each_combination_of_attributes() -> None:
     assert (counter.name, counter.description, counter.unit) == ("orders", "Orders.", "1")
 
 
-def test_a_gauge_stands_where_it_was_set_last() -> None:
-    """What was set before is forgotten."""
+def test_gauge_keeps_its_last_value() -> None:
+    """Earlier values are overwritten."""
     registry = Registry()
     gauge = MetricMeter(registry).create_gauge("depth")
     for depth in (3, 7.5, -1):
@@ -71,8 +71,8 @@ def test_only_finite_numbers_are_recorded(value: Any) -> None:
         gauge.set(value)
 
 
-def test_a_counter_never_gets_less() -> None:
-    """A negative amount is a mistake."""
+def test_counter_rejects_negative_amounts() -> None:
+    """A negative amount is an error."""
     with pytest.raises(UsageError, match="only grows"):
         MetricMeter(Registry()).create_counter("c").add(-1)
 
@@ -122,8 +122,8 @@ def test_threads_lose_nothing() -> None:
     assert value_of(registry, "c") == 8000
 
 
-def test_a_meter_can_be_silent() -> None:
-    """What is asked before each record decides whether it counts."""
+def test_meter_can_be_disabled() -> None:
+    """A callback before each record decides whether it counts."""
     registry, quiet = Registry(), [True, False]
     counter = MetricMeter(registry, silent=lambda: quiet.pop(0)).create_counter("c")
     counter.add(1)
@@ -160,8 +160,8 @@ class Broken:
         raise RuntimeError("no network")
 
 
-def test_a_sink_that_fails_is_told_no_more(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever records never notices."""
+def test_failing_sink_is_removed(caplog: pytest.LogCaptureFixture) -> None:
+    """The recording code is not affected."""
     registry, sink = Registry(), Broken()
     registry.add_sink(sink)
     counter = MetricMeter(registry).create_counter("c")
@@ -171,8 +171,8 @@ def test_a_sink_that_fails_is_told_no_more(caplog: pytest.LogCaptureFixture) -> 
     assert "told no more" in caplog.text
 
 
-def test_the_text_is_prometheus_own() -> None:
-    """Names are made fit, counters end in _total, buckets are cumulative, texts are escaped."""
+def test_prometheus_text_format() -> None:
+    """Names are adapted, counters end in _total, buckets are cumulative, texts are escaped."""
     registry = Registry()
     meter = MetricMeter(registry)
     meter.create_counter("shop.orders", 'Orders\nof "all"').add(2, {"a-b": 'x"\\\n', "0": 1})

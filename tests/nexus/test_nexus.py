@@ -310,12 +310,10 @@ class _Operations(interceptors.NexusOperationInboundInterceptor):
 
 @pytest.mark.server
 @pytest.mark.parametrize("codec", [None, Backwards()], ids=["plain", "codec"])
-def test_operations_that_take_their_time(
+def test_long_operations(
     quick_server: DevServer, endpoint: str, codec: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An operation is a workflow, or an activity, until that ends; cancelling it cancels that, or calls what its author says;
-    interceptors see both sides; and the callers' histories replay.
-    """
+    """An operation is a workflow, or an activity, until that ends; cancelling it cancels that."""
     caplog.set_level("INFO", logger="hourglass.nexus")
     watching, registry = Watching(), Registry()
     with (
@@ -399,8 +397,8 @@ def test_tokens_of_operations() -> None:
             nexus.OperationHandle.from_token(wrong)
 
 
-def test_the_embedded_engine_refuses_by_name(caplog: pytest.LogCaptureFixture) -> None:
-    """A worker with services does not start, and a workflow that calls is told, with the way out."""
+def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None:
+    """A worker with services does not start, and a workflow that calls one gets an error."""
     with Client.connect("local:") as client:
         with pytest.raises(UsageError, match="the embedded engine has no Nexus"):
             Worker(client, nexus_services=[payments]).start()

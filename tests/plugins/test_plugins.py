@@ -77,8 +77,8 @@ class Noting(Plugin):
             self.log.append(f"out {self.name}")
 
 
-def test_in_the_order_of_the_list() -> None:
-    """Each gets what the one before made; those of a client serve its workers, first, and each once; the first is outermost."""
+def test_plugins_are_applied_in_order() -> None:
+    """Each receives the result of the previous one; those of a client also apply to its workers, first and once."""
     log: list[str] = []
     a, b = Noting("a", log), Noting("b", log)
     with Client.connect("local:", plugins=[a]) as client:
@@ -150,8 +150,8 @@ def works_at_desk() -> str:
 
 
 @pytest.mark.parametrize("where", ["memory", pytest.param("server", marks=pytest.mark.server)])
-def test_a_simple_one_adds_things(where: str, request: pytest.FixtureRequest) -> None:
-    """Workflows, activities, interceptors, resources, a converter, a codec and a block, in one object; also for replaying."""
+def test_simple_plugin_adds_parts(where: str, request: pytest.FixtureRequest) -> None:
+    """Workflows, activities, interceptors, resources, a converter, a codec and a context manager; also for replaying."""
     life: list[str] = []
 
     @contextmanager
@@ -189,8 +189,8 @@ def test_a_simple_one_adds_things(where: str, request: pytest.FixtureRequest) ->
     assert Replayer(**again.config()).replay(history).ok
 
 
-def test_another_of_its_kind() -> None:
-    """What `config` gives makes another one, and the plugins have no second turn."""
+def test_config_creates_an_equal_object() -> None:
+    """The plugins are not applied a second time."""
     log: list[str] = []
     with Client.connect("local:", plugins=[Noting("a", log)]) as client:
         made = Worker(client, "q", workflows=[greets], activities=[greet])
@@ -224,8 +224,8 @@ def test_what_makes_no_sense() -> None:
         Worker(client, plugins=[Forgets()])
 
 
-def test_a_block_that_raises() -> None:
-    """What a plugin raises before the worker starts is raised there, and the blocks before it end; the worker can start again."""
+def test_failing_run_worker_of_a_plugin() -> None:
+    """An exception before the worker starts is raised there, and earlier context managers exit; the worker can start again."""
     log: list[str] = []
 
     class Bad(Plugin):

@@ -221,8 +221,8 @@ def test_an_item_arrives_while_the_activity_runs(client: Client, queue: str) -> 
     assert list(stream) == []
 
 
-def test_a_later_attempt_begins_anew_and_says_so(client: Client, queue: str) -> None:
-    """What the first attempt published has arrived; the second begins with its own first item."""
+def test_retry_publishes_from_its_first_item(client: Client, queue: str) -> None:
+    """The items of the first attempt have arrived; the second begins with its own first item."""
     handle = client.start_workflow(try_again, task_queue=queue)
     stream = words.follow(handle, timeout=LIMIT)
     found = []
@@ -233,7 +233,7 @@ def test_a_later_attempt_begins_anew_and_says_so(client: Client, queue: str) -> 
     assert found[2:] == [("one2", 2, 0), ("two2", 2, 1), ("three2", 2, 2), ("four2", 2, 3)]
 
 
-def test_a_reader_that_comes_back_goes_on_where_it_stood(client: Client, queue: str) -> None:
+def test_reader_resumes_at_its_position(client: Client, queue: str) -> None:
     """A position counts the items of activities, too."""
     seen.clear()
     handle = client.start_workflow(live, task_queue=queue)
@@ -245,7 +245,7 @@ def test_a_reader_that_comes_back_goes_on_where_it_stood(client: Client, queue: 
     assert list(words.follow(client.get_workflow_handle(handle.id), after=position, timeout=LIMIT)) == []
 
 
-def test_heartbeats_are_left_as_they_are(client: Client, queue: str) -> None:
+def test_published_items_do_not_change_heartbeat_details(client: Client, queue: str) -> None:
     """The next attempt finds the details of the last heartbeat, and nothing else."""
     handle = client.start_workflow(beats, task_queue=queue)
     assert list(hear(words.follow(handle, timeout=LIMIT), "between")) == ["between", "between"]
@@ -290,22 +290,22 @@ def test_a_heartbeat_that_is_late_takes_no_item_along(
         assert handle.result() == [6]
 
 
-def test_the_last_words_of_an_attempt_that_fails_for_good(client: Client, queue: str) -> None:
-    """They come before what the workflow says of the failure."""
+def test_last_items_of_a_failed_attempt(client: Client, queue: str) -> None:
+    """They come before the workflow's items about the failure."""
     handle = client.start_workflow(fails, task_queue=queue)
     assert list(hear(words.follow(handle, timeout=LIMIT), "last words")) == ["last words", "it failed"]
 
 
-def test_only_the_name_that_is_followed(client: Client, queue: str) -> None:
-    """Another name is another stream, and a reader of new items gets none of the old."""
+def test_follower_receives_one_name(client: Client, queue: str) -> None:
+    """Another name is another stream, and a reader of new items gets no old ones."""
     handle = client.start_workflow(tell, ["thread"], task_queue=queue)
     assert list(others.follow(handle, timeout=LIMIT)) == []
     handle.result()
     assert list(words.follow(handle, last=0, timeout=LIMIT)) == []
 
 
-def test_several_at_once_each_in_order(client: Client, queue: str) -> None:
-    """Activities that run side by side are told apart, and each keeps its order."""
+def test_concurrent_activities_keep_their_order(client: Client, queue: str) -> None:
+    """Items of concurrent activities are distinguished, and each activity keeps its order."""
     texts = [" ".join(f"{name}{number}" for number in range(50)) for name in "abc"]
     handle = client.start_workflow(both, texts, task_queue=queue)
     found = list(words.follow(handle, timeout=LIMIT))
@@ -339,8 +339,8 @@ def read(data: bytes) -> Payload:
     return msgspec.msgpack.decode(data, type=Payload)
 
 
-def test_a_codec_seals_what_is_published(quick_server: DevServer) -> None:
-    """On a server, where it rides with heartbeats and results: a reader with the codec reads it, the server cannot."""
+def test_published_items_are_encoded_by_the_codec(quick_server: DevServer) -> None:
+    """On a server, where items are sent with heartbeats and results: a reader with the codec can read them, the server cannot."""
     queue = f"published-{uuid.uuid4().hex[:8]}"
     with (
         Client.connect(quick_server.target, codec=Upside()) as client,  # type: ignore[arg-type]
@@ -413,8 +413,8 @@ def test_the_same_on_virtual_time() -> None:
         assert words.latest(handle) == "</thread>"
 
 
-def test_a_crash_loses_nothing_that_was_read() -> None:
-    """An attempt whose worker died is made again, from its first item."""
+def test_retry_after_worker_crash_publishes_again() -> None:
+    """An attempt whose worker died is retried, from its first item."""
     with Environment() as env:
         handle = env.start_workflow(both, ["a b", "c d"])
         env.crash()
@@ -422,8 +422,8 @@ def test_a_crash_loses_nothing_that_was_read() -> None:
         assert sorted(words.follow(handle)) == sorted(["a", "b", "c", "d"])
 
 
-def test_a_local_activity_is_refused_by_name() -> None:
-    """No engine hears of it before it ends, and that is what its author is told."""
+def test_local_activity_cannot_publish() -> None:
+    """No engine knows of it before it ends: it raises an error that says so."""
     with Environment() as env, pytest.raises((WorkflowFailedError, WorkflowParked)) as caught:
         env.execute_workflow(local)
     assert "local activity" in _chain(caught.value)
@@ -437,8 +437,8 @@ def _chain(error: BaseException | None) -> str:
     return " ".join(told)
 
 
-def test_an_item_that_is_too_large_is_refused() -> None:
-    """What is published travels with heartbeats: a large thing is told where it is given."""
+def test_too_large_item_is_rejected() -> None:
+    """Items are sent with heartbeats: a large one raises an error in `publish`."""
     env = ActivityEnvironment()
     with pytest.raises(UsageError, match="65,536"):
         env.run(speak, "x" * 70_000)
@@ -448,7 +448,7 @@ def test_an_item_that_is_too_large_is_refused() -> None:
     assert env.published == [("words", "a"), ("words", "b")]
 
 
-def test_publishing_outside_of_activities_and_workflows_is_refused() -> None:
-    """A plain call has no run that anyone could follow."""
+def test_publish_needs_a_run() -> None:
+    """A plain call has no run that could be followed."""
     with pytest.raises(UsageError):
         activity.publish("words", "x")

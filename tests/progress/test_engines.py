@@ -78,8 +78,8 @@ def test_several_follow_a_run_while_it_works(client: Client, queue: str) -> None
     assert numbers.latest(handle) == 20
 
 
-def test_an_item_arrives_before_the_run_goes_on(client: Client, queue: str) -> None:
-    """What is published is seen while the run waits, through runs that continue as new, and from a kept position."""
+def test_item_arrives_while_the_run_waits(client: Client, queue: str) -> None:
+    """Also through runs that continue as new, and from a kept position."""
     handle = client.start_workflow(echo, 2, task_queue=queue)
     stream = numbers.follow(handle, timeout=60)
     for number in range(3):
@@ -91,8 +91,8 @@ def test_an_item_arrives_before_the_run_goes_on(client: Client, queue: str) -> N
     assert list(numbers.follow(client.get_workflow_handle(handle.id), after=position, timeout=60)) == [3]
 
 
-def test_following_leaves_no_event(client: Client, queue: str) -> None:
-    """The history of a run that was followed has nothing in it but what the run itself did."""
+def test_following_adds_no_event(client: Client, queue: str) -> None:
+    """The history of a followed run contains only the run's own events."""
     handle = client.start_workflow(count, 3, task_queue=queue)
     assert list(numbers.follow(handle, timeout=60)) == [0, 1, 2, 3]
     kinds = {event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events}
@@ -108,8 +108,8 @@ def test_following_leaves_no_event(client: Client, queue: str) -> None:
     }
 
 
-def test_a_worker_that_was_replaced_answers_for_the_run(client: Client) -> None:
-    """A reader that waits while no worker is there goes on when one is back."""
+def test_reader_continues_after_a_worker_restart(client: Client) -> None:
+    """A reader that waits while there is no worker continues when there is one."""
     queue = f"progress-{uuid.uuid4().hex[:8]}"
     with Worker(client, queue, workflows=[echo]):
         handle = client.start_workflow(echo, 1, task_queue=queue)

@@ -79,8 +79,8 @@ def read(script: Script, begin: str | int = 0, limit: float | None = None) -> tu
     return list(follower.pending), follower
 
 
-def test_only_a_completed_task_is_worth_a_question() -> None:
-    """Other events of the run change nothing that it has published, and no question is asked for them."""
+def test_follower_queries_after_completed_tasks_only() -> None:
+    """Other events of the run change nothing that it has published."""
     script = Script(
         [page(TASK), page(OTHER), page(), page(OTHER), page(TASK), page(END, more=False)],
         [batch(0, 1, "a"), batch(1, 2, "b"), batch(2, 2)],
@@ -102,8 +102,8 @@ def test_an_answer_that_is_not_all_is_followed_by_the_next_question_at_once() ->
     ]
 
 
-def test_a_question_that_fails_does_not_lose_the_place() -> None:
-    """A run that cannot answer for a moment is asked again from where the reader stands."""
+def test_failed_query_keeps_the_position() -> None:
+    """A run that cannot answer for a moment is queried again from the reader's position."""
     script = Script(
         [page(TASK), page(TASK), page(END, more=False)],
         [QueryFailedError("parked"), batch(5, 6, "f"), batch(6, 6)],
@@ -130,8 +130,8 @@ def test_a_closed_run_that_cannot_tell_its_last_items_is_an_error() -> None:
         read(script)
 
 
-def test_an_outage_is_waited_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nobody answers it asks again; what will not pass is raised."""
+def test_follower_waits_through_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It queries again until the engine answers; permanent errors are raised."""
     monkeypatch.setattr(_waiting, "FIRST_PAUSE", 0.0)
     away = ServiceError("away", status="UNAVAILABLE")
     script = Script(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 import pytest
@@ -239,16 +238,13 @@ def test_crashes_change_nothing() -> None:
         assert stream.missed == 0
 
 
-def test_the_asynchronous_twin() -> None:
+async def test_the_asynchronous_twin() -> None:
     """`async for` follows, and `latest` is awaited."""
 
-    async def main() -> None:
-        async with Environment() as env:
-            handle = await env.start_workflow(work, 3, 10.0)
-            assert [step.done async for step in steps.follow(handle)] == [0, 1, 2]
-            assert await steps.latest(handle) == Step(2, 3)
-
-    asyncio.run(main())
+    async with Environment() as env:
+        handle = await env.start_workflow(work, 3, 10.0)
+        assert [step.done async for step in steps.follow(handle)] == [0, 1, 2]
+        assert await steps.latest(handle) == Step(2, 3)
 
 
 def test_a_query_cannot_publish() -> None:

@@ -96,14 +96,14 @@ def test_fibers_that_were_spawned_are_there(moments: tuple[Moment, ...]) -> None
     assert sorted(fiber.name for fiber in moments[2].fibers or ()) == ["doubled", "workflow"]
 
 
-def test_two_walks_are_equal(history: History, moments: tuple[Moment, ...]) -> None:
-    """A moment holds nothing that differs from one replay to the next: no addresses, no times of the replay."""
+def test_moments_are_the_same_in_every_replay(history: History, moments: tuple[Moment, ...]) -> None:
+    """They contain no addresses and no times of the replay."""
     with Replayer(workflows=[Totals]) as replayer:
         assert replayer.moments(history)[0] == moments
 
 
-def test_only_what_is_wanted_is_looked_at(history: History, moments: tuple[Moment, ...]) -> None:
-    """The others are passed: they are listed, without their fibers."""
+def test_unselected_moments_have_no_fibers(history: History, moments: tuple[Moment, ...]) -> None:
+    """They are only listed."""
     with Replayer(workflows=[Totals]) as replayer:
         found, _ = replayer.moments(history, range(1, 2))
     assert [each.fibers is not None for each in found] == [number == 1 for number in range(len(found))]

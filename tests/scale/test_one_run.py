@@ -74,7 +74,7 @@ def test_signals_cost_the_same(workflow: Any, way: str) -> None:
     assert_flat(work)
 
 
-def test_giving_up_costs_the_same() -> None:
+def test_cost_of_receive_timeouts_is_constant() -> None:
     """Fibers that wait for a message in vain, one after the other."""
     assert_flat(whole(shapes.impatient))
 
@@ -84,8 +84,8 @@ def test_failures_that_nobody_looks_at_cost_later_events_nothing() -> None:
     assert_flat(whole(shapes.left_alone))
 
 
-def test_a_relay_of_fibers_costs_the_same() -> None:
-    """A fiber's name does not grow with the number of those that came before it."""
+def test_cost_of_a_chain_of_fibers_is_constant() -> None:
+    """A fiber's path does not grow with the number of its predecessors."""
     assert_flat(whole(shapes.relay))
 
 
@@ -101,8 +101,8 @@ def test_the_names_of_a_relay_stay_short_and_differ() -> None:
 
 
 @pytest.mark.parametrize("workflow", [shapes.acting, shapes.sequence])
-def test_bringing_a_run_back_costs_the_same(workflow: Any) -> None:
-    """An activation of the journal costs the same when it is executed again, and when it is compared."""
+def test_cost_of_a_replayed_activation_is_constant(workflow: Any) -> None:
+    """Also when it is compared."""
 
     def work(size: int) -> int:
         run = run_of(workflow, verify=True)

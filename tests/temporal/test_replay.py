@@ -100,23 +100,20 @@ async def test_a_history_that_fits() -> None:
     await close(handle)
 
 
-def test_a_history_that_does_not_fit() -> None:
+async def test_a_history_that_does_not_fit() -> None:
     """A workflow that does something else is evicted for nondeterminism, and the next history still replays."""
 
     def other(activation: ev.Activation) -> tuple[cmd.Command, ...]:
         return (cmd.CompleteRun(live.value(None)),)
 
-    async def test() -> None:
-        handle = live.replay_handle()
-        await handle.push("w", encoded(events()))
-        evicted = await replayed(handle, other)
-        assert evicted.reason == "NONDETERMINISM"
-        assert evicted.message
-        await handle.push("w", encoded(events()))
-        assert (await replayed(handle, sleeper)).reason != "NONDETERMINISM"
-        await close(handle)
-
-    live.run(test)
+    handle = live.replay_handle()
+    await handle.push("w", encoded(events()))
+    evicted = await replayed(handle, other)
+    assert evicted.reason == "NONDETERMINISM"
+    assert evicted.message
+    await handle.push("w", encoded(events()))
+    assert (await replayed(handle, sleeper)).reason != "NONDETERMINISM"
+    await close(handle)
 
 
 def test_a_malformed_history_never_reaches_core() -> None:

@@ -284,7 +284,7 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
             raise HistoryError(f"event {at} is no event: it has no eventType")
         kind = _KINDS.get(event_type) if isinstance(event_type, str) else None
     elif isinstance(event_type, str) and event_type and event_type not in _KINDS:
-        kind = None  # a new kind that has the attributes of an old one
+        kind = None  # an unknown kind of event with the attributes of a known one
     number_of = number(document.get("eventId", document.get("event_id"))) or at
     time_ns = read_moment(document.get("eventTime", document.get("event_time")))
     if kind is None:

@@ -19,9 +19,17 @@ _DURATION = re.compile(r"(-?)(\d+)(?:\.(\d{1,9}))?s", re.ASCII).fullmatch
 
 
 def moment_text(ns: int) -> str:
-    """Format nanoseconds since the epoch as RFC 3339 in UTC."""
+    """Format nanoseconds since the epoch as RFC 3339 in UTC, with no, 3, 6 or 9 digits of a second, as protobuf does."""
     seconds, fraction = divmod(ns, SECOND)
-    return f"{_to_the_second(seconds)}.{fraction:09d}Z"
+    if fraction % 1000:
+        return f"{_to_the_second(seconds)}.{fraction:09d}Z"
+    if fraction % 1_000_000:
+        return f"{_to_the_second(seconds)}.{fraction // 1000:06d}Z"
+    return (
+        f"{_to_the_second(seconds)}.{fraction // 1_000_000:03d}Z"
+        if fraction
+        else f"{_to_the_second(seconds)}Z"
+    )
 
 
 def plain_moment(text: str) -> int | None:

@@ -86,7 +86,7 @@ def tasks_of(events: Sequence[h.HistoryEvent]) -> list[WorkflowTask]:
             new_events, started = between, None
         elif kind in ASKED:
             raise HistoryError(
-                f"event {event.id} ({_snake(event.attributes)}) was asked for by no workflow task: "
+                f"event {event.id} ({_snake(event.attributes)}) belongs to no workflow task: "
                 "none was completed before it"
             )
         else:

@@ -7,7 +7,9 @@ This file contains the calls that act on workflows, and on activities that compl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import temporalio.api.update.v1 as up
@@ -67,6 +69,39 @@ class Rpc(NamedTuple):
     late: Any = None
     retry: bool = True
     service: str = "workflow"
+
+
+def message_of(kind: Any, request: sv.Request[Any], scope: CallScope) -> Any:
+    """Return a message with the namespace, the identity, the run, and the fields that have the same name in the request."""
+    names, run = _shared_fields(kind, type(request))
+    untyped: Any = request
+    message: Any = kind(namespace=scope.namespace, **{name: getattr(untyped, name) for name in names})
+    if "identity" in names and not untyped.identity:
+        message.identity = scope.identity
+    if run:
+        put_execution(getattr(message, run), untyped.workflow_id, untyped.run_id)
+    return message
+
+
+@cache
+def _shared_fields(kind: Any, request: type[sv.Request[Any]]) -> tuple[tuple[str, ...], str]:
+    """Return the plain fields that a message shares with a request, and the message's field for a run; "" if it has none."""
+    fields = kind.DESCRIPTOR.fields_by_name
+    plain = (
+        name for name in request.__struct_fields__ if name in fields and fields[name].message_type is None
+    )
+    return tuple(plain), next((name for name in ("workflow_execution", "execution") if name in fields), "")
+
+
+def sending(kind: Any) -> Callable[[sv.Request[Any], CallScope], Rpc]:
+    """Return the translation of a request that only consists of the fields of its message, and has no answer."""
+    rpc = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removesuffix("Request")).lower()
+    return lambda request, scope: Rpc(rpc, message_of(kind, request, scope), no_answer)
+
+
+def no_answer(data: bytes) -> sv.Nothing:
+    """Read the answer of a call without a result."""
+    return sv.Nothing()
 
 
 def put_execution(execution: Any, workflow_id: str, run_id: str) -> None:
@@ -136,23 +171,13 @@ def _signalled(data: bytes) -> wf.Started:
     return wf.Started(answer.run_id, answer.started)
 
 
-def _nothing(data: bytes) -> sv.Nothing:
-    return sv.Nothing()
-
-
 def signal(request: wf.SignalWorkflow, scope: CallScope) -> Rpc:
     """Send a signal."""
-    message: Any = ws.SignalWorkflowExecutionRequest(
-        namespace=scope.namespace,
-        signal_name=request.signal_name,
-        request_id=request.request_id,
-        identity=request.identity or scope.identity,
-    )
-    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    message = message_of(ws.SignalWorkflowExecutionRequest, request, scope)
     put_payloads(message.input.payloads, request.arguments)
     if request.headers:
         put_payload_map(message.header.fields, request.headers)
-    return Rpc("signal_workflow_execution", message, _nothing)
+    return Rpc("signal_workflow_execution", message, no_answer)
 
 
 def query(request: wf.QueryWorkflow, scope: CallScope) -> Rpc:
@@ -175,31 +200,12 @@ def _answered(data: bytes) -> wf.QueryAnswer:
     return wf.QueryAnswer(payloads_from(answer.query_result.payloads), rejected)
 
 
-def cancel(request: wf.CancelWorkflow, scope: CallScope) -> Rpc:
-    """Request the cancellation of a workflow."""
-    message: Any = ws.RequestCancelWorkflowExecutionRequest(
-        namespace=scope.namespace,
-        identity=request.identity or scope.identity,
-        request_id=request.request_id,
-        first_execution_run_id=request.first_execution_run_id,
-        reason=request.reason,
-    )
-    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
-    return Rpc("request_cancel_workflow_execution", message, _nothing)
-
-
 def terminate(request: wf.TerminateWorkflow, scope: CallScope) -> Rpc:
     """Terminate a workflow now."""
-    message: Any = ws.TerminateWorkflowExecutionRequest(
-        namespace=scope.namespace,
-        identity=request.identity or scope.identity,
-        first_execution_run_id=request.first_execution_run_id,
-        reason=request.reason,
-    )
-    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    message = message_of(ws.TerminateWorkflowExecutionRequest, request, scope)
     if request.details:
         put_payloads(message.details.payloads, request.details)
-    return Rpc("terminate_workflow_execution", message, _nothing)
+    return Rpc("terminate_workflow_execution", message, no_answer)
 
 
 def update(request: wf.UpdateWorkflow, scope: CallScope) -> Rpc:
@@ -246,14 +252,8 @@ def update_with_start(request: wf.UpdateWithStart, scope: CallScope) -> Rpc:
 
 def reset(request: wf.ResetWorkflow, scope: CallScope) -> Rpc:
     """Start a new run from one of a run's workflow tasks."""
-    message: Any = ws.ResetWorkflowExecutionRequest(
-        namespace=scope.namespace,
-        reason=request.reason,
-        workflow_task_finish_event_id=request.event_id,
-        request_id=request.request_id,
-        identity=request.identity or scope.identity,
-    )
-    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    message = message_of(ws.ResetWorkflowExecutionRequest, request, scope)
+    message.workflow_task_finish_event_id = request.event_id
     if not request.reapply_signals:
         message.reset_reapply_exclude_types.append(ResetReapplyExcludeType.RESET_REAPPLY_EXCLUDE_TYPE_SIGNAL)
     if not request.reapply_updates:
@@ -300,25 +300,9 @@ def _nothing_yet(request: wf.UpdateWorkflow | wf.PollUpdate) -> wf.UpdateState:
     return wf.UpdateState(update_id=request.update_id, workflow_id=request.workflow_id, run_id=request.run_id)
 
 
-def pause(request: wf.PauseWorkflow | wf.UnpauseWorkflow, scope: CallScope) -> Rpc:
-    """Pause or resume a run."""
-    pauses = isinstance(request, wf.PauseWorkflow)
-    message: Any = ws.PauseWorkflowExecutionRequest() if pauses else ws.UnpauseWorkflowExecutionRequest()
-    message.namespace = scope.namespace
-    message.workflow_id = request.workflow_id
-    message.run_id = request.run_id
-    message.identity = request.identity or scope.identity
-    message.reason = request.reason
-    message.request_id = request.request_id
-    return Rpc(f"{'' if pauses else 'un'}pause_workflow_execution", message, _nothing)
-
-
 def update_options(request: wf.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
     """Change the options of a run."""
-    message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
-        namespace=scope.namespace, identity=request.identity or scope.identity
-    )
-    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    message = message_of(ws.UpdateWorkflowExecutionOptionsRequest, request, scope)
     options, spec = message.workflow_execution_options, request.spec
     options.SetInParent()
     for name in request.fields:
@@ -327,7 +311,7 @@ def update_options(request: wf.UpdateWorkflowOptions, scope: CallScope) -> Rpc:
             setattr(options.priority, name, getattr(spec, name))
     if request.versioning_override is not None:
         put_override(options.versioning_override, request.versioning_override)
-    return Rpc("update_workflow_execution_options", message, _nothing)
+    return Rpc("update_workflow_execution_options", message, no_answer)
 
 
 def put_time_skipping(message: Any, config: wf.TimeSkippingConfig) -> None:
@@ -339,17 +323,14 @@ def put_time_skipping(message: Any, config: wf.TimeSkippingConfig) -> None:
 
 def skip_time(request: wf.SkipTime, scope: CallScope) -> Rpc:
     """Skip the time of a run."""
-    message: Any = ws.UpdateWorkflowExecutionOptionsRequest(
-        namespace=scope.namespace, identity=request.identity or scope.identity
-    )
-    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
+    message = message_of(ws.UpdateWorkflowExecutionOptionsRequest, request, scope)
     message.update_mask.paths.append("time_skipping_config")
     config = message.workflow_execution_options.time_skipping_config
     put_time_skipping(config, request.config)
     if request.fast_forward_id:
         config.fast_forward_config.id = request.fast_forward_id
         put_seconds(config.fast_forward_config.duration, request.seconds)
-    return Rpc("update_workflow_execution_options", message, _nothing)
+    return Rpc("update_workflow_execution_options", message, no_answer)
 
 
 _REACHED, _FAILED = 2, 3  # FastForwardPollingResult
@@ -371,13 +352,6 @@ def wait_for_fast_forward(request: wf.WaitForFastForward, scope: CallScope) -> R
     return Rpc(
         "poll_workflow_execution_time_skipping", message, read, LONG_POLL, wf.FastForwarded(over=False)
     )
-
-
-def delete(request: wf.DeleteWorkflow, scope: CallScope) -> Rpc:
-    """Remove a run."""
-    message = ws.DeleteWorkflowExecutionRequest(namespace=scope.namespace)
-    put_execution(message.workflow_execution, request.workflow_id, request.run_id)
-    return Rpc("delete_workflow_execution", message, _nothing)
 
 
 # The outcome -> the RPC and message by token, and those by ids.
@@ -433,14 +407,9 @@ def _put_address(message: Any, request: ac.CompleteActivity | ac.HeartbeatActivi
 
 def reset_activity(request: ac.ResetActivity, scope: CallScope) -> Rpc:
     """Restart the attempts of an activity."""
-    message = ws.ResetActivityRequest(
-        namespace=scope.namespace,
-        id=request.activity_id,
-        identity=request.identity or scope.identity,
-        reset_heartbeat=request.reset_heartbeat,
-    )
-    put_execution(message.execution, request.workflow_id, request.run_id)
-    return Rpc("reset_activity", message, _nothing)
+    message = message_of(ws.ResetActivityRequest, request, scope)
+    message.id = request.activity_id
+    return Rpc("reset_activity", message, no_answer)
 
 
 def heartbeat(request: ac.HeartbeatActivity, scope: CallScope) -> Rpc:
@@ -479,14 +448,14 @@ ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     wf.StartWorkflow: start,
     wf.SignalWorkflow: signal,
     wf.QueryWorkflow: query,
-    wf.CancelWorkflow: cancel,
+    wf.CancelWorkflow: sending(ws.RequestCancelWorkflowExecutionRequest),
     wf.TerminateWorkflow: terminate,
-    wf.PauseWorkflow: pause,
-    wf.UnpauseWorkflow: pause,
+    wf.PauseWorkflow: sending(ws.PauseWorkflowExecutionRequest),
+    wf.UnpauseWorkflow: sending(ws.UnpauseWorkflowExecutionRequest),
     wf.UpdateWorkflowOptions: update_options,
     wf.SkipTime: skip_time,
     wf.WaitForFastForward: wait_for_fast_forward,
-    wf.DeleteWorkflow: delete,
+    wf.DeleteWorkflow: sending(ws.DeleteWorkflowExecutionRequest),
     ac.CompleteActivity: complete,
     ac.ResetActivity: reset_activity,
     ac.HeartbeatActivity: heartbeat,

@@ -13,7 +13,7 @@ from temporalio.api.enums.v1 import PendingActivityState
 from hourglass._contract import activities as ac
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
-from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, put_callbacks
+from hourglass._temporal.calls import LONG_POLL, CallScope, Rpc, message_of, put_callbacks, sending
 from hourglass._temporal.calls_deployments import version_in
 from hourglass._temporal.calls_views import group_from
 from hourglass._temporal.protos import (
@@ -68,9 +68,7 @@ def start(request: ac.StartActivity, scope: CallScope) -> Rpc:
 
 def wait(request: ac.WaitForActivity, scope: CallScope) -> Rpc:
     """Wait until a standalone activity ends; the server holds the call open for a while."""
-    message = ws.PollActivityExecutionRequest(
-        namespace=scope.namespace, activity_id=request.activity_id, run_id=request.run_id
-    )
+    message = message_of(ws.PollActivityExecutionRequest, request, scope)
     still_open = ac.ActivityOutcome(closed=False)
 
     def read(data: bytes) -> ac.ActivityOutcome:
@@ -139,51 +137,6 @@ def _summary(info: Any) -> ac.ActivitySummary:
     )
 
 
-def _nothing(data: bytes) -> sv.Nothing:
-    return sv.Nothing()
-
-
-_SAID = ("workflow_id", "activity_id", "run_id", "request_id", "reason")
-
-
-def _asked(kind: Any, request: Any, scope: CallScope) -> Any:
-    """Return a message with the activity, the identity and the reason, as far as the request has them."""
-    values = {name: getattr(request, name) for name in _SAID if name in request.__struct_fields__}
-    return kind(namespace=scope.namespace, identity=request.identity or scope.identity, **values)
-
-
-def cancel(request: ac.CancelActivity, scope: CallScope) -> Rpc:
-    """Request the cancellation of a standalone activity."""
-    message = _asked(ws.RequestCancelActivityExecutionRequest, request, scope)
-    return Rpc("request_cancel_activity_execution", message, _nothing)
-
-
-def terminate(request: ac.TerminateActivity, scope: CallScope) -> Rpc:
-    """Terminate a standalone activity now."""
-    message = _asked(ws.TerminateActivityExecutionRequest, request, scope)
-    return Rpc("terminate_activity_execution", message, _nothing)
-
-
-def delete(request: ac.DeleteActivity, scope: CallScope) -> Rpc:
-    """Remove a standalone activity."""
-    message = ws.DeleteActivityExecutionRequest(
-        namespace=scope.namespace, activity_id=request.activity_id, run_id=request.run_id
-    )
-    return Rpc("delete_activity_execution", message, _nothing)
-
-
-def pause(request: ac.PauseActivity, scope: CallScope) -> Rpc:
-    """Pause an activity."""
-    message = _asked(ws.PauseActivityExecutionRequest, request, scope)
-    return Rpc("pause_activity_execution", message, _nothing)
-
-
-def unpause(request: ac.UnpauseActivity, scope: CallScope) -> Rpc:
-    """Resume a paused activity."""
-    message = _asked(ws.UnpauseActivityExecutionRequest, request, scope)
-    return Rpc("unpause_activity_execution", message, _nothing)
-
-
 _PATHS = {
     "task_queue": "task_queue.name",
     "priority_key": "priority",
@@ -194,15 +147,7 @@ _PATHS = {
 
 def update_options(request: ac.UpdateActivityOptions, scope: CallScope) -> Rpc:
     """Change the options of an activity."""
-    message: Any = ws.UpdateActivityExecutionOptionsRequest(
-        namespace=scope.namespace,
-        workflow_id=request.workflow_id,
-        activity_id=request.activity_id,
-        run_id=request.run_id,
-        identity=request.identity or scope.identity,
-        request_id=request.request_id,
-        restore_original=request.restore_original,
-    )
+    message = message_of(ws.UpdateActivityExecutionOptionsRequest, request, scope)
     if not request.restore_original:
         ACTIVITY_OPTIONS.put(message.activity_options, request.spec)
         message.update_mask.paths.extend(dict.fromkeys(_PATHS.get(name, name) for name in request.fields))
@@ -216,12 +161,7 @@ def update_options(request: ac.UpdateActivityOptions, scope: CallScope) -> Rpc:
 
 def list_activities(request: ac.ListActivities, scope: CallScope) -> Rpc:
     """Return a page of standalone activities."""
-    message = ws.ListActivityExecutionsRequest(
-        namespace=scope.namespace,
-        page_size=request.page_size,
-        next_page_token=request.next_page_token,
-        query=request.query,
-    )
+    message = message_of(ws.ListActivityExecutionsRequest, request, scope)
 
     def read(data: bytes) -> ac.ActivityPage:
         answer = ws.ListActivityExecutionsResponse.FromString(data)
@@ -247,11 +187,11 @@ ON_ACTIVITIES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     ac.StartActivity: start,
     ac.WaitForActivity: wait,
     ac.DescribeActivity: describe,
-    ac.CancelActivity: cancel,
-    ac.TerminateActivity: terminate,
-    ac.DeleteActivity: delete,
-    ac.PauseActivity: pause,
-    ac.UnpauseActivity: unpause,
+    ac.CancelActivity: sending(ws.RequestCancelActivityExecutionRequest),
+    ac.TerminateActivity: sending(ws.TerminateActivityExecutionRequest),
+    ac.DeleteActivity: sending(ws.DeleteActivityExecutionRequest),
+    ac.PauseActivity: sending(ws.PauseActivityExecutionRequest),
+    ac.UnpauseActivity: sending(ws.UnpauseActivityExecutionRequest),
     ac.UpdateActivityOptions: update_options,
     ac.ListActivities: list_activities,
     ac.CountActivities: count,

@@ -11,7 +11,7 @@ from temporalio.api.enums.v1 import WorkerDeploymentVersionStatus, WorkerVersion
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as sv
 from hourglass._evaluator.specs import VersioningBehavior, WorkerDeploymentVersion
-from hourglass._temporal.calls import CallScope, Rpc
+from hourglass._temporal.calls import CallScope, Rpc, message_of
 from hourglass._temporal.protos import nanos_from, version_from
 
 _STATUSES: dict[int, str] = {
@@ -23,13 +23,7 @@ _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 
 def set_current(request: dp.SetCurrentVersion, scope: CallScope) -> Rpc:
     """Make a version current."""
-    message = ws.SetWorkerDeploymentCurrentVersionRequest(
-        namespace=scope.namespace,
-        deployment_name=request.deployment_name,
-        build_id=request.build_id,
-        identity=request.identity or scope.identity,
-        ignore_missing_task_queues=request.ignore_missing_task_queues,
-    )
+    message = message_of(ws.SetWorkerDeploymentCurrentVersionRequest, request, scope)
 
     def read(data: bytes) -> dp.CurrentVersionSet:
         answer: Any = ws.SetWorkerDeploymentCurrentVersionResponse.FromString(data)
@@ -40,14 +34,7 @@ def set_current(request: dp.SetCurrentVersion, scope: CallScope) -> Rpc:
 
 def set_ramping(request: dp.SetRampingVersion, scope: CallScope) -> Rpc:
     """Make a version ramp."""
-    message = ws.SetWorkerDeploymentRampingVersionRequest(
-        namespace=scope.namespace,
-        deployment_name=request.deployment_name,
-        build_id=request.build_id,
-        percentage=request.percentage,
-        identity=request.identity or scope.identity,
-        ignore_missing_task_queues=request.ignore_missing_task_queues,
-    )
+    message = message_of(ws.SetWorkerDeploymentRampingVersionRequest, request, scope)
 
     def read(data: bytes) -> dp.RampingVersionSet:
         answer: Any = ws.SetWorkerDeploymentRampingVersionResponse.FromString(data)

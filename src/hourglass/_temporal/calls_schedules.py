@@ -14,7 +14,7 @@ from hourglass._contract import schedules as sc
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
 from hourglass._contract.cron import FIELDS
-from hourglass._temporal.calls import PATIENT, CallScope, Rpc
+from hourglass._temporal.calls import PATIENT, CallScope, Rpc, message_of, no_answer, sending
 from hourglass._temporal.protos import (
     nanos_from,
     payload_map_from,
@@ -199,12 +199,7 @@ def _foreign(message: Any) -> bytes:
 
 def create(request: sc.CreateSchedule, scope: CallScope) -> Rpc:
     """Create a schedule."""
-    message: Any = ws.CreateScheduleRequest(
-        namespace=scope.namespace,
-        schedule_id=request.schedule_id,
-        request_id=request.request_id,
-        identity=request.identity or scope.identity,
-    )
+    message = message_of(ws.CreateScheduleRequest, request, scope)
     put_schedule(message.schedule, request.schedule)
     if request.trigger_immediately:
         message.initial_patch.trigger_immediately.SetInParent()
@@ -213,7 +208,7 @@ def create(request: sc.CreateSchedule, scope: CallScope) -> Rpc:
         put_payload_map(message.memo.fields, request.memo)
     if request.search_attributes:
         put_payload_map(message.search_attributes.indexed_fields, request.search_attributes)
-    return Rpc("create_schedule", message, _nothing)
+    return Rpc("create_schedule", message, no_answer)
 
 
 def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
@@ -236,25 +231,14 @@ def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
 
 def update(request: sc.UpdateSchedule, scope: CallScope) -> Rpc:
     """Replace a schedule. A server silently ignores a request with a stale conflict token."""
-    message: Any = ws.UpdateScheduleRequest(
-        namespace=scope.namespace,
-        schedule_id=request.schedule_id,
-        conflict_token=request.conflict_token,
-        request_id=request.request_id,
-        identity=request.identity or scope.identity,
-    )
+    message = message_of(ws.UpdateScheduleRequest, request, scope)
     put_schedule(message.schedule, request.schedule)
-    return Rpc("update_schedule", message, _nothing)
+    return Rpc("update_schedule", message, no_answer)
 
 
 def patch(request: sc.PatchSchedule, scope: CallScope) -> Rpc:
     """Trigger, backfill, pause or unpause a schedule."""
-    message: Any = ws.PatchScheduleRequest(
-        namespace=scope.namespace,
-        schedule_id=request.schedule_id,
-        request_id=request.request_id,
-        identity=request.identity or scope.identity,
-    )
+    message = message_of(ws.PatchScheduleRequest, request, scope)
     if request.trigger is not None:
         trigger = message.patch.trigger_immediately
         trigger.SetInParent()
@@ -262,17 +246,7 @@ def patch(request: sc.PatchSchedule, scope: CallScope) -> Rpc:
     _put_backfill(message.patch, request.backfill)
     message.patch.pause = request.pause or ""
     message.patch.unpause = request.unpause or ""
-    return Rpc("patch_schedule", message, _nothing)
-
-
-def delete(request: sc.DeleteSchedule, scope: CallScope) -> Rpc:
-    """Delete a schedule."""
-    message = ws.DeleteScheduleRequest(
-        namespace=scope.namespace,
-        schedule_id=request.schedule_id,
-        identity=request.identity or scope.identity,
-    )
-    return Rpc("delete_schedule", message, _nothing)
+    return Rpc("patch_schedule", message, no_answer)
 
 
 def listing(request: sc.ListSchedules, scope: CallScope) -> Rpc:
@@ -314,15 +288,11 @@ def _put_backfill(patch: Any, backfills: tuple[ss.ScheduleBackfill, ...]) -> Non
         message.overlap_policy = int(backfill.overlap or ss.ScheduleOverlapPolicy.UNSPECIFIED)
 
 
-def _nothing(data: bytes) -> sv.Nothing:
-    return sv.Nothing()
-
-
 ON_SCHEDULES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sc.CreateSchedule: create,
     sc.DescribeSchedule: describe,
     sc.UpdateSchedule: update,
     sc.PatchSchedule: patch,
-    sc.DeleteSchedule: delete,
+    sc.DeleteSchedule: sending(ws.DeleteScheduleRequest),
     sc.ListSchedules: listing,
 }

@@ -227,7 +227,7 @@ class _NoPoll:
         """Do nothing: a replay worker has no polls."""
 
     def close(self) -> None:
-        """End in the next turn of the loop."""
+        """Report the end of the handle in the next turn of the loop."""
         if not self._is_closing:
             self._is_closing = True
             asyncio.get_running_loop().call_soon(self._ended, Shutdown("the worker is shut down"))

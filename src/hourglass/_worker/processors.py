@@ -76,7 +76,7 @@ class ProcessorBinding:
         self._all = processors
         self._lock = threading.Lock()
         self._running = 0
-        self._share = 0.0  # of an attempt that is always in progress
+        self._share = 0.0  # the share of time in which an attempt is in progress
         self._since = 0.0
         self._brief: set[str] = set()
         self._long: set[str] = set()

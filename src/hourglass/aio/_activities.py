@@ -168,7 +168,7 @@ class _StartActivity(Protocol):
 
 
 class _StartMethod(Protocol):
-    """The overloads for a method of a class whose instance the worker has: `Billing.charge`, without its `self`."""
+    """The overloads for a method of a class that the worker has an instance of: `Billing.charge`, without its `self`."""
 
     @overload
     def __call__(
@@ -246,7 +246,7 @@ class _ExecuteMethod(Protocol):
 
 
 class _StartClass(Protocol):
-    """The overloads for a class whose instance the worker has, and calls: `Billing`, with the parameters of its `__call__`."""
+    """The overloads for a class with a callable instance at the worker: `Billing`, with the parameters of its `__call__`."""
 
     @overload
     def __call__(

@@ -152,7 +152,7 @@ async def _signal(
 
 
 class ChildWorkflowHandle(Signalled, awaited.ChildHandle[R], Generic[W, R]):
-    """A started child workflow: an asyncio task whose result is the child's, and which can be signalled."""
+    """A started child workflow: an asyncio task with the child's result, and with `signal`."""
 
     async def _send(self, message: Given, values: list[Any]) -> None:
         make = functools.partial(SignalChildWorkflowInput, child_workflow_id=self.id)
@@ -356,7 +356,7 @@ async def signal_with_start_workflow(
 
 
 def bridging(send: Callable[[Any], Coroutine[Any, Any, T]]) -> Callable[[Any], T]:
-    """Return the end of a chain of plain interceptors whose call is a coroutine."""
+    """Return the last step of a chain of plain interceptors, which waits for a coroutine."""
     return lambda call: cast(T, bridged_wait(send(call)))
 
 

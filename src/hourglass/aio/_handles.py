@@ -333,7 +333,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
 
     @takes(RpcOptions)
     async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Request the cancellation of the workflow, which may take its time, or ignore the request."""
+        """Request the cancellation of the workflow. It may take its time, or ignore the request."""
         await self._handle.cancel(reason or "", **rpc)
 
     @takes(RpcOptions)

@@ -71,7 +71,7 @@ class ScheduleClient:
         search_attributes: SearchAttributes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncScheduleHandle:
-        """Create a schedule, which starts workflows at given times, and return its handle."""
+        """Create a schedule to start workflows at given times, and return its handle."""
         return await self.wrapped.create_schedule(
             id,
             schedule,

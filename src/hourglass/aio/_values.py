@@ -57,7 +57,7 @@ def takes(options: type) -> Callable[[F], F]:
 
 
 def overloaded(options: type) -> Callable[[Any], Any]:
-    """Like `takes`, for the implementation of overloads, which type checkers then do not compare with it."""
+    """Like `takes`, for the implementation of overloads: type checkers then do not compare it with them."""
     return takes(options)
 
 
@@ -120,7 +120,7 @@ class PayloadConverter:
     def from_payloads(
         self, payloads: Sequence[Payload], type_hints: Sequence[Any] | None = None
     ) -> list[Any]:
-        """Return the values of payloads; those without a type are decoded without one."""
+        """Return the values of payloads, decoded without a type where the hints end."""
         hints = list(type_hints or ())
         hints += [None] * (len(payloads) - len(hints))
         return [self.from_payload(payload, hint) for payload, hint in zip(payloads, hints, strict=False)]

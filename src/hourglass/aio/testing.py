@@ -1,6 +1,6 @@
 """Tests with temporalio's names: an engine as `async with`, and activities without a worker.
 
-`start_local` is the engine in this process, in memory: nothing is downloaded. `start_time_skipping` is a dev server that skips
+`start_local` is the engine in this process, in memory, without a download. `start_time_skipping` is a dev server that skips
 the time of runs; `hourglass.testing.Environment` has virtual time without a server, and needs no worker.
 """
 
@@ -81,8 +81,7 @@ class WorkflowEnvironment:
     @takes(_LocalOptions)
     async def start_local(cls, *, ip: str = "127.0.0.1", **options: Any) -> WorkflowEnvironment:
         """Return an engine in this process, in memory, with real time. Options are those of `client.Client.connect`. Options
-        about downloads and start timeouts are accepted, because nothing is downloaded or started; options that only a
-        server supports are rejected.
+        about downloads and start timeouts are accepted and ignored; options that only a server supports are rejected.
         """
         chosen = {
             name: value
@@ -111,8 +110,8 @@ class WorkflowEnvironment:
     ) -> WorkflowEnvironment:
         """Return a Temporal dev server that skips the time of each workflow that `client` starts, and of its children. It
         needs the `temporal` command; `hourglass.testing.Environment` has virtual time without a server and a worker.
-        Options are those of `client.Client.connect`. Options about downloads are accepted, because nothing is downloaded;
-        options that choose another server are rejected.
+        Options are those of `client.Client.connect`. Options about downloads are accepted and ignored; options that
+        choose another server are rejected.
         """
         skipper = testing.TimeSkipper(ts_config)
         chosen = {
@@ -209,7 +208,7 @@ _FULFILLED = frozenset(
         "test_server_startup_timeout",
     )
 )
-"""Options that need no action: nothing is downloaded, and attributes need no registration."""
+"""Options that need no action: there are no downloads, and attributes need no registration."""
 
 _DEFAULTS = {
     "dev_server_download_version": "default",

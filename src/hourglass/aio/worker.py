@@ -110,7 +110,7 @@ class Worker:
     """Runs workflows and activities of one task queue, until it is shut down.
 
     `async def` activities run on the event loop of `async with Worker(...)` (or `await worker.run()`), and can use objects that
-    `main()` created on it, such as an HTTP session or a lock. While that loop is blocked the worker logs a warning and is not
+    `main()` created on it (an HTTP session, a lock). While that loop is blocked the worker logs a warning and is not
     ready; workflows, `def` activities and heartbeats continue.
     """
 
@@ -187,7 +187,7 @@ class Worker:
             await self.__aexit__(None, None, None)
 
     async def shutdown(self) -> None:
-        """Stop receiving tasks, finish those in progress within the graceful timeout, and end. A worker that has not started
+        """Stop receiving tasks, finish the tasks in progress within the graceful timeout, and end. A worker that has not started
         yet ends as soon as it runs.
         """
         self._over.set()

@@ -382,7 +382,7 @@ async def wait_condition(
 ) -> None:
     """Wait until a function returns a true value; after `timeout` raise `TimeoutError`.
 
-    The function is called repeatedly while the workflow runs: it must be quick and change nothing.
+    The function is called repeatedly while the workflow runs: it must be quick, and without side effects.
     """
     if event_groups is not None:
         with block_of(check_groups(event_groups)):
@@ -450,14 +450,14 @@ def as_completed(
 
 @dataclass(frozen=True, kw_only=True)
 class Info(BasicInfo):
-    """The identity and state of a workflow. Methods return what changes during the run, as of the current task."""
+    """The identity and state of a workflow. Methods return values that change during the run, as of the current task."""
 
     def is_continue_as_new_suggested(self) -> bool:
-        """Return whether the history is so long that the workflow should continue as new."""
+        """Return whether the workflow should continue as new, because its history is long."""
         return require_run("workflow.info").facts.continue_as_new_suggested
 
     def is_target_worker_deployment_version_changed(self) -> bool:
-        """Return whether this run, which is pinned, would get another version if it started now."""
+        """Return whether this pinned run would get another version if it started now."""
         return require_run("workflow.info").facts.target_version_changed
 
     def get_current_history_length(self) -> int:
@@ -489,7 +489,7 @@ def payload_converter() -> PayloadConverter:
 
 
 class unsafe:
-    """The names of temporalio's `workflow.unsafe`. There is no sandbox, so most of them do nothing."""
+    """The names of temporalio's `workflow.unsafe`. There is no sandbox, so most of them have no effect."""
 
     @staticmethod
     def is_replaying() -> bool:
@@ -503,7 +503,7 @@ class unsafe:
 
     @staticmethod
     def is_read_only() -> bool:
-        """Return whether this is a query, a validator or a condition, which must not change anything."""
+        """Return whether this is a query, a validator or a condition: they must not change the state of the run."""
         return bool(require_run("workflow.unsafe.is_read_only").read_only)
 
     @staticmethod

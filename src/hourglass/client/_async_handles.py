@@ -261,7 +261,7 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
         return AsyncUpdateHandle(self._session, reference)
 
     async def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Request the cancellation of the workflow, which may take its time, or ignore the request."""
+        """Request the cancellation of the workflow. It may take its time, or ignore the request."""
         await self._session.arun(_operations.cancel(self._session, self._reference, reason), rpc)
 
     async def terminate(self, reason: str = "", *details: Any, **rpc: Unpack[RpcOptions]) -> None:

@@ -260,7 +260,7 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
         return UpdateHandle(self._session, reference)
 
     def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Request the cancellation of the workflow, which may take its time, or ignore the request."""
+        """Request the cancellation of the workflow. It may take its time, or ignore the request."""
         self._session.run(_operations.cancel(self._session, self._reference, reason), rpc)
 
     def terminate(self, reason: str = "", *details: Any, **rpc: Unpack[RpcOptions]) -> None:

@@ -61,7 +61,7 @@ def fork(
     step = _checked(event_id, 2, before)
     new = refer(workflow_id, None, None, None)
     if workflow_id == reference.workflow_id:
-        raise UsageError("a fork needs an id of its own: reset begins the same workflow anew")
+        raise UsageError("a fork needs an id of its own: reset starts the same workflow again")
 
     async def ask(session: ClientSession) -> str:
         events = await fetch_history_events(reference).ask(session)
@@ -157,5 +157,5 @@ def _checked(event_id: int | None, least: int, before: object) -> str:
         return ""
     name = before if isinstance(before, str) else getattr(before, "name", None)
     if not isinstance(name, str) or not name:
-        raise UsageError("before names a step: an activity, a child workflow, or a text (its type or id)")
+        raise UsageError("before must name a step: an activity, a child workflow, or a str (its type or id)")
     return name

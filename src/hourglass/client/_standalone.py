@@ -239,7 +239,7 @@ def given_activity(activity: object) -> tuple[Given, CallSettings]:
         raise UsageError(f"{activity!r:.100} is no activity: decorate it with @activity.defn, or give a name")
     if definition.dynamic:
         raise UsageError(
-            f"activity {definition.name} is dynamic and takes any type: give the type's name as a text"
+            f"activity {definition.name} is dynamic and accepts any type: pass the type's name as a str"
         )
     signature = definition.signature
     reference = Given(f"activity {definition.name}", definition.name, signature, signature.return_type)

@@ -152,7 +152,7 @@ class PlannedStart:
                 "with_start sends what you call on it: .signal(…) or .execute_update(…), not start_signal"
             )
         if "id" not in options:
-            raise UsageError("with_start needs the id of the workflow that is to run")
+            raise UsageError("with_start needs the id of the workflow")
         self._session = session
         self.workflow = workflow
         self.arguments = arguments

@@ -25,7 +25,7 @@ def _require_extra(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if (error.name or "").partition(".")[0] == "hourglass":  # our own bug, which no extra fixes
+        if (error.name or "").partition(".")[0] == "hourglass":  # our own bug: no extra fixes it
             raise
         home = f"hourglass.contrib.{extra.replace('-', '_')}"
         raise type(error)(

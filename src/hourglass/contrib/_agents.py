@@ -89,7 +89,7 @@ class OrderedAsyncio:
     """The module `asyncio`, with a `wait` that returns sets that iterate over tasks in the order of their
     creation.
 
-    A set of tasks normally iterates in the order of their addresses, which differs between executions. A
+    A set of tasks normally iterates in the order of their addresses. That differs between executions. A
     library that iterates over the finished tasks would issue its next commands in that order.
     """
 

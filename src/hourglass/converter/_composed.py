@@ -81,7 +81,9 @@ class CompositeConverter(Converter):
         self._encodings = encodings
         self._by_name = {part.encoding: part for part in encodings}
         if len(self._by_name) < len(encodings):
-            raise UsageError("two converters have the same encoding: payloads could not tell them apart")
+            raise UsageError(
+                "two converters have the same encoding, so a payload does not determine its converter"
+            )
         self._json_types = tuple(json_types)
         self._rest = rest
         self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}

@@ -91,7 +91,7 @@ def in_context(what: T, context: SerializationContext) -> T:
     made = contextual.with_context(context)
     if made is None:
         raise UsageError(
-            f"{type(what).__name__}.with_context returned None: it returns what is to be used, itself at least"
+            f"{type(what).__name__}.with_context returned None: it must return the object to use, at least itself"
         )
-    found: T = made
-    return found
+    result: T = made
+    return result

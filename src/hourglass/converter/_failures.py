@@ -248,7 +248,7 @@ def from_failure(failure: Failure, decode: Decode) -> BaseException:
     return exc
 
 
-_CATEGORIES = {each.value: each for each in errors.ApplicationErrorCategory}
+_CATEGORIES = {category.value: category for category in errors.ApplicationErrorCategory}
 
 
 def _note(exc: errors.FailureError, trace: str) -> str:

@@ -186,7 +186,7 @@ def _model_to_python(model: Any) -> Any:
 
 
 def _sort_like(plain: Any, dumped: Any) -> Any:
-    """Return JSON data with the lists sorted that are sets in `dumped`, the same value with its sets."""
+    """Return the JSON data `plain` with sorted lists wherever `dumped`, the same value, has a set."""
     if isinstance(plain, list):
         if isinstance(dumped, (set, frozenset)):
             return _sort_members(plain, _json_text)
@@ -272,11 +272,11 @@ def _fields(value: Any) -> dict[str, Any] | None:
     """Return the fields of a record under their names in JSON; None for all other values."""
     if isinstance(value, msgspec.Struct):
         pairs = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-        found = {wire: getattr(value, name) for wire, name in pairs}
+        fields = {wire: getattr(value, name) for wire, name in pairs}
         config = value.__struct_config__
         if config.tag is not None and config.tag_field is not None:
-            found = {config.tag_field: config.tag, **found}
-        return {name: field for name, field in found.items() if field is not msgspec.UNSET}
+            fields = {config.tag_field: config.tag, **fields}
+        return {name: field for name, field in fields.items() if field is not msgspec.UNSET}
     if is_pydantic_type(type(value)) or (names := _field_names(value.__class__)) is None:
         return None
     return {name: getattr(value, name) for name in names if hasattr(value, name)}

@@ -242,7 +242,7 @@ def _typed_dict(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
         raise unexpected(value, hint, path)
     hints = _hints_of(hint, path)
     for name in origin.__required_keys__ - value.keys():
-        raise Mismatch(f"{type_name(hint)} misses its key {name!r}", path)
+        raise Mismatch(f"{type_name(hint)} lacks its key {name!r}", path)
     return {name: convert(value[name], hints[name], path.field(name)) for name in hints if name in value}
 
 

@@ -127,7 +127,7 @@ class _DebounceOptions(DebounceOptions, total=False):
     key: Required[str]
     """Calls with the same key are one burst."""
     wait: Required[Duration]
-    """The time without further calls after which the run starts."""
+    """The pause after the last call until the run starts."""
     max_wait: Duration | None
     """The longest time for which further calls can delay the run; unlimited by default."""
 
@@ -180,10 +180,10 @@ class _Burst(Generic[R]):
 
 
 class AsyncDebounced(_Burst[R], Generic[R]):
-    """A debounced call, which will run together with others. Returned by `debounce`."""
+    """A debounced call, to be run together with others. Returned by `debounce`."""
 
     async def started(self, timeout: Duration | None = None) -> AsyncWorkflowHandle[R]:
-        """Wait until the burst has become a run, and return its handle, which is the same for all calls of the burst."""
+        """Wait until the burst has become a run, and return its handle; all calls of the burst share it."""
         if self._is_kept:
             await self._session.arun(self._became(timeout))
             return AsyncWorkflowHandle(self._session, self._keeper)
@@ -203,10 +203,10 @@ class AsyncDebounced(_Burst[R], Generic[R]):
 
 
 class Debounced(_Burst[R], Generic[R]):
-    """A debounced call, which will run together with others. Returned by `debounce`."""
+    """A debounced call, to be run together with others. Returned by `debounce`."""
 
     def started(self, timeout: Duration | None = None) -> WorkflowHandle[R]:
-        """Wait until the burst has become a run, and return its handle, which is the same for all calls of the burst."""
+        """Wait until the burst has become a run, and return its handle; all calls of the burst share it."""
         if self._is_kept:
             self._session.run(self._became(timeout))
             return WorkflowHandle(self._session, self._keeper)

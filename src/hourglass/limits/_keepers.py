@@ -1,14 +1,14 @@
-"""Communication between a run and the keeper of a limit: the signal by which a run receives answers, and sending a request to
-a keeper, which is started if there is none.
+"""Communication between a run and the keeper of a limit: the signal with answers to a run, and requests to a keeper, which
+are also able to start it.
 
 Messages and rules are in `hourglass._contract.limits`; the embedded engine keeps limits itself, and answers in the place of a
-keeper. A `Hand` communicates for a run: one fiber sends the requests of all tasks of the run together, so that a slot passes from
-task to task without an event.
+keeper. A `KeeperLink` communicates for a run: one fiber sends the requests of all tasks of the run together, so that a slot
+passes from task to task without an event.
 
-`Replies` holds what a run has requested and received; it must not know what the answers mean. Its invariants:
+`Replies` holds the requests of a run and the answers to them; it must not know their meaning. Its invariants:
 
 - One signal serves all tickets of a run, and its handler exists before the first request leaves.
-- An answer to a ticket that the run no longer waits for is dropped, and a repeated one changes nothing.
+- An answer to a ticket that the run no longer waits for is dropped, and a repeated answer has no effect.
 
 Run and keeper communicate only by signals, and a keeper is an abandoned child: neither activities nor clients are involved, so a
 worker without activities serves limits too. Invariants:
@@ -37,7 +37,7 @@ from hourglass.errors import (
 )
 from hourglass.workflow import ChildCancellationType, ParentClosePolicy
 
-H = TypeVar("H", bound="Hand")
+H = TypeVar("H", bound="KeeperLink")
 
 
 class Replies:
@@ -45,31 +45,31 @@ class Replies:
 
     def __init__(self) -> None:
         self.inside: set[tuple[tuple[PathStep, ...], str]] = set()
-        self.hands: dict[str, Hand] = {}
-        """The hands of the run, by keeper, and by the names that keepers know them by."""
+        self.links: dict[str, KeeperLink] = {}
+        """The links of the run, by keeper, and by the names that keepers know them by."""
 
-    def hear(self, name: str, answers: Answers) -> None:
-        """Pass an answer to the hand that requested it. An answer that nobody waits for is dropped."""
-        hand = self.hands.get(name)
-        if hand is not None:
-            hand.hear(name, answers)
+    def receive(self, name: str, answers: Answers) -> None:
+        """Pass an answer to the link that requested it. An answer that nobody waits for is dropped."""
+        link = self.links.get(name)
+        if link is not None:
+            link.receive(name, answers)
 
-    def farewell(self) -> None:
+    def finish(self) -> None:
         """Send the last messages to the keepers before the run closes."""
         with workflow.shield():
-            for hand in dict.fromkeys(self.hands.values()):
-                hand.farewell()
+            for link in dict.fromkeys(self.links.values()):
+                link.finish()
 
 
-def hand_of_run(kind: Callable[[str], H], keeper: str, replies: Replies) -> H:
-    """Return the hand that communicates with this keeper for the current run. It is created, with its name, on first use."""
-    hand = replies.hands.get(keeper)
-    if hand is not None:
-        return cast(H, hand)
+def link_of_run(kind: Callable[[str], H], keeper: str, replies: Replies) -> H:
+    """Return the link that communicates with this keeper for the current run. It is created, with its name, on first use."""
+    link = replies.links.get(keeper)
+    if link is not None:
+        return cast(H, link)
     name = str(workflow.uuid4())
     made = kind(name)
-    replies.hands[keeper] = replies.hands[name] = made
-    require_run("limits").closing = replies.farewell
+    replies.links[keeper] = replies.links[name] = made
+    require_run("limits").closing = replies.finish
     return made
 
 
@@ -81,19 +81,19 @@ def replies_of_run(what: str) -> Replies:
         return replies
     made = Replies()
 
-    def hear(name: str, answers: Answers) -> None:
+    def receive(name: str, answers: Answers) -> None:
         """Receive an answer from the workflow that keeps a limit."""
-        made.hear(name, answers)
+        made.receive(name, answers)
 
-    vars(hear)["replies"] = made
-    workflow.signal(name=ANSWERS)(hear)
+    vars(receive)["replies"] = made
+    workflow.signal(name=ANSWERS)(receive)
     return made
 
 
-class Hand:
-    """Communicates with one keeper for all tasks of a run, in a fiber of its own, which lives while there is something to send
-    or to wait for. No scope and no cancellation of the author's reaches it. It has one timer, which is kept as long as
-    nothing is due earlier, because every timer is two events.
+class KeeperLink:
+    """Communicates with one keeper for all tasks of a run, in a fiber of its own that lives while messages or answers are
+    pending. Scopes and cancellations of the author do not affect it. It keeps one timer until an earlier one is needed,
+    because every timer is two events.
 
     It uses `time` instead of the run's own time: if an engine's clock was ahead and was set back, the time of a run's events
     stops until the clock has caught up, but timers still fire after their duration.
@@ -109,8 +109,8 @@ class Hand:
         """Return the run's time in seconds, or that of the last timer that fired here, if it is later."""
         return max(workflow.time(), self._reached)
 
-    def poke(self) -> None:
-        """Wake the fiber after a change, to check again what is due."""
+    def wake(self) -> None:
+        """Wake the fiber after a change, to send due messages."""
         fiber = require_fiber("limits")
         if self._task is None:
             self._task = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
@@ -121,11 +121,11 @@ class Hand:
                 self._asked_at = on_behalf(site)
             self._task.spawned_at = self._asked_at
 
-    def hear(self, name: str, answers: Answers) -> None:
+    def receive(self, name: str, answers: Answers) -> None:
         """Receive an answer or a message of the keeper."""
         raise NotImplementedError
 
-    def farewell(self) -> None:
+    def finish(self) -> None:
         """Finish before the run closes."""
         raise NotImplementedError
 
@@ -138,10 +138,10 @@ class Hand:
         raise NotImplementedError
 
     def act(self) -> None:
-        """Send what is due."""
+        """Send the due messages."""
         raise NotImplementedError
 
-    def time_passes(self) -> None:
+    def on_time(self) -> None:
         """Handle the passing of the time that `next_moment` returned."""
         raise NotImplementedError
 
@@ -152,7 +152,7 @@ class Hand:
     def _work(self) -> None:
         with workflow.shield():
             while True:
-                # Let ready fibers run first: what one returns and another requests meanwhile needs no keeper.
+                # Let ready fibers run first: a slot passes from one to another without the keeper.
                 workflow.wait_condition(lambda: True)
                 moment = self.next_moment()
                 if self.is_due():
@@ -172,7 +172,7 @@ class Hand:
             workflow.wait_condition(self._is_sooner, timeout=left, timeout_summary=self._timer_is_for)
         except TimeoutError:
             self._reached = moment
-            self.time_passes()
+            self.on_time()
 
     def _is_sooner(self) -> bool:
         if self.is_due():
@@ -188,7 +188,7 @@ _MANY_MESSAGES = 500
 
 
 def keeper_id(kind: str, key: str) -> str:
-    """Return the id of the workflow that keeps this key, which is the same for all programs that use the target."""
+    """Return the id of the workflow that keeps this key; all programs that use the target agree on it."""
     if not isinstance(key, str) or not key.strip():
         raise UsageError("the key of a limit must be a non-empty str")
     if len(key) > _LONGEST_KEY:
@@ -242,7 +242,7 @@ def unreachable(answers: Sequence[Answer]) -> list[SlotClaim]:
     with workflow.shield():
         tasks = [workflow.spawn(_reaches, answer) for answer in answers]
         reached = [task.result() for task in tasks]
-    return [answer.place for answer, there in zip(answers, reached, strict=True) if not there]
+    return [answer.place for answer, is_open in zip(answers, reached, strict=True) if not is_open]
 
 
 def _reaches(answer: Answer) -> bool:

@@ -1,6 +1,6 @@
 """`limits.once`: the same key is the same run. Used outside of workflows.
 
-It uses Temporal's id policies, and adds a time window, after which a closed run does not count any more. If two clients notice
+It uses Temporal's id policies, and adds a time window: after it a closed run does not count any more. If two clients notice
 that at the same time they start one run, because the request id of both starts names the former run.
 """
 

@@ -21,12 +21,12 @@ from hourglass.errors import Cancelled, UsageError
 from hourglass.limits._keepers import (
     FIRST_REMINDER,
     LAST_REMINDER,
-    Hand,
+    KeeperLink,
     ask,
-    hand_of_run,
     is_long,
     keep,
     keeper_id,
+    link_of_run,
     replies_of_run,
     tell,
     unreachable,
@@ -130,7 +130,7 @@ class SlotWaiter:
         self.done = workflow.Event()
 
 
-class SlotPool(Hand):
+class SlotPool(KeeperLink):
     """The slots of one key that a run has, and its tasks that wait for one.
 
     A slot that a task leaves passes to the next task of the run, without an event, until the keeper reports that another run
@@ -173,14 +173,14 @@ class SlotPool(Hand):
         waiter = SlotWaiter(None if timeout is None else self.time() + timeout)
         self._limited |= timeout is not None
         self._waiting[waiter] = None
-        self.poke()
+        self.wake()
         try:
             waiter.done.wait()
         except Cancelled:
             self._drop(waiter)
             if waiter.number is not None:
                 self.leave(waiter.number)
-            self.poke()
+            self.wake()
             raise
         if waiter.number is None:
             raise TimeoutError(
@@ -206,7 +206,7 @@ class SlotPool(Hand):
             self._hand_over(number)
         else:
             self._keep(number)
-        self.poke()
+        self.wake()
 
     def _keep(self, number: int) -> None:
         self._idle.append(number)
@@ -230,7 +230,7 @@ class SlotPool(Hand):
         if self._asked and not self._waiting:
             self._begin_to_linger()
 
-    def hear(self, name: str, answers: Answers) -> None:
+    def receive(self, name: str, answers: Answers) -> None:
         """Receive granted slots, or the report that another run waits."""
         for number in answers.numbers:
             if number is not None and number in self._asked:
@@ -242,13 +242,13 @@ class SlotPool(Hand):
                     self._keep(number)
         if answers.others and self._ahead is None:
             self._ahead, self._stale = len(self._waiting), frozenset(self._asked)
-        self.poke()
+        self.wake()
 
-    def farewell(self) -> None:
+    def finish(self) -> None:
         """Return unused slots before the run closes."""
         if self._idle or self._asked or self._sending:
             self._closing = True
-            self.poke()
+            self.wake()
             workflow.wait_condition(lambda: not (self._idle or self._asked or self._sending))
 
     def is_due(self) -> bool:
@@ -319,7 +319,7 @@ class SlotPool(Hand):
             unneeded = tuple(number for number in self._asked if number in self._stale)
         return (*self._idle, *unneeded)
 
-    def time_passes(self) -> None:
+    def on_time(self) -> None:
         """End expired waits, remind a silent keeper, and return unused slots."""
         now = self.time()
         for waiter in [
@@ -349,9 +349,8 @@ def slot(
 
     At most `limit` blocks of the same key run at a time, in all workflows of the target together; the others wait, in the order
     of their requests. A block that waits longer than `timeout` raises `TimeoutError`; a cancelled one leaves the queue. A run
-    that ends other than through its own code (terminated, timed out) loses its slot: at once on the embedded engine, which keeps
-    the slots itself; on a server within `notice` after another run begins to wait, later if the holders have been checked for a
-    while.
+    that ends other than through its own code (terminated, timed out) loses its slot: at once on the embedded engine; on a server
+    within `notice` after another run begins to wait, later if the holders have been checked for a while.
 
     On a server a small workflow keeps the slots, on the task queue of the first run that uses the key or on `task_queue`; any
     worker of that queue serves it.
@@ -369,7 +368,7 @@ def slot(
     patience = _positive(notice, "notice")
     replies.inside.add(mine)
     keeper = keeper_id("slots", key)
-    pool = hand_of_run(lambda name: SlotPool(key, name, task_queue), keeper, replies)
+    pool = link_of_run(lambda name: SlotPool(key, name, task_queue), keeper, replies)
     try:
         number = pool.enter(limit, patience, limited)
         try:

@@ -28,13 +28,13 @@ from hourglass.errors import UsageError
 from hourglass.limits._keepers import (
     FIRST_REMINDER,
     LAST_REMINDER,
-    Hand,
+    KeeperLink,
     Replies,
     ask,
-    hand_of_run,
     is_long,
     keep,
     keeper_id,
+    link_of_run,
     replies_of_run,
     tell,
     unreachable,
@@ -115,7 +115,7 @@ class TurnWaiter:
         self.done = workflow.Event()
 
 
-class TurnPool(Hand):
+class TurnPool(KeeperLink):
     """The tasks of one run that wait for turns of one key. Tasks that arrive at the same moment are requested together, and
     one timer serves all of them.
 
@@ -148,13 +148,13 @@ class TurnPool(Hand):
             self._new[waiter] = None
         elif waiter.done.is_set():
             return waiter.at is not None
-        self.poke()
+        self.wake()
         try:
             waiter.done.wait()
         finally:
             self._new.pop(waiter, None)
             if self._due.pop(waiter, self) is None:
-                self.poke()
+                self.wake()
         return waiter.at is not None
 
     def _has_lent(self, waiter: TurnWaiter) -> bool:
@@ -179,14 +179,14 @@ class TurnPool(Hand):
         else:
             self._due[waiter] = None
 
-    def hear(self, name: str, answers: Answers) -> None:
+    def receive(self, name: str, answers: Answers) -> None:
         """Receive granted turns, a loan, or its recall."""
         if name == self._name:
             self._recalled = self._loan is not None
-            self.poke()
+            self.wake()
             return
         question, waiters = self._asked.pop(name, (None, []))
-        self._replies.hands.pop(name, None)
+        self._replies.links.pop(name, None)
         if question is not None and answers.until:
             self._loan = Loan(question.place, question.rate, answers.until)
             self._turns = Turns(tuple(GivenTurn("", at) for at in answers.given))
@@ -197,7 +197,7 @@ class TurnPool(Hand):
             if not self._has_lent(waiter):
                 break
             del self._new[waiter]
-        self.poke()
+        self.wake()
 
     def is_due(self) -> bool:
         """Whether turns must be requested, or the loan returned."""
@@ -228,11 +228,11 @@ class TurnPool(Hand):
         self._loan, self._used, self._recalled = None, [], False
         return used
 
-    def farewell(self) -> None:
+    def finish(self) -> None:
         """Return the loan before the run closes."""
         if self._loan is not None or self._sending:
             self._recalled = self._loan is not None
-            self.poke()
+            self.wake()
             workflow.wait_condition(lambda: self._loan is None and not self._sending)
 
     def next_moment(self) -> float | None:
@@ -249,7 +249,7 @@ class TurnPool(Hand):
         return microseconds() + self._lead()
 
     def _lead(self) -> int:
-        """Return by how much `time` is later than the run's own time, which keeper and run use in messages."""
+        """Return by how much `time` is later than the run's own time, the time in messages."""
         lead = round((self._reached - workflow.time()) * MICROSECONDS)
         return lead if lead > _ROUNDING else 0
 
@@ -269,7 +269,7 @@ class TurnPool(Hand):
             latest -= self._lead()
         question = TurnAsk(place, rate, latest, len(waiters), self._end_loan(), lending)
         self._asked[ticket] = question, waiters
-        self._replies.hands[ticket] = self
+        self._replies.links[ticket] = self
         self._reminder = FIRST_REMINDER
         self._send(question)
 
@@ -278,7 +278,7 @@ class TurnPool(Hand):
         ask(self._keeper, TurnKeeper.run, TurnKeeper.ask, question, first, self._task_queue)
         self._remind_at = self.time() + self._reminder
 
-    def time_passes(self) -> None:
+    def on_time(self) -> None:
         """Release the tasks that have reached their turn, and remind a silent keeper."""
         now = self._now()
         # A timer may fire a fraction of a microsecond early.
@@ -318,7 +318,7 @@ def throttle(
     rate = _checked(limit, per, smooth)
     replies = replies_of_run("limits.throttle")
     patience = None if timeout is None else _whole(timeout, "timeout")
-    pool = hand_of_run(lambda name: TurnPool(key, name, replies, task_queue), keeper, replies)
+    pool = link_of_run(lambda name: TurnPool(key, name, replies, task_queue), keeper, replies)
     if not pool.enter(rate, patience):
         raise _too_late(key, limit, per)
 

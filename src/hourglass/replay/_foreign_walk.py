@@ -90,7 +90,7 @@ _MODES = 6
 All together; messages first; one by one; one by one in reverse; all together and one by one with the timers
 at the end, the last of them first.
 """
-_MODES_WITHOUT_TIMERS = 4  # without timers to move
+_MODES_WITHOUT_TIMERS = 4  # the number of modes if there are no timers to reorder
 _MAX_TRIES = 48
 _MAX_EVENTS = 50_000  # upper limit of events over all attempts
 _RANK_AFTER_MESSAGES = 3  # messages have lower ranks, and are delivered before all other events

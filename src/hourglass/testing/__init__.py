@@ -19,13 +19,14 @@ _fixture               the parts of an environment, put together
 _guard                 interrupts workflow code that does not return
 _later                 scheduled actions
 _mishaps               the errors that `explore` may let activities raise
+_quiet_loop            the event loop of an environment
 _registry              workflows and activities by name, with their fakes and mishaps
 _runner_threads        the threads of asynchronous environments
 _served_queue          one task queue: its handle, its evaluations, its executor
 _session               the client of an environment, whose blocking calls drive it
+_shared_threads        the loops and threads that all environments of a process share
 _steps                 the steps of an environment, and choosers of the next one
 _stuck                 the explanation of a wait that will never end
-_threads               event loops and threads that all environments of a process share
 _time_skipper          `TimeSkipper`
 _errors               parked runs, and errors of the test itself
 _virtual_time          dates and durations in nanoseconds, and timers on the virtual clock

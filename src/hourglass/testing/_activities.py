@@ -36,9 +36,10 @@ from hourglass.errors import HourglassError, WorkflowStuck
 from hourglass.testing._calls import Call, RecordedAttempt
 from hourglass.testing._errors import EnvironmentErrors, is_for_test_runner
 from hourglass.testing._fakes import Fake, Raisable, raised
+from hourglass.testing._quiet_loop import QuietLoop
 from hourglass.testing._registry import EnvironmentRegistry
+from hourglass.testing._shared_threads import activity_loop, activity_threads
 from hourglass.testing._steps import Step, StepAdder
-from hourglass.testing._threads import QuietLoop, activity_loop, activity_threads
 from hourglass.testing._virtual_time import VirtualTimers
 
 T = TypeVar("T")

@@ -37,11 +37,11 @@ from hourglass.errors import InternalError, UsageError
 from hourglass.testing._activities import EnvironmentActivities
 from hourglass.testing._errors import EnvironmentErrors
 from hourglass.testing._guard import Guard, WorkflowHung
+from hourglass.testing._quiet_loop import QuietLoop
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Chooser, Step
 from hourglass.testing._stuck import explain
-from hourglass.testing._threads import QuietLoop
 
 T = TypeVar("T")
 
@@ -73,7 +73,6 @@ class DriverPolicy(DispatchPolicy):
 class EnvironmentDriver:
     """The driver of one environment. Belongs to the environment's thread, except for methods that are marked as thread-safe."""
 
-    make_queue: Callable[..., ServedQueue] = ServedQueue
     make_errors: Callable[[], EnvironmentErrors] = EnvironmentErrors
     inline = False
     """Whether real `def` activities run on the environment's thread."""
@@ -199,7 +198,7 @@ class EnvironmentDriver:
     async def serve(self, task_queue: str) -> None:
         """Serve a task queue from now on; on the loop."""
         if task_queue not in self._queues:
-            queue = self._queues[task_queue] = self.make_queue(
+            queue = self._queues[task_queue] = ServedQueue(
                 task_queue,
                 self.connection,
                 self.loop,
@@ -285,10 +284,7 @@ class EnvironmentDriver:
 
     def _move(self) -> bool:
         """Let virtual time pass until the next callback is due. Return False if there is none."""
-        return self.loop.call(self._advance)
-
-    def _advance(self) -> bool:
-        return self.clock.advance_to_next()
+        return self.loop.call(self.clock.advance_to_next)
 
     def _raise_urgent(self) -> None:
         if self._interrupted:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from hourglass._evaluator.options import Duration
+from hourglass._worker.daemon_executor import DaemonExecutor
 from hourglass.client import AsyncClient, AsyncWorkflowHandle, Client, WorkflowHandle
 from hourglass.client._options import StartOptions
 from hourglass.errors import UsageError, WorkflowParked
@@ -27,7 +28,7 @@ from hourglass.testing._explore.options import chosen_sorts
 from hourglass.testing._explore.orders import ExplorationPlan, start_options
 from hourglass.testing._explore.properties import Properties, checked_allowed
 from hourglass.testing._fixture import Fixture, FixtureSettings
-from hourglass.testing._runner_threads import RunnerThread, borrow, give_back
+from hourglass.testing._runner_threads import borrow, give_back
 from hourglass.testing._virtual_time import span
 
 R = TypeVar("R")
@@ -234,7 +235,7 @@ class AsyncEnvironment(EnvironmentBase):
     def __init__(self, settings: FixtureSettings) -> None:
         self._settings = settings
         self._opened = None
-        self._runner: RunnerThread | None = None
+        self._runner: DaemonExecutor | None = None
 
     def open(self) -> AsyncEnvironment:
         """Open the environment, as `async with` does. Blocks for less than a millisecond."""

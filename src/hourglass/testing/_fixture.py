@@ -30,8 +30,8 @@ from hourglass.testing._errors import EnvironmentErrors
 from hourglass.testing._guard import Guard
 from hourglass.testing._registry import EnvironmentRegistry
 from hourglass.testing._session import EnvironmentLink, EnvironmentSession, Runner
+from hourglass.testing._shared_threads import current_loop
 from hourglass.testing._steps import Chooser
-from hourglass.testing._threads import current_loop
 from hourglass.testing._virtual_time import as_ns
 
 IDENTITY = "test"

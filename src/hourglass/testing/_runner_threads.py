@@ -6,52 +6,22 @@ A thread is kept for the next environment.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from queue import SimpleQueue
-from typing import Any, TypeVar
 
 from hourglass._forks import ForkStage, at_fork
+from hourglass._worker.daemon_executor import DaemonExecutor
 
-T = TypeVar("T")
-
-
-class RunnerThread:
-    """A daemon thread that calls functions one after another."""
-
-    def __init__(self) -> None:
-        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
-        threading.Thread(target=self._run, name="hourglass-test", daemon=True).start()
-
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Call a function on the thread, in its turn."""
-        future: Future[T] = Future()
-        self._work.put((future, work))
-        return future
-
-    def _run(self) -> None:
-        while True:
-            future, work = self._work.get()
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
-            del future, work
-
-
-_idle: list[RunnerThread] = []
+_idle: list[DaemonExecutor] = []
 _lock = threading.Lock()
 
 
-def borrow() -> RunnerThread:
-    """Return a thread that no other environment uses."""
+def borrow() -> DaemonExecutor:
+    """Return an executor with one thread that no other environment uses."""
     with _lock:
-        return _idle.pop() if _idle else RunnerThread()
+        return _idle.pop() if _idle else DaemonExecutor("hourglass-test", 1)
 
 
-def give_back(runner: RunnerThread) -> None:
-    """Return a thread whose environment is closed, for the next one."""
+def give_back(runner: DaemonExecutor) -> None:
+    """Keep the thread of a closed environment for the next one."""
     with _lock:
         _idle.append(runner)
 

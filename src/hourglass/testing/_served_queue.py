@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from hourglass._contract.handle import ActivityItem, ActivityResult, ActivityTask, HandleConfig
 from hourglass._contract.service import Connection
@@ -44,32 +44,17 @@ from hourglass.testing._activities import (
     EnvironmentRunner,
     Mishap,
 )
+from hourglass.testing._quiet_loop import QuietLoop
 from hourglass.testing._steps import Step, StepAdder
-from hourglass.testing._threads import QuietLoop
+
+if TYPE_CHECKING:
+    from hourglass.testing._driver import EnvironmentDriver
 
 J = TypeVar("J", bound=Job)
 
 IDENTITY = "test-worker"
 
 _UNLIMITED = 1_000_000  # no task waits for a slot
-
-
-class QueueDriver(StepAdder, Protocol):
-    """The driver, as a task queue sees it."""
-
-    def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
-        """Receive an item from the queue's handle; on the loop."""
-        ...
-
-    def evaluate(
-        self,
-        queue: ServedQueue,
-        activation: Activation,
-        reply: Callable[[Verdict], object],
-        generation: int,
-    ) -> None:
-        """Evaluate an activation and pass the verdict to `reply`, on the loop."""
-        ...
 
 
 class EnvironmentExecutor(ActivityExecutor):
@@ -85,7 +70,7 @@ class EnvironmentExecutor(ActivityExecutor):
 
 
 class _SteppedWaiter:
-    """Passes a result on: now, or as a step if the attempt ran on another thread; never if the mishap loses it."""
+    """Passes a result on: as a step if the attempt ran on another thread, never if a mishap loses it, otherwise now."""
 
     def __init__(self, executor: EnvironmentExecutor, waiter: Waiter) -> None:
         self._executor = executor
@@ -132,7 +117,7 @@ class ServedQueue:
         loop: QuietLoop,
         make_evaluations: Callable[[str], Evaluations],
         stage: EnvironmentActivities,
-        driver: QueueDriver,
+        driver: EnvironmentDriver,
     ) -> None:
         """Create the queue; on the loop."""
         self.queue = name

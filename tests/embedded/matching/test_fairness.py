@@ -145,115 +145,96 @@ def brought_in(engine: Engine) -> int:
     return sum(1 for _ in engine.runs.records())
 
 
-def test_a_backlog_at_opening_comes_as_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_backlog_at_opening_comes_as_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many runs that wait when the file is opened a window is in memory; the others follow as workers take them, and none
     is forgotten.
     """
     monkeypatch.setattr(upkeep, "WINDOW", 20)
     monkeypatch.setattr(upkeep, "SOME", 5)
 
-    async def body() -> None:
-        world = await opened(await filled(200))
-        assert brought_in(world.engine) <= 25
-        seen, most = set(), 0
-        for _ in range(200):
-            activation = await world.activation()
-            seen.add(activation.run_id)
-            most = max(most, world.engine.queues.late("q"))
-            await world.complete(activation.run_id, DONE)
-            assert (await world.activation()).run_id == activation.run_id  # its eviction
-            await world.complete(activation.run_id)
-        assert len(seen) == 200
-        assert most <= 25 + 5  # a slice every second comes in any case
-        await world.close()
-
-    run_async(body)
+    world = await opened(await filled(200))
+    assert brought_in(world.engine) <= 25
+    seen, most = set(), 0
+    for _ in range(200):
+        activation = await world.activation()
+        seen.add(activation.run_id)
+        most = max(most, world.engine.queues.late("q"))
+        await world.complete(activation.run_id, DONE)
+        assert (await world.activation()).run_id == activation.run_id  # its eviction
+        await world.complete(activation.run_id)
+    assert len(seen) == 200
+    assert most <= 25 + 5  # a slice every second comes in any case
+    await world.close()
 
 
-def test_a_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     """While hundreds wait, a new workflow of the same type on the same queue is given to a worker among the next few."""
     monkeypatch.setattr(upkeep, "WINDOW", 50)
 
-    async def body() -> None:
-        world = await opened(await filled(300))
-        for _ in range(3):
-            await world.complete((await world.activation()).run_id)
-        run_id = (await world.start("new")).run_id
-        ahead = 0
-        while (activation := await world.activation()).run_id != run_id:
-            await world.complete(activation.run_id)
-            ahead += 1
-        assert ahead <= 3
-        await world.close()
-
-    run_async(body)
+    world = await opened(await filled(300))
+    for _ in range(3):
+        await world.complete((await world.activation()).run_id)
+    run_id = (await world.start("new")).run_id
+    ahead = 0
+    while (activation := await world.activation()).run_id != run_id:
+        await world.complete(activation.run_id)
+        ahead += 1
+    assert ahead <= 3
+    await world.close()
 
 
-def test_a_queue_without_a_worker_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_without_a_worker_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """More wait on a queue that no worker serves than may come at a time: what waits on another comes all the same, and of the
     first some more come with every second.
     """
     monkeypatch.setattr(upkeep, "WINDOW", 10)
     monkeypatch.setattr(upkeep, "SOME", 4)
 
-    async def body() -> None:
-        world = await opened(await filled(100, other="o"), queue="o")
-        activation = await world.activation()
-        await world.complete(activation.run_id, DONE)
-        before = len(world.engine.queues.of("q").tasks)
-        assert before <= 14
-        for _ in range(3):
-            world.engine._upkeep.tick()
-        assert len(world.engine.queues.of("q").tasks) == before + 12
-        await world.close()
-
-    run_async(body)
+    world = await opened(await filled(100, other="o"), queue="o")
+    activation = await world.activation()
+    await world.complete(activation.run_id, DONE)
+    before = len(world.engine.queues.of("q").tasks)
+    assert before <= 14
+    for _ in range(3):
+        world.engine._upkeep.tick()
+    assert len(world.engine.queues.of("q").tasks) == before + 12
+    await world.close()
 
 
-def test_what_is_due_on_one_queue_is_found_behind_a_backlog_of_another(
+async def test_what_is_due_on_one_queue_is_found_behind_a_backlog_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run of another queue stands in the store behind many that are served one after the other: it does not wait for them."""
     monkeypatch.setattr(upkeep, "WINDOW", 10)
     monkeypatch.setattr(upkeep, "PAGE", 20)
 
-    async def body() -> None:
-        world = await opened(await filled(300, last="o"))
-        handle = PolledEngine(
-            await world.connection.open_handle(HandleConfig(task_queue="o", identity="other"))
-        )
-        other = asyncio.create_task(handle.poll_activation())
-        served = 0
-        while not other.done():
-            await world.complete((await world.activation()).run_id, c.StartTimer(1, 10**15))
-            served += 1
-        assert served < 300
-        assert world.engine.queue_stats("q", activities=False).backlog > 0
-        await world.close()
-
-    run_async(body)
+    world = await opened(await filled(300, last="o"))
+    handle = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="o", identity="other")))
+    other = asyncio.create_task(handle.poll_activation())
+    served = 0
+    while not other.done():
+        await world.complete((await world.activation()).run_id, c.StartTimer(1, 10**15))
+        served += 1
+    assert served < 300
+    assert world.engine.queue_stats("q", activities=False).backlog > 0
+    await world.close()
 
 
-def test_a_worker_that_comes_later_has_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_comes_later_has_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a worker begins to serve a queue, what waits for it in the store is brought in for it."""
     monkeypatch.setattr(upkeep, "WINDOW", 10)
     monkeypatch.setattr(upkeep, "FEW", 4)
 
-    async def body() -> None:
-        store = await filled(60)
-        world = await opened(store, queue="o")
-        handle = PolledEngine(
-            await world.connection.open_handle(HandleConfig(task_queue="q", identity="later"))
-        )
-        seen = set()
-        for _ in range(60):
-            activation = await handle.poll_activation()
-            seen.add(activation.run_id)
-            await handle.complete_activation(c.Succeeded(activation.run_id, (c.StartTimer(1, 10**15),), ()))
-        assert len(seen) == 60
-        await world.close()
-
-    run_async(body)
+    store = await filled(60)
+    world = await opened(store, queue="o")
+    handle = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q", identity="later")))
+    seen = set()
+    for _ in range(60):
+        activation = await handle.poll_activation()
+        seen.add(activation.run_id)
+        await handle.complete_activation(c.Succeeded(activation.run_id, (c.StartTimer(1, 10**15),), ()))
+    assert len(seen) == 60
+    await world.close()
 
 
 async def test_what_is_late_waits_while_much_is_on_its_way_to_the_disk(

@@ -114,7 +114,9 @@ async def test_a_worker_of_a_queue_that_the_owner_does_not_serve_works(tmp_path:
         await second.finalize()
 
 
-def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_is_silent_loses_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that was stopped keeps its connection and does nothing: after ten looks others get what it has, and it
     hears so when it runs again.
     """
@@ -123,23 +125,20 @@ def test_a_process_that_is_silent_loses_its_work(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(wire, "REPORT_INTERVAL", seconds)
         monkeypatch.setattr(wire, "IDLE_REPORT_INTERVAL", seconds)
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 3) as (one, two, three):
-            await one.open_handle(config("the owner's"))
-            speak_every(60.0)
-            silent = Polled(await two.open_handle(config()))
-            started = await one.calls.call(start("w"))
-            assert await poll(silent) == started.run_id
-            speak_every(0.001)
-            other = Polled(await three.open_handle(config()))
-            look_every(0.02, monkeypatch)
-            one._changed.ring()
-            assert await poll(other) == started.run_id
-            with pytest.raises(HandleBroken):
-                await silent.poll_activation()
-            assert not other.is_new, "the one that speaks keeps its own"
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 3) as (one, two, three):
+        await one.open_handle(config("the owner's"))
+        speak_every(60.0)
+        silent = Polled(await two.open_handle(config()))
+        started = await one.calls.call(start("w"))
+        assert await poll(silent) == started.run_id
+        speak_every(0.001)
+        other = Polled(await three.open_handle(config()))
+        look_every(0.02, monkeypatch)
+        one._changed.ring()
+        assert await poll(other) == started.run_id
+        with pytest.raises(HandleBroken):
+            await silent.poll_activation()
+        assert not other.is_new, "the one that speaks keeps its own"
 
 
 async def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: Path) -> None:
@@ -335,7 +334,7 @@ async def test_a_termination_that_is_repeated_is_no_error(tmp_path: Path) -> Non
         assert not await was_carried_out(signal, one.calls.call)
 
 
-def test_a_connection_that_outlives_its_owner_is_left(
+async def test_a_connection_that_outlives_its_owner_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the end of a dead owner's connection does not come, its free lock tells, and the client asks elsewhere."""
@@ -347,18 +346,15 @@ def test_a_connection_that_outlives_its_owner_is_left(
     def no_worker(process_id: int, namespace: int, process_key: int, config: HandleConfig) -> EngineHandle:
         raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
 
-    async def body() -> None:
-        server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, no_worker, silent))
-        await server.start()  # without the lock, as if another process had inherited the connections
-        async with hosts(tmp_path / "a.db", 1) as (client,):
-            counting = asyncio.create_task(client.calls.call(wf.CountWorkflows()))
-            while not server.peers:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            server.stop_listening()
-            assert (await counting).count == 0
-        server.disconnect_all()
-
-    run(body)
+    server = OwnerServer(OwnerInfo(str(tmp_path / "a.db"), "default", 1, 1, silent, no_worker, silent))
+    await server.start()  # without the lock, as if another process had inherited the connections
+    async with hosts(tmp_path / "a.db", 1) as (client,):
+        counting = asyncio.create_task(client.calls.call(wf.CountWorkflows()))
+        while not server.peers:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        server.stop_listening()
+        assert (await counting).count == 0
+    server.disconnect_all()
 
 
 async def test_connections_of_a_process_share_a_host(tmp_path: Path) -> None:
@@ -411,21 +407,18 @@ async def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         await connect_file(str(tmp_path / "none" / "a.db"))
 
 
-def test_a_deleted_socket_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deleted_socket_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that are connected stay, and new ones find the owner again."""
     look_every(0.01, monkeypatch)
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 3) as (one, two, three):
-            await one.open_handle(config())
-            await two.calls.call(start("w"))
-            os.unlink(unix_socket.socket_path(one.path))
-            await until(lambda: unix_socket.identity(one.path) is not None)
-            assert (await three.calls.call(wf.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
-            assert (await two.calls.call(wf.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
-            assert one.standing == "owner"
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 3) as (one, two, three):
+        await one.open_handle(config())
+        await two.calls.call(start("w"))
+        os.unlink(unix_socket.socket_path(one.path))
+        await until(lambda: unix_socket.identity(one.path) is not None)
+        assert (await three.calls.call(wf.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
+        assert (await two.calls.call(wf.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
+        assert one.standing == "owner"
 
 
 def test_a_client_that_finds_no_socket_says_what_is_wrong(
@@ -479,20 +472,17 @@ def test_short_transactions_of_clients_are_not_taken_for_an_owner(
         run(body)
 
 
-def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The owner has its lock again within a look, and the newcomer works for it."""
     look_every(0.01, monkeypatch)
 
-    async def body() -> None:
-        async with hosts(tmp_path / "a.db", 2) as (one, two):
-            await one.open_handle(config())
-            os.unlink(f"{one.path}-lock")
-            await until(lambda: os.path.exists(f"{one.path}-lock"))
-            await two.open_handle(config())
-            assert one.standing == "owner"
-            assert two.standing.startswith("working for")
-
-    run(body)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        await one.open_handle(config())
+        os.unlink(f"{one.path}-lock")
+        await until(lambda: os.path.exists(f"{one.path}-lock"))
+        await two.open_handle(config())
+        assert one.standing == "owner"
+        assert two.standing.startswith("working for")
 
 
 async def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
@@ -566,35 +556,34 @@ async def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("needs_worker", [False, True])
-def test_a_file_that_needs_a_person_is_told_to_those_who_ask(tmp_path: Path, needs_worker: bool) -> None:
+async def test_a_file_that_needs_a_person_is_told_to_those_who_ask(
+    tmp_path: Path, needs_worker: bool
+) -> None:
     """A table is not what it was: after a few tries a call raises `StorageError`, whether it waits for a worker or not."""
     path = tmp_path / "a.db"
 
-    async def body() -> None:
-        async with hosts(path, 1) as (one,):
-            await one.calls.call(start("w"))
-        connection = sqlite3.connect(path)
-        connection.execute("ALTER TABLE visibility RENAME COLUMN status TO other")
-        connection.commit()
-        connection.close()
-        async with hosts(path, 1) as (one,):
+    async with hosts(path, 1) as (one,):
+        await one.calls.call(start("w"))
+    connection = sqlite3.connect(path)
+    connection.execute("ALTER TABLE visibility RENAME COLUMN status TO other")
+    connection.commit()
+    connection.close()
+    async with hosts(path, 1) as (one,):
 
-            async def work() -> None:
-                while True:
-                    handle = Polled(await one.open_handle(config()))
-                    with suppress(HandleBroken):
-                        while True:
-                            run_id = await poll(handle)
-                            await handle.complete_activation(Succeeded(run_id, (CompleteRun(Payload(b"1")),)))
-                    await handle.finalize()
+        async def work() -> None:
+            while True:
+                handle = Polled(await one.open_handle(config()))
+                with suppress(HandleBroken):
+                    while True:
+                        run_id = await poll(handle)
+                        await handle.complete_activation(Succeeded(run_id, (CompleteRun(Payload(b"1")),)))
+                await handle.finalize()
 
-            working = asyncio.create_task(work())
-            request = wf.WaitForClose(workflow_id="w") if needs_worker else start("another")
-            with pytest.raises(StorageError, match="is damaged: its tables are not what they should be"):
-                await one.calls.call(request)
-            working.cancel()
-
-    run(body)
+        working = asyncio.create_task(work())
+        request = wf.WaitForClose(workflow_id="w") if needs_worker else start("another")
+        with pytest.raises(StorageError, match="is damaged: its tables are not what they should be"):
+            await one.calls.call(request)
+        working.cancel()
 
 
 def test_a_file_that_fails_is_opened_less_and_less_often(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,50 +14,17 @@ from tests.specs import made
 
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
-from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.api.answering import EngineClosed
 from hourglass._embedded.multiprocess import remote, serving, unix_socket, wire
-from hourglass._embedded.multiprocess.remote import ConnectionLost, ForeignProtocol, OwnerConnection
-from hourglass._embedded.multiprocess.serving import OwnerInfo, OwnerServer
+from hourglass._embedded.multiprocess.remote import ForeignProtocol
 from hourglass.converter import Payload
 from hourglass.errors import NamespaceNotFoundError, ServiceError, StorageError, WorkflowNotFoundError
 
-Answer = Callable[[s.Request[Any]], Awaitable[Any]]
+from .owner_server import connect, connection_lost, reach, serve
 
 DESCRIBE = wf.DescribeWorkflow(workflow_id="w")
 SIGNAL = wf.SignalWorkflow(workflow_id="w", signal_name="n", request_id="r")
 COUNT = wf.CountWorkflows()
-
-
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(20):
-            await body()
-
-    asyncio.run(limited())
-
-
-@asynccontextmanager
-async def serve(path: Path, answer: Answer, **changes: Any) -> AsyncIterator[OwnerServer]:
-    def no_worker(process_id: int, namespace: int, process_key: int, config: HandleConfig) -> EngineHandle:
-        raise ServiceError("no worker may work here", status="PERMISSION_DENIED")
-
-    server = OwnerServer(
-        OwnerInfo(str(path), changes.get("namespace", "default"), os.getpid(), 5, answer, no_worker, answer)
-    )
-    await server.start()
-    try:
-        yield server
-    finally:
-        server.stop_listening()
-        server.disconnect_all()
-
-
-async def reach(path: Path, namespace: str = "default") -> OwnerConnection:
-    found = await remote.connect(str(path), namespace)
-    assert found is not None
-    return found
 
 
 async def count(request: s.Request[Any]) -> wf.Count:
@@ -124,7 +89,7 @@ async def test_giving_up_cancels_the_owners_wait(tmp_path: Path) -> None:
         await began.acquire()
         link.close()
         await ended.acquire()
-        with pytest.raises(ConnectionLost):
+        with connection_lost():
             await waiting
 
 
@@ -144,7 +109,7 @@ async def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
         while not calls:  # noqa: ASYNC110
             await asyncio.sleep(0)
         link.close()
-        with pytest.raises(ConnectionLost):
+        with connection_lost():
             await first
         again = await reach(tmp_path / "a.db")
         second = asyncio.create_task(again.request(SIGNAL, "key"))
@@ -157,7 +122,7 @@ async def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
         again.close()
 
 
-def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> None:
+async def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> None:
     """It is answered by how the run closed; sent again, it begins nothing, and of a run that has closed meanwhile the owner
     remembers the name, not the result, which may be large.
     """
@@ -166,71 +131,65 @@ def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> N
     )
     closed = wf.Executed("run", wf.RunCompleted((Payload(b"1", "json/plain"),)))
 
-    async def body() -> None:
-        calls: list[Any] = []
-        gate = asyncio.Event()
+    calls: list[Any] = []
+    gate = asyncio.Event()
 
-        async def answer(request: Any) -> Any:
-            if request == COUNT:
-                return wf.Count(7)
-            calls.append(request)
-            await gate.wait()
-            return closed
+    async def answer(request: Any) -> Any:
+        if request == COUNT:
+            return wf.Count(7)
+        calls.append(request)
+        await gate.wait()
+        return closed
 
-        async with serve(tmp_path / "a.db", answer):
-            link = await reach(tmp_path / "a.db")
-            first = asyncio.create_task(link.request(start, "key"))
-            while not calls:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            link.close()
-            with pytest.raises(ConnectionLost):
-                await first
-            again = await reach(tmp_path / "a.db")
-            second = asyncio.create_task(again.request(start, "key"))
+    async with serve(tmp_path / "a.db", answer):
+        link = await reach(tmp_path / "a.db")
+        first = asyncio.create_task(link.request(start, "key"))
+        while not calls:  # noqa: ASYNC110
             await asyncio.sleep(0)
-            await again.request(COUNT, "")  # what was said before has been heard
-            gate.set()
-            assert await second == closed
-            assert await again.request(start, "key") == wf.Executed("run", wf.StillOpen("run"))
-            assert len(calls) == 1
-            assert await again.request(start, "another key") == closed
-            again.close()
+        link.close()
+        with connection_lost():
+            await first
+        again = await reach(tmp_path / "a.db")
+        second = asyncio.create_task(again.request(start, "key"))
+        await asyncio.sleep(0)
+        await again.request(COUNT, "")  # what was said before has been heard
+        gate.set()
+        assert await second == closed
+        assert await again.request(start, "key") == wf.Executed("run", wf.StillOpen("run"))
+        assert len(calls) == 1
+        assert await again.request(start, "another key") == closed
+        again.close()
 
-    run(body)
 
-
-def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(tmp_path: Path) -> None:
+async def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(tmp_path: Path) -> None:
     """The owner's wait ends with the client's, even if both words come at once; and nothing of it is kept."""
     start = wf.ExecuteWorkflow(
         start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
     )
 
-    async def body() -> None:
-        began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
+    began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
-        async def answer(request: Any) -> Any:
-            began.release()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.release()
+    async def answer(request: Any) -> Any:
+        began.release()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.release()
 
-        async with serve(tmp_path / "a.db", answer) as server:
-            link = await reach(tmp_path / "a.db")
-            waiting = asyncio.create_task(link.request(start, "waited for"))
-            await began.acquire()
-            waiting.cancel()
-            await ended.acquire()
-            sudden = asyncio.create_task(link.request(start, "given up at once"))
-            await asyncio.sleep(0)  # it is sent
-            sudden.cancel()
-            await began.acquire()
-            await ended.acquire()
-            while server._answers:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            link.close()
-
-    run(body)
+    async with serve(tmp_path / "a.db", answer) as server:
+        link = await reach(tmp_path / "a.db")
+        waiting = asyncio.create_task(link.request(start, "waited for"))
+        await began.acquire()
+        waiting.cancel()
+        await ended.acquire()
+        sudden = asyncio.create_task(link.request(start, "given up at once"))
+        await asyncio.sleep(0)  # it is sent
+        sudden.cancel()
+        await began.acquire()
+        await ended.acquire()
+        while server._answers:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        link.close()
 
 
 async def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
@@ -247,14 +206,14 @@ async def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
         while not server.peers or not link.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0)
         server.stop_listening()
-        assert await remote.connect(str(tmp_path / "a.db"), "default") is None
+        assert await connect(tmp_path / "a.db") is None
         closing.set()
         await asyncio.sleep(0)
         server.disconnect_all()
-        with pytest.raises(ConnectionLost):
+        with connection_lost():
             await waiting
         await link.lost.wait()
-        with pytest.raises(ConnectionLost):
+        with connection_lost():
             await link.request(COUNT, "k")
 
 
@@ -305,7 +264,7 @@ async def test_an_owner_that_talks_nonsense_is_left(tmp_path: Path) -> None:
 
     async with serve(tmp_path / "a.db", answer):
         link = await reach(tmp_path / "a.db")
-        with pytest.raises(ConnectionLost, match="was invalid"):
+        with connection_lost("was invalid"):
             await link.request(COUNT, "k")
         await link.lost.wait()
 
@@ -314,14 +273,14 @@ async def test_another_version_is_told_so(tmp_path: Path) -> None:
     """A process that speaks another version of the protocol is refused with a text that says what to do."""
     async with serve(tmp_path / "a.db", count):
         with pytest.raises(ForeignProtocol, match="run the same release of Hourglass in both"):
-            await remote.connect(str(tmp_path / "a.db"), "default", protocol=99)
+            await connect(tmp_path / "a.db", protocol=99)
 
 
 async def test_another_namespace_is_told_so(tmp_path: Path) -> None:
     """A client of another namespace hears which one the file holds."""
     async with serve(tmp_path / "a.db", count, namespace="shop"):
         with pytest.raises(NamespaceNotFoundError, match="contains the namespace 'shop', not 'default'"):
-            await remote.connect(str(tmp_path / "a.db"), "default")
+            await connect(tmp_path / "a.db")
 
 
 async def test_what_is_too_large_is_an_error_not_an_end(
@@ -369,7 +328,7 @@ async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     dead.bind(str(tmp_path / "a.db-sock"))
     dead.listen()
     dead.close()
-    assert await remote.connect(str(tmp_path / "a.db"), "default") is None
+    assert await connect(tmp_path / "a.db") is None
     async with serve(tmp_path / "a.db", count):
         link = await reach(tmp_path / "a.db")
         assert (await link.request(COUNT, "k")).count == 7

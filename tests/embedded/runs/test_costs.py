@@ -35,46 +35,40 @@ from ..store.stories import Story
 DAY = 86_400
 
 
-def test_retention_forgets_all_that_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retention_forgets_all_that_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many runs close between two ticks, all that are older than the retention are forgotten, a slice after the
     other, without another tick.
     """
     monkeypatch.setattr(upkeep, "SLICE", 10)
 
-    async def body() -> None:
-        world = await World.new(opened=True, retention=30.0 * DAY)
-        for number in range(95):
-            await world.start(f"w{number}")
-            await world.call(wf.TerminateWorkflow(workflow_id=f"w{number}"))
-        world.clock.advance(31 * DAY)
-        world.engine._upkeep.tick()
-        async with asyncio.timeout(60):
-            while (await world.call(wf.ListWorkflows())).workflows:  # noqa: ASYNC110 - no event tells
-                await asyncio.sleep(0.01)
-        assert world.engine._upkeep._forgetting is None
-        await world.close()
-
-    run_async(body)
+    world = await World.new(opened=True, retention=30.0 * DAY)
+    for number in range(95):
+        await world.start(f"w{number}")
+        await world.call(wf.TerminateWorkflow(workflow_id=f"w{number}"))
+    world.clock.advance(31 * DAY)
+    world.engine._upkeep.tick()
+    async with asyncio.timeout(60):
+        while (await world.call(wf.ListWorkflows())).workflows:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0.01)
+    assert world.engine._upkeep._forgetting is None
+    await world.close()
 
 
-def test_a_thread_that_is_behind_is_not_asked_to_forget_more(
+async def test_a_thread_that_is_behind_is_not_asked_to_forget_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While so many runs are on their way out that the store thread has not come to, none are added."""
     monkeypatch.setattr(sqlite, "FORGETS_AHEAD", 2)
 
-    async def body() -> None:
-        store = open_sqlite(tmp_path / "a.db")
-        for number in range(6):
-            story = Story(f"r{number}")
-            store.append(story.start())
-            await store.durable(store.append(story.close()))
-        monkeypatch.setattr(store._sink, "take_forgotten", list)  # as if the thread never came to it
-        assert store.forget_closed(1 << 62, 3) == 3
-        assert store.forget_closed(1 << 62, 3) == 0
-        store.close()
-
-    run_async(body)
+    store = open_sqlite(tmp_path / "a.db")
+    for number in range(6):
+        story = Story(f"r{number}")
+        store.append(story.start())
+        await store.durable(store.append(story.close()))
+    monkeypatch.setattr(store._sink, "take_forgotten", list)  # as if the thread never came to it
+    assert store.forget_closed(1 << 62, 3) == 3
+    assert store.forget_closed(1 << 62, 3) == 0
+    store.close()
 
 
 async def test_a_large_history_is_nowhere_twice(tmp_path: Path) -> None:
@@ -109,7 +103,7 @@ class _Reader:
         self._connection.close()
 
 
-def test_commits_wait_for_a_reader_when_the_log_is_long(
+async def test_commits_wait_for_a_reader_when_the_log_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that readers keep from beginning anew is emptied at the end of the last of them, for which commits wait a moment;
@@ -119,36 +113,33 @@ def test_commits_wait_for_a_reader_when_the_log_is_long(
     monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 60_000)
     path = tmp_path / "a.db"
 
-    async def body() -> None:
-        store = open_sqlite(path, checkpoint_pages=20)
-        story = Story("a")
-        await store.durable(store.append(story.start()))
-        reader, waits = _Reader(path), threading.Event()
-        empty_wal = store._writer.empty_wal
+    store = open_sqlite(path, checkpoint_pages=20)
+    story = Story("a")
+    await store.durable(store.append(story.start()))
+    reader, waits = _Reader(path), threading.Event()
+    empty_wal = store._writer.empty_wal
 
-        def noted(wait_ms: int) -> bool:
-            waits.set()
-            return empty_wal(wait_ms)
+    def noted(wait_ms: int) -> bool:
+        waits.set()
+        return empty_wal(wait_ms)
 
-        monkeypatch.setattr(store._writer, "empty_wal", noted)
-        other = threading.Thread(target=lambda: (waits.wait(60), reader.end()))
-        other.start()
-        longest = 0
-        while not waits.is_set():
-            longest = max(longest, path.with_name("a.db-wal").stat().st_size)
-            await store.durable(store.append(story.signal(10_000)))
-        other.join()
-        await store.durable(store.append(story.signal()))
-        assert path.with_name("a.db-wal").stat().st_size < longest / 2
-        stored = store.load("a")
-        assert stored is not None
-        assert stored.events == tuple(story.events)
-        store.close()
-
-    run_async(body)
+    monkeypatch.setattr(store._writer, "empty_wal", noted)
+    other = threading.Thread(target=lambda: (waits.wait(60), reader.end()))
+    other.start()
+    longest = 0
+    while not waits.is_set():
+        longest = max(longest, path.with_name("a.db-wal").stat().st_size)
+        await store.durable(store.append(story.signal(10_000)))
+    other.join()
+    await store.durable(store.append(story.signal()))
+    assert path.with_name("a.db-wal").stat().st_size < longest / 2
+    stored = store.load("a")
+    assert stored is not None
+    assert stored.events == tuple(story.events)
+    store.close()
 
 
-def test_a_reader_that_stays_is_told_of(
+async def test_a_reader_that_stays_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Beside a transaction that is left open the log grows: the warning says why, once, and commits go on. When it has ended,
@@ -159,24 +150,21 @@ def test_a_reader_that_stays_is_told_of(
     monkeypatch.setattr(commit_sink, "LOG_PAUSE", 0.0)
     path = tmp_path / "a.db"
 
-    async def body() -> None:
-        store = open_sqlite(path, checkpoint_pages=20)
-        story = Story("a")
-        await store.durable(store.append(story.start()))
-        reader = _Reader(path)
-        while "reading an old state" not in caplog.text:
-            await store.durable(store.append(story.signal(10_000)))
-        for _ in range(10):
-            await store.durable(store.append(story.signal(10_000)))
-        assert caplog.text.count("reading an old state of the file") == 1
-        grown = path.with_name("a.db-wal").stat().st_size
-        reader.end()
-        for _ in range(20):
-            await store.durable(store.append(story.signal(10_000)))
-        assert path.with_name("a.db-wal").stat().st_size < grown / 2
-        store.close()
-
-    run_async(body)
+    store = open_sqlite(path, checkpoint_pages=20)
+    story = Story("a")
+    await store.durable(store.append(story.start()))
+    reader = _Reader(path)
+    while "reading an old state" not in caplog.text:
+        await store.durable(store.append(story.signal(10_000)))
+    for _ in range(10):
+        await store.durable(store.append(story.signal(10_000)))
+    assert caplog.text.count("reading an old state of the file") == 1
+    grown = path.with_name("a.db-wal").stat().st_size
+    reader.end()
+    for _ in range(20):
+        await store.durable(store.append(story.signal(10_000)))
+    assert path.with_name("a.db-wal").stat().st_size < grown / 2
+    store.close()
 
 
 def test_pages_of_schedules_read_what_is_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +261,9 @@ def test_the_memory_of_this_process_is_known() -> None:
     assert 1 << 20 < runtime_cache.memory_limit() < 1 << 60
 
 
-def test_starts_without_an_owner_share_an_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_starts_without_an_owner_share_an_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client that starts one workflow after the other while no process owns the file opens it once; when it closes, or a
     worker comes, it lets go.
     """
@@ -288,22 +278,19 @@ def test_starts_without_an_owner_share_an_opening(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(SQLITE, "open", opened)
 
-    async def body() -> None:
-        file = SharedFile(SQLITE, str(tmp_path / "a.db"), "default")
-        for number in range(20):
-            spec = StartSpec(task_queue="q")
-            name = f"w{number}"
-            await file.calls.call(
-                wf.StartWorkflow(workflow_id=name, workflow_type="t", request_id=name, spec=spec)
-            )
-        assert openings == [True]
-        await file.calls.close()
-        other = SharedFile(SQLITE, str(tmp_path / "a.db"), "default")
-        handle = await other.open_handle(HandleConfig(task_queue="q", identity="one"))
-        assert openings == [True, False]
-        await handle.finalize()
-
-    run_async(body)
+    file = SharedFile(SQLITE, str(tmp_path / "a.db"), "default")
+    for number in range(20):
+        spec = StartSpec(task_queue="q")
+        name = f"w{number}"
+        await file.calls.call(
+            wf.StartWorkflow(workflow_id=name, workflow_type="t", request_id=name, spec=spec)
+        )
+    assert openings == [True]
+    await file.calls.close()
+    other = SharedFile(SQLITE, str(tmp_path / "a.db"), "default")
+    handle = await other.open_handle(HandleConfig(task_queue="q", identity="one"))
+    assert openings == [True, False]
+    await handle.finalize()
 
 
 async def test_forgetting_in_memory_looks_at_its_own_workflow_only() -> None:

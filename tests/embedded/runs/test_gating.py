@@ -424,26 +424,23 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_waits_for_the_commit_that_it_rests_on(name: str) -> None:
+async def test_a_refusal_waits_for_the_commit_that_it_rests_on(name: str) -> None:
     """What says that something is so, or is no longer, says so only when no crash can undo it."""
     prepare, request = REFUSED[name]
 
-    async def body() -> None:
-        world, store = await new_world()
-        world.handle.initiate_shutdown()  # nobody serves the queue
-        waiting = await prepare(world, store)
-        refused = await started(world.call(request))
-        assert not refused.done()
-        store.commit()
-        with pytest.raises(HourglassError):
-            await refused
-        await waiting
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    world.handle.initiate_shutdown()  # nobody serves the queue
+    waiting = await prepare(world, store)
+    refused = await started(world.call(request))
+    assert not refused.done()
+    store.commit()
+    with pytest.raises(HourglassError):
+        await refused
+    await waiting
+    await world.close()
 
 
-def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a handler says, by its answer or by an error of whichever kind, waits for what it rests on."""
     outcomes: list[PendingAnswer[str] | HourglassError] = [
         PendingAnswer("how it is", 1),
@@ -458,19 +455,16 @@ def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
             raise outcome
         return outcome
 
-    async def body() -> None:
-        world, store = await new_world()
-        start = await started(world.start())
-        monkeypatch.setitem(HANDLERS, wf.DescribeWorkflow, handler)
-        wanted = list(outcomes)
-        calls = [await started(world.call(wf.DescribeWorkflow(workflow_id="w"))) for _ in wanted]
-        assert not any(call.done() for call in calls)
-        store.commit()
-        await start
-        assert await asyncio.gather(*calls, return_exceptions=True) == ["how it is", *wanted[1:]]
-        await world.close()
-
-    run_async(body)
+    world, store = await new_world()
+    start = await started(world.start())
+    monkeypatch.setitem(HANDLERS, wf.DescribeWorkflow, handler)
+    wanted = list(outcomes)
+    calls = [await started(world.call(wf.DescribeWorkflow(workflow_id="w"))) for _ in wanted]
+    assert not any(call.done() for call in calls)
+    store.commit()
+    await start
+    assert await asyncio.gather(*calls, return_exceptions=True) == ["how it is", *wanted[1:]]
+    await world.close()
 
 
 async def test_a_refusal_does_not_wait_for_others() -> None:

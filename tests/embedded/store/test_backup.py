@@ -53,38 +53,35 @@ def test_copy_of_a_closed_file(path: Path, tmp_path: Path) -> None:
     open_sqlite(path).close()
 
 
-def test_copy_under_load(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_copy_under_load(open_store: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While changes are committed the copy is one moment: everything acknowledged before, nothing with a gap."""
     monkeypatch.setattr(
         copies, "_PORTION", 4
     )  # so that many commits fall between the first page and the last
 
-    async def work() -> None:
-        store = open_store(checkpoint_pages=100)
-        story = Story("a")
-        await store.durable(store.append(story.start()))
-        written = 0
-        with ThreadPoolExecutor(1) as pool:
-            loop = asyncio.get_running_loop()
-            for copy in range(3):
-                for _ in range(100):
-                    number = store.append(story.step([h.WorkflowExecutionSignaled(signal_name=str(written))]))
-                    written += 1
-                await store.durable(number)
-                acknowledged = written
-                dest = tmp_path / f"copy-{copy}.db"
-                done = loop.run_in_executor(pool, hourglass.backup, store.path, dest)
-                while not done.done():
-                    name = h.WorkflowExecutionSignaled(signal_name=str(written))
-                    await store.durable(store.append(story.step([name])))
-                    written += 1
-                await done
-                found = numbers_in(dest)
-                assert found == list(range(len(found)))
-                assert acknowledged <= len(found) <= written
-                assert written > acknowledged
-
-    asyncio.run(work())
+    store = open_store(checkpoint_pages=100)
+    story = Story("a")
+    await store.durable(store.append(story.start()))
+    written = 0
+    with ThreadPoolExecutor(1) as pool:
+        loop = asyncio.get_running_loop()
+        for copy in range(3):
+            for _ in range(100):
+                number = store.append(story.step([h.WorkflowExecutionSignaled(signal_name=str(written))]))
+                written += 1
+            await store.durable(number)
+            acknowledged = written
+            dest = tmp_path / f"copy-{copy}.db"
+            done = loop.run_in_executor(pool, hourglass.backup, store.path, dest)
+            while not done.done():
+                name = h.WorkflowExecutionSignaled(signal_name=str(written))
+                await store.durable(store.append(story.step([name])))
+                written += 1
+            await done
+            found = numbers_in(dest)
+            assert found == list(range(len(found)))
+            assert acknowledged <= len(found) <= written
+            assert written > acknowledged
 
 
 def test_copy_of_another_processs_file(path: Path, tmp_path: Path) -> None:

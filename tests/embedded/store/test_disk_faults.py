@@ -98,26 +98,23 @@ def test_no_more_pages(open_store: Open, caplog: pytest.LogCaptureFixture) -> No
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
-def test_somebody_elses_lock_is_waited_for(
+async def test_somebody_elses_lock_is_waited_for(
     open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tool that holds the write lock for a while delays commits and breaks nothing."""
     monkeypatch.setattr("hourglass._embedded.store.sqlite.database.BUSY_SECONDS", 0.01)
 
-    async def work() -> None:
-        store = open_store(retry_seconds=0.01)
-        story = Story("a")
-        await store.durable(store.append(story.start()))
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        waiter = asyncio.ensure_future(store.durable(store.append(story.signal())))
-        await until_held(store)
-        assert "another program" in store.refuses_starts()
-        other.execute("ROLLBACK")
-        other.close()
-        await waiter
-
-    asyncio.run(work())
+    store = open_store(retry_seconds=0.01)
+    story = Story("a")
+    await store.durable(store.append(story.start()))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waiter = asyncio.ensure_future(store.durable(store.append(story.signal())))
+    await until_held(store)
+    assert "another program" in store.refuses_starts()
+    other.execute("ROLLBACK")
+    other.close()
+    await waiter
 
 
 def test_little_room_refuses_starts(open_store: Open) -> None:

@@ -163,7 +163,7 @@ async def test_file_written_in_place_is_not_touched_again(path: Path, restore: b
         assert run_ids(path) == acknowledged
 
 
-def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
+async def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
     """A plain copy of the same size and epoch, from before the last checkpoint, was copied into the file."""
 
     def checkpoint(store: Store) -> bytes:
@@ -171,21 +171,18 @@ def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
         store._opened.watch.note_checkpoint()
         return content_of(path)
 
-    async def work() -> None:
-        store = open_sqlite(path)
-        await fill(store)
-        older = checkpoint(store)
-        await store.durable(store.append(Story("one-more").start()))
-        newer = checkpoint(store)
-        assert older != newer
-        assert (len(older), older[:4096]) == (len(newer), newer[:4096])
-        write_content(path, older)
-        with pytest.raises(FileLost, match="another program has written into it"):
-            await store.durable(store.append(Story("late").start()))
-        store.close()
-        assert content_of(path) == older
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    await fill(store)
+    older = checkpoint(store)
+    await store.durable(store.append(Story("one-more").start()))
+    newer = checkpoint(store)
+    assert older != newer
+    assert (len(older), older[:4096]) == (len(newer), newer[:4096])
+    write_content(path, older)
+    with pytest.raises(FileLost, match="another program has written into it"):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    assert content_of(path) == older
 
 
 def execute_elsewhere(path: Path, statement: str) -> None:
@@ -350,24 +347,23 @@ def test_hard_link_is_refused(path: Path) -> None:
             open_sqlite(name)
 
 
-def test_hard_links_that_are_allowed_have_one_owner(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hard_links_that_are_allowed_have_one_owner(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the override the process that came first owns the file; another that uses the other name is refused."""
     monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
 
-    async def work() -> None:
-        store = open_sqlite(path)
-        acknowledged = await fill(store)
-        link = path.with_name("link.db")
-        os.link(path, link)
-        assert "is owned by a process that opened it under another name" in open_elsewhere(link)
-        with pytest.raises(StorageError, match="is open in this process as"):
-            open_sqlite(link)
-        acknowledged |= await fill(store, RUNS)
-        store.close()
-        assert open_elsewhere(link) == "opened"
-        assert run_ids(path) == acknowledged
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    link = path.with_name("link.db")
+    os.link(path, link)
+    assert "is owned by a process that opened it under another name" in open_elsewhere(link)
+    with pytest.raises(StorageError, match="is open in this process as"):
+        open_sqlite(link)
+    acknowledged |= await fill(store, RUNS)
+    store.close()
+    assert open_elsewhere(link) == "opened"
+    assert run_ids(path) == acknowledged
 
 
 OWNER_WITHOUT_LOCKS = """
@@ -401,30 +397,27 @@ def start_owner_without_locks(path: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("first_writes", [True, False])
-def test_second_owner_by_another_name_is_seen_without_locks(
+async def test_second_owner_by_another_name_is_seen_without_locks(
     path: Path, monkeypatch: pytest.MonkeyPatch, first_writes: bool
 ) -> None:
     """The epoch of the second owner is in the file at once: the first acknowledges nothing more, and the file stays intact."""
     monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
 
-    async def work() -> None:
-        store = open_sqlite(path)
-        await fill(store)
-        link = path.with_name("link.db")
-        os.link(path, link)
-        second = start_owner_without_locks(link)
-        if first_writes:
-            with pytest.raises(FileLost, match="opened it under another name"):
-                await store.durable(store.append(Story("late").start()))
-        else:
-            store._thread._thread.join(60)
-            assert isinstance(store.failure, FileLost)
-        assert second.communicate("go on\n")[0] == "written\n"
-        store.close()
-        assert Story("second").run.run_id in run_ids(link)
-        assert saved(path).stat().st_size > 0
-
-    asyncio.run(work())
+    store = open_sqlite(path)
+    await fill(store)
+    link = path.with_name("link.db")
+    os.link(path, link)
+    second = start_owner_without_locks(link)
+    if first_writes:
+        with pytest.raises(FileLost, match="opened it under another name"):
+            await store.durable(store.append(Story("late").start()))
+    else:
+        store._thread._thread.join(60)
+        assert isinstance(store.failure, FileLost)
+    assert second.communicate("go on\n")[0] == "written\n"
+    store.close()
+    assert Story("second").run.run_id in run_ids(link)
+    assert saved(path).stat().st_size > 0
 
 
 def test_name_that_a_crash_left_while_the_file_was_made_is_removed(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -86,30 +85,27 @@ def test_there_is_a_golden_file_of_each_format() -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
+async def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
     """The file opens, has what it had, is listed, and can be written to."""
     shutil.copy(file, path)
 
-    async def work() -> None:
-        store = open_store()
-        for run_id, expected in EXPECTED.items():
-            stored = store.load(run_id)
-            assert stored is not None
-            assert described(stored) == expected
-            assert store.current(expected["workflow_id"]) == run_id
-            assert store.find_request(expected["workflow_id"], f"{run_id}-request-1") == run_id
-        assert (await store.count("ExecutionStatus = 'Running'")).count == 1
-        assert store.latest_ns == 5_000
-        assert [due.run_id for due in store.due(5_000, 10)] == ["waiting"]
-        assert store.schedules() == [
-            ("reports", 180_000_000_000, ("report-1970-01-01T00:01:00Z",)),
-        ]
-        schedule = store.schedule("reports")
-        assert schedule is not None
-        assert described_schedule(schedule) == SCHEDULE
-        await store.durable(store.append(Story("new").start()))
-
-    asyncio.run(work())
+    store = open_store()
+    for run_id, expected in EXPECTED.items():
+        stored = store.load(run_id)
+        assert stored is not None
+        assert described(stored) == expected
+        assert store.current(expected["workflow_id"]) == run_id
+        assert store.find_request(expected["workflow_id"], f"{run_id}-request-1") == run_id
+    assert (await store.count("ExecutionStatus = 'Running'")).count == 1
+    assert store.latest_ns == 5_000
+    assert [due.run_id for due in store.due(5_000, 10)] == ["waiting"]
+    assert store.schedules() == [
+        ("reports", 180_000_000_000, ("report-1970-01-01T00:01:00Z",)),
+    ]
+    schedule = store.schedule("reports")
+    assert schedule is not None
+    assert described_schedule(schedule) == SCHEDULE
+    await store.durable(store.append(Story("new").start()))
 
 
 def test_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,41 +39,35 @@ async def works_on(reader: ListReader) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_long_list_does_not_stop_the_store(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_long_list_does_not_stop_the_store(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a list goes on and on, changes are written and read, and another list is answered."""
     monkeypatch.setattr("hourglass._embedded.store.sqlite.store.LISTS_AT_ONCE", 2)
 
-    async def work() -> None:
-        store = open_store()
-        story = Story("a")
-        await store.durable(store.append(story.start()))
-        long = asyncio.ensure_future(store._lists.ask(endless))
-        await works_on(store._lists)
-        await store.durable(store.append(story.signal()))
-        assert store.load("a") is not None
-        assert (await store.count("")).count == 1
-        assert not long.done()
-        store.close()
-        with pytest.raises(StorageError, match="was closed"):
-            await long
-
-    asyncio.run(work())
+    store = open_store()
+    story = Story("a")
+    await store.durable(store.append(story.start()))
+    long = asyncio.ensure_future(store._lists.ask(endless))
+    await works_on(store._lists)
+    await store.durable(store.append(story.signal()))
+    assert store.load("a") is not None
+    assert (await store.count("")).count == 1
+    assert not long.done()
+    store.close()
+    with pytest.raises(StorageError, match="was closed"):
+        await long
 
 
-def test_a_list_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """After its limit whoever asked is told so, in words that help, and the next question is answered."""
     monkeypatch.setattr(list_reader, "LIST_SECONDS", 0.05)
 
-    async def work() -> None:
-        reader = ListReader("x.db", memory, sqlite3.Connection.close)
-        with pytest.raises(ServiceTimeoutError, match="narrower filter") as told:
-            await reader.ask(endless)
-        assert told.value.status == "DEADLINE_EXCEEDED"
-        monkeypatch.setattr(list_reader, "LIST_SECONDS", 10.0)
-        assert await reader.ask(one) == [(1,)]
-        reader.close()
-
-    asyncio.run(work())
+    reader = ListReader("x.db", memory, sqlite3.Connection.close)
+    with pytest.raises(ServiceTimeoutError, match="narrower filter") as told:
+        await reader.ask(endless)
+    assert told.value.status == "DEADLINE_EXCEEDED"
+    monkeypatch.setattr(list_reader, "LIST_SECONDS", 10.0)
+    assert await reader.ask(one) == [(1,)]
+    reader.close()
 
 
 async def test_whoever_gives_up_frees_the_thread() -> None:

@@ -150,51 +150,48 @@ async def test_a_change_that_breaks_a_constraint_is_refused(open_store: Open, pa
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_is_refused_every_run_stays_whole(open_store: Open, seed: int) -> None:
+async def test_whatever_is_refused_every_run_stays_whole(open_store: Open, seed: int) -> None:
     """Runs that change alone and together, some changes spoiled, in commits of any size: each run is in the file as it
     was before the first change that was refused for it, and what was not refused is there.
     """
     chance = random.Random(seed)
 
-    async def work() -> None:
-        store = open_store()
-        small_rows(store)
-        refused: dict[int, tuple[str, ...]] = {}
-        store.on_refusal(lambda refusal: refused.update({refusal.number: refusal.run_ids}))
-        store._report_refusal = lambda refusal: store._report(refusal)  # type: ignore[method-assign]  # no run is readmitted
-        stories = [Story(f"run-{place}") for place in range(6)]
-        lengths: list[tuple[int, dict[str, int]]] = []
-        for place in range(60):
-            some = chance.sample(stories, chance.choice((1, 1, 1, 2, 3)))
-            parts = [story.start() if not story.events else story.signal() for story in some]
-            spoilt = chance.randrange(len(parts)) if chance.random() < 0.1 and place > 20 else None
-            if spoilt is not None and parts[spoilt].events[0].id > 1:
-                parts[spoilt] = too_large(parts[spoilt])
-            first, *others = parts
-            number = store.append(msgspec.structs.replace(first, also=tuple(others)))
-            lengths.append((number, {story.run_id: len(story.events) for story in some}))
-            if chance.random() < 0.2:
-                with contextlib.suppress(Unwritable):
-                    await store.durable(number)
-        for number, _ in lengths:
+    store = open_store()
+    small_rows(store)
+    refused: dict[int, tuple[str, ...]] = {}
+    store.on_refusal(lambda refusal: refused.update({refusal.number: refusal.run_ids}))
+    store._report_refusal = lambda refusal: store._report(refusal)  # type: ignore[method-assign]  # no run is readmitted
+    stories = [Story(f"run-{place}") for place in range(6)]
+    lengths: list[tuple[int, dict[str, int]]] = []
+    for place in range(60):
+        some = chance.sample(stories, chance.choice((1, 1, 1, 2, 3)))
+        parts = [story.start() if not story.events else story.signal() for story in some]
+        spoilt = chance.randrange(len(parts)) if chance.random() < 0.1 and place > 20 else None
+        if spoilt is not None and parts[spoilt].events[0].id > 1:
+            parts[spoilt] = too_large(parts[spoilt])
+        first, *others = parts
+        number = store.append(msgspec.structs.replace(first, also=tuple(others)))
+        lengths.append((number, {story.run_id: len(story.events) for story in some}))
+        if chance.random() < 0.2:
             with contextlib.suppress(Unwritable):
                 await store.durable(number)
-        await asyncio.sleep(0)
-        assert refused
-        expected: dict[str, int] = {}
-        for number, changed in lengths:
-            if number not in refused:
-                expected |= changed
-            assert store.is_durable(number) == (number not in refused)
-        store.close()
-        again = open_store()
-        for story in stories:
-            stored = again.load(story.run_id)
-            assert (stored is not None) == (story.run_id in expected)
-            if stored is not None:
-                assert stored.events == tuple(story.events[: expected[story.run_id]])
-
-    go(work())
+    for number, _ in lengths:
+        with contextlib.suppress(Unwritable):
+            await store.durable(number)
+    await asyncio.sleep(0)
+    assert refused
+    expected: dict[str, int] = {}
+    for number, changed in lengths:
+        if number not in refused:
+            expected |= changed
+        assert store.is_durable(number) == (number not in refused)
+    store.close()
+    again = open_store()
+    for story in stories:
+        stored = again.load(story.run_id)
+        assert (stored is not None) == (story.run_id in expected)
+        if stored is not None:
+            assert stored.events == tuple(story.events[: expected[story.run_id]])
 
 
 async def test_a_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path) -> None:

@@ -358,23 +358,20 @@ async def test_a_run_that_was_never_started_is_refused(open_store: Open) -> None
     await store.durable(store.append(Story("b").start()))
 
 
-def test_more_runs_than_are_remembered(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_runs_than_are_remembered(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs whose keys fell out of memory are found in the file again."""
     monkeypatch.setattr("hourglass._embedded.store.sqlite.batches.CACHED_RUNS", 3)
 
-    async def work() -> None:
-        store = open_store()
-        stories = await started(store, *(f"r{place}" for place in range(10)))
-        for _ in range(3):
-            for story in stories:
-                number = store.append(story.signal())
-            await store.durable(number)
+    store = open_store()
+    stories = await started(store, *(f"r{place}" for place in range(10)))
+    for _ in range(3):
         for story in stories:
-            stored = store.load(story.run_id)
-            assert stored is not None
-            assert stored.events == tuple(story.events)
-
-    go(work())
+            number = store.append(story.signal())
+        await store.durable(number)
+    for story in stories:
+        stored = store.load(story.run_id)
+        assert stored is not None
+        assert stored.events == tuple(story.events)
 
 
 async def test_followers_are_one_step(open_store: Open) -> None:

@@ -9,7 +9,6 @@ from tests.embedded.stores import memory_store, open_sqlite
 
 from hourglass._embedded.store.store import Store
 
-from ..memory_world import run_async
 from .store_conformance import CHECKS, Check, Place
 
 
@@ -35,11 +34,8 @@ class InFile:
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_store_keeps(check: Check, kind: str, tmp_path: Path) -> None:
+async def test_a_store_keeps(check: Check, kind: str, tmp_path: Path) -> None:
     """Each check of the suite, on each store."""
     place: Place = InMemory() if kind == "memory" else InFile(tmp_path / "a.db")
 
-    async def body() -> None:
-        await check(place)
-
-    run_async(body)
+    await check(place)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,14 +10,13 @@ import pytest
 from tests.specs import made
 
 from hourglass._contract.workflows import CountGroup, WorkflowStatus
-from hourglass._embedded.store import filters as f
-from hourglass._embedded.store.sqlite import visibility
 from hourglass._embedded.store.sqlite.batches import Written
-from hourglass._embedded.store.sqlite.filter_sql import statement
 from hourglass._embedded.transitions.run import Run
 from hourglass._history import events as h
 from hourglass.converter import Payload
 from hourglass.errors import ServiceError, UsageError
+
+from .list_table import ListTable
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
@@ -48,20 +46,19 @@ def run(number: int, *, kind: str = "W", closed: int | None = None, **fields: An
 
 
 @pytest.fixture
-def database() -> Iterator[sqlite3.Connection]:
+def table() -> Iterator[ListTable]:
     """An empty list of runs."""
-    connection = sqlite3.connect(":memory:")
-    connection.executescript(visibility.SCHEMA)
-    yield connection
-    connection.close()
+    opened = ListTable()
+    yield opened
+    opened.database.close()
 
 
-def ids(connection: sqlite3.Connection, text: str = "", limit: int = 100) -> list[int]:
-    found = visibility.page(connection, text, b"", limit).workflows
+def ids(table: ListTable, text: str = "", limit: int = 100) -> list[int]:
+    found = table.page(text, b"", limit).workflows
     return [int(each.workflow_id.removeprefix("w-")) for each in found]
 
 
-def test_what_comes_back(database: sqlite3.Connection) -> None:
+def test_what_comes_back(table: ListTable) -> None:
     """A run comes back with its facts, its memo and its search attributes as they were."""
     given_run = run(
         1,
@@ -69,8 +66,8 @@ def test_what_comes_back(database: sqlite3.Connection) -> None:
         memo={"note": Payload(b"\x00\xff", "binary/plain", {"k": b"v"})},
         search_attributes={"Region": attribute('"eu"'), "Odd": Payload(b"\x01", "binary/odd")},
     )
-    visibility.write(database, [given_run])
-    (found,) = visibility.page(database, "", b"", 10).workflows
+    table.write([given_run])
+    (found,) = table.page("", b"", 10).workflows
     assert (found.memo, found.search_attributes) == (given_run.memo, given_run.search_attributes)
     assert (found.workflow_id, found.run_id, found.workflow_type) == ("w-1", "run-1", "W")
     assert found.status is WorkflowStatus.COMPLETED
@@ -79,55 +76,55 @@ def test_what_comes_back(database: sqlite3.Connection) -> None:
     assert (found.root_workflow_id, found.root_run_id, found.parent_workflow_id) == ("w-1", "run-1", "")
 
 
-def test_lengths_are_known_from_the_close_on(database: sqlite3.Connection) -> None:
+def test_lengths_are_known_from_the_close_on(table: ListTable) -> None:
     """Length, size and duration are missing while a run is open, as on Temporal."""
-    visibility.write(database, [run(1), run(2, closed=1)])
+    table.write([run(1), run(2, closed=1)])
     for name in ("HistoryLength", "HistorySizeBytes", "ExecutionDuration", "CloseTime"):
-        assert ids(database, f"{name} IS NULL") == [1]
-        assert ids(database, f"{name} IS NOT NULL") == [2]
-    assert ids(database, "ExecutionDuration = '1s' AND HistorySizeBytes = 99") == [2]
-    assert visibility.page(database, "WorkflowId = 'w-1'", b"", 1).workflows[0].history_length == 0
+        assert ids(table, f"{name} IS NULL") == [1]
+        assert ids(table, f"{name} IS NOT NULL") == [2]
+    assert ids(table, "ExecutionDuration = '1s' AND HistorySizeBytes = 99") == [2]
+    assert table.page("WorkflowId = 'w-1'", b"", 1).workflows[0].history_length == 0
 
 
-def test_order(database: sqlite3.Connection) -> None:
+def test_order(table: ListTable) -> None:
     """Open runs first, newest start first; then closed ones, latest close first; at one instant, newest first."""
-    visibility.write(database, [run(1, closed=100), run(2), run(3, closed=1), run(4), run(5, closed=96)])
-    visibility.write(database, [run(6, start_ns=START + 4 * SECOND)])
-    assert ids(database) == [6, 4, 2, 5, 1, 3]
+    table.write([run(1, closed=100), run(2), run(3, closed=1), run(4), run(5, closed=96)])
+    table.write([run(6, start_ns=START + 4 * SECOND)])
+    assert ids(table) == [6, 4, 2, 5, 1, 3]
 
 
-def test_a_new_state_replaces_the_old(database: sqlite3.Connection) -> None:
+def test_a_new_state_replaces_the_old(table: ListTable) -> None:
     """A run is listed once, as it was written last, also when both states come at once."""
     first = run(1, search_attributes={"Region": attribute('"eu"'), "Tags": attribute('["a", "b"]')})
-    visibility.write(database, [first])
+    table.write([first])
     changed = msgspec.structs.replace(first, search_attributes={"Region": attribute('"us"')})
-    visibility.write(database, [first, changed])
-    assert ids(database, "Region = 'us'") == [1]
-    assert ids(database, "Region = 'eu' OR Tags = 'a'") == []
-    assert visibility.count(database, "").count == 1
+    table.write([first, changed])
+    assert ids(table, "Region = 'us'") == [1]
+    assert ids(table, "Region = 'eu' OR Tags = 'a'") == []
+    assert table.count("").count == 1
 
 
-def test_removing(database: sqlite3.Connection) -> None:
+def test_removing(table: ListTable) -> None:
     """What is removed is gone, its search attributes too; the types stay known."""
     runs = [run(n, search_attributes={"Amount": attribute(str(n))}) for n in range(600)]
-    visibility.write(database, runs)
-    visibility.remove(database, [each.run_id for each in runs[:-1]])
-    assert ids(database, "Amount >= 0") == [599]
-    visibility.remove(database, ["run-599", "nobody"])
-    assert ids(database, "Amount >= 0") == []
-    assert database.execute("SELECT count(*) FROM visibility_attributes").fetchone() == (0,)
+    table.write(runs)
+    table.remove([each.run_id for each in runs[:-1]])
+    assert ids(table, "Amount >= 0") == [599]
+    table.remove(["run-599", "nobody"])
+    assert ids(table, "Amount >= 0") == []
+    assert table.database.execute("SELECT count(*) FROM visibility_attributes").fetchone() == (0,)
 
 
-def test_few_statements(database: sqlite3.Connection) -> None:
+def test_few_statements(table: ListTable) -> None:
     """Many runs are written by few statements, and again by the same texts."""
     seen: list[str] = []
     runs = [run(n, search_attributes={"Amount": attribute(str(n))}) for n in range(200)]
-    database.execute("BEGIN")
-    database.set_trace_callback(seen.append)
-    visibility.write(database, runs)
-    database.set_trace_callback(None)
+    table.database.execute("BEGIN")
+    table.database.set_trace_callback(seen.append)
+    table.write(runs)
+    table.database.set_trace_callback(None)
     assert len(seen) < 15
-    assert visibility.count(database, "Amount IS NOT NULL").count == 200
+    assert table.count("Amount IS NOT NULL").count == 200
 
 
 def test_which_changes_are_visible() -> None:
@@ -140,7 +137,7 @@ def test_which_changes_are_visible() -> None:
     assert not shown.shows(run(1, memo=before.memo, search_attributes={"x": attribute("1")}))
 
 
-def test_types_of_untyped_attributes(database: sqlite3.Connection) -> None:
+def test_types_of_untyped_attributes(table: ListTable) -> None:
     """An attribute that does not say its type has that of its first value; what does not fit is not found by it."""
     first = {
         "K": attribute('"x"'),
@@ -158,40 +155,40 @@ def test_types_of_untyped_attributes(database: sqlite3.Connection) -> None:
         "B": attribute("1"),
         "L": attribute('"q"'),
     }
-    visibility.write(database, [run(1, search_attributes=first), run(2, search_attributes=second)])
-    assert ids(database, "K = 'x' AND I = 1 AND B = true AND T = '2024-01-01T00:00:00Z' AND L = 'Q'") == [1]
-    assert ids(database, "K IS NULL AND I IS NULL AND B IS NULL") == [2]
-    assert ids(database, "D >= 1.5") == [2, 1]
-    assert ids(database, "L = 'q'") == [2, 1]
+    table.write([run(1, search_attributes=first), run(2, search_attributes=second)])
+    assert ids(table, "K = 'x' AND I = 1 AND B = true AND T = '2024-01-01T00:00:00Z' AND L = 'Q'") == [1]
+    assert ids(table, "K IS NULL AND I IS NULL AND B IS NULL") == [2]
+    assert ids(table, "D >= 1.5") == [2, 1]
+    assert ids(table, "L = 'q'") == [2, 1]
     with pytest.raises(ServiceError, match="invalid search attribute: N"):
-        ids(database, "N IS NULL")
+        ids(table, "N IS NULL")
 
 
-def test_declared_attributes(database: sqlite3.Connection) -> None:
+def test_declared_attributes(table: ListTable) -> None:
     """A declared attribute is known before its first use, and its type holds for values that say none."""
-    visibility.declare(database, {"Note": "Text", "When": "Datetime"})
-    assert ids(database, "Note = 'fox'") == []
-    visibility.write(database, [run(1, search_attributes={"Note": attribute('"The fox."')})])
-    assert ids(database, "Note = 'FOX'") == [1]
+    table.declare({"Note": "Text", "When": "Datetime"})
+    assert ids(table, "Note = 'fox'") == []
+    table.write([run(1, search_attributes={"Note": attribute('"The fox."')})])
+    assert ids(table, "Note = 'FOX'") == [1]
     with pytest.raises(UsageError, match="Keyword, KeywordList"):
-        visibility.declare(database, {"Note": "Texts"})
+        table.declare({"Note": "Texts"})
     with pytest.raises(UsageError, match="WorkflowId"):
-        visibility.declare(database, {"WorkflowId": "Text"})
+        table.declare({"WorkflowId": "Text"})
 
 
-def test_system_attributes_that_runs_carry(database: sqlite3.Connection) -> None:
+def test_system_attributes_that_runs_carry(table: ListTable) -> None:
     """Predefined attributes have their types from the start, and are found once a run has them."""
-    assert ids(database, "TemporalChangeVersion = 'p-1'") == []
-    visibility.write(database, [run(1, search_attributes={"TemporalChangeVersion": attribute('["p-1"]')})])
-    assert ids(database, "ChangeVersion = 'p-1'") == [1]
+    assert ids(table, "TemporalChangeVersion = 'p-1'") == []
+    table.write([run(1, search_attributes={"TemporalChangeVersion": attribute('["p-1"]')})])
+    assert ids(table, "ChangeVersion = 'p-1'") == [1]
 
 
-def test_pages_do_not_shift(database: sqlite3.Connection) -> None:
+def test_pages_do_not_shift(table: ListTable) -> None:
     """A run that closes or starts between two pages makes no other appear twice or be missed."""
-    visibility.write(database, [run(n) for n in range(10)])
-    first = visibility.page(database, "", b"", 4)
-    visibility.write(database, [run(9, closed=50), run(3, closed=50), run(11)])
-    second = visibility.page(database, "", first.next_page_token, 100)
+    table.write([run(n) for n in range(10)])
+    first = table.page("", b"", 4)
+    table.write([run(9, closed=50), run(3, closed=50), run(11)])
+    second = table.page("", first.next_page_token, 100)
     assert [each.workflow_id for each in first.workflows] == ["w-9", "w-8", "w-7", "w-6"]
     assert [each.workflow_id for each in second.workflows] == [
         "w-5",
@@ -203,26 +200,26 @@ def test_pages_do_not_shift(database: sqlite3.Connection) -> None:
         "w-3",
     ]
     assert second.next_page_token == b""
-    assert visibility.page(database, "", b"", 11).next_page_token == b""
+    assert table.page("", b"", 11).next_page_token == b""
 
 
 @pytest.mark.parametrize("token", [b"x", b"[1]", b'["a", 1, 2]', b"5"])
-def test_malformed_page_tokens(token: bytes, database: sqlite3.Connection) -> None:
+def test_malformed_page_tokens(token: bytes, table: ListTable) -> None:
     """A page token that we never gave is refused."""
     with pytest.raises(ServiceError, match="page token") as caught:
-        visibility.page(database, "", token, 10)
+        table.page("", token, 10)
     assert caught.value.status == "INVALID_ARGUMENT"
 
 
-def test_counting(database: sqlite3.Connection) -> None:
+def test_counting(table: ListTable) -> None:
     """Counts are of what would be listed, altogether or by status."""
-    visibility.write(database, [run(1), run(2), run(3, closed=1), run(4, closed=1, kind="V")])
-    assert visibility.count(database, "WorkflowType = 'W'").count == 3
-    assert visibility.count(database, "GROUP BY ExecutionStatus").count == 4
-    counted = visibility.count(database, "WorkflowType = 'W' GROUP BY ExecutionStatus")
+    table.write([run(1), run(2), run(3, closed=1), run(4, closed=1, kind="V")])
+    assert table.count("WorkflowType = 'W'").count == 3
+    assert table.count("GROUP BY ExecutionStatus").count == 4
+    counted = table.count("WorkflowType = 'W' GROUP BY ExecutionStatus")
     assert counted.groups == (CountGroup(("Running",), 2), CountGroup(("Completed",), 1))
     assert counted.count == 3
-    assert visibility.count(database, "").groups == ()
+    assert table.count("").groups == ()
 
 
 @pytest.mark.parametrize(
@@ -234,24 +231,24 @@ def test_counting(database: sqlite3.Connection) -> None:
         ("WorkflowId = 'w-1'", "visibility_by_workflow_id"),
     ],
 )
-def test_the_common_lists_need_no_sorting(text: str, index: str, database: sqlite3.Connection) -> None:
+def test_the_common_lists_need_no_sorting(text: str, index: str, table: ListTable) -> None:
     """Listing all runs, or by status, type or id, reads an index in its order, from the first page to the last."""
     for token in (b"", b"[1, 2, 3]"):
         seen: list[str] = []
-        database.set_trace_callback(seen.append)
-        visibility.page(database, text, token, 10)
-        database.set_trace_callback(None)
-        plan = " ".join(row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {seen[-1]}"))
+        table.database.set_trace_callback(seen.append)
+        table.page(text, token, 10)
+        table.database.set_trace_callback(None)
+        plan = " ".join(row[3] for row in table.database.execute(f"EXPLAIN QUERY PLAN {seen[-1]}"))
         assert index in plan
         assert "TEMP B-TREE" not in plan
 
 
-def test_attributes_are_found_by_their_index(database: sqlite3.Connection) -> None:
+def test_attributes_are_found_by_their_index(table: ListTable) -> None:
     """A filter by a custom attribute looks its value up."""
-    visibility.declare(database, {"Region": "Keyword"})
-    where = statement(f.parse("Region = 'eu'"), visibility.types(database))
+    table.declare({"Region": "Keyword"})
+    where = table.where("Region = 'eu'")
     sql = f"EXPLAIN QUERY PLAN SELECT run_id FROM visibility WHERE {where.text}"
-    plan = " ".join(row[3] for row in database.execute(sql, where.values))
+    plan = " ".join(row[3] for row in table.database.execute(sql, where.values))
     assert "USING PRIMARY KEY (name=? AND value=?)" in plan
 
 
@@ -270,10 +267,10 @@ def test_attributes_are_found_by_their_index(database: sqlite3.Connection) -> No
         "/*",
     ],
 )
-def test_injections_are_values(value: str, database: sqlite3.Connection) -> None:
+def test_injections_are_values(value: str, table: ListTable) -> None:
     """What looks like SQL is a value: found where a run has it, and nothing else happens."""
     payload = Payload(msgspec.json.encode(value), "json/plain", {"type": b"Keyword"})
-    visibility.write(database, [run(1, search_attributes={value: payload, "K": payload}), run(2)])
+    table.write([run(1, search_attributes={value: payload, "K": payload}), run(2)])
     quoted = "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
     for text in (
         f"K = {quoted}",
@@ -281,8 +278,8 @@ def test_injections_are_values(value: str, database: sqlite3.Connection) -> None
         f"K STARTS_WITH {quoted}",
         f"K BETWEEN {quoted} AND {quoted}",
     ):
-        assert ids(database, text) == [1]
+        assert ids(table, text) == [1]
     if "`" not in value:
-        assert ids(database, f"`{value}` = {quoted}") == [1]
-    assert ids(database, f"WorkflowId = {quoted}") == []
-    assert ids(database) == [2, 1]
+        assert ids(table, f"`{value}` = {quoted}") == [1]
+    assert ids(table, f"WorkflowId = {quoted}") == []
+    assert ids(table) == [2, 1]

@@ -139,7 +139,7 @@ def family_script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Comm
     return []
 
 
-def test_every_crash_of_a_small_family() -> None:
+async def test_every_crash_of_a_small_family() -> None:
     """A parent, its child and a signal end the same after a crash behind each of their changes."""
 
     async def play(store: Store, clock: VirtualClock, opened: bool) -> None:
@@ -153,17 +153,14 @@ def test_every_crash_of_a_small_family() -> None:
         check_agreement(stored(store))
         await world.close()
 
-    async def body() -> None:
-        whole, clock = Noted(), VirtualClock()
-        await play(whole, clock, opened=False)
-        assert len(whole.changes) > 8
-        for count in range(1, len(whole.changes)):
-            disk = memory_store()
-            for change in whole.changes[:count]:
-                disk.append(change)
-            await play(disk, clock, opened=True)
-
-    run_async(body)
+    whole, clock = Noted(), VirtualClock()
+    await play(whole, clock, opened=False)
+    assert len(whole.changes) > 8
+    for count in range(1, len(whole.changes)):
+        disk = memory_store()
+        for change in whole.changes[:count]:
+            disk.append(change)
+        await play(disk, clock, opened=True)
 
 
 async def test_a_family_in_a_file(tmp_path: Path) -> None:
@@ -250,7 +247,7 @@ async def test_another_namespace_is_not_there() -> None:
     await world.close()
 
 
-def test_a_long_line_of_descendants_ends_with_its_ancestor() -> None:
+async def test_a_long_line_of_descendants_ends_with_its_ancestor() -> None:
     """Three hundred generations are ended by one termination, in one change."""
 
     def script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
@@ -259,25 +256,22 @@ def test_a_long_line_of_descendants_ends_with_its_ancestor() -> None:
             return [child(1, f"g{depth + 1}")] if depth < 300 else []
         return []
 
-    async def body() -> None:
-        store = Noted()
-        world = await World.new(store=store)
-        await world.start("g0")
-        while world.engine.current("g300") is None:
-            await world.step(script)
-        await settle()
-        before = len(store.changes)
-        await world.call(TerminateWorkflow(workflow_id="g0", reason="enough"))
-        change = store.changes[before]
-        assert len({each.run.run_id for each in (change, *change.also)}) == 301
-        last = world.engine.current("g300")
-        assert last is not None
-        assert last.run.final == h.WorkflowExecutionTerminated(
-            reason="by parent close policy", identity="history-service"
-        )
-        await world.close()
-
-    run_async(body)
+    store = Noted()
+    world = await World.new(store=store)
+    await world.start("g0")
+    while world.engine.current("g300") is None:
+        await world.step(script)
+    await settle()
+    before = len(store.changes)
+    await world.call(TerminateWorkflow(workflow_id="g0", reason="enough"))
+    change = store.changes[before]
+    assert len({each.run.run_id for each in (change, *change.also)}) == 301
+    last = world.engine.current("g300")
+    assert last is not None
+    assert last.run.final == h.WorkflowExecutionTerminated(
+        reason="by parent close policy", identity="history-service"
+    )
+    await world.close()
 
 
 async def test_a_run_that_cannot_be_read_is_not_there_for_others(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,8 +12,6 @@ from hourglass._contract.activities import StartActivity
 from hourglass._contract.handle import AttemptFailed
 from hourglass._contract.service import Request
 from hourglass._contract.workflows import StartWorkflow, UpdateWithStart, UpdateWorkflow
-from hourglass._embedded.runs.run import LoadedRun
-from hourglass._embedded.runs.wakes import run_wake_ns
 from hourglass._embedded.transitions.standalone import PREFIX
 from hourglass.errors import ServiceError
 
@@ -44,7 +42,7 @@ KINDS = sorted(
 )
 
 
-async def started(world: World, **options: Any) -> LoadedRun:
+async def started(world: World, **options: Any) -> Any:
     """Start the standalone activity `held` and return its run."""
     begun = await world.call(
         made(StartActivity, activity_id="held", activity_type="A", task_queue="q", request_id="", **options)
@@ -72,10 +70,10 @@ async def is_rejected(world: World, request: Request[Any]) -> bool:
     return False
 
 
-def assert_no_task(world: World, record: LoadedRun) -> None:
+def assert_no_task(world: World, record: Any) -> None:
     """Nothing of the run is for a workflow worker, now or later."""
     assert (record.run.task, record.run.task_count) == (None, 0)
-    assert run_wake_ns(record.run, world.clock.now_ns()) == 0
+    assert world.wake_ns(record.run) == 0
     assert not world.engine.queues.waiting_tasks()
 
 

@@ -144,7 +144,7 @@ def test_replay_finds_what_changed(flows: Path, capsys: pytest.CaptureFixture[st
     assert main(["replay", "--query", "WorkflowType = 'parcel'", "--code", str(changed)]) == 1
     out = capsys.readouterr().out
     assert "BREAKS  p-1" in out
-    assert f"   at {changed.name}:" in out  # the file as seen from here
+    assert f"   at {changed.name}:" in out  # a path relative to the current folder
     assert changed.name in out
     sys.modules.pop(changed.stem, None)
 

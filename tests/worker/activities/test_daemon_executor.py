@@ -31,8 +31,8 @@ def test_jobs_run_in_threads_up_to_the_limit():
     assert not [each for each in threading.enumerate() if each.name.startswith("some-")]
 
 
-def test_it_is_shut_down_as_pythons_own():
-    """What waits is done, or cancelled where that is asked for; nothing is taken afterwards."""
+def test_daemon_executor_shuts_down_like_pythons():
+    """Waiting jobs are done, or cancelled on request; nothing is accepted afterwards."""
     executor, gate = DaemonExecutor("one", 1), threading.Event()
     running = executor.submit(gate.wait, 30)
     while not running.running():
@@ -48,7 +48,7 @@ def test_it_is_shut_down_as_pythons_own():
     executor.shutdown()
 
 
-def test_loops_take_it_as_their_default():
+def test_event_loops_use_the_daemon_executor():
     """`asyncio.to_thread` runs there, on each kind of loop."""
 
     async def main():
@@ -58,8 +58,8 @@ def test_loops_take_it_as_their_default():
     assert asyncio.run(main()).startswith("mine-")
 
 
-def test_what_hangs_there_does_not_keep_the_process():
-    """The interpreter ends; it would wait for a thread of Python's own executor for ever."""
+def test_hung_job_does_not_block_interpreter_exit():
+    """Interpreter exit would wait without end for a thread of Python's own executor."""
     code = (
         "import threading, time\n"
         "from hourglass._worker.daemon_executor import DaemonExecutor\n"

@@ -90,10 +90,8 @@ def unique(request: pytest.FixtureRequest) -> str:
         "workflow",
     ],
 )
-def test_the_process_ends_whatever_is_in_flight(
-    begin: Begin, kind: str, request: pytest.FixtureRequest
-) -> None:
-    """Activities that hang, local or not, a codec, an interceptor, a workflow: none of them keeps the process."""
+def test_shutdown_ends_with_hung_work(begin: Begin, kind: str, request: pytest.FixtureRequest) -> None:
+    """Activities that hang, local or not, a codec, an interceptor, a workflow: none of them blocks the exit."""
     ended(begin(unique(request), 1.0, kind, ending.FOR_EVER if kind != "codec" else 0.0))
 
 
@@ -110,10 +108,10 @@ def test_a_result_within_the_drain_counts(
         assert handle.result(timeout=60) == ("sleptslept" if "after" in kind else "slept")
 
 
-def test_what_did_not_end_in_time_is_done_again_elsewhere(
+def test_unfinished_local_activity_is_retried_by_another_worker(
     target: str, begin: Begin, request: pytest.FixtureRequest
 ) -> None:
-    """The local activity is made again by the next worker, at once; the workflow hears of no failure."""
+    """At once; the workflow sees no failure."""
     queue = unique(request)
     ended(begin(queue, 0.5, "local", ending.FOR_EVER))
     made: list[Any] = []
@@ -133,8 +131,8 @@ def test_what_did_not_end_in_time_is_done_again_elsewhere(
 
 @pytest.mark.server
 @pytest.mark.parametrize("kind", ["local", "thread"])
-def test_a_server_that_does_not_answer_keeps_no_process(kind: str) -> None:
-    """It is stopped before the signal comes: what cannot be told to it is left behind."""
+def test_shutdown_ends_without_a_server(kind: str) -> None:
+    """The server is stopped before the signal: unsent results are abandoned."""
     with dev_server() as server:
         assert server.pid is not None
         for process in started_on(server.target, "frozen", 0.5, kind, ending.FOR_EVER):

@@ -250,8 +250,8 @@ async def begun() -> None:
     await asyncio.to_thread(place.begun.wait)
 
 
-def test_threads_and_coroutines_return_their_results():
-    """`def` and `async def` activities run and their results travel back under their token."""
+def test_results_of_threads_and_coroutines():
+    """`def` and `async def` activities run, and their results have their token."""
     assert value(run("add", 1)) == 11
     assert value(run("shout", "hi")) == "HI"
     assert run("add", 1, token=b"mine").token == b"mine"
@@ -263,15 +263,15 @@ def test_arguments_are_decoded_to_their_types():
 
 
 @pytest.mark.parametrize("args", [(), (1, 2, 3), ("x",)])
-def test_wrong_arguments_fail_for_good(args):
-    """Too few, too many, of a wrong type: a failure that names the activity and is not retried."""
+def test_wrong_arguments_fail_without_a_retry(args):
+    """Too few, too many, of a wrong type: a failure that names the activity."""
     kind, hopeless, message = failure(run("add", *args))
     assert (kind, hopeless) == ("ArgumentError", True)
     assert "activity add" in message
 
 
-def test_an_unknown_activity_lists_what_is_known_and_may_be_retried():
-    """Another worker may know it."""
+def test_unknown_activity_lists_the_known_ones():
+    """The failure may be retried, because another worker may know it."""
     kind, hopeless, message = failure(run("ad"))
     assert (kind, hopeless) == ("UnknownTypeError", False)
     assert "'ad'" in message
@@ -288,8 +288,8 @@ def test_exceptions_become_failures():
 
 @pytest.mark.parametrize("kind", ["exit", "interrupt"])
 @pytest.mark.parametrize("activity_type", ["raises", "raises_async"])
-def test_exits_fail_the_attempt_and_the_worker_lives(activity_type, kind):
-    """SystemExit and KeyboardInterrupt are failures; the next attempt runs as if nothing had happened."""
+def test_system_exit_fails_the_attempt(activity_type, kind):
+    """SystemExit and KeyboardInterrupt are failures; the next attempt runs."""
 
     async def script(executor, _):
         first = await executor.execute(attempt(activity_type, kind))
@@ -305,25 +305,25 @@ def test_exits_fail_the_attempt_and_the_worker_lives(activity_type, kind):
     assert value(third) == 11
 
 
-def test_a_cancellation_nobody_asked_for_is_a_failure():
-    """`raise Cancelled` without a request must not be reported as cancelled: the server would refuse it."""
+def test_unrequested_cancellation_is_a_failure():
+    """`raise Cancelled` without a request must not be reported as cancelled: the server would reject it."""
     assert failure(run("raises", "cancelled"))[0] == "Cancelled"
 
 
-def test_a_result_that_cannot_be_encoded_is_a_clear_failure():
-    """The message names the activity; repeating it would repeat its side effects for nothing."""
+def test_unencodable_result_fails_without_a_retry():
+    """The message names the activity; a retry would only repeat its side effects."""
     kind, hopeless, message = failure(run("unencodable"))
     assert (kind, hopeless) == ("EncodeError", True)
     assert "the result of activity unencodable cannot be encoded" in message
 
 
-def test_info_says_who_is_asked():
+def test_info_of_an_attempt():
     """Ids, attempt and kind are the task's."""
     task = run("who", activity_id="7", attempt=3, is_local=True)
     assert value(task) == ["7", "who", 3, "w", True, True]
 
 
-def test_the_context_reaches_tasks_and_to_thread():
+def test_context_reaches_tasks_and_threads_of_a_coroutine():
     """`info` works in the coroutine, in its tasks and in `asyncio.to_thread`."""
     assert value(run("who_everywhere", activity_id="7")) == ["7", "7", "7"]
 
@@ -339,8 +339,8 @@ def test_activities_in_one_thread_do_not_share_context_variables():
     assert with_executor(script, max_threads=1) == ("clean", "clean")
 
 
-def test_outside_an_activity_the_calls_are_refused():
-    """Each call says that it works inside an activity only."""
+def test_activity_calls_need_an_activity():
+    """Outside an activity each call raises an error that says so."""
     for call in (
         activity.info,
         activity.heartbeat,
@@ -371,8 +371,8 @@ def test_cancellation_reaches_a_thread_once_at_its_heartbeat():
     assert beats[-1] == (b"t", payloads("cleaning"))
 
 
-def test_wait_cancelled_tells_and_takes_the_request():
-    """It returns True, and what the activity then returns is its result."""
+def test_wait_cancelled_consumes_the_request():
+    """It returns True, and the activity's return value is its result."""
 
     async def script(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits")))
@@ -421,8 +421,8 @@ def test_cancellation_reaches_a_thread_of_an_async_activity():
     assert place.seen == ["thread saw it"]
 
 
-def test_a_later_attempt_cancels_the_former():
-    """Attempts are keyed by token: the former one of the same activity has been given up by the server."""
+def test_later_attempt_cancels_the_earlier_one():
+    """The server has abandoned the earlier attempt of the same activity."""
 
     async def script(executor, _):
         first = asyncio.ensure_future(executor.execute(attempt("beats_until_cancelled", token=b"1")))
@@ -435,8 +435,8 @@ def test_a_later_attempt_cancels_the_former():
     assert value(second) == 11
 
 
-def test_abandoned_attempts_end_at_once_and_stay_silent():
-    """An attempt that ignores its cancellation is given up where it stands; what it returns later is dropped."""
+def test_abandoned_attempt_reports_nothing():
+    """An attempt that ignores its cancellation is abandoned; its later result is dropped."""
 
     async def script(executor, _):
         told = []
@@ -463,7 +463,7 @@ def test_cancelling_an_unknown_token_does_nothing():
     with_executor(script)
 
 
-def test_details_of_an_earlier_attempt():
+def test_heartbeat_details_of_an_earlier_attempt():
     """The first detail, typed and untyped, and all of them in `info`."""
     assert value(run("resumes", heartbeat_details=payloads(5, "x"))) == [5, 5, [5, "x"]]
     assert value(run("resumes")) == [None, None, []]
@@ -486,8 +486,8 @@ def test_automatic_heartbeats_repeat_inherited_details():
 
 
 @pytest.mark.parametrize("facts", [{"heartbeat_timeout": 7.0}, {"is_local": True, "heartbeat_timeout": 30.0}])
-def test_no_automatic_heartbeats_where_progress_was_promised_or_nobody_listens(facts):
-    """A heartbeat timeout of the author's, or a local activity: the worker beats for the attempt beside it alone."""
+def test_no_automatic_heartbeats_with_a_heartbeat_timeout(facts):
+    """Neither with the author's own timeout nor for local activities."""
     left_to_us = attempt("ignores_cancellation", heartbeat_timeout=30.0)
     other = attempt("ignores_cancellation", token=b"other", activity_id="other", **facts)
 
@@ -501,14 +501,14 @@ def test_no_automatic_heartbeats_where_progress_was_promised_or_nobody_listens(f
     assert with_executor(script, beat_interval=0.001) == {b"t"}
 
 
-def test_completion_from_outside():
+def test_complete_async_leaves_the_attempt_open():
     """`complete_async` leaves the attempt open under its token."""
     assert run("deferred") == ActivityDeferred(b"t")
     assert place.seen == [b"t"]
 
 
-def test_completion_from_outside_needs_heartbeats_settled():
-    """With automatic heartbeats it would time out after it returned: refused with what to write."""
+def test_complete_async_needs_a_heartbeat_setting():
+    """With automatic heartbeats it would time out after it returned: rejected with the remedy."""
     kind, hopeless, message = failure(run("deferred_in_vain", heartbeat_timeout=30.0))
     assert (kind, hopeless) == ("UsageError", True)
     assert "heartbeat_timeout=None" in message

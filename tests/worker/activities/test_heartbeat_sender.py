@@ -49,8 +49,8 @@ async def quiet(sender):
             await asyncio.wait(set(sender._sending))
 
 
-def test_the_handle_comes_first():
-    """Where it takes them, the service is not asked."""
+def test_handle_is_used_before_the_service():
+    """If the handle accepts heartbeats and results, the service is not called."""
 
     async def main():
         world = World(broken=False)
@@ -63,7 +63,7 @@ def test_the_handle_comes_first():
     assert (world.taken, world.asked) == ([(b"t", payloads(1))], [])
 
 
-def test_of_what_comes_meanwhile_the_newest_is_sent():
+def test_newest_heartbeat_replaces_waiting_ones():
     """One call at a time, always with details; attempts do not wait for each other."""
 
     async def main():
@@ -93,8 +93,8 @@ def test_of_what_comes_meanwhile_the_newest_is_sent():
         (HeartbeatAnswer(), []),
     ],
 )
-def test_the_answer_reaches_the_attempt(answer, cancelled):
-    """Cancelled or unwanted attempts are told; an outage is nobody's end."""
+def test_heartbeat_answer_cancels_the_attempt(answer, cancelled):
+    """Cancelled or abandoned attempts are notified; an outage ends none."""
 
     async def main():
         world = World(answer)

@@ -74,8 +74,8 @@ class _Told:
 @settings(max_examples=cases(3, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given_pauses=st.lists(pauses, min_size=4, max_size=8))
 @example(given_pauses=[0.1] * 8)
-def test_the_last_beat_gets_through(name: str, given_pauses: list[float]) -> None:
-    """After any pauses the last details are sent, in order, and the attempt ends well."""
+def test_last_heartbeat_is_sent(name: str, given_pauses: list[float]) -> None:
+    """After any pauses the last details are sent, in order, and the attempt completes."""
 
     async def beating(executor, sent):
         result = await executor.execute(attempt(name, given_pauses, heartbeat_timeout=5.0))
@@ -93,8 +93,8 @@ def test_the_last_beat_gets_through(name: str, given_pauses: list[float]) -> Non
 @example(sinces=[HEARTBEAT_PAUSE - 0.0004])
 @example(sinces=[HEARTBEAT_PAUSE - 0.0006])
 @example(sinces=[HEARTBEAT_PAUSE])
-def test_whatever_is_left_to_wait_the_beat_is_sent(sinces: list[float]) -> None:
-    """Also where it rounds to nothing: each beat is sent on its own, and no timer of one that was sent is kept."""
+def test_heartbeat_with_a_tiny_delay_is_sent(sinces: list[float]) -> None:
+    """Also if the delay rounds to zero; no timer of a sent heartbeat is kept."""
 
     async def main() -> tuple[list[object], object]:
         loop = asyncio.get_running_loop()

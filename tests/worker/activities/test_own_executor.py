@@ -38,8 +38,8 @@ def test_more_activities_than_threads() -> None:
         assert run(executor, 5) == ["mine"]
 
 
-def test_an_executor_that_was_shut_down() -> None:
-    """The attempt fails with what the executor says, and the worker lives."""
+def test_own_executor_that_was_shut_down() -> None:
+    """The attempt fails with the executor's error, and the worker lives."""
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     with pytest.raises(WorkflowFailedError) as raised:
@@ -56,15 +56,15 @@ class Forgetful(Executor):
         return future
 
 
-def test_an_executor_that_drops_what_it_was_given() -> None:
-    """The attempt fails, and is not waited for until its time limit."""
+def test_own_executor_that_drops_a_job() -> None:
+    """The attempt fails at once, not by its timeout."""
     with pytest.raises(WorkflowFailedError):
         run(Forgetful(), 1)
 
 
 @pytest.mark.parametrize("executor", [ProcessPoolExecutor, 4])
-def test_what_is_no_executor_of_threads(executor: Any) -> None:
-    """It is refused by name, before anything starts."""
+def test_own_executor_must_use_threads(executor: Any) -> None:
+    """Another executor is rejected with an error that names it, before anything starts."""
     given = executor() if isinstance(executor, type) else executor
     with Client.connect("local:") as client, pytest.raises(UsageError, match="activity_executor"):
         Worker(client, workflows=[spread], activity_executor=given)

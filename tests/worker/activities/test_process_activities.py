@@ -58,7 +58,7 @@ def test_children_are_started_once_and_reused():
     assert (seen.processes, seen.started_processes, seen.died_processes) == (1, 1, 0)
 
 
-def test_slots_work_at_the_same_time():
+def test_process_slots_are_concurrent():
     """With two slots two attempts are in two processes."""
 
     async def both(executor, _):
@@ -71,8 +71,8 @@ def test_slots_work_at_the_same_time():
     assert one != two
 
 
-def test_values_and_facts_travel():
-    """Dataclasses, the attempt's ids, static methods and names on the wire work as in threads."""
+def test_arguments_and_info_in_a_process():
+    """Dataclasses, the attempt's ids, static methods and type names work as in threads."""
 
     async def several(executor, _):
         return [
@@ -123,8 +123,8 @@ def _gone(process: int) -> bool:
 
 
 @pytest.mark.parametrize("reason", ["CANCELLED", "TIMED_OUT"])
-def test_what_does_not_stop_is_killed(tmp_path, reason):
-    """After the grace period the process is killed, the attempt has ended, and the slot works on."""
+def test_process_that_ignores_cancellation_is_killed(tmp_path, reason):
+    """After the grace period the process is killed, the attempt has ended, and the slot is usable."""
     sign = tmp_path / "sign"
 
     async def stubborn(executor, _):
@@ -141,16 +141,16 @@ def test_what_does_not_stop_is_killed(tmp_path, reason):
     assert (seen.started_processes, seen.died_processes) == (2, 1)
 
 
-def test_a_timeout_kills_even_if_the_engine_says_nothing(tmp_path):
-    """The start-to-close timeout is known from the task."""
+def test_start_to_close_timeout_kills_the_process(tmp_path):
+    """The timeout is known from the task, without a message of the engine."""
     sign = str(tmp_path / "sign")
     task = attempt("deaf", sign, start_to_close_timeout=0.01)
     result = script(lambda executor, _: executor.execute(task), late=0.01, hang_grace=0.01)
     assert isinstance(result, AttemptCancelled)
 
 
-def test_what_waits_for_a_slot_can_be_cancelled(tmp_path):
-    """An attempt that has not begun ends as cancelled without ever beginning."""
+def test_attempt_waiting_for_a_process_is_cancelled(tmp_path):
+    """It ends as cancelled without ever starting."""
     first, second = tmp_path / "first", tmp_path / "second"
 
     async def queueing(executor, _):
@@ -187,7 +187,7 @@ def test_what_waits_for_a_slot_can_be_cancelled(tmp_path):
         ("large failure", "ValueError", False, "more than the limit of 2,097,152"),
     ],
 )
-def test_every_end_is_a_clear_failure_and_the_slot_works_on(how, kind, hopeless, text):
+def test_every_death_of_a_process_fails_its_attempt(how, kind, hopeless, text):
     """Death, exits and bad results fail this attempt; the next one runs."""
 
     async def ending(executor, _):
@@ -201,8 +201,8 @@ def test_every_end_is_a_clear_failure_and_the_slot_works_on(how, kind, hopeless,
     assert value(second) == "well"
 
 
-def test_a_death_fails_no_other_attempt(tmp_path):
-    """While one process dies, the attempt in the other goes on to its result."""
+def test_death_of_a_process_fails_only_its_attempt(tmp_path):
+    """The attempt in the other process completes."""
     sign = tmp_path / "sign"
 
     async def two(executor, _):
@@ -217,8 +217,8 @@ def test_a_death_fails_no_other_attempt(tmp_path):
     assert failure(dead)[0] == "ProcessDied"
 
 
-def test_a_child_that_is_killed_while_idle_is_replaced():
-    """Nobody's attempt fails for it."""
+def test_idle_process_that_is_killed_is_replaced():
+    """No attempt fails."""
 
     async def killed(executor, _):
         first = value(await executor.execute(attempt("pid")))
@@ -231,8 +231,8 @@ def test_a_child_that_is_killed_while_idle_is_replaced():
     assert first != second
 
 
-def test_a_forked_copy_cannot_speak():
-    """A process that the activity forked returns out of it too: one result, none of its heartbeats."""
+def test_forked_copy_of_a_process_reports_nothing():
+    """A process that the activity forked returns as well: one result, and none of its heartbeats."""
 
     async def forking(executor, beats):
         first = value(await executor.execute(attempt("forks")))
@@ -250,8 +250,8 @@ def test_death_is_noticed_while_a_fork_holds_the_socket(tmp_path):
         sign.write_text("go")
 
 
-def test_leaked_threads_do_not_keep_a_child():
-    """They live on while the child does, and end with it."""
+def test_leaked_threads_end_with_their_process():
+    """They live as long as the process."""
 
     async def leaking(executor, _):
         result = value(await executor.execute(attempt("leaks_threads")))
@@ -263,29 +263,29 @@ def test_leaked_threads_do_not_keep_a_child():
     assert script(leaking) >= 6
 
 
-def test_what_is_printed_passes_through(capfd):
-    """Standard output and error of a child are the worker's."""
+def test_output_of_a_process_is_passed_through(capfd):
+    """Its standard output and error are the worker's."""
     run("prints", "hello from afar")
     seen = capfd.readouterr()
     assert "hello from afar" in seen.out
     assert "hello from afar" in seen.err
 
 
-def test_signals_to_the_group_do_not_end_a_child():
-    """SIGINT and SIGTERM are for the worker to answer, which drains first."""
+def test_signals_to_the_process_group_do_not_end_a_process():
+    """SIGINT and SIGTERM are handled by the worker, which drains first."""
     assert value(run("ignores_group_signals")) == ["still here"]
 
 
-def test_completion_from_outside_and_no_client():
-    """complete_async works there; client() says what to do instead."""
+def test_complete_async_in_a_process():
+    """`complete_async` works there; `client()` raises an error with the alternative."""
     assert run("elsewhere") == ActivityDeferred(b"t")
     kind, hopeless, message = failure(run("asks_for_client"))
     assert (kind, hopeless) == ("UsageError", True)
     assert "Client.connect" in message
 
 
-def test_wrong_arguments_fail_for_good():
-    """As in threads, and the message names the activity."""
+def test_wrong_arguments_fail_without_a_retry():
+    """Too few, too many, of a wrong type: a failure that names the activity."""
     kind, hopeless, message = failure(run("static"))
     assert (kind, hopeless) == ("ArgumentError", True)
     assert "activity static" in message
@@ -307,8 +307,8 @@ def test_abandoned_attempts_lose_their_process(tmp_path):
     assert script(abandoning)
 
 
-def test_a_function_that_cannot_be_found_again_is_refused():
-    """Bound under another name: the attempt fails and says how to write it; a method is refused by the worker."""
+def test_process_activity_must_be_importable():
+    """Bound under another name: the attempt fails with the remedy; a method is rejected by the worker."""
     kind, _, message = failure(run("bound_elsewhere"))
     assert kind == "DefinitionError"
     assert "Decorate it where it is defined" in message
@@ -317,15 +317,15 @@ def test_a_function_that_cannot_be_found_again_is_refused():
             with_executor([given], None)
 
 
-def test_a_place_is_what_the_resolver_found():
-    """The name on the wire does not appear in it."""
+def test_process_imports_only_resolved_places():
+    """The name on the wire does not appear in the message to the process."""
     definition = activity_definition(in_processes.original)
     assert definition.name == "renamed"
     assert place_of(definition) == f"{in_processes.__name__}:original"
 
 
-def test_a_converter_of_ones_own_is_made_anew():
-    """Its class is found in the child; one that holds something is refused."""
+def test_own_converter_is_created_in_the_process():
+    """Its class is imported there; a converter with arguments is rejected."""
 
     async def reversed_(executor, _):
         task = attempt("static")
@@ -400,7 +400,7 @@ def test_a_script_is_run_again_as_a_module(tmp_path, name):
     assert done.stdout.strip() == '["__mp_main__","where"]'
 
 
-def test_python_dash_m_is_found_by_its_name(tmp_path):
+def test_program_run_with_dash_m_is_imported_by_its_name(tmp_path):
     """`python -m package.module` is imported by its real name."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
@@ -426,8 +426,8 @@ def test_python_dash_m_is_found_by_its_name(tmp_path):
         (["-X", "int_max_str_digits=5000"], [True, 0, False, 0, 5000]),
     ],
 )
-def test_a_child_is_started_as_its_parent_was(tmp_path, flags, expected):
-    """With its flags and its import path; what lies in the working directory is not imported because it lies there."""
+def test_process_inherits_interpreter_flags(tmp_path, flags, expected):
+    """And the import path; the working directory is not added to it."""
     program = tmp_path / "program.py"
     program.write_text(GUARDED)
     elsewhere = tmp_path / "elsewhere"
@@ -459,8 +459,8 @@ def test_a_flag_that_cannot_be_told_is_left_out(monkeypatch):
 
 
 @pytest.mark.parametrize("length", [0xFFFF_FFFF, 2**30, 6_000_000])
-def test_a_child_that_announces_too_much_fails_its_attempt(length):
-    """Its parent does not wait for gigabytes: the attempt fails and may be tried again, and the next child works."""
+def test_oversized_message_of_a_process_fails_its_attempt(length):
+    """The attempt fails and may be retried, and the next process works."""
 
     async def flooding(executor, _):
         first = await executor.execute(attempt("floods", length))
@@ -480,8 +480,8 @@ def test_the_largest_message_of_a_child(given, limit):
     assert frame_limit(given) == limit
 
 
-def test_a_script_without_a_guard_is_told_so(tmp_path):
-    """It would start workers without end; the attempt fails and says what to write."""
+def test_script_without_a_main_guard_fails_the_attempt(tmp_path):
+    """It would start workers without end; the message has the remedy."""
     program = tmp_path / "program.py"
     program.write_text(UNGUARDED)
     done = subprocess.run(
@@ -490,8 +490,8 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     assert 'if __name__ == "__main__"' in done.stdout
 
 
-def test_what_has_no_file_is_refused():
-    """Code given on the command line cannot be imported again."""
+def test_process_activity_needs_a_file():
+    """Code of `python -c` cannot be imported again."""
     code = textwrap.dedent(SCRIPT) + "print(start('where').failure.message)\n"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True

@@ -75,8 +75,8 @@ def test_on_an_event_loop() -> None:
     assert EVENTS == ["opened", "used", "closed"]
 
 
-def test_one_that_does_not_open() -> None:
-    """The worker does not start, and what was open is closed again."""
+def test_resource_that_cannot_be_opened() -> None:
+    """The worker does not start, and open resources are closed again."""
 
     def broken() -> Any:
         raise OSError("no route to the database")
@@ -96,8 +96,8 @@ def test_in_tests() -> None:
     assert ActivityEnvironment(resources=[Pool("a fake")]).run(use) == "a fake"
 
 
-def test_what_is_not_there_or_not_clear() -> None:
-    """The message names what there is."""
+def test_missing_or_ambiguous_resource() -> None:
+    """The message lists the available ones."""
     with Environment() as env, pytest.raises(WorkflowFailedError) as failed:
         env.execute_workflow(using)
     assert "no resource of type Pool (it has none at all)" in str(failed.value.__cause__)

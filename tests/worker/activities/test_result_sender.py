@@ -74,15 +74,15 @@ async def never(_):
     await asyncio.get_running_loop().create_future()
 
 
-def test_the_handle_comes_first():
-    """Where it works, the service is not asked."""
+def test_handle_is_used_before_the_service():
+    """If the handle accepts heartbeats and results, the service is not called."""
     service = Service()
     assert send(service, OK, through) is Delivery.BY_HANDLE
     assert service.asked == []
 
 
 @pytest.mark.parametrize("complete", [broken, never])
-def test_a_broken_or_silent_handle_is_passed_by(complete):
+def test_result_is_sent_to_the_service_if_the_handle_fails(complete):
     """The same result goes to the service, by its token."""
     service = Service()
     how = send(service, OK, complete, patience=60.0 if complete is broken else 0.01)
@@ -102,16 +102,16 @@ def test_failures_and_cancellations_are_sent_as_such():
     assert (cancelled.cancelled, cancelled.cancelled_details) == (True, (DETAIL,))
 
 
-def test_an_outage_is_sat_out():
-    """Until the service answers it is asked again; then the result is through."""
+def test_result_is_resent_until_the_service_answers():
+    """Until the service answers."""
     service = Service(ConnectionFailedError("down", status="UNAVAILABLE"), OSError("odd"))
     how = send(service, OK, broken)
     assert how is Delivery.BY_CLIENT
     assert len(service.asked) == 3
 
 
-def test_not_found_is_fine():
-    """Somebody was faster, or nobody waits."""
+def test_result_of_an_unknown_attempt_is_dropped():
+    """Another sender was faster, or nobody waits."""
     how = send(Service(ServiceError("no such", status="NOT_FOUND")), OK, broken)
     assert how is Delivery.UNWANTED
 
@@ -127,8 +127,8 @@ def test_retries_are_bounded(caplog, status, asked):
     assert "detail" not in caplog.text
 
 
-def test_a_late_handle_ends_the_repeating():
-    """The handle's completion goes through while the service is down: enough."""
+def test_late_acknowledgement_ends_resending():
+    """The handle's completion succeeds while the service is down."""
     service = Service(*[ServiceError("down", status="UNAVAILABLE") for _ in range(9)])
 
     async def main():
@@ -170,8 +170,8 @@ def test_a_completion_that_was_begun_is_never_cancelled():
     asyncio.run(main())
 
 
-def test_local_results_have_no_other_way(caplog):
-    """A local activity lives in its handle: the service is not asked, the loss is logged."""
+def test_local_results_are_not_resent(caplog):
+    """A local activity belongs to its handle: the loss is logged."""
     service = Service()
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
         how = send(service, OK, broken, given=task(is_local=True))
@@ -179,8 +179,8 @@ def test_local_results_have_no_other_way(caplog):
     assert "workflow task is tried again, and the activity with it" in caplog.text
 
 
-def test_a_deferred_attempt_is_somebody_elses():
-    """Nothing is sent for it."""
+def test_deferred_attempt_sends_nothing():
+    """Another client completes it."""
     service = Service()
     assert send(service, ActivityDeferred(b"t"), broken) is Delivery.LOST
     assert service.asked == []
@@ -196,8 +196,8 @@ class Backwards:
         return payloads
 
 
-def test_what_leaves_is_sealed():
-    """With a codec the service sees sealed payloads only."""
+def test_resent_results_are_encoded():
+    """With a codec the service sees encoded payloads only."""
     service = Service()
     send(service, OK, broken, codec=Backwards())
     assert service.asked[0].result == Payload(DETAIL.data[::-1], "backwards")

@@ -161,15 +161,15 @@ def mistaken(kind: str) -> Any:
         ("function", "a step is a function"),
     ],
 )
-def test_mistakes_are_told(kind: str, words: str) -> None:
-    """A step that cannot be is refused where it is called."""
+def test_invalid_steps_are_rejected(kind: str, words: str) -> None:
+    """At the call."""
     with Environment(failure_exceptions=[UsageError]) as env, pytest.raises(WorkflowFailedError) as failed:
         env.execute_workflow(mistaken, kind)
     assert words in str(failed.value.__cause__)
 
 
-def test_outside_a_workflow() -> None:
-    """There is nothing to record it in."""
+def test_step_needs_a_workflow() -> None:
+    """Outside a workflow a step cannot be recorded."""
     with pytest.raises(NotInWorkflowError):
         workflow.step(add, 1, 2)
 
@@ -224,8 +224,8 @@ def meet(number: int) -> int:
     return number
 
 
-def test_steps_of_runs_that_the_cache_dropped() -> None:
-    """A run whose fibers were dropped while its step runs gets the step's result all the same."""
+def test_step_of_an_evicted_run() -> None:
+    """A run whose fibers were dropped during its step gets the result."""
     with Client.connect("local:") as client, Worker(client, workflows=[patient], max_live_workflows=1):
         handles = [client.start_workflow(patient, number, id=f"p{number}") for number in range(3)]
         assert [handle.result() for handle in handles] == [0, 1, 2]

@@ -166,8 +166,8 @@ async def begun(count: int = 1) -> None:
 
 
 @pytest.mark.parametrize("reason", ["TIMED_OUT", "NOT_FOUND"])
-def test_hung_threads_are_replaced(reason, caplog):
-    """All threads hang past their timeout: their attempts are given up, new threads work, and the loss shows."""
+def test_hung_activity_threads_are_replaced(reason, caplog):
+    """All threads hang past their timeout: their attempts are abandoned, new threads work, and the loss is counted."""
 
     async def hanging(executor, _):
         tokens = [b"1", b"2"]
@@ -194,8 +194,8 @@ def test_hung_threads_are_replaced(reason, caplog):
     assert "2 threads are lost" in caplog.text
 
 
-def test_a_cancelled_thread_keeps_its_time():
-    """A mere cancellation takes nobody's thread: the activity may clean up as long as its timeout allows."""
+def test_cancelled_activity_may_clean_up():
+    """A cancellation does not take the thread away before the timeout."""
 
     async def cancelling(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("hangs")))
@@ -209,8 +209,8 @@ def test_a_cancelled_thread_keeps_its_time():
     assert script(cancelling, hang_grace=0.0, cancel_grace=0.0) == ("late", 0)
 
 
-def test_the_loss_is_bounded(caplog):
-    """Beyond the limit a hung attempt keeps its slot, which is logged; when it ends it is still heard."""
+def test_number_of_lost_threads_is_limited(caplog):
+    """Beyond the limit a hung attempt keeps its slot, which is logged; its later result counts."""
 
     async def hanging(executor, _):
         running = [
@@ -335,8 +335,8 @@ def test_every_job_of_many_is_run_once():
         pool.stop()
 
 
-def test_a_stopped_pool_does_what_waits_and_ends():
-    """Jobs that were there before the end are done; then no thread is left."""
+def test_stopped_pool_finishes_waiting_jobs():
+    """Then no thread is left."""
     pool = ThreadPool("stopping", 1)
     gate, ran = threading.Event(), threading.Event()
     pool.submit(gate.wait)
@@ -420,8 +420,8 @@ def test_a_blocked_loop_is_reported_with_its_stack_and_goes_on(caplog):
 
 
 @pytest.mark.parametrize("name", ["blocks_in_a_task", "blocks_in_a_group"])
-def test_who_blocks_is_named_also_where_a_task_of_its_own_does(name, caplog):
-    """What an activity spawned on the loop is its own."""
+def test_blocking_task_is_attributed_to_its_activity(name, caplog):
+    """A task that the activity started belongs to it."""
 
     async def blocking(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt(name, activity_id="7")))
@@ -435,8 +435,8 @@ def test_who_blocks_is_named_also_where_a_task_of_its_own_does(name, caplog):
     assert f"activity {name} (7) of workflow w (run r) blocks its event loop" in caplog.text
 
 
-def test_others_do_not_wait_for_who_blocks_the_loop():
-    """New attempts run on another loop, those that had not begun too; who waits is tried again, who blocks may end well."""
+def test_other_activities_leave_a_blocked_loop():
+    """New attempts run on another loop; waiting ones are retried, the blocking one may complete."""
 
     async def blocking(executor, _):
         waiting = asyncio.ensure_future(executor.execute(attempt("waits_async", token=b"1", activity_id="1")))
@@ -491,8 +491,8 @@ def test_an_attempt_that_is_the_last_waits_for_its_loop(rule):
     ("before", "blocked", "given_up"),
     [(0.5, 1.9, False), (0.5, 2.0, True), (10.0, 9.0, False), (10.0, 11.0, True), (3600.0, 30.5, True)],
 )
-def test_what_took_long_is_waited_for_as_long(before, blocked, given_up):
-    """An attempt is given up when it has waited as long as it had run: it loses no more than it would gain."""
+def test_wait_for_a_blocked_loop_is_as_long_as_the_attempt(before, blocked, given_up):
+    """An attempt is abandoned when it has waited as long as it had run."""
 
     async def aged(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
@@ -508,8 +508,8 @@ def test_what_took_long_is_waited_for_as_long(before, blocked, given_up):
     assert script(aged) is given_up
 
 
-def test_blocked_loops_are_bounded(caplog):
-    """Beyond the limit attempts wait for the last loop, which is logged; they go on when it does."""
+def test_number_of_blocked_loops_is_limited(caplog):
+    """Beyond the limit attempts wait for the last loop, which is logged."""
 
     async def blocking(executor, _):
         guilty = []
@@ -551,8 +551,8 @@ def test_a_cancellation_before_the_first_line_ends_the_attempt(moved):
     assert isinstance(result, AttemptCancelled)
 
 
-def test_a_coroutine_that_swallows_its_cancellation_is_given_up():
-    """Nobody waits for it any more: the engine's slot is free though the coroutine goes on."""
+def test_coroutine_that_swallows_its_cancellation_is_abandoned():
+    """The engine's slot is free although the coroutine continues."""
 
     async def stubborn(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("swallows")))
@@ -565,8 +565,8 @@ def test_a_coroutine_that_swallows_its_cancellation_is_given_up():
     assert left == 0
 
 
-def test_heartbeats_that_do_not_get_through_end_nothing(caplog):
-    """The handle is gone: automatic heartbeats go on, with the inherited details, and are logged once."""
+def test_failing_heartbeats_do_not_end_the_attempt(caplog):
+    """Without a handle automatic heartbeats continue, with the inherited details, and are logged once."""
     tried = []
 
     def heartbeat(token, details):
@@ -587,14 +587,14 @@ def test_heartbeats_that_do_not_get_through_end_nothing(caplog):
 
 
 @pytest.mark.parametrize("name", ["asks", "asks_async"])
-def test_the_workers_client_is_at_hand(name):
-    """In threads and on the loop; where there is none the message says what to do."""
+def test_activity_client_is_the_workers_client(name):
+    """In threads and on the loop; without one the message has the remedy."""
     assert value(run(name, client=lambda: "the client")) == "the client"
     assert "connect your own" in failure(run(name))[2]
 
 
-def test_an_attempt_nobody_waits_for_is_stopped():
-    """Whoever executed it is cancelled: the activity is told."""
+def test_abandoned_attempt_is_cancelled():
+    """When its job is cancelled, the activity is notified."""
 
     async def cancelled(executor, _):
         running = asyncio.ensure_future(executor.execute(attempt("waits_async")))
@@ -617,8 +617,8 @@ class Told:
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_whoever_gives_up_an_attempt_gives_up_that_one(is_local):
-    """Another came under the same token, by a later handle: it goes on, and only its own handle can cancel it."""
+def test_abandoning_an_attempt_leaves_another_with_the_same_token(is_local):
+    """The attempt of a later handle continues, and only its own handle can cancel it."""
 
     async def redelivered(executor, _):
         first, second = Told(), Told()

@@ -47,8 +47,8 @@ LOSSES = pytest.mark.parametrize("lose", [dies, returns, holder_crashes])
 
 
 @LOSSES
-async def test_a_worker_that_comes_back_adopts_its_handle(lose: Loss) -> None:
-    """The handle is not shut down, its generation goes on, and what is delivered meanwhile is kept for the successor."""
+async def test_restarted_worker_adopts_its_handle(lose: Loss) -> None:
+    """The handle is not shut down, its generation stays, and items that arrive meanwhile are kept for the restarted worker."""
     world = await World.started(shared=True)
     polling = asyncio.ensure_future(take_activation(world.holder))
     await settle()
@@ -69,8 +69,8 @@ async def test_a_worker_that_comes_back_adopts_its_handle(lose: Loss) -> None:
 
 
 @LOSSES
-async def test_what_was_dispatched_before_is_answered_on_the_adopted_handle(lose: Loss) -> None:
-    """Before the successor is there and after it; a second answer is as stale as ever."""
+async def test_adopted_handle_accepts_earlier_completions(lose: Loss) -> None:
+    """Before and after the restart of the worker; a second completion is stale."""
     world = await World.started()
     world.handle.give(activation())
     world.handle.give(attempt())
@@ -86,8 +86,8 @@ async def test_what_was_dispatched_before_is_answered_on_the_adopted_handle(lose
     await world.holder.stop()
 
 
-async def test_what_came_while_the_worker_was_dead_is_its_successors() -> None:
-    """It is kept under a token of its own, which does not count once it is dispatched."""
+async def test_adopted_handle_delivers_kept_items() -> None:
+    """Kept items have a token of their own, which is void after they are dispatched."""
     world = await World.started()
     polling = asyncio.ensure_future(take_activation(world.holder))
     await settle()
@@ -105,8 +105,8 @@ async def test_what_came_while_the_worker_was_dead_is_its_successors() -> None:
     await world.holder.stop()
 
 
-async def test_a_handle_whose_worker_stays_away_is_drained() -> None:
-    """It waits for as long as the limit says, and then ends as any other; the next worker gets a fresh one."""
+async def test_unadopted_handle_is_drained() -> None:
+    """The handle waits until its limit and then drains; the next worker gets a new one."""
     world = await World.started()
     await dies(world)
     await asyncio.sleep(4.9)
@@ -118,8 +118,8 @@ async def test_a_handle_whose_worker_stays_away_is_drained() -> None:
     await world.holder.stop()
 
 
-async def test_a_farewell_still_closes() -> None:
-    """At once, also when it comes while the handle waits for a worker that died."""
+async def test_unregistering_closes_a_waiting_handle() -> None:
+    """At once, also if the handle waits for a worker that died."""
     world = await World.started()
     await dies(world)
     assert world.handle.log == []
@@ -139,8 +139,8 @@ async def _unregistered(world: World) -> None:
     await take_activation(world.holder)
 
 
-async def test_only_the_same_is_adopted() -> None:
-    """A worker that asks for something else gets a handle of its own, and the one that waited ends."""
+async def test_handle_with_another_configuration_is_not_adopted() -> None:
+    """A worker with another configuration gets a new handle, and the waiting one ends."""
     world = await World.started()
     await dies(world)
     await world.register(max_cached_workflows=7)
@@ -149,8 +149,8 @@ async def test_only_the_same_is_adopted() -> None:
 
 
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
-async def test_a_handle_that_breaks_while_it_waits_is_not_adopted(kind: str) -> None:
-    """It drains, and the worker that comes back gets a fresh one."""
+async def test_broken_handle_is_not_adopted(kind: str) -> None:
+    """It drains, and the restarted worker gets a new one."""
     world = await World.started()
     polls = [
         asyncio.ensure_future(take_activation(world.holder)),
@@ -168,8 +168,8 @@ async def test_a_handle_that_breaks_while_it_waits_is_not_adopted(kind: str) -> 
 
 
 @LOSSES
-async def test_a_handle_that_is_not_trusted_is_not_adopted(lose: Loss) -> None:
-    """What is below the handles is made anew: their workers' return does not bring them back."""
+async def test_distrusted_handle_is_not_adopted(lose: Loss) -> None:
+    """After the connections were replaced, a returning worker gets a new handle."""
     world = await World.started()
     world.tables.distrust()
     await lose(world)
@@ -179,8 +179,8 @@ async def test_a_handle_that_is_not_trusted_is_not_adopted(lose: Loss) -> None:
     await world.holder.stop()
 
 
-async def test_a_recycle_is_fresh_also_after_an_adoption() -> None:
-    """Whoever recycles has a reason: a new handle, over a connection of its own."""
+async def test_recycle_after_adoption_opens_a_new_handle() -> None:
+    """A recycle always opens a new handle on a connection of its own."""
     world = await World.started(shared=True)
     await dies(world)
     await world.register()
@@ -193,8 +193,8 @@ async def test_a_recycle_is_fresh_also_after_an_adoption() -> None:
     await world.holder.stop()
 
 
-async def test_a_handle_can_be_adopted_again_and_again() -> None:
-    """Each death gives it the whole patience; a successor that dies in the same instant leaves it waiting."""
+async def test_handle_is_adopted_repeatedly() -> None:
+    """Each death restarts the wait; a worker that dies at once leaves the handle waiting."""
     world = await World.started()
     for _ in range(5):
         await dies(world)

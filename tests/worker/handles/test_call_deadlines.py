@@ -9,8 +9,8 @@ from hourglass._worker.handles.calls import CallDeadlines
 from .virtual_loop import settle
 
 
-async def test_patience_tells_of_what_is_late_when_it_is_late() -> None:
-    """Each at its own time, in order, once; what was forgotten in time is not told of."""
+async def test_deadlines_call_back_in_order() -> None:
+    """Each overdue call is reported once, at its own time; a call that ended in time is not."""
     loop = asyncio.get_running_loop()
     begun, told = loop.time(), []
     patience = CallDeadlines(10.0)
@@ -28,8 +28,8 @@ async def test_patience_tells_of_what_is_late_when_it_is_late() -> None:
     assert len(patience) == 0
 
 
-async def test_patience_can_begin_anew_when_it_calls() -> None:
-    """A beat that repeats watches again from its own callback."""
+async def test_deadline_callback_may_watch_again() -> None:
+    """A repeated call is watched again from its own callback."""
     loop = asyncio.get_running_loop()
     begun, told = loop.time(), []
     patience = CallDeadlines(5.0)
@@ -44,8 +44,8 @@ async def test_patience_can_begin_anew_when_it_calls() -> None:
     assert told == [5.0, 10.0, 15.0]
 
 
-async def test_thousands_watched_are_one_timer() -> None:
-    """What comes and goes leaves nothing on the loop but that."""
+async def test_deadlines_share_one_timer() -> None:
+    """Thousands of watched calls need one timer on the loop."""
     loop = asyncio.get_running_loop()
     patience = CallDeadlines(5.0)
     before = len(loop._scheduled)  # type: ignore[attr-defined]
@@ -54,8 +54,8 @@ async def test_thousands_watched_are_one_timer() -> None:
     assert len(loop._scheduled) - before == 1  # type: ignore[attr-defined]
 
 
-async def test_what_cannot_be_told_keeps_nothing_back() -> None:
-    """One that raises is logged, and the others are told of all the same, also those that fall due later."""
+async def test_failing_deadline_callback_is_logged() -> None:
+    """An exception in a callback is logged; the other callbacks are called, also later ones."""
     patience, told = CallDeadlines(5.0), []
 
     def harm(_: object) -> None:

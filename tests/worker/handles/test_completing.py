@@ -50,8 +50,8 @@ async def taken_attempt(world: World, token: bytes = b"a-1", **more: Any) -> int
     return ticket.generation
 
 
-async def test_a_second_completion_is_not_sent() -> None:
-    """Core says ok to it and logs an error, or takes it for a newer activation: it stays here, counted."""
+async def test_second_completion_is_not_sent() -> None:
+    """Core would accept it and log an error, or take it for a newer activation: the holder counts and drops it."""
     world = await World.started()
     ticket = await taken(world)
     await complete(world.holder, ticket, done())
@@ -62,8 +62,8 @@ async def test_a_second_completion_is_not_sent() -> None:
     await world.holder.stop()
 
 
-async def test_a_stale_completion_is_not_taken_for_a_newer_activation() -> None:
-    """An evaluator that wakes late cannot answer what came after, though the run is the same."""
+async def test_stale_completion_is_fenced() -> None:
+    """A late evaluator cannot complete a newer activation of the same run."""
     world = await World.started()
     first = await taken(world)
     await complete(world.holder, first, done())
@@ -77,8 +77,8 @@ async def test_a_stale_completion_is_not_taken_for_a_newer_activation() -> None:
 
 
 @pytest.mark.parametrize(("queue", "generation"), [(Q, 7), ("other", 1)])
-async def test_another_generation_or_queue_is_refused(queue: str, generation: int) -> None:
-    """The fence is the generation and the token, of the queue that was meant."""
+async def test_completion_of_another_generation_is_rejected(queue: str, generation: int) -> None:
+    """The fence compares queue, generation and token."""
     world = await World.started()
     ticket = await taken(world)
     await taken_attempt(world)
@@ -95,8 +95,8 @@ async def test_another_generation_or_queue_is_refused(queue: str, generation: in
     await world.holder.stop()
 
 
-async def test_what_is_gone_says_so() -> None:
-    """After a handle is closed its evaluators and executors hear that nobody is registered."""
+async def test_completion_on_a_closed_handle_raises() -> None:
+    """Evaluators and executors of a closed handle get `WorkerNotRegistered`."""
     world = await World.started()
     ticket = await taken(world)
     await world.holder.stop()
@@ -106,8 +106,8 @@ async def test_what_is_gone_says_so() -> None:
         await world.holder.complete_activity(Q, 1, ActivityOk(b"a-1"))
 
 
-async def test_completions_of_different_runs_go_at_the_same_time() -> None:
-    """One that waits in the engine holds up no other run."""
+async def test_completions_of_different_runs_are_concurrent() -> None:
+    """A completion that waits in the engine delays no other run."""
     world = await World.started()
     world.handle.gates["run-1"] = asyncio.Event()
     first, second = await taken(world, "run-1"), await taken(world, "run-2")
@@ -121,8 +121,8 @@ async def test_completions_of_different_runs_go_at_the_same_time() -> None:
     await world.holder.stop()
 
 
-async def test_completions_of_one_run_go_in_order() -> None:
-    """The next one of a run begins when the one before has returned."""
+async def test_completions_of_one_run_are_in_order() -> None:
+    """The next completion of a run is sent when the previous call has returned."""
     world = await World.started()
     gate = world.handle.gates["run-1"] = asyncio.Event()
     first = asyncio.ensure_future(complete(world.holder, await taken(world), done()))
@@ -136,8 +136,8 @@ async def test_completions_of_one_run_go_in_order() -> None:
     await world.holder.stop()
 
 
-async def test_an_attempts_end_goes_through_while_a_workflows_completion_waits() -> None:
-    """Core may hold a completion until the end of an attempt arrives: that must never be stuck behind it."""
+async def test_activity_result_is_sent_while_a_completion_waits() -> None:
+    """Core may hold a completion until an attempt's result arrives: the result must not wait for it."""
     world = await World.started()
     gate = world.handle.gates["run-1"] = asyncio.Event()
     generation = await taken_attempt(world)
@@ -151,8 +151,8 @@ async def test_an_attempts_end_goes_through_while_a_workflows_completion_waits()
     await world.holder.stop()
 
 
-async def test_a_completion_is_not_cancelled_with_its_caller() -> None:
-    """An evaluator may be killed while it completes: the engine gets its answer all the same."""
+async def test_completion_survives_cancellation_of_its_caller() -> None:
+    """If an evaluator is killed during a completion, the engine still receives it."""
     world = await World.started()
     gate = world.handle.gates["run-1"] = asyncio.Event()
     completing = asyncio.ensure_future(complete(world.holder, await taken(world), done()))
@@ -167,8 +167,8 @@ async def test_a_completion_is_not_cancelled_with_its_caller() -> None:
     await world.holder.stop()
 
 
-async def test_nobody_waits_for_ever_for_a_completion() -> None:
-    """Completing a run that Core does not know never returns: its caller goes on, the call is left alone."""
+async def test_completion_that_never_returns_is_abandoned() -> None:
+    """Completing a run that Core does not know never returns: the caller continues, and the call is left alone."""
     world = await World.started()
     world.handle.gates["run-1"] = asyncio.Event()
     await complete(world.holder, await taken(world), done())
@@ -183,8 +183,8 @@ async def test_nobody_waits_for_ever_for_a_completion() -> None:
     await world.holder.stop()
 
 
-async def test_a_refused_completion_is_counted() -> None:
-    """The handle fails the task of a completion that its engine refuses, and says so; it goes on serving."""
+async def test_rejected_completion_is_counted() -> None:
+    """The handle fails the task of a rejected completion, reports it, and continues."""
     world = await World.started()
     world.handle.rejected = 1
     await complete(world.holder, await taken(world), done())
@@ -199,8 +199,8 @@ async def test_a_refused_completion_is_counted() -> None:
     [[HandleBroken("gone")], [RustPanic("oh")], [ValueError("a bug of the handle")]],
     ids=["broken", "panic", "bug"],
 )
-async def test_a_handle_that_cannot_complete_is_recycled(errors: list[BaseException]) -> None:
-    """Whoever completes hears nothing of it; the queue gets a new handle."""
+async def test_broken_completion_recycles_the_handle(errors: list[BaseException]) -> None:
+    """The caller gets no error, and the queue gets a new handle."""
     world = await World.started()
     world.handle.refusals.extend(errors)
     await complete(world.holder, await taken(world), done())
@@ -210,8 +210,8 @@ async def test_a_handle_that_cannot_complete_is_recycled(errors: list[BaseExcept
     await world.holder.stop()
 
 
-async def test_heartbeats_and_evictions_reach_the_handle() -> None:
-    """They are told at once, and need no answer."""
+async def test_heartbeats_and_eviction_requests_reach_the_handle() -> None:
+    """They are passed on at once, and need no answer."""
     world = await World.started()
     generation = await taken_attempt(world)
     world.holder.heartbeat(Q, generation, b"a-1", (Payload(b"1"),))
@@ -233,10 +233,10 @@ async def test_heartbeats_and_evictions_reach_the_handle() -> None:
         ),
     ],
 )
-async def test_an_attempts_end_that_is_not_taken_in_time_is_sent_again(
+async def test_unacknowledged_activity_result_is_resent(
     result: ActivityResult, request_: CompleteActivity
 ) -> None:
-    """In an outage Core loses results without a word: after 5 s they go through the connection too."""
+    """In an outage Core loses results silently: after 5 s they are also sent through the connection."""
     world = await World.started()
     world.handle.slow_results = asyncio.Event()
     generation = await taken_attempt(world)
@@ -247,8 +247,8 @@ async def test_an_attempts_end_that_is_not_taken_in_time_is_sent_again(
     await world.holder.stop()
 
 
-async def test_sending_again_goes_on_until_a_connection_works() -> None:
-    """A connection that is down is tried again; one that has never heard of the attempt has it already."""
+async def test_resending_continues_until_a_connection_works() -> None:
+    """A broken connection is tried again; an engine that does not know the attempt has its result already."""
     world = await World.started()
     world.handle.result_errors.append(HandleBroken("gone"))
     connection = world.engine.connections[0]
@@ -265,8 +265,8 @@ async def test_sending_again_goes_on_until_a_connection_works() -> None:
     await world.holder.stop()
 
 
-async def test_sending_again_outlasts_the_patience_of_its_caller() -> None:
-    """A file whose disk is full for minutes, a server that is down: the end of the attempt arrives when it can."""
+async def test_resending_outlasts_its_caller() -> None:
+    """The result is sent after minutes with a full disk or without a server."""
     world = await World.started()
     world.handle.slow_results = asyncio.Event()
     connection = world.engine.connections[0]
@@ -285,8 +285,8 @@ async def test_sending_again_outlasts_the_patience_of_its_caller() -> None:
 @pytest.mark.parametrize(
     ("result", "is_local"), [(ActivityOk(b"a-1"), True), (ActivityDeferred(b"a-1"), False)]
 )
-async def test_what_only_the_handle_knows_is_not_sent_again(result: ActivityResult, is_local: bool) -> None:
-    """A server has never heard of a local activity, and a deferred end is no end."""
+async def test_local_and_deferred_results_are_not_resent(result: ActivityResult, is_local: bool) -> None:
+    """A server does not know local activities, and a deferred result is not a result."""
     world = await World.started()
     world.handle.slow_results = asyncio.Event()
     generation = await taken_attempt(world, is_local=is_local)
@@ -296,8 +296,8 @@ async def test_what_only_the_handle_knows_is_not_sent_again(result: ActivityResu
     await world.holder.stop()
 
 
-async def test_the_end_of_an_attempt_on_a_broken_handle_is_sent_through_the_connection() -> None:
-    """The handle is replaced, and the result is not lost with it."""
+async def test_activity_result_of_a_broken_handle_is_sent_by_the_connection() -> None:
+    """The handle is replaced, and the result is not lost."""
     world = await World.started()
     world.handle.result_errors.append(HandleBroken("gone"))
     generation = await taken_attempt(world)

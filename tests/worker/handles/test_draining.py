@@ -46,8 +46,8 @@ def now() -> float:
     return asyncio.get_running_loop().time() - 1000
 
 
-async def test_shutdown_comes_before_anything_is_failed() -> None:
-    """Failed after the shutdown a task is delivered again at once, before it only after 10 s."""
+async def test_drain_shuts_down_before_it_fails_tasks() -> None:
+    """A task that is failed after the shutdown is redelivered at once, before it only after 10 s."""
     world = await World.started()
     asking = asyncio.ensure_future(take_activation(world.holder))
     await settle()
@@ -62,8 +62,8 @@ async def test_shutdown_comes_before_anything_is_failed() -> None:
     await world.holder.stop()
 
 
-async def test_evaluators_have_two_seconds() -> None:
-    """What they answer in time counts; what they do not is failed, and their late answer is fenced."""
+async def test_drain_waits_two_seconds_for_evaluations() -> None:
+    """Completions in time count; the other tasks are failed, and late completions are fenced."""
     world = await World.started()
     quick, slow = await in_work(world, activation("quick"), activation("slow"))
     await world.holder.unregister_worker(Q)
@@ -78,8 +78,8 @@ async def test_evaluators_have_two_seconds() -> None:
         await complete(world.holder, slow, done("slow"))
 
 
-async def test_evictions_are_answered() -> None:
-    """Those that come during the drain, and those that nobody answered: with an empty success, never a failure."""
+async def test_drain_answers_evictions() -> None:
+    """Evictions during the drain, and unanswered ones, succeed and never fail."""
     world = await World.started()
     await in_work(world, eviction("unanswered"), activation("busy"))
     world.handle.give(eviction("came-later"))
@@ -92,8 +92,8 @@ async def test_evictions_are_answered() -> None:
     assert world.counters.forced_failures == 1
 
 
-async def test_what_still_comes_is_failed_at_once() -> None:
-    """A task that the engine gives to a handle that drains goes back, for another handle."""
+async def test_drain_fails_new_tasks_at_once() -> None:
+    """A task that arrives at a draining handle is returned for another handle."""
     world = await World.started()
     await in_work(world, activation("held"))
     await world.holder.recycle(Q, "test")
@@ -106,8 +106,8 @@ async def test_what_still_comes_is_failed_at_once() -> None:
     await world.holder.stop()
 
 
-async def test_activities_have_the_graceful_period_then_are_told_then_failed() -> None:
-    """When a worker ends its activities may finish; then they are told to stop, and a second later given up."""
+async def test_drain_cancels_and_then_fails_activities() -> None:
+    """When a worker ends, its activities may finish; after the graceful time they are cancelled, and a second later abandoned."""
     world = await World.started(config={"graceful_shutdown": 20.0})
     await in_work(world, attempt(b"finishes"), attempt(b"stops"), attempt(b"hangs"))
     await world.holder.unregister_worker(Q)
@@ -124,8 +124,8 @@ async def test_activities_have_the_graceful_period_then_are_told_then_failed() -
     assert world.handle.finalized == 1
 
 
-async def test_activities_of_a_recycled_handle_may_finish() -> None:
-    """The worker lives on: nobody stops them, though the old engine says that it shuts down."""
+async def test_recycled_handle_lets_activities_finish() -> None:
+    """The worker is alive: nobody stops its activities, although the old engine handle shuts down."""
     world = await World.started()
     await in_work(world, attempt(b"long"))
     await world.holder.recycle(Q, "test")
@@ -142,8 +142,8 @@ async def test_activities_of_a_recycled_handle_may_finish() -> None:
     await world.holder.stop()
 
 
-async def test_a_cancellation_that_arrives_during_the_drain_is_passed_on() -> None:
-    """No poll loop is there to take it: the holder says it."""
+async def test_cancellation_during_the_drain_is_passed_on() -> None:
+    """There is no poll loop any more: the holder passes it on."""
     world = await World.started()
     await in_work(world, attempt(b"long"))
     await world.holder.recycle(Q, "test")
@@ -153,8 +153,8 @@ async def test_a_cancellation_that_arrives_during_the_drain_is_passed_on() -> No
     await world.holder.stop()
 
 
-async def test_a_worker_that_ends_does_not_wait_for_its_recycled_handles() -> None:
-    """Unregistering shortens the patience with older generations too."""
+async def test_unregistering_shortens_the_drain_of_recycled_handles() -> None:
+    """Unregistering also shortens the drain of older generations."""
     world = await World.started()
     await in_work(world, attempt(b"long"))
     await world.holder.recycle(Q, "test")
@@ -165,8 +165,8 @@ async def test_a_worker_that_ends_does_not_wait_for_its_recycled_handles() -> No
     assert [type(each) for each in world.engine.handles[0].results] == [AttemptFailed]
 
 
-async def test_a_handle_is_not_finalized_while_a_call_is_in_flight() -> None:
-    """Finalizing waits for completions that the engine has not taken yet."""
+async def test_finalize_waits_for_pending_calls() -> None:
+    """Finalizing waits for completions that the engine has not accepted yet."""
     world = await World.started()
     gate = world.handle.gates["run-1"] = asyncio.Event()
     (ticket,) = await in_work(world, activation())
@@ -183,8 +183,8 @@ async def test_a_handle_is_not_finalized_while_a_call_is_in_flight() -> None:
     assert world.counters.abandoned == 0
 
 
-async def test_polls_that_do_not_end_are_left_behind() -> None:
-    """A handle that is deaf to its shutdown is abandoned after its limit, counted, and never finalized."""
+async def test_handle_with_endless_polls_is_abandoned() -> None:
+    """A handle that ignores its shutdown is abandoned after its limit, counted, and never finalized."""
     world = await World.started()
     world.handle.deaf = True
     await world.holder.stop()
@@ -194,8 +194,8 @@ async def test_polls_that_do_not_end_are_left_behind() -> None:
     assert world.ended == [(Q, 1)]
 
 
-async def test_a_call_that_never_returns_is_left_behind() -> None:
-    """It would make finalizing impossible: the handle is abandoned, and the worker ends."""
+async def test_handle_with_an_endless_call_is_abandoned() -> None:
+    """The call makes finalizing impossible: the handle is abandoned, and the worker ends."""
     world = await World.started()
     world.handle.gates["run-1"] = asyncio.Event()
     (ticket,) = await in_work(world, activation())
@@ -205,8 +205,8 @@ async def test_a_call_that_never_returns_is_left_behind() -> None:
     assert (world.counters.abandoned, world.handle.finalized) == (1, 0)
 
 
-async def test_finalizing_that_hangs_is_left_behind() -> None:
-    """On a frozen link it takes longer than anybody waits; a new handle never waits for it."""
+async def test_handle_with_a_hung_finalize_is_abandoned() -> None:
+    """On a frozen connection finalizing takes too long; a new handle does not wait for it."""
     world = await World.started()
     world.handle.hangs_at_the_end = True
     await world.holder.recycle(Q, "test")
@@ -219,8 +219,8 @@ async def test_finalizing_that_hangs_is_left_behind() -> None:
 
 
 @pytest.mark.parametrize("error", [HandleBroken("in use"), ValueError("x"), RustPanic("oh")], ids=repr)
-async def test_finalizing_that_fails_is_left_behind(error: BaseException) -> None:
-    """Whatever it raises, the drain ends and says that this one did not close."""
+async def test_handle_with_a_failing_finalize_is_abandoned(error: BaseException) -> None:
+    """Whatever it raises, the drain ends, and the handle counts as abandoned."""
     world = await World.started()
     world.handle.error_at_the_end = error
     await world.holder.stop()
@@ -228,8 +228,8 @@ async def test_finalizing_that_fails_is_left_behind(error: BaseException) -> Non
 
 
 @pytest.mark.parametrize("error", [HandleBroken("gone"), RustPanic("oh")], ids=repr)
-async def test_a_shutdown_that_raises_does_not_stop_the_drain(error: BaseException) -> None:
-    """Unregistering still returns, and the rest still happens."""
+async def test_drain_continues_after_a_failing_shutdown(error: BaseException) -> None:
+    """Unregistering returns, and the rest of the drain happens."""
     world = await World.started()
     world.handle.shutdown_error = error
     await world.holder.unregister_worker(Q)
@@ -238,8 +238,8 @@ async def test_a_shutdown_that_raises_does_not_stop_the_drain(error: BaseExcepti
     assert world.handle.finalized == 1
 
 
-async def test_too_many_left_behind_is_told_once() -> None:
-    """With the sixth what is below is no longer trusted; the count begins again."""
+async def test_too_many_abandoned_handles_are_reported_once() -> None:
+    """After the sixth the connections are not trusted any more; the count starts again."""
     world = await World.started()
     for number in range(6):
         world.handle.deaf = True
@@ -253,8 +253,8 @@ async def test_too_many_left_behind_is_told_once() -> None:
     assert (world.counters.abandoned, world.alarms) == (7, 1)
 
 
-async def test_a_callback_that_raises_harms_nobody() -> None:
-    """The drain of the next handle, and of this one, goes on."""
+async def test_failing_callback_does_not_stop_a_drain() -> None:
+    """The drain of this handle and of the next one continues."""
     world = World()
 
     def raises(*_: object) -> None:
@@ -268,8 +268,8 @@ async def test_a_callback_that_raises_harms_nobody() -> None:
     assert world.counters.closed == 2
 
 
-async def test_what_no_loop_had_dispatched_is_failed_at_once() -> None:
-    """What is kept when the drain begins has no evaluator to wait for: it is failed now, not after the two seconds."""
+async def test_drain_fails_undispatched_items_at_once() -> None:
+    """Kept items have no evaluator: they are failed at once, not after two seconds."""
     world = await World.started()
 
     def fails(item: Activation) -> None:
@@ -295,8 +295,8 @@ def local(token: bytes, run_id: str) -> Any:
     return attempt(token, is_local=True, run_id=run_id)
 
 
-async def test_a_run_goes_on_with_the_end_of_its_local_activity() -> None:
-    """Within the graceful period it is evaluated, and further local activities are made: the task can end, and counts."""
+async def test_drain_continues_runs_with_local_activities() -> None:
+    """Within the graceful time the run is evaluated and may start further local activities, so that its task can end."""
     world = await World.started(config={"graceful_shutdown": 20.0})
     handle = world.handle
     handle.resting.add("another")  # whose local activities are not begun: the polls go on until it is done
@@ -324,8 +324,8 @@ async def test_a_run_goes_on_with_the_end_of_its_local_activity() -> None:
     assert world.counters.forced_failures == 0
 
 
-async def test_whatever_a_run_hears_while_a_local_activity_is_out_is_evaluated() -> None:
-    """A signal fails no task whose local activity may still finish; that of another run goes to another handle."""
+async def test_drain_evaluates_events_of_runs_with_local_activities() -> None:
+    """A signal fails no task whose local activity may finish; a task of another run goes to another handle."""
     world = await World.started(config={"graceful_shutdown": 20.0})
     await in_work(world, local(b"out", "run"))
     await world.holder.unregister_worker(Q)
@@ -340,8 +340,8 @@ async def test_whatever_a_run_hears_while_a_local_activity_is_out_is_evaluated()
     assert world.counters.abandoned == 0
 
 
-async def test_a_local_activity_that_the_drain_ends_fails_its_task() -> None:
-    """For good, or the engine would try it again here; and the run never hears of an end that was none."""
+async def test_drain_fails_task_of_an_ended_local_activity() -> None:
+    """Without a retry, because the engine would retry it here; the run sees no failure."""
     world = await World.started(config={"graceful_shutdown": 5.0})
     handle = world.handle
     await in_work(world, local(b"told", "one"), local(b"deaf", "two"), local(b"quick", "three"))
@@ -367,8 +367,8 @@ async def test_a_local_activity_that_the_drain_ends_fails_its_task() -> None:
     assert [each.is_last_here for each in handle.results if isinstance(each, AttemptFailed)] == [True, True]
 
 
-async def test_what_nobody_dispatches_is_answered() -> None:
-    """The evaluators are down: the task fails, and the local attempt too."""
+async def test_drain_answers_items_without_evaluators() -> None:
+    """Without a supervisor of evaluations the task fails, and the local attempt as well."""
     world = await World.started(config={"graceful_shutdown": 5.0})
     world.dispatches = False
     await in_work(world, local(b"out", "run"))
@@ -381,8 +381,8 @@ async def test_what_nobody_dispatches_is_answered() -> None:
     await world.holder.stop()
 
 
-async def test_a_handle_that_never_runs_dry_is_left_behind() -> None:
-    """It gives one thing after another, and each is refused: the worker's end comes all the same."""
+async def test_handle_with_endless_tasks_is_abandoned() -> None:
+    """It delivers task after task, each is failed, and the worker still ends."""
     world = await World.started(config={"graceful_shutdown": 2.0})
     handle = world.handle
     handle.deaf = True

@@ -10,8 +10,8 @@ from .loops import LoopsOverHolder, outcome, start_workflow
 from .test_memory import ALL, LIMITS, run
 
 
-def test_runs_that_close_are_told_to_whoever_keeps_their_states() -> None:
-    """Each run that closed was evicted without an activation, and nothing of it is open any more."""
+def test_closed_runs_are_reported_to_the_cache() -> None:
+    """Each closed run was evicted without an activation, and nothing of it is in progress."""
 
     async def body() -> None:
         connection = await connect_memory()

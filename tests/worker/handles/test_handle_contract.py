@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +17,17 @@ from hourglass._contract.handle import (
     ActivityCancel,
     ActivityOk,
     ActivityTask,
-    Handle,
     HandleBroken,
     HandleConfig,
     Shutdown,
     WorkKind,
 )
-from hourglass._embedded.api.connection import connect_memory
-from hourglass._embedded.multiprocess.connection import connect_file
-from hourglass._embedded.multiprocess.shared_file import SharedFile
-from hourglass._embedded.store.sqlite.store import SQLITE
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
 from hourglass._evaluator.commands import Completion, Succeeded
-from hourglass._temporal.connection import connect
-from hourglass._worker.handles.codec_edge import CodecConnection
-from hourglass.converter import Codec, Payload, default_converter
+from hourglass.converter import Payload
 
-Call = Callable[[Any], Awaitable[Any]]
-Open = Callable[[HandleConfig], Awaitable[Handle]]
+from .engines import Call, opened
 
 KINDS = [
     "memory",
@@ -45,43 +36,6 @@ KINDS = [
     "codec",
     pytest.param("core", marks=pytest.mark.server),
 ]
-
-
-class Untouched(Codec):
-    """A codec that leaves payloads as they are."""
-
-    def encode(self, payloads: Any) -> Any:
-        return list(payloads)
-
-    def decode(self, payloads: Any) -> Any:
-        return list(payloads)
-
-
-@asynccontextmanager
-async def opened(kind: str, path: Path, target: str) -> AsyncIterator[tuple[Open, Call]]:
-    """How to open a handle of this kind, and how to call its engine."""
-    if kind == "memory":
-        connection = await connect_memory()
-        yield connection.open_handle, connection.call
-        await connection.close()
-    elif kind == "file":
-        file = await connect_file(str(path))
-        yield file.open_handle, file.call
-        await file.close()
-    elif kind == "another process":
-        owner, other = (SharedFile(SQLITE, str(path), "default") for _ in range(2))
-        await owner.open_handle(HandleConfig(task_queue="the owner's"))
-        yield other.open_handle, other.calls.call
-        await other.close()
-        await owner.close()
-    elif kind == "codec":
-        inner = CodecConnection(await connect_memory(), Untouched(), default_converter)
-        yield inner.open_handle, inner.call
-        await inner.close()
-    else:
-        server = await connect(target)
-        yield server.open_handle, server.call
-        await server.close()
 
 
 class Place:
@@ -155,8 +109,8 @@ DONE = c.CompleteRun(Payload(b"1"))
 
 
 @on_every_handle
-def test_a_run_with_an_activity(on_a_handle: Callable[..., None]) -> None:
-    """Activation, completion, attempt, result, activation, completion: the plain way."""
+def test_run_with_one_activity(on_a_handle: Callable[..., None]) -> None:
+    """Activation, completion, attempt, result, activation, completion."""
 
     async def test(place: Place) -> None:
         run_id = await place.start()
@@ -176,8 +130,8 @@ def test_a_run_with_an_activity(on_a_handle: Callable[..., None]) -> None:
 
 
 @on_every_handle
-def test_an_eviction_that_is_requested_is_delivered(on_a_handle: Callable[..., None]) -> None:
-    """It is completed as any activation, and the next activation of the run begins with its start."""
+def test_requested_eviction_is_delivered(on_a_handle: Callable[..., None]) -> None:
+    """It is completed like any activation, and the next activation of the run begins with its start."""
 
     async def test(place: Place) -> None:
         run_id = await place.start()
@@ -198,8 +152,8 @@ def test_an_eviction_that_is_requested_is_delivered(on_a_handle: Callable[..., N
 
 
 @on_every_handle
-def test_a_kind_that_is_paused_takes_nothing_new(on_a_handle: Callable[..., None]) -> None:
-    """But for what is on its way; when it is resumed it gets the rest, and nothing is lost."""
+def test_paused_kind_receives_nothing_new(on_a_handle: Callable[..., None]) -> None:
+    """Except items on their way; after `resume` the rest is delivered, and nothing is lost."""
 
     async def test(place: Place) -> None:
         place.handle.pause(WorkKind.WORKFLOWS)
@@ -216,8 +170,10 @@ def test_a_kind_that_is_paused_takes_nothing_new(on_a_handle: Callable[..., None
 
 
 @on_every_handle
-def test_the_end_comes_after_everything_is_completed(on_a_handle: Callable[..., None]) -> None:
-    """`Shutdown` is reported once for each kind: not while an activation or an attempt is out, and also if a kind is paused."""
+def test_end_is_reported_after_all_completions(on_a_handle: Callable[..., None]) -> None:
+    """`Shutdown` is reported once per kind, not while an activation or an attempt is in progress, and also if a kind is
+    paused.
+    """
 
     async def test(place: Place) -> None:
         handle = place.handle
@@ -246,8 +202,8 @@ def test_the_end_comes_after_everything_is_completed(on_a_handle: Callable[..., 
 
 
 @on_every_handle
-def test_a_handle_that_is_freed_takes_no_completion(on_a_handle: Callable[..., None]) -> None:
-    """It raises `HandleBroken`, or does nothing where its engine knows better; it never hangs."""
+def test_finalized_handle_rejects_completions(on_a_handle: Callable[..., None]) -> None:
+    """It raises `HandleBroken`, or does nothing; it never hangs."""
 
     async def test(place: Place) -> None:
         await place.handle.stop()
@@ -263,7 +219,7 @@ def test_a_handle_that_is_freed_takes_no_completion(on_a_handle: Callable[..., N
 
 
 @on_every_handle
-def test_a_kind_that_is_switched_off_ends_with_the_rest(on_a_handle: Callable[..., None]) -> None:
+def test_disabled_kind_ends_with_the_others(on_a_handle: Callable[..., None]) -> None:
     """Nothing is delivered for it, and it does not end before the shutdown."""
 
     async def test(place: Place) -> None:

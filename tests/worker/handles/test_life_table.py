@@ -43,8 +43,8 @@ def view(**more: object) -> DrainView:
     return DrainView(**{**given, **more})  # type: ignore[arg-type]
 
 
-def test_every_state_but_the_last_two_is_left() -> None:
-    """Closed and abandoned are the ends; every other state can be left, and leads to an end."""
+def test_every_state_leads_to_closed_or_abandoned() -> None:
+    """Closed and abandoned are final; every other state leads to one of them."""
     leaves = {state for state, _ in LIFE}
     assert leaves == {state for state in HandleState if not state.over}
     for state in leaves:
@@ -59,14 +59,14 @@ def test_every_state_but_the_last_two_is_left() -> None:
 @pytest.mark.parametrize(
     ("state", "signal"), [each for each in itertools.product(HandleState, HandleSignal) if each not in LIFE]
 )
-def test_what_is_not_in_the_table_is_our_bug(state: HandleState, signal: HandleSignal) -> None:
-    """A handle that hears what it cannot hear is reported, not silently moved."""
+def test_impossible_transition_raises_an_internal_error(state: HandleState, signal: HandleSignal) -> None:
+    """A signal that is impossible in a state is reported, not ignored."""
     with pytest.raises(InternalError):
         advance(state, signal)
 
 
-def test_pauses_double_up_to_the_longest() -> None:
-    """At once the first time, then 0.2 s, doubled, never more than 10 s, however often it fails."""
+def test_backoff_doubles_up_to_the_limit() -> None:
+    """None the first time, then 0.2 s, doubled, never more than 10 s."""
     assert [LIMITS.pause(n) for n in (0, 1, 2, 3)] == [0.0, 0.2, 0.4, 0.8]
     assert LIMITS.pause(7) == 10.0
     assert LIMITS.pause(10**9) == 10.0
@@ -83,8 +83,8 @@ def test_pauses_double_up_to_the_longest() -> None:
         (RuntimeError("x"), False),
     ],
 )
-def test_which_refusals_will_not_pass(error: Exception, hopeless: bool) -> None:
-    """What is wrong with the request stays wrong; what is wrong with the world may pass."""
+def test_permanent_and_transient_errors(error: Exception, hopeless: bool) -> None:
+    """Errors of the request are permanent; errors of the environment are transient."""
     assert is_hopeless(error) is hopeless
 
 
@@ -110,21 +110,23 @@ def test_which_refusals_will_not_pass(error: Exception, hopeless: bool) -> None:
         (view(polls_ended=True, quiet_since=140.0), 140.0, (DrainStep.FINALIZE, 140.0)),
     ],
 )
-def test_what_a_draining_handle_needs(seen: DrainView, now: float, expected: tuple[DrainStep, float]) -> None:
-    """Runs get 2 s, activities their own time; then polls and calls must end, or the handle is left behind."""
+def test_next_step_of_a_draining_handle(
+    seen: DrainView, now: float, expected: tuple[DrainStep, float]
+) -> None:
+    """Runs have 2 s, activities their own time; then polls and calls must end, or the handle is abandoned."""
     assert next_step(seen, DEADLINES, LIMITS, now) == expected
 
 
-def test_an_end_that_is_asked_for_shortens_a_recycled_drain() -> None:
-    """Of two promises the earlier one holds."""
+def test_unregistering_shortens_a_recycled_drain() -> None:
+    """Of two deadlines the earlier one counts."""
     recycled = Deadlines.after(100.0, LIMITS, None)
     asked = Deadlines.after(200.0, LIMITS, 5.0)
     both = recycled.sooner(asked)
     assert both == Deadlines(runs=102.0, stop_activities=205.0, activities=206.0, end=211.0)
 
 
-def test_a_worker_that_ends_waits_little_for_what_does_not() -> None:
-    """After the last deadline of its activities polls, calls and freeing have seconds; a recycled handle keeps its time."""
+def test_deadlines_after_the_graceful_time_are_short() -> None:
+    """After the last deadline of its activities, polls, calls and finalizing have seconds; a recycled handle keeps its time."""
     asked, recycled = Deadlines.after(100.0, LIMITS, 5.0), Deadlines.after(100.0, LIMITS, None)
     assert asked.end == 100.0 + 5.0 + LIMITS.cancel_grace + LIMITS.leave
     assert (asked.finalizing(100.0, LIMITS), asked.finalizing(500.0, LIMITS)) == (11.0, 5.0)
@@ -132,6 +134,6 @@ def test_a_worker_that_ends_waits_little_for_what_does_not() -> None:
 
 
 @pytest.mark.parametrize(("now", "runs"), [(100.0, 102.0), (103.0, 105.0), (110.0, 111.0), (200.0, 111.0)])
-def test_a_run_that_goes_on_has_its_time(now: float, runs: float) -> None:
-    """Two seconds from when it was handed out, but not beyond the end of the activities; never less than before."""
+def test_deadline_of_a_run_that_continues(now: float, runs: float) -> None:
+    """Two seconds from its delivery, but not beyond the end of the activities, and never less than before."""
     assert DEADLINES.for_one_more(now, LIMITS) == replace(DEADLINES, runs=runs)

@@ -36,8 +36,8 @@ def holder_of(connection: EngineConnection, tables: HandleTables | None = None) 
     return BridgeHolder(same, shared=connection, tables=tables, limits=LIMITS)
 
 
-def test_workflows_run_through_a_holder() -> None:
-    """Polls, completions and a farewell: the plain way, and everything is closed at the end."""
+def test_workflows_complete_through_a_holder() -> None:
+    """Polls, completions and unregistering; everything is closed at the end."""
 
     async def body() -> None:
         connection = await connect_memory()
@@ -57,8 +57,8 @@ def test_workflows_run_through_a_holder() -> None:
     run(body)
 
 
-def test_nothing_is_lost_when_loops_die_and_handles_are_recycled() -> None:
-    """200 workflows, loops cancelled in every turn, a recycle now and then, and evaluators that never answer."""
+def test_no_item_is_lost_by_dead_loops_and_recycles() -> None:
+    """Many workflows with poll loops cancelled at random and handles recycled: none is lost or stuck."""
 
     async def body() -> None:
         rng = random.Random(7)
@@ -94,8 +94,8 @@ def test_nothing_is_lost_when_loops_die_and_handles_are_recycled() -> None:
     run(body)
 
 
-def test_a_new_holder_carries_on_where_one_died() -> None:
-    """The holder is thrown away again and again under load; workers register again and every workflow ends."""
+def test_restarted_holder_continues() -> None:
+    """The holder is discarded repeatedly under load; workers register again, and every workflow completes."""
 
     async def body() -> None:
         clock = VirtualClock()

@@ -32,8 +32,8 @@ def asker(world: World, kind: str = "workflow") -> asyncio.Future[Taken]:
     return asyncio.ensure_future(poll(world.holder))
 
 
-async def test_a_receiver_that_goes_takes_nothing_along() -> None:
-    """The handle is paused without one, and the next receiver gets what comes."""
+async def test_detached_receiver_loses_no_item() -> None:
+    """Without a receiver the handle is paused, and the next receiver gets the items."""
     world = await World.started()
     first = asker(world)
     await settle()
@@ -45,8 +45,8 @@ async def test_a_receiver_that_goes_takes_nothing_along() -> None:
     await world.holder.stop()
 
 
-async def test_an_item_that_nobody_waits_for_is_kept_and_known() -> None:
-    """What came while no loop lived is outstanding from that instant, and given to the next asker."""
+async def test_item_without_a_receiver_is_kept() -> None:
+    """An item that arrives without a poll loop counts as outstanding at once, and the next receiver gets it."""
     world = await World.started()
     first = asker(world)
     await settle()
@@ -69,8 +69,8 @@ def serving(world: World, kind: str, given: list[Taken]) -> asyncio.Future[Any]:
 
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
-async def test_an_item_that_comes_in_the_same_instant_as_a_cancel_is_not_lost(kind: str, turns: int) -> None:
-    """However many turns of the loop lie between the item's arrival and the cancel, one of the two loops dispatches it."""
+async def test_item_arriving_with_a_cancellation_is_not_lost(kind: str, turns: int) -> None:
+    """In whichever turn of the loop the cancellation comes, one of the two poll loops dispatches the item."""
     world = await World.started()
     given: list[Taken] = []
     first = serving(world, kind, given)
@@ -87,8 +87,8 @@ async def test_an_item_that_comes_in_the_same_instant_as_a_cancel_is_not_lost(ki
     await world.holder.stop()
 
 
-async def test_what_a_receiver_could_not_dispatch_is_the_next_ones() -> None:
-    """The next gets the same item under another token, and only that one's completion counts."""
+async def test_undispatched_item_goes_to_the_next_receiver() -> None:
+    """The next one gets the item with another token, and only the completion of that one counts."""
     world = await World.started()
 
     def fails(item: Activation) -> None:
@@ -111,8 +111,8 @@ async def test_what_a_receiver_could_not_dispatch_is_the_next_ones() -> None:
     await world.holder.stop()
 
 
-async def test_a_dispatched_item_is_not_passed_on() -> None:
-    """Once it is dispatched its loop may die: its evaluator has it."""
+async def test_dispatched_item_is_not_delivered_again() -> None:
+    """After the dispatch its poll loop may die: the evaluator has the item."""
     world = await World.started()
     world.handle.give(activation())
 
@@ -124,7 +124,7 @@ async def test_a_dispatched_item_is_not_passed_on() -> None:
     await world.holder.stop()
 
 
-async def test_an_item_completed_at_once_is_not_passed_on() -> None:
+async def test_completed_item_is_not_delivered_again() -> None:
     """Neither an activation nor an attempt."""
     world = await World.started()
     world.handle.give(activation())
@@ -143,8 +143,8 @@ async def test_an_item_completed_at_once_is_not_passed_on() -> None:
     await world.holder.stop()
 
 
-async def test_a_loop_that_completed_and_died_does_not_bring_back_its_item() -> None:
-    """Also when the same run has a newer activation open by then: that one stays whose it is."""
+async def test_dead_loop_does_not_return_a_completed_item() -> None:
+    """Also if the same run has a newer activation, which keeps its owner."""
     world = await World.started()
     world.handle.give(activation())
     end = asyncio.Event()
@@ -167,8 +167,8 @@ async def test_a_loop_that_completed_and_died_does_not_bring_back_its_item() -> 
     await world.holder.stop()
 
 
-async def test_the_newest_receiver_gets_what_comes() -> None:
-    """A loop that comes takes over from the former, and the end of the former does not pause the handle."""
+async def test_newest_receiver_gets_the_items() -> None:
+    """A new poll loop takes over, and the end of the former one does not pause the handle."""
     world = await World.started()
     first: list[Taken] = []
     second: list[Taken] = []
@@ -190,8 +190,8 @@ async def test_the_newest_receiver_gets_what_comes() -> None:
     await world.holder.stop()
 
 
-async def test_cancellations_of_attempts_come_through_the_poll() -> None:
-    """They are items as well, and need no answer."""
+async def test_cancellations_arrive_as_items() -> None:
+    """Cancellations of attempts are items without a completion."""
     world = await World.started()
     world.handle.give(attempt())
     await take_activity(world.holder)
@@ -202,8 +202,8 @@ async def test_cancellations_of_attempts_come_through_the_poll() -> None:
     await world.holder.stop()
 
 
-async def test_a_burst_is_given_to_the_receiver_in_one_go() -> None:
-    """All that the engine has is given in order; what the receiver cannot take now is kept, and is the next one's."""
+async def test_burst_is_delivered_in_order() -> None:
+    """Items that the receiver cannot accept now are kept for the next one."""
     world = await World.started()
     given: list[str] = []
 
@@ -230,8 +230,8 @@ async def test_a_burst_is_given_to_the_receiver_in_one_go() -> None:
     await world.holder.stop()
 
 
-async def test_what_comes_while_no_receiver_lives_is_kept_for_the_next() -> None:
-    """A loop that is cancelled has lost nothing, and gets nothing any more."""
+async def test_cancelled_loop_receives_nothing_more() -> None:
+    """Items are kept for the next poll loop."""
     world = await World.started()
     first: list[str] = []
     serving = asyncio.ensure_future(
@@ -253,8 +253,8 @@ async def test_what_comes_while_no_receiver_lives_is_kept_for_the_next() -> None
     await world.holder.stop()
 
 
-def test_what_no_loop_dispatches_is_not_piled_up() -> None:
-    """Without a receiver the handle is paused: what is on its way is kept, and the rest stays with the engine."""
+def test_inbox_without_a_receiver_pauses_the_handle() -> None:
+    """Items on their way are kept, and the rest stays with the engine."""
 
     async def body() -> None:
         world = await World.started()
@@ -278,8 +278,8 @@ def test_what_no_loop_dispatches_is_not_piled_up() -> None:
     run(body)
 
 
-async def test_an_inbox_tells_whether_it_is_open_and_attended() -> None:
-    """The watchdog sees a handle that takes no work, and a loop that is not there."""
+async def test_inbox_state_for_the_watchdog() -> None:
+    """The watchdog sees a handle that takes no work, and a missing poll loop."""
     world = await World.started()
     inbox = world.record.activations
     assert (inbox.is_open, inbox.is_attended, inbox.received) == (True, False, 0)
@@ -293,7 +293,7 @@ async def test_an_inbox_tells_whether_it_is_open_and_attended() -> None:
     await world.holder.stop()
 
 
-async def test_what_is_shown_carries_no_payloads() -> None:
+async def test_repr_contains_no_payloads() -> None:
     """Entries and records can be logged."""
     world = await World.started()
     world.handle.give(attempt(arguments=(Payload(b'"secret"'),)))

@@ -27,8 +27,8 @@ from .scripted import (
 from .virtual_loop import settle
 
 
-async def test_a_recycle_makes_a_new_handle_at_once() -> None:
-    """It waits for nothing on the old handle, which drains in the background over a connection of its own."""
+async def test_recycle_opens_a_new_handle_at_once() -> None:
+    """It does not wait for the old handle, which drains in the background on a connection of its own."""
     world = await World.started()
     world.handle.deaf = True
     before = asyncio.get_running_loop().time()
@@ -41,8 +41,8 @@ async def test_a_recycle_makes_a_new_handle_at_once() -> None:
     await world.holder.stop()
 
 
-async def test_pollers_continue_on_the_new_generation() -> None:
-    """Somebody who waited on the old handle is given what comes on the new one."""
+async def test_poll_loops_continue_on_the_new_handle() -> None:
+    """A poll loop that waited on the old handle receives items of the new one."""
     world = await World.started()
     workflow = asyncio.ensure_future(take_activation(world.holder))
     activity = asyncio.ensure_future(take_activity(world.holder))
@@ -59,8 +59,8 @@ async def test_pollers_continue_on_the_new_generation() -> None:
 @pytest.mark.parametrize(
     "error", [Shutdown("unasked"), HandleBroken("fatal"), RuntimeError("?"), RustPanic("oh")], ids=repr
 )
-async def test_a_poll_that_fails_or_ends_unasked_recycles_the_handle(kind: str, error: BaseException) -> None:
-    """Whatever a poll raises that nobody asked for means that the handle is dead: no error, a new handle."""
+async def test_failing_poll_recycles_the_handle(kind: str, error: BaseException) -> None:
+    """Any unexpected exception of a poll means that the handle is broken: a new one, and no error."""
     world = await World.started()
     polls = [
         asyncio.ensure_future(take_activation(world.holder)),
@@ -77,8 +77,8 @@ async def test_a_poll_that_fails_or_ends_unasked_recycles_the_handle(kind: str, 
     assert world.counters.closed == 2
 
 
-async def test_both_polls_breaking_is_one_recycle() -> None:
-    """A fatal error hits one poll as an error and the other as a shutdown: still one new handle."""
+async def test_two_failing_polls_are_one_recycle() -> None:
+    """A fatal error reaches one poll as an error and the other as a shutdown: one new handle."""
     world = await World.started()
     polls = [
         asyncio.ensure_future(take_activation(world.holder)),
@@ -93,8 +93,8 @@ async def test_both_polls_breaking_is_one_recycle() -> None:
     assert [type(end) for end in await asyncio.gather(*polls, return_exceptions=True)] == [Shutdown, Shutdown]
 
 
-async def test_handles_that_break_at_once_are_replaced_with_pauses() -> None:
-    """A broken world is not hammered: 0.2 s, doubled, up to 10 s; never fatal, and it recovers by itself."""
+async def test_failing_handles_are_replaced_with_backoff() -> None:
+    """0.2 s, doubled, up to 10 s, without end; it recovers by itself."""
     world = await World.started()
     loop = asyncio.get_running_loop()
     opened: list[float] = []
@@ -117,8 +117,8 @@ async def test_handles_that_break_at_once_are_replaced_with_pauses() -> None:
     await world.holder.stop()
 
 
-async def test_a_handle_that_worked_is_replaced_at_once() -> None:
-    """Pauses are for handles that came to nothing."""
+async def test_working_handle_is_replaced_without_backoff() -> None:
+    """Only handles that never worked are replaced with a delay."""
     world = await World.started()
     world.handle.give(activation())
     ticket = await take_activation(world.holder)
@@ -133,8 +133,8 @@ async def test_a_handle_that_worked_is_replaced_at_once() -> None:
     await world.holder.stop()
 
 
-async def test_a_new_handle_that_cannot_be_opened_is_tried_for_ever() -> None:
-    """Once a queue was served no refusal ends it: also what looks hopeless may be mended meanwhile."""
+async def test_replacement_is_retried_without_end() -> None:
+    """Once a queue was served, no error ends it, because the cause may be repaired."""
     world = await World.started()
     world.engine.connects.extend(
         [ConnectionFailedError("down", status="UNAVAILABLE")] * 9
@@ -149,8 +149,8 @@ async def test_a_new_handle_that_cannot_be_opened_is_tried_for_ever() -> None:
     await world.holder.stop()
 
 
-async def test_recycling_while_another_recycle_runs_is_one_recycle() -> None:
-    """The second joins the first and returns with it."""
+async def test_concurrent_recycles_are_one() -> None:
+    """The second call joins the first and returns with it."""
     world = await World.started()
     gate = asyncio.Event()
     world.engine.connects.append(gate)
@@ -164,8 +164,8 @@ async def test_recycling_while_another_recycle_runs_is_one_recycle() -> None:
     await world.holder.stop()
 
 
-async def test_recycling_while_registering_waits_for_the_first_handle() -> None:
-    """There is nothing to replace yet."""
+async def test_recycle_during_registration_waits_for_the_handle() -> None:
+    """There is no handle to replace yet."""
     world = World()
     await world.holder.start()
     gate = asyncio.Event()
@@ -180,8 +180,8 @@ async def test_recycling_while_registering_waits_for_the_first_handle() -> None:
     await world.holder.stop()
 
 
-async def test_unregistering_while_a_recycle_runs_wins() -> None:
-    """The new handle is shut down when it arrives; whoever recycled hears that the end was asked for."""
+async def test_unregistering_during_a_recycle_wins() -> None:
+    """The new handle is shut down when it opens; the caller of the recycle gets `Shutdown`."""
     world = await World.started()
     gate = asyncio.Event()
     world.engine.openings.append(gate)
@@ -199,8 +199,8 @@ async def test_unregistering_while_a_recycle_runs_wins() -> None:
         await world.holder.recycle("nobody", "at all")
 
 
-async def test_a_caller_of_recycle_may_be_cancelled() -> None:
-    """The recycle goes on."""
+async def test_recycle_survives_cancellation_of_its_caller() -> None:
+    """The recycle continues."""
     world = await World.started()
     gate = asyncio.Event()
     world.engine.connects.append(gate)
@@ -213,8 +213,8 @@ async def test_a_caller_of_recycle_may_be_cancelled() -> None:
     await world.holder.stop()
 
 
-async def test_the_old_generation_still_takes_its_completions() -> None:
-    """What was dispatched before the recycle is answered on the handle that gave it out."""
+async def test_old_generation_accepts_its_completions() -> None:
+    """Items dispatched before the recycle are completed on the handle that delivered them."""
     world = await World.started()
     old = world.handle
     old.give(activation())

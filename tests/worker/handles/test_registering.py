@@ -28,7 +28,7 @@ from .scripted import (
 from .virtual_loop import settle
 
 
-async def test_a_registered_queue_has_a_handle() -> None:
+async def test_registering_returns_with_a_handle() -> None:
     """Registering returns when there is a handle, and the queue is registered from then on."""
     world = World()
     await world.holder.start()
@@ -39,8 +39,8 @@ async def test_a_registered_queue_has_a_handle() -> None:
     await world.holder.stop()
 
 
-async def test_a_duplicate_is_refused() -> None:
-    """A queue that is served has no room for another worker, and the first one stays."""
+async def test_duplicate_registration_is_rejected() -> None:
+    """A served queue accepts no other worker, and the first one stays."""
     world = await World.started()
     with refused_as_registered():
         await world.register()
@@ -49,8 +49,8 @@ async def test_a_duplicate_is_refused() -> None:
     await world.holder.stop()
 
 
-async def test_a_duplicate_is_refused_while_the_first_is_in_flight() -> None:
-    """While the first is still connecting the queue is taken, though not registered yet."""
+async def test_duplicate_registration_is_rejected_while_connecting() -> None:
+    """While the first is connecting, the queue is reserved, but not registered yet."""
     world = World()
     await world.holder.start()
     gate = asyncio.Event()
@@ -67,8 +67,8 @@ async def test_a_duplicate_is_refused_while_the_first_is_in_flight() -> None:
     await world.holder.stop()
 
 
-async def test_two_queues_are_served_side_by_side() -> None:
-    """One slow registration does not hold up another."""
+async def test_registrations_of_two_queues_are_concurrent() -> None:
+    """One slow registration does not delay another."""
     world = World()
     await world.holder.start()
     gate = asyncio.Event()
@@ -84,7 +84,7 @@ async def test_two_queues_are_served_side_by_side() -> None:
 
 
 async def test_unregistering_is_immediate_and_idempotent() -> None:
-    """When it returns the queue is not registered and the handle was told; a second time changes nothing."""
+    """When it returns, the queue is not registered and the handle is shutting down; a second call changes nothing."""
     world = await World.started()
     await world.holder.unregister_worker(Q)
     assert not world.is_served()
@@ -96,8 +96,8 @@ async def test_unregistering_is_immediate_and_idempotent() -> None:
     assert world.ended == [(Q, 1)]
 
 
-async def test_polls_end_with_shutdown_when_unregistered() -> None:
-    """Those who wait, and those who ask later, hear that the end was asked for."""
+async def test_unregistering_ends_polls_with_shutdown() -> None:
+    """Waiting and later polls raise `Shutdown`."""
     world = await World.started()
     polls = [
         asyncio.ensure_future(take_activation(world.holder)),
@@ -113,8 +113,8 @@ async def test_polls_end_with_shutdown_when_unregistered() -> None:
     assert world.handle.cancelled == 0
 
 
-async def test_nobody_polls_what_nobody_registered() -> None:
-    """A queue that was never registered is another matter than one that was unregistered."""
+async def test_poll_without_a_registration_raises() -> None:
+    """A queue that was never registered raises another error than one that was unregistered."""
     world = World()
     with refused_as_unregistered():
         await take_activation(world.holder)  # not even started
@@ -125,8 +125,8 @@ async def test_nobody_polls_what_nobody_registered() -> None:
         await world.holder.recycle(Q, "because")
 
 
-async def test_unregistered_in_flight_is_discarded_on_the_spot() -> None:
-    """A handle that arrives after its registration is gone is shut down at once, and its connection closed."""
+async def test_handle_opened_after_unregistering_is_shut_down() -> None:
+    """Its connection is closed as well."""
     world = World()
     await world.holder.start()
     gate = asyncio.Event()
@@ -145,8 +145,8 @@ async def test_unregistered_in_flight_is_discarded_on_the_spot() -> None:
     assert not world.is_served()
 
 
-async def test_unregistered_in_flight_leaves_room_for_the_next() -> None:
-    """The next registration does not wait for the discarded one, and is not served by its handle."""
+async def test_registration_after_unregistering_while_connecting() -> None:
+    """It neither waits for the discarded handle nor uses it."""
     world = World()
     await world.holder.start()
     gate = asyncio.Event()
@@ -165,8 +165,8 @@ async def test_unregistered_in_flight_leaves_room_for_the_next() -> None:
     await world.holder.stop()
 
 
-async def test_whoever_is_cancelled_while_registering_leaves_nothing() -> None:
-    """A registration whose caller is gone would never be unregistered: it ends, and so does its handle."""
+async def test_cancelled_registration_leaves_nothing() -> None:
+    """The registration ends, and its handle as well."""
     world = World()
     await world.holder.start()
     gate = asyncio.Event()
@@ -183,8 +183,8 @@ async def test_whoever_is_cancelled_while_registering_leaves_nothing() -> None:
     assert world.worker.callbacks == []
 
 
-async def test_a_worker_that_dies_without_farewell_is_unregistered() -> None:
-    """Its successor is no duplicate, and what it left running may finish."""
+async def test_death_of_a_worker_unregisters_it() -> None:
+    """Its restart is not a duplicate, and its activities may finish."""
     world = await World.started(adoption=0)
     world.handle.give(attempt())
     await take_activity(world.holder)
@@ -200,8 +200,8 @@ async def test_a_worker_that_dies_without_farewell_is_unregistered() -> None:
     await world.holder.stop()
 
 
-async def test_a_worker_that_is_dead_already_registers_nothing() -> None:
-    """Its death is noticed though it came first."""
+async def test_dead_worker_cannot_register() -> None:
+    """Its death is noticed although it came first."""
     world = World()
     await world.holder.start()
     world.worker.die()
@@ -211,8 +211,8 @@ async def test_a_worker_that_is_dead_already_registers_nothing() -> None:
     await world.holder.stop()
 
 
-async def test_connecting_that_hangs_is_given_up_and_tried_again() -> None:
-    """Each attempt has its limit; what arrives after it is closed, not kept."""
+async def test_hung_connect_is_retried() -> None:
+    """Each attempt has a limit; a connection that opens later is closed."""
     world = World()
     await world.holder.start()
     late_connection, late_handle = asyncio.Event(), asyncio.Event()
@@ -232,8 +232,8 @@ async def test_connecting_that_hangs_is_given_up_and_tried_again() -> None:
 @pytest.mark.parametrize(
     "error", [ConnectionFailedError("down", status="UNAVAILABLE"), RuntimeError("odd"), RustPanic("oh")]
 )
-async def test_a_failure_that_may_pass_is_tried_again(error: BaseException) -> None:
-    """A server that is not there yet, or an engine that panics, delays a registration and does not end it."""
+async def test_transient_error_of_a_registration_is_retried(error: BaseException) -> None:
+    """A server that is not available, or a panic of the engine, delays a registration."""
     world = World()
     await world.holder.start()
     world.engine.connects.extend([error, error])
@@ -244,8 +244,8 @@ async def test_a_failure_that_may_pass_is_tried_again(error: BaseException) -> N
     assert all(each.closed for each in world.engine.connections)
 
 
-async def test_a_failure_that_will_not_pass_is_told() -> None:
-    """Whoever registers hears why, and the queue is free again."""
+async def test_permanent_error_of_a_registration_is_raised() -> None:
+    """The caller gets the reason, and the queue is free again."""
     world = World()
     await world.holder.start()
     world.engine.connects.append(NamespaceNotFoundError("no such namespace", status="NOT_FOUND"))
@@ -256,8 +256,8 @@ async def test_a_failure_that_will_not_pass_is_told() -> None:
     await world.holder.stop()
 
 
-async def test_a_configuration_that_makes_no_sense_is_refused_before_any_engine_sees_it() -> None:
-    """Nothing is connected for it."""
+async def test_invalid_configuration_is_rejected_before_connecting() -> None:
+    """No connection is opened."""
     world = World()
     await world.holder.start()
     with pytest.raises(ValueError, match="workflow_pollers"):
@@ -267,8 +267,8 @@ async def test_a_configuration_that_makes_no_sense_is_refused_before_any_engine_
     assert world.engine.connections == []
 
 
-async def test_the_first_handle_uses_the_shared_connection() -> None:
-    """A queue's first handle needs no connection of its own; one that replaces another always gets one."""
+async def test_first_handle_uses_the_shared_connection() -> None:
+    """A replacement always gets a connection of its own."""
     world = await World.started(shared=True)
     assert world.engine.connections == []
     await world.holder.recycle(Q, "test")
@@ -279,8 +279,8 @@ async def test_the_first_handle_uses_the_shared_connection() -> None:
     assert world.engine.connections[0].closed == 1
 
 
-async def test_a_shared_connection_that_fails_once_is_not_tried_again() -> None:
-    """The failure may be the connection's fault: the second attempt has its own, and the shared one stays open."""
+async def test_failed_shared_connection_is_not_used_again() -> None:
+    """The error may be the connection's: the second attempt has its own, and the shared one stays open."""
     world = World(shared=True)
     await world.holder.start()
     world.engine.openings.append(RuntimeError("no"))
@@ -291,8 +291,8 @@ async def test_a_shared_connection_that_fails_once_is_not_tried_again() -> None:
     await world.holder.stop()
 
 
-async def test_registering_again_while_the_old_handle_drains_uses_another_connection() -> None:
-    """An engine refuses a second handle for a queue on one connection, so the holder does not try."""
+async def test_registration_during_a_drain_uses_another_connection() -> None:
+    """An engine rejects a second handle for a queue on one connection."""
     world = await World.started(shared=True)
     world.handle.deaf = True
     await world.holder.unregister_worker(Q)
@@ -303,7 +303,7 @@ async def test_registering_again_while_the_old_handle_drains_uses_another_connec
 
 
 async def test_stop_waits_until_every_handle_is_closed() -> None:
-    """Afterwards nothing is left: no handle, no connection, no task."""
+    """Afterwards there is no handle, connection or task."""
     world = await World.started()
     await world.register("other")
     world.handle.give(activation())

@@ -49,10 +49,10 @@ def holder_on(
     return BridgeHolder(fresh, shared=connection, tables=tables, limits=limits)
 
 
-def test_nothing_is_lost_when_loops_die_and_handles_are_recycled(
+def test_no_item_is_lost_by_dead_loops_and_recycles(
     hourglass_server: DevServer, hourglass_task_queue: str
 ) -> None:
-    """Many workflows with loops cancelled at random and recycles under load: none lost, none stuck, no ghost."""
+    """Many workflows with poll loops cancelled at random and handles recycled: none is lost or stuck."""
     queue, many = hourglass_task_queue, cases(80, 200)
 
     async def body() -> None:
@@ -90,10 +90,10 @@ def test_nothing_is_lost_when_loops_die_and_handles_are_recycled(
 
 
 @pytest.mark.parametrize("adoption", [5.0, 0.0])
-def test_a_new_holder_carries_on_where_one_died(
+def test_restarted_holder_continues(
     hourglass_server: DevServer, hourglass_task_queue: str, adoption: float
 ) -> None:
-    """The holder is thrown away in the middle of 30 workflows; its handle is adopted, or does not linger and take tasks."""
+    """The holder is discarded repeatedly under load; workers register again, and every workflow completes."""
     queue = hourglass_task_queue
     limits = HandleLimits(workflow_grace=0.5, adoption=adoption)
 
@@ -124,8 +124,8 @@ def test_a_new_holder_carries_on_where_one_died(
     run(body)
 
 
-def test_an_idle_queue_closes_cleanly_and_can_be_served_again(hourglass_server: DevServer) -> None:
-    """Unregistering a handle that never had work, and registering the same queue on the same connection."""
+def test_idle_queue_closes_and_is_served_again(hourglass_server: DevServer) -> None:
+    """Unregister a handle that never had work, and register the queue again on the same connection."""
     queue = f"idle-{uuid.uuid4().hex[:8]}"
 
     async def body() -> None:

@@ -34,8 +34,8 @@ async def crash(world: World) -> None:
     await world.holder.start()
 
 
-async def test_handles_of_a_dead_holder_are_drained_and_closed() -> None:
-    """They do not go on polling and taking tasks; the queue comes back by a new registration."""
+async def test_handles_of_a_dead_holder_are_drained() -> None:
+    """They stop polling, and the queue is served after a new registration."""
     world = await World.started(shared=True, adoption=0)
     await crash(world)
     assert not world.is_served()
@@ -48,8 +48,8 @@ async def test_handles_of_a_dead_holder_are_drained_and_closed() -> None:
     await world.holder.stop()
 
 
-async def test_pollers_of_a_dead_holder_are_told() -> None:
-    """Nobody waits for ever on a registration that is void."""
+async def test_death_of_the_holder_ends_polls() -> None:
+    """No poll loop waits for a void registration."""
     world = await World.started(adoption=0)
     polling = asyncio.ensure_future(take_activation(world.holder))
     await settle()
@@ -61,8 +61,8 @@ async def test_pollers_of_a_dead_holder_are_told() -> None:
     await world.holder.stop()
 
 
-async def test_kept_items_are_failed_properly() -> None:
-    """Tasks fail after the shutdown, attempts are reported failed: the engine delivers both again."""
+async def test_kept_items_of_a_dead_holder_are_failed() -> None:
+    """Tasks fail after the shutdown, attempts are reported as failed: the engine delivers both again."""
     world = await World.started(adoption=0)
     for poll in (take_activation, take_activity):
         for _ in range(2):
@@ -83,8 +83,8 @@ async def test_kept_items_are_failed_properly() -> None:
     await world.holder.stop()
 
 
-async def test_what_was_dispatched_may_still_be_answered() -> None:
-    """Evaluators and executors live elsewhere: the new holder takes their answers for the old handle."""
+async def test_new_holder_accepts_completions_for_old_handles() -> None:
+    """Evaluators and executors outlive the holder."""
     world = await World.started(adoption=0)
     world.handle.give(activation())
     world.handle.give(attempt())
@@ -99,8 +99,8 @@ async def test_what_was_dispatched_may_still_be_answered() -> None:
     await world.holder.stop()
 
 
-async def test_a_crash_while_connecting_leaves_no_ghost() -> None:
-    """The handle that the dead holder was opening is shut down when it arrives."""
+async def test_crash_while_connecting_leaves_no_handle() -> None:
+    """The handle that the dead holder was opening is shut down when it opens."""
     world = World()
     await world.holder.start()
     gate = asyncio.Event()
@@ -118,8 +118,8 @@ async def test_a_crash_while_connecting_leaves_no_ghost() -> None:
     await world.holder.stop()
 
 
-async def test_a_crash_during_a_recycle_leaves_no_ghost() -> None:
-    """Neither the old handle nor the one on its way survives."""
+async def test_crash_during_a_recycle_leaves_no_handle() -> None:
+    """Neither the old handle nor the new one survives."""
     world = await World.started(adoption=0)
     gate = asyncio.Event()
     world.engine.openings.append(gate)
@@ -134,7 +134,7 @@ async def test_a_crash_during_a_recycle_leaves_no_ghost() -> None:
 
 
 @pytest.mark.parametrize("misbehaviour", ["deaf", "hangs_at_the_end"])
-async def test_a_drain_whose_driver_died_is_driven_on(misbehaviour: str) -> None:
+async def test_drain_continues_after_a_crash(misbehaviour: str) -> None:
     """Also from the middle of draining or finalizing; the handle is not finalized twice."""
     world = await World.started(adoption=0)
     world.handle.give(eviction())
@@ -153,8 +153,8 @@ async def test_a_drain_whose_driver_died_is_driven_on(misbehaviour: str) -> None
     assert world.tables.records == {}
 
 
-async def test_a_dead_holder_has_no_say() -> None:
-    """A late farewell through it does not unregister the successor's worker."""
+async def test_dead_holder_cannot_unregister() -> None:
+    """A late call through it does not unregister the worker of its successor."""
     world = await World.started(adoption=0)
     dead, first = world.holder, world.worker
     await crash(world)
@@ -172,7 +172,7 @@ async def test_a_dead_holder_has_no_say() -> None:
 
 
 async def test_generations_and_tokens_never_repeat() -> None:
-    """A completion from before the crash cannot be taken for one of after."""
+    """A completion from before the crash cannot be mistaken for a later one."""
     world = await World.started(adoption=0)
     seen: set[tuple[int, int]] = set()
     for _ in range(3):
@@ -186,8 +186,8 @@ async def test_generations_and_tokens_never_repeat() -> None:
     await world.holder.stop()
 
 
-async def test_a_farewell_is_remembered_across_a_crash() -> None:
-    """A loop of a worker that was unregistered before the crash still ends normally."""
+async def test_unregistering_is_remembered_across_a_crash() -> None:
+    """A poll loop of a worker that unregistered before the crash ends normally."""
     world = await World.started(adoption=0)
     await world.holder.unregister_worker(Q)
     await crash(world)

@@ -170,21 +170,18 @@ async def test_cache_requests_evictions():
         assert len(world.handle.completions) == 2
 
 
-def test_many_runs_on_few_lanes_are_each_answered_once(monkeypatch):
+async def test_many_runs_on_few_lanes_are_each_answered_once(monkeypatch):
     """A thousand concurrent runs on three lanes."""
     # On a busy machine a lane may stand still for long enough that what waits behind it moves: another test's matter.
     monkeypatch.setattr(hang_detector, "_DELAYED_AFTER", 60.0)
 
-    async def script():
-        async with scripted(more={"lanes": 3}) as world:
-            for number in range(1000):
-                world.handle.give(started(f"r{number}", "waiting", 1))
-            await until(lambda: len(world.handle.completions) == 1000)
-            assert len({each.run_id for each in world.handle.completions}) == 1000
-            (services,) = world.app.configured()
-            assert [lane.runs for lane in services.lanes.status()] == [334, 333, 333]
-
-    play(script)
+    async with scripted(more={"lanes": 3}) as world:
+        for number in range(1000):
+            world.handle.give(started(f"r{number}", "waiting", 1))
+        await until(lambda: len(world.handle.completions) == 1000)
+        assert len({each.run_id for each in world.handle.completions}) == 1000
+        (services,) = world.app.configured()
+        assert [lane.runs for lane in services.lanes.status()] == [334, 333, 333]
 
 
 # --- activities -------------------------------------------------------------------------------------------------------

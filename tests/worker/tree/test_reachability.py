@@ -39,7 +39,7 @@ from servers import temporal_cli
 from worker.handles.virtual_loop import run as on_virtual_time
 
 from .test_status import ask
-from .world import ACTIVITIES, WORKFLOWS, ScriptedConnection, play, scripted, steps
+from .world import ACTIVITIES, WORKFLOWS, ScriptedConnection, scripted, steps
 
 PROMISED = 15.0
 
@@ -181,7 +181,7 @@ def test_what_is_not_ours_is_told_by_its_kind_only() -> None:
     assert "RuntimeError" in reach.outage.reason
 
 
-def test_readiness_follows_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readiness_follows_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the handle's own connection; the status names the reason, and forgets it when there is an answer."""
     outcome: list[BaseException | None] = [None]
     asked: list[Any] = []
@@ -194,25 +194,22 @@ def test_readiness_follows_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ScriptedConnection, "call", call)
 
-    async def script() -> None:
-        async with scripted() as world:
-            assert await check_reachability(world.app)
-            assert status_report(world.app, "running")["reasons"] == []
-            outcome[0] = DEAD
-            assert await check_reachability(world.app)
-            report = status_report(world.app, "running")
-            assert (report["ready"], report["reasons"]) == (False, [str(DEAD)])
-            assert reachable(world.app) == 0.0
-            outcome[0] = None
-            assert await check_reachability(world.app)
-            assert status_report(world.app, "running")["ready"] is True
-            assert reachable(world.app) == 1.0
-        assert all(isinstance(each, DescribeNamespace | CountWorkflows) for each in asked)
-
-    play(script)
+    async with scripted() as world:
+        assert await check_reachability(world.app)
+        assert status_report(world.app, "running")["reasons"] == []
+        outcome[0] = DEAD
+        assert await check_reachability(world.app)
+        report = status_report(world.app, "running")
+        assert (report["ready"], report["reasons"]) == (False, [str(DEAD)])
+        assert reachable(world.app) == 0.0
+        outcome[0] = None
+        assert await check_reachability(world.app)
+        assert status_report(world.app, "running")["ready"] is True
+        assert reachable(world.app) == 1.0
+    assert all(isinstance(each, DescribeNamespace | CountWorkflows) for each in asked)
 
 
-def test_an_engine_that_cannot_be_asked_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_that_cannot_be_asked_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch ends by itself."""
 
     async def call(connection: ScriptedConnection, request: Any) -> Any:
@@ -220,41 +217,35 @@ def test_an_engine_that_cannot_be_asked_is_not_asked_again(monkeypatch: pytest.M
 
     monkeypatch.setattr(ScriptedConnection, "call", call)
 
-    async def script() -> None:
-        async with scripted() as world:
-            await watch_reachability(world.app)
-            assert world.app.reachability.outage is None
-
-    play(script)
+    async with scripted() as world:
+        await watch_reachability(world.app)
+        assert world.app.reachability.outage is None
 
 
-def test_a_connection_that_was_replaced_under_its_question_says_nothing(
+async def test_a_connection_that_was_replaced_under_its_question_says_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither an answer nor an error over it counts."""
     outcome: list[BaseException | None] = [DEAD, None]
 
-    async def script() -> None:
-        async with scripted() as world:
+    async with scripted() as world:
 
-            async def call(connection: ScriptedConnection, request: Any) -> Any:
-                world.app.tables.registrations.clear()
-                error = outcome.pop(0)
-                if error is not None:
-                    raise error
-                return Namespace("default")
+        async def call(connection: ScriptedConnection, request: Any) -> Any:
+            world.app.tables.registrations.clear()
+            error = outcome.pop(0)
+            if error is not None:
+                raise error
+            return Namespace("default")
 
-            kept = dict(world.app.tables.registrations)
-            world.app.reachability = Reachability()
-            monkeypatch.setattr(ScriptedConnection, "call", call)
-            for _ in range(2):
-                assert await check_reachability(world.app)
-                assert world.app.reachability.outage is None
-                assert not world.app.reachability._has_answered
-                world.app.tables.registrations.update(kept)
-            assert outcome == []
-
-    play(script)
+        kept = dict(world.app.tables.registrations)
+        world.app.reachability = Reachability()
+        monkeypatch.setattr(ScriptedConnection, "call", call)
+        for _ in range(2):
+            assert await check_reachability(world.app)
+            assert world.app.reachability.outage is None
+            assert not world.app.reachability._has_answered
+            world.app.tables.registrations.update(kept)
+        assert outcome == []
 
 
 def test_an_embedded_engine_cannot_be_asked() -> None:

@@ -56,7 +56,7 @@ def own_events(outcomes: Outcomes, history: Sequence[h.HistoryEvent], position: 
     Nothing is compared: the engine wrote the events of these very commands, in their order.
     """
     issued = outcomes.issued
-    position += 1  # behind the completion
+    position += 1  # the event after the completion
     while issued and type(issued[0]) in _WRITTEN_AS_ONE:
         outcomes.bind(issued.popleft(), history[position].id)
         position += 1

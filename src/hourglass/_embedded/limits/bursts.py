@@ -2,7 +2,7 @@
 
 The workflow starts once no call has arrived for a while, with the arguments of the last call. Must not know: requests,
 handles, when a burst is over (see `hourglass._contract.limits`). Invariants: an answered call is durable, and so is the
-id of its future workflow, which is assigned before the start; the start of the workflow and the end of its burst are
+id of its future workflow (assigned before the start); the start of the workflow and the end of its burst are
 one change of the store.
 """
 
@@ -73,8 +73,8 @@ class Bursts:
 
     def load(self, id: str, data: bytes) -> None:
         """Restore a stored key. Raises `msgspec.MsgspecError` or `ValueError` for invalid data."""
-        self._bursts[id] = kept = _burst_decoder.decode(data)
-        self._due.set(id, 0 if kept.fired_ns else kept.due_ns)
+        self._bursts[id] = stored = _burst_decoder.decode(data)
+        self._due.set(id, 0 if stored.fired_ns else stored.due_ns)
         self._due.set_alarm()
 
     def unload(self, id: str) -> None:
@@ -86,7 +86,7 @@ class Bursts:
     def debounce(self, request: StartWorkflow) -> Started | None:
         """Add a client's call to its burst. Return None if a workflow must handle it.
 
-        That is the case if such a workflow is open, or if the engine cannot read the call.
+        That is the case if the keeper workflow is open, or if the engine cannot read the call.
         """
         id = request.workflow_id
         if request.signal_name != "call" or not id.startswith(BURSTS) or not request.signal_arguments:
@@ -123,24 +123,24 @@ class Bursts:
 
     def is_waiting(self, becomes: str, id: str) -> bool:
         """Whether the calls that will become this workflow are still pending."""
-        kept = self._bursts.get(id)
-        return kept is not None and kept.becomes == becomes and not kept.fired_ns
+        stored = self._bursts.get(id)
+        return stored is not None and stored.becomes == becomes and not stored.fired_ns
 
-    def _keep(self, id: str, kept: KeptBurst) -> None:
-        self._bursts[id] = kept
-        self._due.set(id, 0 if kept.fired_ns else kept.due_ns)
-        keep_note(self._runs, id, msgspec.msgpack.encode(kept))
+    def _keep(self, id: str, stored: KeptBurst) -> None:
+        self._bursts[id] = stored
+        self._due.set(id, 0 if stored.fired_ns else stored.due_ns)
+        keep_note(self._runs, id, msgspec.msgpack.encode(stored))
 
-    def _fire(self, id: str, kept: KeptBurst, now: int) -> None:
+    def _fire(self, id: str, stored: KeptBurst, now: int) -> None:
         """Start the workflow of a burst."""
-        call = kept.burst.call
+        call = stored.burst.call
         request = StartWorkflow(
-            workflow_id=kept.becomes,
+            workflow_id=stored.becomes,
             workflow_type=call.workflow,
-            request_id=kept.becomes,
-            arguments=kept.arguments,
-            headers=kept.headers,
-            identity=kept.identity,
+            request_id=stored.becomes,
+            arguments=stored.arguments,
+            headers=stored.headers,
+            identity=stored.identity,
             spec=StartSpec(
                 task_queue=call.task_queue,
                 execution_timeout=call.execution_timeout or 0.0,
@@ -153,25 +153,25 @@ class Bursts:
                 check_room(self._runs)
                 start_workflow(self._runs, request)
             except StorageError as error:
-                logger.warning("the debounced workflow %r is started later: %s", kept.becomes, error)
+                logger.warning("the debounced workflow %r is started later: %s", stored.becomes, error)
                 self._due.set(id, later(now, _RETRY_NS))
                 return
             except ServiceError as error:
-                logger.error("the debounced workflow %r cannot be started: %s", kept.becomes, error)
+                logger.error("the debounced workflow %r cannot be started: %s", stored.becomes, error)
                 self._forget(id)
                 return
-            self._keep(id, msgspec.structs.replace(kept, arguments=(), headers={}, due_ns=0, fired_ns=now))
+            self._keep(id, msgspec.structs.replace(stored, arguments=(), headers={}, due_ns=0, fired_ns=now))
 
     def view(self, id: str = "") -> Iterator[KeptLimit]:
         """Yield the pending calls of a key, or of all keys."""
-        for key, kept in self._bursts.items() if not id else ((id, self._bursts.get(id)),):
-            if kept is not None and not kept.fired_ns:
-                yield KeptLimit(key, calls=kept.calls, becomes=kept.becomes, due_ns=kept.due_ns)
+        for key, stored in self._bursts.items() if not id else ((id, self._bursts.get(id)),):
+            if stored is not None and not stored.fired_ns:
+                yield KeptLimit(key, calls=stored.calls, becomes=stored.becomes, due_ns=stored.due_ns)
 
     def drop(self, id: str) -> bool:
         """Drop the pending calls of a key. Return whether there were any."""
-        kept = self._bursts.get(id)
-        return kept is not None and not kept.fired_ns and self.forget(id)
+        stored = self._bursts.get(id)
+        return stored is not None and not stored.fired_ns and self.forget(id)
 
     def forget(self, id: str) -> bool:
         """Forget a key with pending or finished calls. Return whether it existed."""
@@ -208,7 +208,9 @@ class Bursts:
         """Forget bursts that were started a while ago."""
         now = self._runs.clock.now_ns()
         expired = [
-            id for id, kept in self._bursts.items() if kept.fired_ns and kept.fired_ns + _REPEAT_NS <= now
+            id
+            for id, stored in self._bursts.items()
+            if stored.fired_ns and stored.fired_ns + _REPEAT_NS <= now
         ]
         if expired:
             with self._runs.transaction():
@@ -227,14 +229,14 @@ class Bursts:
         now = self._runs.clock.now_ns()
         early = [entry for entry in self._bursts.items() if entry[1].burst.last * SECOND > now + SECOND]
         with self._runs.transaction():
-            for id, kept in early:
-                shift = kept.burst.last - now / SECOND
+            for id, stored in early:
+                shift = stored.burst.last - now / SECOND
                 burst = dataclasses.replace(
-                    kept.burst, first=kept.burst.first - shift, last=kept.burst.last - shift
+                    stored.burst, first=stored.burst.first - shift, last=stored.burst.last - shift
                 )
-                due_ns = max(now, int(burst.due * SECOND)) if kept.due_ns else 0
-                fired_ns = min(kept.fired_ns, now)
-                self._keep(id, msgspec.structs.replace(kept, burst=burst, due_ns=due_ns, fired_ns=fired_ns))
+                due_ns = max(now, int(burst.due * SECOND)) if stored.due_ns else 0
+                fired_ns = min(stored.fired_ns, now)
+                self._keep(id, msgspec.structs.replace(stored, burst=burst, due_ns=due_ns, fired_ns=fired_ns))
 
 
 def _with_recent_tickets(burst: Burst) -> Burst:

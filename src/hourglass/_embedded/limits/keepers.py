@@ -6,12 +6,12 @@ protocol and rules (`hourglass._contract.limits`): a run signals the workflow `h
 exist, and the answer arrives as the signal that the workflow would send. Histories are therefore equal to those on a server, and
 runs can move there; and a limit needs no worker, no run and no history.
 
-An open workflow that enforces a key continues to do so: one that was started by an older engine, or for runs whose
-payloads the engine cannot read because a codec encodes them.
+An open workflow that enforces a key continues to do so: one that was started by an older engine, or for runs with
+payloads that the engine cannot read because a codec encodes them.
 
 Must not know: requests, handles, the rules' decisions. Invariants: the effects of a message, all answers to it, and the
-step of the run that sent it are one change of the store; a closing run releases everything that it holds in the change
-that closes it. No cleanup is therefore necessary, and after a crash runs and limits agree.
+step of the run that sent it are one change of the store; a closing run releases its claims in the change that
+closes it. No cleanup is therefore necessary, and after a crash runs and limits agree.
 
 The claims of each run on the slots of a key are a separate row in the store: the cost of a run's request does not
 depend on how many runs wait. An unused key leaves no data behind.

@@ -336,7 +336,7 @@ class FileLock:
         if _is_elsewhere(note):
             raise StorageError(
                 f"{self.path} is in use by process {note.pid} of another machine, {note.host}: "
-                "a file serves one machine; more than one need a Temporal server",
+                "a file serves only one machine; for several, use a Temporal server",
                 status="PERMISSION_DENIED",
             )
 

@@ -56,7 +56,7 @@ class ProgressMemory:
         self._size = 0
 
     def publish(self, run_id: str, publisher: Publisher, published: Iterable[ProgressItems]) -> None:
-        """Keep the new ones of these items, and wake the followers that wait for them."""
+        """Store the items that are new, and wake their followers."""
         run = self._of_run(run_id)
         self._runs.move_to_end(run_id)
         before = run.size

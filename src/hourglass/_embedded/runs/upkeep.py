@@ -115,8 +115,8 @@ class DueRuns:
         self._read_to = (AT_ONCE, LAST_KEY)
 
     def take(self, limit: int, *, in_any_case: int = 0) -> list[str]:
-        """Return at most `limit` runs to load now, from the queues in turn: as many of each as there is room for, or at
-        least `in_any_case`.
+        """Return at most `limit` runs to load now, from each task queue in turn. Each queue gives as many as fit into its window,
+        or `in_any_case`, if that is not 0.
         """
         taken: list[str] = []
         for queue in tuple(self._waiting):
@@ -126,7 +126,7 @@ class DueRuns:
             for run_id in some:
                 del waiting[run_id]
             if waiting:
-                self._waiting[queue] = waiting  # behind the others now
+                self._waiting[queue] = waiting  # to the end of the order
             taken += some
         return taken
 

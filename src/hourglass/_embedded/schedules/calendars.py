@@ -3,9 +3,9 @@
 Must not know: time zones, intervals, specs. Pure.
 
 A set of days, or of seconds of a day, is one large int whose bit n represents the number n. Union, difference and the
-search for the next number are then single operations, whose cost does not depend on how rarely a calendar matches. A
+search for the next number are then single operations, at the same cost however rarely a calendar matches. A
 calendar that never matches is the empty set, detected when it is compiled. Scanning day by day up to the last year took
-milliseconds for every such calendar each time its schedule was processed.
+milliseconds for each rare calendar, at every step of its schedule.
 
 `WallTimes` is a union of products (days, seconds of the day). Exclusions are subtracted from it once.
 """
@@ -51,7 +51,7 @@ class NumberSet:
 
 @dataclass(frozen=True)
 class Product:
-    """Each of these seconds on each of these days, counted from 1970-01-01."""
+    """The times of a calendar: every second of `seconds` on every day of `days`, counted from 1970-01-01."""
 
     days: NumberSet
     seconds: NumberSet
@@ -95,7 +95,7 @@ class WallTimes:
         return WallTimes(remaining)
 
     def every(self, step: int, remainder: int) -> WallTimes:
-        """Return the times whose second of the day has this remainder modulo `step`, which must divide a day."""
+        """Return the times with a second of the day of this remainder modulo `step`; `step` must divide a day."""
         pattern = _repeat(1 << remainder, step, DAY // step)
         selected: dict[int, int] = {}
         for seconds, days in self._masks.items():

@@ -1,8 +1,8 @@
 """The schedules of an engine: keeps their records, processes each at its time, and carries out its decisions.
 
 Must not know: requests, the meaning of specs, overlap policies (see `transitions`). Invariants: a schedule's step, the
-workflows that it starts, and those that it ends are one change of the store, so that after a crash all of it has
-happened or nothing; a workflow that a schedule awaits reports its end in the change that ends it; a schedule that
+workflows that it starts, and those that it ends are one change of the store, so that after a crash all or none of it
+has happened; a workflow that a schedule awaits reports its end in the change that ends it; a schedule that
 cannot be read, or whose workflow cannot be started, does not keep other schedules from acting.
 
 After the first access all schedules are known as short entries (`ScheduleEntry`). A record is read when it is needed,
@@ -186,7 +186,7 @@ class Schedules:
         self._runs.queues.dispatch()
 
     def _find_readable(self, schedule_id: str) -> ScheduleRecord | None:
-        """Return a schedule; None if it is unreadable, which `_process` reports."""
+        """Return a schedule; None if it is unreadable (`_process` reports that)."""
         try:
             return self.find(schedule_id)
         except StorageError:
@@ -253,7 +253,7 @@ class Schedules:
         return record, has_failed
 
     def _start(self, record: ScheduleRecord, start: Start) -> str:
-        # The count distinguishes two starts for the same time, which may be backfilled or triggered twice.
+        # The count distinguishes two starts for the same time: it may be backfilled or triggered twice.
         parts = (record.schedule_id, record.create_time_ns, record.action_count, start.due.nominal_ns)
         request = start_request(record, start, "/".join(("schedule", *map(str, parts))))
         last = (record.last_result, record.last_failure)
@@ -340,7 +340,7 @@ class ScheduleListing:
     """The list of schedules, newest first.
 
     A server keeps each schedule as a workflow, so that filters over schedules are filters over these workflows. Here
-    each schedule is entered into an index of runs as such a workflow. `ScheduleId`, `TemporalSchedulePaused` and a
+    each schedule is entered into an index of runs as a workflow, too. `ScheduleId`, `TemporalSchedulePaused` and a
     schedule's own attributes can be queried. `unlisted` contains the ids of schedules added, changed or deleted since
     the last query. Without `keep` the index is created for each page: a list on virtual time takes no time.
     """
@@ -363,7 +363,7 @@ class ScheduleListing:
         self._close_timer: asyncio.TimerHandle | None = None
 
     async def page(self, text: str, token: bytes, limit: int) -> Page:
-        """Return one page of schedules that match a filter, as workflows whose run ids are the schedule ids.
+        """Return one page of schedules that match a filter, as workflows with schedule ids as run ids.
 
         Raises `ServiceError` for an invalid filter or token.
         """

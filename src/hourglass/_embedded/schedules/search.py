@@ -1,7 +1,7 @@
 """Searches for the times of large schedules, in a thread, ahead of the step that needs them.
 
-Compiling a spec of hundreds of calendars takes up to half a second. On the control loop this would delay everything
-else at each request for the schedule and at each action. A thread therefore does it first; the step on the control loop
+Compiling a spec of hundreds of calendars takes up to half a second. On the control loop this would delay all other
+work at each request for the schedule and at each action. A thread therefore does it first; the step on the control loop
 then uses the compiled timetable and its cached times.
 
 Must not know: records, requests. Invariants: one search at a time, so that requests cannot occupy all processors; small

@@ -60,7 +60,7 @@ LONGEST_CRON = 1000
 
 
 class ScheduledTime(NamedTuple):
-    """A time that a spec matches (`nominal_ns`), and the same time with jitter (`due_ns`), at which to act."""
+    """A time that a spec matches (`nominal_ns`), and the time to act, with jitter (`due_ns`)."""
 
     nominal_ns: int
     due_ns: int
@@ -129,7 +129,7 @@ def _changes(zone: Zone, block: int) -> tuple[int, ...]:
 
 
 def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
-    """Return the first second after `after` at which the zone's clocks show one of these times."""
+    """Return the first second after `after` when the zone's clocks show one of these times."""
     begin = after + 1
     searched: int | None = None
     wall: int | None = None
@@ -143,7 +143,7 @@ def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
         change = zone.first_change(begin, min(until, _END)) if begin <= until else None
         if change is None:
             return wall if wall is None else until
-        # The clock runs evenly until the change, so nothing before it matches; from the change on it shows other times.
+        # The clock runs evenly until the change, so no time before it matches; from the change on it shows other times.
         begin = change
 
 

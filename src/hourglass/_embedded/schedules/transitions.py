@@ -222,7 +222,7 @@ def look_ahead(spec: ScheduleSpec, schedule_id: str, after_ns: int) -> None:
 def with_defaults(schedule: EngineSchedule) -> EngineSchedule:
     """Return a schedule with its defaults filled in, as servers show it.
 
-    Raises `UsageError` for an invalid spec, or one that is too large.
+    Raises `UsageError` for an invalid or too large spec.
     """
     check_limits(schedule.spec)
     policy = schedule.policy
@@ -369,7 +369,7 @@ def _decide(
 
 
 def _backfill_wake(record: ScheduleRecord, now_ns: int) -> int | None:
-    """Return now if a backfill can continue; one whose starts are buffered continues when a workflow closes."""
+    """Return now if a backfill can continue; a backfill with buffered starts continues when a workflow closes."""
     return now_ns if record.backfills and not record.waiting else None
 
 

@@ -91,7 +91,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """Raise `ServiceError` for a request with a value that is too large, or a name that is too long."""
         try:
             size = len(_encode(request))
-        except (TypeError, ValueError, OverflowError):  # it holds what cannot be encoded as it is
+        except (TypeError, ValueError, OverflowError):  # a value of the request cannot be encoded
             size = FAR_TOO_LARGE
         if size > min(
             self.name_bytes, self.blob_bytes

@@ -84,7 +84,7 @@ def check_sources(sources: Sequence[str]) -> None:
         elif not path.is_file() and all(part.isidentifier() for part in source.split(".")):
             _put_first(Path.cwd())
             if importlib.util.find_spec(source.partition(".")[0]) is None:
-                raise LoadError(f"there is no module {source!r}, seen from {Path.cwd()}")
+                raise LoadError(f"there is no module {source!r}; searched from {Path.cwd()}")
 
 
 def _load(source: str) -> ModuleType:
@@ -141,7 +141,7 @@ def _import(name: str, source: str) -> ModuleType:
         raise
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise LoadError(f"there is no module {source!r}, seen from {Path.cwd()}") from error
+            raise LoadError(f"there is no module {source!r}; searched from {Path.cwd()}") from error
         raise LoadError(_broken(source, error)) from error
     except BaseException as error:  # code at module level may do anything, including `sys.exit`
         raise LoadError(_broken(source, error)) from error

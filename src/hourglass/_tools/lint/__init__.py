@@ -1,5 +1,4 @@
-"""A linter for workflow code: finds what is not deterministic, and mistakes that otherwise show only at run
-time.
+"""A linter for workflow code: finds nondeterminism, and mistakes that otherwise show only at run time.
 
 It follows calls through a whole project.
 
@@ -8,17 +7,17 @@ It follows calls through a whole project.
         print(finding.place.file, finding.place.line, finding.message)
 
 It begins at functions and methods that are marked with `@workflow.defn` and the like, and follows calls
-within the project; activities and child workflows are boundaries. Nothing is imported or executed: it reads
-syntax trees with the standard library's `ast`, and imports nothing else of Hourglass.
+within the project; activities and child workflows are boundaries. Code is neither imported nor executed: the linter
+reads syntax trees with the standard library's `ast`, and imports no other part of Hourglass.
 
     modules       the only part that reads files: parsed modules, imports, and comments that silence findings
-    scopes        which names each scope binds
+    scopes        the names that each scope binds
     values        the possible values of an expression, as data
     annotations   the value that an annotation describes
     members       the members of classes
     resolving     from an expression to its values: names, attributes, results of calls
     defining      every function and class of a module
-    kinds         decorators, entry points of workflow code, and which calls issue commands or wait
+    kinds         decorators, entry points of workflow code, and calls that issue commands or wait
     sharing       variables that runs share, and where a project changes them
     external      effects of functions outside the project
     shared_uses   the rules on state that runs share
@@ -29,7 +28,7 @@ syntax trees with the standard library's `ast`, and imports nothing else of Hour
     lens          the analyses of a project that the walk through a function queries
     statements    the rules on single statements
     body          the analysis of one function
-    checker       a whole check: from every workflow through everything it calls
+    checker       a whole check: from every workflow through all that it calls
     rules         the rules, and the report of a check
 """
 

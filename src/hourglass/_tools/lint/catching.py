@@ -3,11 +3,11 @@
 An exception that an activity or a child workflow raises reaches the workflow as the cause of an
 `ActivityError` or a `ChildWorkflowError`, so `except Declined:` around the call never matches.
 
-A false alarm would make authors break working code. So a handler is reported only if everything else in the
-`try` body is known and raises nothing of its kind: calls are followed through the project; an unknown call,
+A false alarm would make authors break working code. So a handler is reported only if all other code in the
+`try` body is known and raises no exception of its kind: calls are followed through the project; an unknown call,
 `raise` or context manager ends the search without a report. So does a sibling handler that names the wrapping
-error: its author knows the rule, and uses the other handlers for calls outside a workflow, where nothing is
-wrapped.
+error: its author knows the rule, and uses the other handlers for calls outside a workflow, where exceptions are
+not wrapped.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _ALIASES = {
 }
 
 _PLAIN = words("object typing.NamedTuple typing.Protocol abc.ABC")
-"""Bases that raise nothing."""
+"""Bases without an exception of their own."""
 
 _LOOPS = ("asyncio.", "concurrent.", "trio.", "anyio.", "greenlet.")
-"""Modules whose exceptions interrupt the waiting code: cancellation and timeouts."""
+"""Modules with exceptions that interrupt the waiting code: cancellation and timeouts."""
 
 _STRANGE = "?"
 """Marks a base of an exception that could not be resolved."""
@@ -93,7 +93,7 @@ _HARMLESS = words(
     f"hourglass.workflow.{name}"
     for name in words("now time uuid4 random info sleep patched is_replaying set_current_details upsert_memo")
 )
-"""Functions outside the project that raise nothing an author would name in a handler."""
+"""Functions outside the project that raise no exception that an author would name in a handler."""
 
 _FAMILIES = ("logging.", "hourglass.workflow.logger.")
 
@@ -108,10 +108,10 @@ _WAITING = words(
 ) | frozenset(
     f"hourglass.workflow.{name}" for name in words("gather wait wait_for as_completed map spawn run_async")
 )
-"""Functions that wait for tasks or call functions, and raise whatever those raise."""
+"""Functions that wait for tasks or call functions, and pass their exceptions on."""
 
 _WALKED = (ast.Constant, ast.Call, ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp)
-"""Expressions that are not calls of anything themselves; calls inside them are visited on their own."""
+"""Expressions that are no calls themselves; calls inside them are visited separately."""
 
 _SYNTAX: dict[type[ast.AST], frozenset[str]] = {
     ast.Subscript: words("LookupError KeyError IndexError"),
@@ -228,7 +228,7 @@ class Catching:
         return False
 
     def _may_be(self, value: Value, raised: _Raised) -> bool:
-        """Whether something else in the body may raise the exception."""
+        """Whether other code in the body may raise the exception."""
         own: str | ast.ClassDef
         if isinstance(value, Class):
             own = value.node
@@ -311,7 +311,7 @@ class _Body:
                 self._function(value)
 
     def _operate(self, node: ast.AST) -> None:
-        """Follow operators, loops and other syntax that call methods of an object whose class defines them."""
+        """Follow operators, loops and other syntax that call methods of an object, if its class defines them."""
         match node:
             case ast.BinOp(left=left, right=right):
                 operands = [left, right]
@@ -405,7 +405,7 @@ class _Body:
                     self._raised.anything = True
 
     def _made(self, cls: Class) -> None:
-        """Follow the creation of an object: its own constructors, and those of its bases in other packages."""
+        """Follow the creation of an object: its own constructors, and the ones of its bases in other packages."""
         if self._kinds.is_boundary(cls):
             self._raised.anything = True
             return

@@ -1,4 +1,4 @@
-"""A whole check: from every workflow through everything it calls, shortest path first. Each place is reported
+"""A whole check: from every workflow through all that it calls, shortest path first. Each place is reported
 once.
 """
 
@@ -71,7 +71,7 @@ class _Checker:
         self._findings: dict[tuple[str, int, int, str], rules.CheckFinding] = {}
 
     def check(self, modules: Iterable[Module], files: int) -> rules.CheckReport:
-        """Check all workflows of these modules and everything they call, wherever it is in the project."""
+        """Check all workflows of these modules and all that they call in the project."""
         workflows: set[str] = set()
         for module in modules:
             for root in self._lens.kinds.roots(module):

@@ -1,7 +1,7 @@
 """Every function and class of a module, and the nodes of a function without nested functions: all, or those on
 given lines.
 
-Most code of a project is not workflow code, so nothing here looks into expressions, and names are collected
+Most code of a project is not workflow code, so expressions are not searched here, and names are collected
 on demand.
 """
 
@@ -42,7 +42,7 @@ def _definitions(module: Module) -> Iterator[Func | Class]:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
                     scope = scope_of()
                     yield Func(module, child, scope, owner)
-                    # Most functions define nothing, so their names are collected only on demand.
+                    # Most functions define no functions, so their names are collected only on demand.
                     todo.append((child, partial(module.scope_of_function, child, scope), owner))
                 case ast.ClassDef():
                     scope = scope_of()

@@ -13,7 +13,7 @@ ValuesOf: TypeAlias = Callable[[ast.expr], Values]
 
 
 def endless_call(function: Func, values_of: ValuesOf, kinds: Kinds) -> ast.Call | None:
-    """Return the call by which a workflow calls itself, if no branch and no deliberate exception comes first."""
+    """Return the call of a workflow to itself, if no branch and no deliberate exception comes first."""
     node = function.node
     if isinstance(node, ast.Lambda):
         return None

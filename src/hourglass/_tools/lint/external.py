@@ -164,7 +164,7 @@ _FAMILIES: dict[str, str] = {
         )
     },
 }
-"""Packages and classes for which every call breaks a rule."""
+"""Packages and classes: every call of them breaks a rule."""
 
 _HARMLESS = words(
     "httpx.URL httpx.Timeout httpx.Limits httpx.Headers httpx.QueryParams httpx.Request "

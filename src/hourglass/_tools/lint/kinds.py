@@ -74,7 +74,7 @@ class Kinds:
         return "handler" in self.of(Func(scope.module, method, scope))
 
     def decorators(self, function: Func) -> Iterator[Func]:
-        """Yield the functions that run instead of a decorated one: those that decorators of the project return."""
+        """Yield the functions that run instead of a decorated one: the functions that decorators of the project return."""
         for expression in getattr(function.node, "decorator_list", ()):
             bare = expression.func if isinstance(expression, ast.Call) else expression
             for value in self._resolver.values(bare, function.scope):
@@ -194,7 +194,7 @@ BY_REFERENCE = frozenset(
         "execute_child_workflow start_child_workflow continue_as_new"
     )
 )
-"""Calls whose first argument names an activity or a workflow, which runs elsewhere."""
+"""Calls with the name of an activity or workflow as first argument. It runs elsewhere."""
 
 
 class Durable:

@@ -1,4 +1,4 @@
-"""The files of a project as modules, each parsed once, and the resolution of imports. Nothing is imported.
+"""The files of a project as modules, each parsed once, and the resolution of imports. No module is imported.
 
 A module is identified by its file. A file that cannot be read or parsed is recorded as broken and otherwise
 treated as absent. This is the only part of the check that reads files.
@@ -41,11 +41,11 @@ def python_files(paths: Sequence[Path]) -> list[Path]:
 def _below(directory: Path) -> Iterator[Path]:
     for folder, inner, names in os.walk(directory):
         inner[:] = sorted(
-            each
-            for each in inner
-            if not each.startswith(".")
-            and each not in SKIPPED
-            and not os.path.exists(os.path.join(folder, each, "pyvenv.cfg"))
+            name
+            for name in inner
+            if not name.startswith(".")
+            and name not in SKIPPED
+            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
         )
         for name in sorted(names):
             if name.endswith(".py"):
@@ -77,7 +77,7 @@ def holds_python(path: str) -> bool:
 
 
 def package_root(path: Path) -> Path:
-    """Return the directory from which the file's package is imported."""
+    """Return the directory that contains the file's top-level package."""
     directory = path.parent
     while is_file(str(directory / "__init__.py")) and directory.parent != directory:
         directory = directory.parent
@@ -117,7 +117,7 @@ OURS = frozenset({"hourglass", "temporalio"})
 
 @dataclass(eq=False)
 class Module:
-    """One file: its text, its syntax tree, and its scopes, which are created on demand."""
+    """One file: its text, its syntax tree, and its scopes, created on demand."""
 
     path: Path
     shown: str
@@ -165,7 +165,7 @@ class UnreadableFile:
 
 
 class Project:
-    """The modules of a project by file, and the directories from which imports are resolved."""
+    """The modules of a project by file, and the directories for the resolution of imports."""
 
     def __init__(self, base: Path, roots: Sequence[Path] = ()) -> None:
         self._base = base.resolve()

@@ -1,7 +1,7 @@
 """Code that depends on iteration order, and loops over a collection that a handler or another task changes
 meanwhile.
 
-It knows, for each kind of syntax, which expressions must not be sets. It looks at syntax and names only.
+It knows, for each kind of syntax, the expressions that must not be sets. It looks at syntax and names only.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ INSENSITIVE = words(
     "sorted set frozenset len min max sum any all bool isinstance collections.Counter math.fsum "
     "statistics.mean statistics.median"
 )
-"""Functions whose result does not depend on the order."""
+"""Functions with a result that does not depend on the order."""
 
 _ORDERED = words(
     "list tuple enumerate iter zip map filter str repr format dict.fromkeys collections.deque "
@@ -210,7 +210,7 @@ class Ordering:
     """One function's uses of the order of a set.
 
     It receives every node of the function, outer nodes first, since they decide where order does not matter.
-    It yields the sets whose order is used, and how.
+    It yields the sets that are used in their order, and how.
     """
 
     def __init__(self, is_set: Callable[[ast.expr], bool]) -> None:
@@ -218,7 +218,7 @@ class Ordering:
         self._free: set[ast.AST] = set()
 
     def at(self, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-        """Yield the sets whose order a node uses by its syntax."""
+        """Yield the sets that a node uses in their order, by its syntax."""
         self._free.update(self._freed_by(node))
         for expression, how in ordered_by_syntax(node):
             if node not in self._free and self.is_set(expression):
@@ -228,7 +228,7 @@ class Ordering:
                 yield expression, how
 
     def at_call(self, node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
-        """Yield the sets whose order a function outside the project uses."""
+        """Yield the sets that a function outside the project uses in their order."""
         if name in INSENSITIVE or node in self._free:
             self._free.update(bare(node.args))
             return

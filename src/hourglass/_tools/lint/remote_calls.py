@@ -33,7 +33,7 @@ class RemoteCalls:
         self._is_async = is_async
 
     def awaited(self, node: ast.Call) -> Remote | None:
-        """Return the kind of remote call that this call waits for, or None if it may be something else."""
+        """Return the kind of remote call that this call waits for, or None if it may be another call."""
         values = self._values_of(node.func)
         if all(map(self._kinds.is_boundary, values)) and not any(
             isinstance(value, Class) for value in values
@@ -70,7 +70,7 @@ class RemoteCalls:
                 return None
 
     def is_copy(self, function: ast.expr) -> bool:
-        """Whether this is `charge.options(…)`, which only returns a copy of an activity or a workflow."""
+        """Whether this is `charge.options(…)`: it only returns a copy of an activity or a workflow."""
         return (
             isinstance(function, ast.Attribute)
             and function.attr == "options"
@@ -88,7 +88,7 @@ class RemoteCalls:
 
 
 def workflow_function(value: Value) -> str:
-    """Return the name of a function of `hourglass.workflow`, or "" for anything else."""
+    """Return the name of a function of `hourglass.workflow`, or "" for all other values."""
     if isinstance(value, External) and value.name.startswith("hourglass.workflow."):
         return value.name.removeprefix("hourglass.workflow.")
     return ""

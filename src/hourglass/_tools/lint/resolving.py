@@ -1,7 +1,7 @@
 """The possible values of an expression: names through scopes and imports, attributes through classes, calls by
 results.
 
-It knows no rules and guesses nothing: a value that the text does not determine is `Unknown`. Every visible
+It knows no rules and does not guess: a value that the text does not determine is `Unknown`. Every visible
 binding contributes its values, so an expression may have several; an expression that depends on itself is
 `Unknown` there.
 """
@@ -355,7 +355,7 @@ def _is_view(node: ast.expr) -> bool:
 
 
 def last_name(node: ast.expr) -> str:
-    """Return the last component of the name of an expression or of what it calls; "" if it has no name."""
+    """Return the last component of the name of an expression or of the function that it calls; "" if it has no name."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

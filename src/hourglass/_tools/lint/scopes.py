@@ -1,4 +1,4 @@
-"""The bindings of each name, scope by scope, as written; nothing is resolved here.
+"""The bindings of each name, scope by scope, as written; names are not resolved here.
 
 A scope is a module, a class body or a function. Variables of comprehensions and parameters of lambdas count
 as names of the enclosing function: coarser than Python, and enough to tell a local name from a global one.
@@ -194,7 +194,7 @@ def _statement(scope: NameScope, node: ast.stmt, *, deep: bool, settled: bool = 
 
 
 def _blocks(scope: NameScope, node: ast.stmt, *, deep: bool) -> None:
-    """Bind the names in nested statements, which are conditional."""
+    """Bind the names in nested statements. They are conditional."""
     for name in ("body", "orelse", "finalbody"):
         for inner in getattr(node, name, ()):
             _statement(scope, inner, deep=deep)

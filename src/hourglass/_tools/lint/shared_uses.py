@@ -20,7 +20,7 @@ _CONTAINERS = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.
 
 
 def default_changed(node: ast.AST, scope: NameScope) -> Iterator[str]:
-    """Yield the parameters of a function whose shared default this statement or call changes."""
+    """Yield the parameters with a shared default that this statement or call changes."""
     name = _changed(node)
     # A name with several bindings may be a copy of the default.
     if name and name in _shared(scope) and len(scope.names.get(name, ())) == 1:
@@ -67,7 +67,7 @@ def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
 
 
 def _values(variable: Shared) -> Iterator[ast.expr]:
-    """Yield the expressions assigned to a variable, except on lines whose comment silences the rule."""
+    """Yield the expressions assigned to a variable, except on lines with a comment that silences the rule."""
     for binding in variable.module.scope.names.get(variable.name, ()):
         value = getattr(binding.meaning, "value", None)
         if isinstance(value, ast.expr) and binding.line not in variable.module.allowed:
@@ -86,8 +86,8 @@ def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: ValueRe
 
 
 class SharedUses:
-    """One function's uses of shared variables: those it changes, and reads of those that change elsewhere or
-    differ by process.
+    """One function's uses of shared variables: changes, and reads of variables that change elsewhere or differ
+    by process.
 
     It receives the nodes of the function and yields the code and message of each broken rule.
     """

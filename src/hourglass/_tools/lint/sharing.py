@@ -1,4 +1,4 @@
-"""Variables of modules and classes, which runs share, and where a project changes them.
+"""Variables of modules and classes, shared by runs, and the places where a project changes them.
 
 A change counts if it happens while the program runs. Code that runs while a module is imported (its own
 statements, decorators and functions that it calls) builds a constant.
@@ -162,7 +162,7 @@ class Sharing:
     def changed_at(self, variable: Shared) -> tuple[Module, ast.AST] | None:
         """Return a place in the project that changes a variable while the program runs, or None."""
         if variable not in self._changes:
-            # None during the search, which may come back to this variable.
+            # None during the search, because that may return to this variable.
             self._changes[variable] = None
             self._changes[variable] = next(self._search(variable), None)
         return self._changes[variable]
@@ -179,12 +179,14 @@ class Sharing:
                     continue
                 scope = module.scope_of_function(function.node, function.scope)
                 for node in own_nodes_on(function.node, lines):
-                    found = any(match == variable for match in self.changes(node, scope, function.receiver))
-                    if found and not self._runs_at_import(function):
+                    is_changed = any(
+                        match == variable for match in self.changes(node, scope, function.receiver)
+                    )
+                    if is_changed and not self._runs_at_import(function):
                         yield module, node
 
     def _mentioning(self, variable: Shared, last: str) -> list[Module]:
-        """Return the modules that may change a variable: its own, and those that mention both it and its module."""
+        """Return the modules that may change a variable: its own, and all modules that mention both it and its module."""
         for module in self._resolver.project.modules[self._indexed :]:
             self._indexed += 1
             for word in set(_WORD.findall(module.text)):

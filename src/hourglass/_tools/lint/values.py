@@ -1,6 +1,6 @@
 """The possible values of an expression as far as the text determines them: the resolver's vocabulary. Data only.
 
-`Unknown` is a value, too: a rule that asks whether something is *always* a set must see bindings that could
+`Unknown` is a value, too: a rule that asks whether a value is *always* a set must see bindings that could
 not be resolved.
 """
 

@@ -237,13 +237,16 @@ def _pieces(start: int, end: int, cuts: Sequence[tuple[int, int]], width: float)
     return pieces
 
 
-def ticks(scale: Scale, measure: Callable[[str], float], room: float) -> tuple[Tick, ...]:
-    """Return marks whose labels keep `room` between them. A break shows its length; later labels count from its
-    end.
+def ticks(
+    scale: Scale, measure: Callable[[str], float], room: float, *, origin: int | None = None
+) -> tuple[Tick, ...]:
+    """Return marks with at least `room` between their labels. A break shows its length; later labels count from its end.
+
+    `origin` is the time that labels count from, by default the start of the scale.
     """
     result: list[Tick] = []
     right = scale.pieces[-1].right
-    origin = scale.pieces[0].start
+    origin = scale.pieces[0].start if origin is None else origin
     occupied: list[tuple[float, float]] = []
     for piece in sorted(scale.pieces, key=lambda item: not item.broken):  # breaks matter most
         for tick in (

@@ -1,6 +1,7 @@
 """The story of a run as rows of bars, positioned on a range of time. Pure.
 
-Positions are percentages of the width, so that a page can draw them as SVG attributes at any size without
+The ticks, folding and captions come from `timeline`, as for pictures. Only the scale differs: it covers the selected range,
+without breaks. Positions are percentages of the width, so that a page can draw them as SVG attributes at any size without
 inline styles. Must not know: HTML.
 """
 
@@ -10,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hourglass._tools.timeline import captions
-from hourglass._tools.timeline.axis import fold
+from hourglass._tools.timeline.axis import Piece, Scale, Tick, fold, ticks
 from hourglass._tools.timeline.spans import Kind, Outcome, Phase, Segment, Span, Story
-from hourglass._tools.timeline.text import duration
+from hourglass._tools.timeline.text import duration, sans
 
 WIDTH = 100.0
 MIN_WIDTH = 0.15
@@ -50,21 +51,13 @@ class WaterfallRow:
 
 
 @dataclass(frozen=True)
-class AxisTick:
-    """A line of the axis."""
-
-    x: float
-    label: str
-
-
-@dataclass(frozen=True)
 class Waterfall:
     """Rows from `start` to `end`. `folded` is the number of spans in rows for several spans."""
 
     start: int
     end: int
     rows: tuple[WaterfallRow, ...]
-    ticks: tuple[AxisTick, ...]
+    ticks: tuple[Tick, ...]
     spans: int
     folded: int
     zooms: tuple[tuple[str, int, int], ...] = ()
@@ -80,11 +73,13 @@ def waterfall(story: Story, *, start: int | None = None, end: int | None = None)
     # Spans outside the range are removed first, so that zooming in leaves rows for folded spans.
     spans = tuple(span for span in story.spans if _ends(span, story) >= low and span.start <= high)
     visible = fold(replace(story, spans=spans), MAX_ROWS).spans if spans else ()
+    # Without breaks, so that dragging over the bars selects a range of time.
+    scale = Scale((Piece(low, high, 0.0, WIDTH),))
     return Waterfall(
         low,
         high,
-        tuple(_row(span, story, low, high) for span in visible),
-        tuple(_ticks(low, high, story.start)),
+        tuple(_row(span, story, scale) for span in visible),
+        ticks(scale, _label_width, _LABEL_ROOM, origin=story.start),
         len(story.spans),
         sum(span.count for span in visible if span.count > 1),
         tuple(_zooms(low, high, *full_range)),
@@ -107,14 +102,20 @@ def _zooms(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, in
 
 
 _MIN_RANGE = 1_000
-_TICKS = 8
+_LABEL_ROOM = 4.4
+"""The minimum space between two labels of the axis: there are at most eight."""
+
+
+def _label_width(label: str) -> float:
+    """Return the width of a label where the bars take a thousand pixels."""
+    return sans(label, 11) * WIDTH / 1000
 
 
 def _ends(span: Span, story: Story) -> int:
     return story.until if span.end is None else span.end
 
 
-def _row(span: Span, story: Story, low: int, high: int) -> WaterfallRow:
+def _row(span: Span, story: Story, scale: Scale) -> WaterfallRow:
     pieces = span.segments or (Segment(span.start, _ends(span, story), _phase(span)),)
     notes = [captions.counted(span), _due_text(span, story), span.note, captions.reason(span)]
     return WaterfallRow(
@@ -127,7 +128,7 @@ def _row(span: Span, story: Story, low: int, high: int) -> WaterfallRow:
         took=captions.length(span, story),
         at=f"+{duration(span.start - story.start)}",
         caption="; ".join(note for note in notes if note),
-        bars=tuple(_bars(pieces, low, high)),
+        bars=tuple(_bars(pieces, scale)),
     )
 
 
@@ -145,38 +146,14 @@ def _phase(span: Span) -> Phase:
     return Phase.FAILED if span.outcome in (Outcome.FAILED, Outcome.TIMED_OUT) else Phase.RUNNING
 
 
-def _bars(pieces: tuple[Segment, ...], low: int, high: int) -> Iterator[Bar]:
-    scale = WIDTH / (high - low)
+def _bars(pieces: tuple[Segment, ...], scale: Scale) -> Iterator[Bar]:
+    low, high = scale.pieces[0].start, scale.pieces[0].end
     for piece in pieces:
         if piece.end < low or piece.start > high:
             continue
-        x = (max(piece.start, low) - low) * scale
-        width = max((min(piece.end, high) - low) * scale - x, MIN_WIDTH)
+        x = scale.at(piece.start)
+        width = max(scale.at(piece.end) - x, MIN_WIDTH)
         title = f"{piece.phase.value} for {duration(piece.end - piece.start)}"
         yield Bar(
             round(min(x, WIDTH - MIN_WIDTH), 3), round(width, 3), piece.phase.value, piece.guessed, title
-        )
-
-
-_STEPS = tuple(
-    base * unit
-    for unit, bases in (
-        (1_000, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
-        (1_000_000, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
-        (1_000_000_000, (1, 2, 5, 10, 15, 30)),
-        (60_000_000_000, (1, 2, 5, 10, 15, 30)),
-        (3_600_000_000_000, (1, 2, 3, 6, 12)),
-        (86_400_000_000_000, (1, 2, 5, 10, 30, 90, 365, 3650)),
-    )
-    for base in bases
-)
-
-
-def _ticks(low: int, high: int, zero: int) -> Iterator[AxisTick]:
-    step = next((candidate for candidate in _STEPS if (high - low) / candidate <= _TICKS), _STEPS[-1])
-    first = -(-(low - zero) // step)
-    for number in range(first, (high - zero) // step + 1):
-        at = zero + number * step
-        yield AxisTick(
-            round((at - low) * WIDTH / (high - low), 2), f"+{duration(at - zero)}" if number else "0"
         )

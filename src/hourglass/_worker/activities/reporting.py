@@ -91,7 +91,9 @@ class HeartbeatSender:
             if token in self._newest:
                 self._newest[token] = details
                 return
-            logger.info("a heartbeat goes by the client: its handle says %s", type(error).__name__)
+            logger.info(
+                "sending a heartbeat through the client, because its handle failed: %s", type(error).__name__
+            )
         self._newest[token] = None
         task = asyncio.get_running_loop().create_task(self._send(token, details))
         self._sending.add(task)

@@ -75,7 +75,7 @@ def _shut(record: HandleRecord) -> None:
     except OURS:
         raise
     except BaseException as error:
-        logger.error("%r did not take its shutdown: %s", record, type(error).__name__)
+        logger.error("shutting down %r failed: %s", record, type(error).__name__)
 
 
 async def _drive(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
@@ -171,7 +171,7 @@ def _refuse(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> N
         case ActivityCancel() if item.reason != "WORKER_SHUTDOWN":
             _pass_on(tables, record, item)
         case ActivityCancel():
-            pass  # of a recycled handle the worker lives on; otherwise we say it ourselves when it is time
+            pass  # a recycled handle's worker is still alive; otherwise the drain stops the attempts after the graceful time
 
 
 def _pass_on(tables: HandleTables, record: HandleRecord, cancel: ActivityCancel) -> None:

@@ -68,7 +68,7 @@ async def open_handle(tables: HandleTables, registration: Registration, connect:
                 raise
             registration.setbacks += 1
             logger.warning(
-                "no handle for the task queue %r yet, again in %.1f s: %s",
+                "no handle for the task queue %r yet, retrying in %.1f s: %s",
                 registration.queue,
                 tables.limits.pause(registration.setbacks),
                 _text(error),
@@ -230,7 +230,7 @@ class Registrar:
         except Shutdown as error:
             raise WorkerNotRegistered(f"{queue!r} was unregistered while it was being registered") from error
         except BaseException:
-            # Refused, or the caller was cancelled: it would never come to unregister it.
+            # Rejected, or the caller was cancelled: nobody would unregister the queue.
             message = f"the task queue {queue!r} could not be registered"
             self._end(registration, WorkerNotRegistered, message, HandleSignal.RECYCLED)
             raise

@@ -37,7 +37,7 @@ STUCK_AFTER = 8  # attempts: about a quarter of a second
 _FIRST_DELAY, _LAST_DELAY = 0.001, 5.0
 _UNWINDING_DELAY = 0.25  # how long a thread may take to unwind one of its runs
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.01
-_LIBRARY_ATTEMPTS = 12  # before library code that holds no lock of the whole process is interrupted too
+_LIBRARY_ATTEMPTS = 12  # then library code is interrupted too, unless it holds a lock of the whole process
 
 # All threads share the locks of these modules: held forever, they would stop the process.
 _NEVER = tuple(

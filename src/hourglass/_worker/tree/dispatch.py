@@ -221,7 +221,7 @@ class Execution(Work):
         if self.exit is not None:
             return  # it was reported in its place
         record = self.record
-        # It knows us, too: two that hold each other would be left to the collector, at every step.
+        # Break the reference cycle with the attempt: otherwise each attempt would wait for the garbage collector.
         self._attempt = None
         try:
             if record.attempts.open.get(result.token) is self:
@@ -279,7 +279,7 @@ class LocalExecution(Execution):
         super().on_death(reason)
 
     def executed(self, result: ActivityResult) -> None:
-        """The attempt has ended: report it when its run, if it has closed, is evicted."""
+        """Report the result of the attempt; if its run has closed, after the eviction of the run."""
         task, report = self.item, super().executed
         self.services.lanes.attempt_ended(task.run_id, task.activity_id)
         self.record.runs.when_evicted(task.run_id, lambda: report(result))
@@ -337,7 +337,7 @@ class Dispatch:
         job.begin()
 
     def evict(self, record: HandleRecord, run_id: str) -> None:
-        """Have a run evicted; a handle that is gone has evicted everything."""
+        """Request the eviction of a run. Do nothing if its handle is gone, which has evicted all its runs."""
         try:
             self.holder.request_eviction(record.queue, record.generation, run_id)
         except WorkerNotRegistered:

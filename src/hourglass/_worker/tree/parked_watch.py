@@ -49,7 +49,7 @@ class ParkedCounts:
         """Remembered runs that the last query did not find: a server's list is eventually consistent."""
 
     def count(self, queue: str, remembered: int) -> int:
-        """Return the number of parked runs of a task queue, `remembered` of them in this process."""
+        """Return the number of parked runs of a task queue: those of this process (`remembered`) and of others."""
         return remembered + self.others.get(queue, 0)
 
 

@@ -220,7 +220,9 @@ async def launch_first(app: Application, services: QueueServices) -> None:
 
 def _not_yet(services: QueueServices, error: SupervisionError) -> None:
     cause = error.__cause__ or error
-    logger.warning("the worker on %r does not start yet: %s: %s", services.queue, type(cause).__name__, cause)
+    logger.warning(
+        "the worker on %r could not be started, retrying: %s: %s", services.queue, type(cause).__name__, cause
+    )
 
 
 async def end_worker(app: Application, queue: str) -> None:

@@ -141,7 +141,7 @@ def _queue(app: Application, services: QueueServices) -> dict[str, Any]:
 
 
 def _polls(record: HandleRecord) -> bool:
-    """Whether the handle takes new work, or items that it has delivered are just being dispatched."""
+    """Whether both inboxes of the handle are open, or hold items that wait for their dispatch."""
     return all(inbox.is_open or inbox.kept for inbox in record.inboxes())
 
 

@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK: agents whose model calls, tools and MCP calls are activities. Install it by `pip
+"""The OpenAI Agents SDK: agents with model calls, tools and MCP calls as activities. Install it by `pip
 install 'hourglass-temporal[openai-agents]'`.
 
     runner = DurableRunner(agent, model_options={"start_to_close_timeout": 300})
@@ -10,7 +10,7 @@ install 'hourglass-temporal[openai-agents]'`.
     Worker(client, workflows=[answer], activities=[runner])
 
     _activities  the code of the activities: calls of models, tools and MCP servers
-    _runner      `DurableRunner`: agents for workflows, whose models, tools and servers are activities
+    _runner      `DurableRunner`: agents for workflows, with models, tools and servers as activities
 """
 
 from __future__ import annotations

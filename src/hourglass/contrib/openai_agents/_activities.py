@@ -1,7 +1,7 @@
 """The code of the activities: calls of models, tools and MCP servers, with the worker's own objects.
 
 A request identifies its agent by the activity type, and its tools by name. Names are looked up in the
-worker's agent; a request cannot make the worker import or call anything else.
+worker's agent; a request cannot make the worker import or call other objects.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class DurableRunner(Generic[C]):
     `stream_handler` is called in the activity with each event of a model's stream, so that it can publish
     tokens. `name` is a prefix of all activity types, for two runners in one worker that share an agent.
 
-    Outside of workflows, the methods behave like those of `agents.Runner`.
+    Outside of workflows, the methods behave as in `agents.Runner`.
     """
 
     def __init__(
@@ -164,8 +164,8 @@ class DurableRunner(Generic[C]):
         run_config: RunConfig | None = None,
         **options: Any,
     ) -> RunResult:
-        """Run the agent. `options` are those of `agents.Runner.run`; `starting_agent` is another agent of the
-        runner, such as the `last_agent` of the previous result.
+        """Run the agent. `options` are passed to `agents.Runner.run`; `starting_agent` is another agent of the
+        runner, for example the `last_agent` of the previous result.
         """
         if not workflow.in_workflow():
             agent: Any = self._original if starting_agent is None else starting_agent
@@ -215,7 +215,7 @@ class DurableRunner(Generic[C]):
         return durable
 
     def _make_durable(self, agent: Agent[Any]) -> Agent[Any]:
-        """Return a copy of an agent whose model, tools and servers are activities; also copy the agents that
+        """Return a copy of an agent with activities for its model, tools and servers; also copy the agents that
         it hands over to.
         """
         existing = self._durable.get(id(agent))
@@ -324,7 +324,7 @@ def _run_config_of(config: RunConfig | None, options: dict[str, Any]) -> RunConf
 
 
 class _DurableModel(Model):
-    """A model in a workflow, which requests an activity."""
+    """A model in a workflow. It requests an activity."""
 
     def __init__(self, agent: Agent[Any], perform: Activity[..., Any]) -> None:
         self._own = {tool.name for tool in agent.tools}
@@ -384,13 +384,13 @@ class _DurableModel(Model):
 
 
 class _DurableServer(MCPServer):
-    """An MCP server in a workflow, whose calls are activities."""
+    """An MCP server in a workflow. Its calls are activities."""
 
     def __init__(
         self, server: MCPServer, list_tools: Activity[..., Any], call_tool: Activity[..., Any]
     ) -> None:
         super().__init__()
-        # Approvals, guardrails and error handling are those of the author's server.
+        # Approvals, guardrails and error handling are the ones of the author's server.
         for setting in list(vars(self)):
             setattr(self, setting, getattr(server, setting))
         self._name = server.name

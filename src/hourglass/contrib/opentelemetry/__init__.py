@@ -1,7 +1,7 @@
 """OpenTelemetry: metrics, and traces that follow a request through clients, workflows and activities. Install
 it by `pip install 'hourglass-temporal[opentelemetry]'`.
 
-The names of spans and the header of a trace are those of Temporal's SDKs, so a trace continues through their
+The names of spans and the header of a trace are as in Temporal's SDKs, so a trace continues through their
 workers.
 
     _metrics    exports a registry's metrics to OpenTelemetry

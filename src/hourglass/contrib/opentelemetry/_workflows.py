@@ -4,7 +4,7 @@ not affect the run.
 A run has no span that stays open while it waits, because it may wait for months and continue on another
 machine. It emits complete spans at the time of its task, and none during replay. Queries are not recorded in
 the history, and always have a span. With `durations`, a span is emitted at its end, with its start time: both
-are times of tasks, which are the same in every execution.
+are times of tasks, and these are the same in every execution.
 
 A span is emitted once, but later spans of the run must be its children, also on another worker, after a
 crash, years later. So its id is not random: it is computed from the run's id and the span's role, and is the
@@ -248,7 +248,7 @@ class RunTrace:
         return _enclosing_span.get() or self.context
 
     def answer(self, name: str, linked: Context | None) -> None:
-        """Emit the span of a query, which is not in the history."""
+        """Emit the span of a query. It is not in the history."""
         self._emit(require_run("tracing"), name, None, SpanKind.SERVER, None, linked, None)
 
     def _emit(

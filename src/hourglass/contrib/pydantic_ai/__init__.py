@@ -1,4 +1,4 @@
-"""Pydantic AI: agents whose model requests, tools and MCP calls are activities. Install it by `pip install
+"""Pydantic AI: agents with model requests, tools and MCP calls as activities. Install it by `pip install
 'hourglass-temporal[pydantic-ai]'`.
 
     durability = HourglassDurability(model_options={"start_to_close_timeout": 300})

@@ -153,7 +153,7 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
         self._bound: list[HourglassDurability[Any]] = []
 
     def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
-        """Return the activities that `Worker(activities=[durability])` registers: those of all agents with
+        """Return the activities that `Worker(activities=[durability])` registers: the activities of all agents with
         this capability.
         """
         if not self._bound:
@@ -244,7 +244,7 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
 
 
 class _Options(DurableOperationConfig[dict[str, Any]]):
-    """The options of each operation: those of its role, extended by a tool's metadata."""
+    """The options of each operation: the options of its role, extended by a tool's metadata."""
 
     def __init__(self, by_role: Mapping[OperationConfigRole, dict[str, Any]]) -> None:
         self._by_role = by_role
@@ -301,7 +301,7 @@ class _Backend(RegisteredOperationBackend[dict[str, Any]]):
 
     @property
     def activities(self) -> list[Activity[..., Any]]:
-        """All activities: those of the operations, and one for each tool that exists by now."""
+        """All activities: one for each operation, and one for each tool that exists by now."""
         return [bound_activity for bound in self._bound for bound_activity in bound.activities()]
 
     def register(

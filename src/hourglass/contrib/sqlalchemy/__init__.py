@@ -3,7 +3,7 @@ transactions. Install it by `pip install 'hourglass-temporal[sqlalchemy]'`, for 
 
     _tables         the tables in your database: `metadata`, `create_tables`, `purge`
     outbox          workflows that start, and signals that are sent, with your transaction
-    _transactional  `@transactional`: an activity whose effect and record commit together
+    _transactional  `@transactional`: an activity that commits its effect and its record together
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`@transactional`: an activity whose effect in your database and its record commit together.
+"""`@transactional`: an activity that commits its effect in your database and its record together.
 
 An attempt begins with the insertion of its record, which is also its lock: in PostgreSQL another attempt of
 the same activity waits for the row, SQLite has a single writer. An attempt that finds the row returns the

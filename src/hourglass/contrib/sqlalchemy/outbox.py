@@ -6,7 +6,7 @@
 
 A row is a request with its request id, stored until an engine has accepted it. An `Outbox` delivers rows at
 least once; engines recognise request ids, so a workflow is started once and a signal received once. The rows
-of one workflow id are sent in the order in which they were written: a signal never overtakes the start before
+of one workflow id are sent in the order of their writes: a signal never overtakes the start before
 it.
 
 Several outboxes may run concurrently, in any processes. Each leases rows for half a minute in a short
@@ -91,7 +91,7 @@ def start_workflow(  # type: ignore[misc]
 ) -> str:
     """Start a workflow when the transaction of this session or connection commits. Return the workflow's id.
 
-    The arguments are those of `client.start_workflow`; they are checked and encoded now. `converter` must be
+    The arguments are as in `client.start_workflow`; they are checked and encoded now. `converter` must be
     the one of the client. If a workflow with this id is already running when the row is sent, the row counts
     as delivered.
     """

@@ -17,13 +17,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from hourglass._contract.handle import ActivityItem, ActivityTask
 from hourglass._embedded.clock import to_ns
-from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation, QueryReceived, is_eviction
 from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.errors import WorkflowStuck
@@ -38,28 +37,11 @@ from hourglass.testing._served_queue import ServedQueue, queues_of
 from hourglass.testing._steps import Step
 from hourglass.testing._stuck import explain
 
+if TYPE_CHECKING:
+    from hourglass.testing._explore.story import StoryWriter
+
 _MOST_STEPS = 10_000
 _RESULT_LOST = Mishap(result_lost=True)
-
-
-class OrderObserver(Protocol):
-    """Receives all events of an order, for its story."""
-
-    def chosen(self, option: Option, deviates: bool) -> None:
-        """Receive an option that was chosen and is about to be done."""
-        ...
-
-    def done(self, option: Option) -> None:
-        """Receive an option that was done."""
-        ...
-
-    def evaluated(self, activation: Activation, completion: Completion | None) -> None:
-        """Receive an activation that was evaluated, with its completion; None: the workflow hangs."""
-        ...
-
-    def passed(self) -> None:
-        """Receive the event that virtual time has passed."""
-        ...
 
 
 class OrderDriver(EnvironmentDriver):
@@ -70,17 +52,17 @@ class OrderDriver(EnvironmentDriver):
     gates = True
     choices: Choices
     sorts: frozenset[Sort]
-    observer: OrderObserver | None = None
+    writer: StoryWriter | None = None
 
     def explore(
         self,
         choices: Choices,
         sorts: frozenset[Sort],
         arrivals: Sequence[Arrival],
-        observer: OrderObserver | None,
+        writer: StoryWriter | None,
     ) -> None:
         """Set the choices, the sorts of mishaps and the arrivals of this order, before its first step."""
-        self.choices, self.sorts, self.observer = choices, sorts, observer
+        self.choices, self.sorts, self.writer = choices, sorts, writer
         self.arrivals: list[tuple[Arrival, Callable[[], object]]] = []
         self.planned = arrivals
         self.after_each: Callable[[], None] = lambda: None
@@ -104,7 +86,7 @@ class OrderDriver(EnvironmentDriver):
             self.arrivals.append((arrival, send(arrival)))
             for when in (arrival.after_ns, arrival.before_ns):
                 if when:
-                    self.clock.call_at(self._begin_ns + when, _nothing)
+                    self.clock.call_at(self._begin_ns + when, lambda: None)  # time stops there
 
     def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
         """Return whether the engine may dispatch a task: only the chosen one."""
@@ -123,7 +105,7 @@ class OrderDriver(EnvironmentDriver):
         return [due[self.choices.choose(options)]]
 
     def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
-        """Keep an item that a handle delivers: a chosen one, or one without a choice; on the loop."""
+        """Keep an item that a handle delivers until a step takes it; on the loop."""
         self._arrived.append((queue, item))
         self.ring()
 
@@ -166,11 +148,11 @@ class OrderDriver(EnvironmentDriver):
         if self._steps_done > _MOST_STEPS:
             raise WorkflowStuck(f"the workflow has not ended after {_MOST_STEPS:,} steps")
         option = options[place]
-        if self.observer is not None:
-            self.observer.chosen(option, place != 0)
+        if self.writer is not None:
+            self.writer.chosen(option, place != 0)
         self._do(option)
-        if self.observer is not None:
-            self.observer.done(option)
+        if self.writer is not None:
+            self.writer.done(option)
         self.after_each()
 
     def _absorb(self) -> None:
@@ -234,28 +216,25 @@ class OrderDriver(EnvironmentDriver):
     def _permit(self, run_id: str, event_id: int) -> None:
         """Let the engine deliver one task."""
         self._permitted = (run_id, event_id)
-        self.loop.call(self._wake)
+        self.loop.call(self._assign)
         self.loop.settle()
         self._permitted = None
 
-    def _wake(self) -> None:
+    def _assign(self) -> None:
         self.engine.queues.wake_all()
         self.engine.queues.dispatch()
 
     def _pass_time(self) -> None:
         """Let virtual time pass until the state of the engine or of an arrival has changed."""
         before = self._progress()
-        while self.loop.call(self._advance):
+        while self.loop.call(self.clock.advance_one):
             self._absorb()
             if self._progress() != before:
                 break
         if self.clock.now_ns() > self.horizon_ns:
             raise explain(self, "virtual time has reached the environment's horizon")
-        if self.observer is not None:
-            self.observer.passed()
-
-    def _advance(self) -> bool:
-        return self.clock.advance_one()
+        if self.writer is not None:
+            self.writer.passed()
 
     def _progress(self) -> tuple[object, ...]:
         """Return values that change with the state of the engine and of the arrivals."""
@@ -284,12 +263,12 @@ class OrderDriver(EnvironmentDriver):
             self._fate = ""
         verdict = self._guarded(queue, activation, generation)
         if verdict is None:
-            if self.observer is not None:
-                self.observer.evaluated(activation, None)
+            if self.writer is not None:
+                self.writer.evaluated(activation, None)
             return
         self._record_state(activation)
-        if self.observer is not None:
-            self.observer.evaluated(activation, verdict.completion)
+        if self.writer is not None:
+            self.writer.evaluated(activation, verdict.completion)
         if fate == "die":
             self._crash_worker()
         elif fate == "late":
@@ -330,7 +309,3 @@ class OrderDriver(EnvironmentDriver):
         self._known.clear()
         self._late.clear()
         self.crash()
-
-
-def _nothing() -> None:
-    """Do nothing: virtual time stops at this callback."""

@@ -76,16 +76,14 @@ def run_order(
     driver = fixture.driver
     assert isinstance(driver, OrderDriver)
     workflow_id = plan.options["id"]
-    observer = StoryWriter(driver, Wording(settings.converter), workflow_id) if with_story else None
-    driver.explore(choices, plan.sorts, plan.arrivals, observer)
+    writer = StoryWriter(driver, Wording(settings.converter), workflow_id) if with_story else None
+    driver.explore(choices, plan.sorts, plan.arrivals, writer)
     env = plan.make_environment(settings, fixture)
     try:
         violation = _run(plan, fixture, driver, env)
     finally:
         fixture.close()
-    return OrderOutcome(
-        choices, violation, driver.states, driver.points, observer.story if observer else None
-    )
+    return OrderOutcome(choices, violation, driver.states, driver.points, writer.story if writer else None)
 
 
 def _run(plan: ExplorationPlan, fixture: Fixture, driver: OrderDriver, env: Any) -> Violation | None:

@@ -46,7 +46,7 @@ class Violation:
 
     @property
     def key(self) -> tuple[str, str]:
-        """A key: shrinking considers violations with the same key equal."""
+        """Violations with the same key are equal for shrinking."""
         error = self.error
         if isinstance(error, WorkflowParked):
             error = error.__cause__ or error

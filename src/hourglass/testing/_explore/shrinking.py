@@ -20,9 +20,9 @@ Fails: TypeAlias = Callable[[Script], Sequence[int] | None]
 _LATER = 3
 
 
-def size(taken: Sequence[int]) -> tuple[int, int, Script]:
+def size(choices: Sequence[int]) -> tuple[int, int, Script]:
     """Return a sort key: the smaller the key, the smaller the order."""
-    return sum(1 for choice in taken if choice), len(taken), tuple(taken)
+    return sum(1 for choice in choices if choice), len(choices), tuple(choices)
 
 
 def singles(widths: Sequence[int]) -> Iterator[Script]:
@@ -32,12 +32,12 @@ def singles(widths: Sequence[int]) -> Iterator[Script]:
             yield (*[0] * place, choice)
 
 
-def shrink(taken: Sequence[int], fails: Fails, usual: Sequence[int] = (), most: int = 400) -> Script:
+def shrink(choices: Sequence[int], fails: Fails, usual: Sequence[int] = (), most: int = 400) -> Script:
     """Return the smallest failing order that is found within `most` runs, without the usual choices at its end.
 
     `usual` are the widths of the usual order. All orders with one deviation are tried first, because none is smaller.
     """
-    best = tuple(taken)
+    best = tuple(choices)
     tried: set[Script] = {()}
     for script in itertools.islice(singles(usual), most):
         tried.add(script)

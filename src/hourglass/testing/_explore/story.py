@@ -1,6 +1,6 @@
 """The story of one order: numbered lines with the virtual time, the steps, and the workflow's commands.
 
-Deviations are marked. The driver reports the steps (`OrderObserver`).
+Deviations are marked. The driver reports the steps.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OrderStory:
 
 
 class StoryWriter:
-    """Writes the story of an order. Implements `OrderObserver`."""
+    """Writes the story of an order."""
 
     def __init__(self, driver: OrderDriver, wording: Wording, workflow_id: str) -> None:
         self.story = OrderStory()

@@ -168,7 +168,7 @@ def _check_event_id(stored_id: int, event_id: int) -> None:
 def _attributes_of(events: Sequence[h.HistoryEvent], event_id: int, kind: type[AttributesT]) -> AttributesT:
     attributes = events[event_id - 1].attributes if 1 <= event_id <= len(events) else None
     if not isinstance(attributes, kind):
-        raise ValueError(f"event {event_id} is no {kind.__name__}, but a pending entry refers to it")
+        raise ValueError(f"event {event_id} is not of type {kind.__name__}, but a pending entry refers to it")
     return attributes
 
 

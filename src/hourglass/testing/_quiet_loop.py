@@ -1,20 +1,9 @@
-"""The event loops and threads that all environments of a process share, so that an environment is cheap.
-
-Each thread that uses environments has one event loop, which runs only while the test waits in an environment. The threads for
-`def` activities and the loop for `async def` ones belong to the process. Must not know workflows.
-
-Invariants:
-
-- A loop is closed when its thread has ended, or at exit.
-- A forked child creates its own loops and threads, and does not free inherited ones.
-"""
+"""The event loop of an environment: it runs in short pieces, on the thread of the test, and only while the test waits."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextvars
-import threading
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -22,15 +11,8 @@ from functools import partial
 from time import monotonic
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from hourglass._forks import ForkStage, at_fork, leak
-from hourglass._worker.activities.activity_loop import LoopThread
-from hourglass._worker.activities.activity_threads import ThreadPool
-from hourglass.errors import UsageError
-
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-_MOST_THREADS = 200
 
 
 class QuietLoop(asyncio.SelectorEventLoop):
@@ -121,59 +103,3 @@ def _send_on(coro: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, Non
             awaited = step()
         except StopIteration as end:
             return end.value
-
-
-class _Shared:
-    """The loops and threads of this process."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.loops: dict[threading.Thread, QuietLoop] = {}
-        self.threads = ThreadPool("hourglass-test-activity", _MOST_THREADS)
-        self.activity_loop = LoopThread("hourglass-test-activity-loop")
-
-
-_shared = _Shared()
-
-
-def current_loop() -> QuietLoop:
-    """Return the loop of the current thread."""
-    if asyncio._get_running_loop() is not None:
-        raise UsageError(
-            "this thread runs an event loop, which an Environment would block: write `async with Environment() as env:` "
-            "and await its methods (with pytest: the fixture hourglass_async_env)"
-        )
-    current = threading.current_thread()
-    with _shared.lock:
-        loop = _shared.loops.get(current)
-        if loop is None:
-            for thread in [owner for owner in _shared.loops if not owner.is_alive()]:
-                _shared.loops.pop(thread).close()
-            loop = _shared.loops[current] = QuietLoop()
-        return loop
-
-
-def activity_threads() -> ThreadPool:
-    """Return the threads for `def` activities."""
-    return _shared.threads
-
-
-def activity_loop() -> LoopThread:
-    """Return the loop for `async def` activities."""
-    return _shared.activity_loop
-
-
-def _exit() -> None:
-    for loop in _shared.loops.values():
-        if not loop.is_running():
-            loop.close()
-
-
-def _after_fork() -> None:
-    global _shared
-    leak(_shared)
-    _shared = _Shared()
-
-
-atexit.register(_exit)
-at_fork(ForkStage.TESTING, in_child=_after_fork)
