@@ -223,7 +223,7 @@ def test_blocked_program_loop_is_reported_and_unready(caplog: pytest.LogCaptureF
     assert verdicts == [False]
     assert "program.go.wait(60)" in caplog.text
     assert ("code of the program blocks" in caplog.text) is (who == "main")
-    assert "goes on again" in caplog.text
+    assert "runs again" in caplog.text
 
 
 def test_blocked_loop_does_not_stop_workflows_and_threads() -> None:

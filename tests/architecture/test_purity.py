@@ -105,7 +105,7 @@ IMPORTS_BY_NAME = {
     "aio/__init__.py": "a constant table of our own names",
     "_tools/cli/port.py": "a constant table of our own names",
     "_tools/cli/loading.py": "what the person at the command line named, and the modules below it",
-    "_worker/activities/process_wire.py": "modules of functions that the parent's resolver has found",
+    "_worker/activities/process_names.py": "modules of functions that the parent's resolver has found",
     "_worker/resolver.py": "modules that the user gave to the worker, and nothing outside them",
     "_tools/web/replay_child.py": "modules that the parent has loaded, as the person at the command line named them",
     "testing/__init__.py": "a constant table of our own names",

@@ -473,7 +473,7 @@ WITHOUT_EVENTS: dict[type[c.Command], str] = {
     c.RequestCancelLocalActivity: "_embedded/activations/outcomes.py",
     c.CancelChildWorkflow: "_embedded/activations/child_outcomes.py",  # a request to cancel, or none, by its policy
     c.CancelSignalExternal: "_embedded/activations/outcomes.py",  # a signal leaves with its task: there is nothing to take back
-    c.AnswerQuery: "_embedded/activations/cached_run.py",  # leaves no trace
+    c.AnswerQuery: "_embedded/activations/task_flow.py",  # leaves no trace
 }
 """Commands that the embedded engine writes no event for, and the file that carries each out."""
 

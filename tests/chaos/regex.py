@@ -97,7 +97,7 @@ def _neighbours(client: Client, queue: str, scale: Scale, tally: Tally, limit: f
 
 
 def _replaced(program: arena.Program, times: int, scale: Scale) -> None:
-    until(f"it stood still {times}×", lambda: _said(program, "stands still") >= times, scale.limit)
+    until(f"it stood still {times}×", lambda: _said(program, "hangs") >= times, scale.limit)
     _wait_running(program, times + 1, scale)
 
 

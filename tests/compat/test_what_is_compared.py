@@ -428,7 +428,7 @@ def test_what_no_task_has_asked_for() -> None:
     history.add("ACTIVITY_TASK_SCHEDULED", activityId="2", activityType={"name": "stray"})
     history.task()
     history.completed()
-    assert "asked for by no workflow task" in str(replay(history, lambda: None).error)
+    assert "belongs to no workflow task" in str(replay(history, lambda: None).error)
 
 
 def test_what_stands_apart_is_compared() -> None:

@@ -26,6 +26,7 @@ class Bucket:
         self.requests: list[str] = []
         self.redirect: tuple[int, str] | None = None
         self.is_endless = False
+        self.cuts = 0  # answers to GET that end in the middle
 
 
 def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
@@ -77,6 +78,10 @@ def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
             self.send_response(code)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
+            if bucket.cuts and self.command == "GET":
+                bucket.cuts -= 1
+                self.close_connection = True
+                body = body[: len(body) // 2]
             self.wfile.write(body)
 
         def _answer_endlessly(self) -> None:

@@ -226,6 +226,18 @@ def test_unavailable_bucket(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> 
         S3Storage("b", endpoint="http://127.0.0.1:9", access_key="a", secret_key="b").store(STORE, [LARGE])
 
 
+def test_object_that_is_cut_off_is_read_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that ends in the middle of an object is an outage, not damaged data, which would fail the activity."""
+    monkeypatch.setattr(s3, "_FIRST_PAUSE", 0.001)
+    driver = s3_driver(bucket)
+    claims = driver.store(STORE, [LARGE])
+    bucket.cuts = 2
+    assert driver.retrieve(RETRIEVE, claims) == [LARGE]
+    bucket.cuts = 100
+    with pytest.raises(StorageUnavailableError, match="cannot be reached: IncompleteRead"):
+        driver.retrieve(RETRIEVE, claims)
+
+
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_redirects_are_not_followed(bucket: Bucket, code: int) -> None:
     """A request holds credentials, a session's token among them, which are for the endpoint alone."""

@@ -22,7 +22,7 @@ from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.pollers import HostProcess
 from hourglass._embedded.matching.task_queues import DispatchPolicy
-from hourglass._embedded.runs.wakes import run_wake_ns
+from hourglass._embedded.runs.run import run_wake_ns
 from hourglass._embedded.store.store import Store
 from hourglass._embedded.transitions.run import Run
 from hourglass._embedded.transitions.size_limits import Limits

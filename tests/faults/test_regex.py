@@ -50,7 +50,7 @@ def test_a_task_that_waits_already(quick_server: DevServer, server_client: Clien
     queue = f"{QUEUE}-early"
     handle = server_client.start_workflow("catastrophe", FOREVER, id=queue, task_queue=queue)
     with _command(quick_server, tmp_path, queue) as command:
-        command.wait_for("stands still: workflow catastrophe", limit=30)
+        command.wait_for("hangs: workflow catastrophe", limit=30)
         handle.terminate("seen enough")
 
 
@@ -62,7 +62,7 @@ def test_an_activity_is_not_a_workflows_fault(
     with _command(quick_server, tmp_path, queue) as command:
         command.wait_running()
         handle = server_client.start_workflow("matches", FOREVER, id=queue, task_queue=queue)
-        command.wait_for("stands still, and no workflow's code is at it")
+        command.wait_for("hangs, and not in workflow code")
         command.wait_running(2)
         assert ", in match_in_activity" in command.text
         handle.terminate("seen enough")
@@ -73,7 +73,7 @@ def test_the_process_is_replaced_and_others_go_on(
 ) -> None:
     """The author's line is in the log and in the history, the process is another one, and other workflows go on."""
     handle = server_client.start_workflow("catastrophe", FOREVER, id=f"{QUEUE}-1", task_queue=QUEUE)
-    worker.wait_for("stands still: workflow catastrophe")
+    worker.wait_for("hangs: workflow catastrophe")
     # Of a task that has timed out servers record no later failure, unless something new has happened meanwhile.
     handle.signal("nudge", "now")
     worker.wait_running(2)

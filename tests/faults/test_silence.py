@@ -147,9 +147,9 @@ def test_each_failed_attempt_is_told_once(client: Client, caplog: pytest.LogCapt
         )
         assert facts == ("order-1", "order", "silence", "charge", at, "ZeroDivisionError")
         assert told.run_id
-    assert "tried again in 0.01 s" in first.getMessage()
+    assert "retried in 0.01 s" in first.getMessage()
     assert datetime.fromisoformat(first.next_attempt_time)
-    assert "failed for good (no attempts are left)" in last.getMessage()
+    assert "failed permanently (no attempts are left)" in last.getMessage()
     assert not hasattr(last, "next_attempt_time")
     assert "order order-1 failed after" in run.getMessage()
     assert f"activity charge failed: ZeroDivisionError: {BY_ZERO}" in run.getMessage()
@@ -536,7 +536,5 @@ def test_a_plain_program_shows_it(client: Client, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=True
     )
-    assert (
-        "activity charge of workflow plain-1 (id 1, attempt 1) failed (tried again in 1 s, at " in done.stderr
-    )
+    assert "activity charge of workflow plain-1 (id 1, attempt 1) failed (retried in 1 s, at " in done.stderr
     assert f'  File "{program}", line 6, in charge\n    return cents // 0\n' in done.stderr

@@ -65,7 +65,7 @@ def test_workflow_type(client: Client, queue: str, caplog: pytest.LogCaptureFixt
         assert "it knows fine" in message
         assert "workflows=[…]" in message
         assert client.execute_workflow(fine, task_queue=queue) == 1
-        assert "cannot go on" in caplog.text
+        assert "cannot continue" in caplog.text
     with Worker(client, queue, workflows=[fine, mystery], activities=[known]):
         assert handle.result(timeout=30) == "solved"
 

@@ -416,7 +416,7 @@ def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None
             client.start_workflow(delivery, "o", callbacks=[told], start_signal="s")
         with Worker(client, workflows=ALL):
             run = client.start_workflow(calls, "e", execution_timeout=60)
-            while "cannot go on: the embedded engine has no Nexus" not in caplog.text:
+            while "cannot continue: the embedded engine has no Nexus" not in caplog.text:
                 run.describe()
             run.terminate()
             with pytest.raises(WorkflowFailedError):

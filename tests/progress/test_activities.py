@@ -275,9 +275,9 @@ def test_a_heartbeat_that_is_late_takes_no_item_along(
             late.pop()()
         taken.set()
 
-    send, is_in = CoreHandle.heartbeat, _Publishing.taken
+    send, is_in = CoreHandle.heartbeat, _Publishing.apply
     monkeypatch.setattr(CoreHandle, "heartbeat", heartbeat)
-    monkeypatch.setattr(_Publishing, "taken", is_taken)
+    monkeypatch.setattr(_Publishing, "apply", is_taken)
     heard.clear()
     queue = f"published-{uuid.uuid4().hex[:8]}"
     with (

@@ -72,6 +72,7 @@ Numbers: TypeAlias = int | ScheduleRange | Sequence[int | ScheduleRange]
 ALL_DAYS_OF_MONTH = ScheduleRange(1, 31)
 ALL_MONTHS = ScheduleRange(1, 12)
 ALL_DAYS_OF_WEEK = ScheduleRange(0, 6)
+_ZERO = (ScheduleRange(0),)
 
 
 @dataclass(frozen=True, init=False)
@@ -82,14 +83,14 @@ class ScheduleCalendarSpec:
     An empty year matches every year.
     """
 
-    second: tuple[ScheduleRange, ...]
-    minute: tuple[ScheduleRange, ...]
-    hour: tuple[ScheduleRange, ...]
-    day_of_month: tuple[ScheduleRange, ...]
-    month: tuple[ScheduleRange, ...]
-    year: tuple[ScheduleRange, ...]
-    day_of_week: tuple[ScheduleRange, ...]
-    comment: str
+    second: tuple[ScheduleRange, ...] = _ZERO
+    minute: tuple[ScheduleRange, ...] = _ZERO
+    hour: tuple[ScheduleRange, ...] = _ZERO
+    day_of_month: tuple[ScheduleRange, ...] = (ALL_DAYS_OF_MONTH,)
+    month: tuple[ScheduleRange, ...] = (ALL_MONTHS,)
+    year: tuple[ScheduleRange, ...] = ()
+    day_of_week: tuple[ScheduleRange, ...] = (ALL_DAYS_OF_WEEK,)
+    comment: str = ""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class ScheduleIntervalSpec:
     """The multiples of `every` since the epoch (midnight of 1 January 1970, UTC), shifted by `offset`."""
 
     every: timedelta
-    offset: timedelta
+    offset: timedelta = timedelta()
 
     def __init__(self, every: Duration, offset: Duration | None = 0.0) -> None:
         _set(self, every=_duration(every, "every"), offset=_duration(offset or 0.0, "offset"))

@@ -373,6 +373,6 @@ class _Tasks:
         origin = getattr(event.attributes, "task_completed_event_id", 0)
         if origin and origin not in self._completed:
             raise HistoryError(
-                f"event {event.id} names event {origin} as the workflow task that asked for it, "
+                f"event {event.id} names event {origin} as the workflow task that requested it, "
                 "which is no completed workflow task"
             )

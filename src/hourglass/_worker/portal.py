@@ -250,7 +250,7 @@ class Portal:
                     self._loop.run_forever()
                 except (KeyboardInterrupt, SystemExit):
                     # asyncio raises these two from the task and from the loop; the task keeps it for its caller.
-                    logger.error("a task tried to end the control loop, which goes on")
+                    logger.error("a task tried to end the control loop, which continues")
             _finish(self._loop)
         finally:
             self._ended = True

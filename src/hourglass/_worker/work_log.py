@@ -133,7 +133,7 @@ def log_unwanted(task: ActivityTask, reason: str, seconds: float) -> None:
     else:
         what = "is dropped: the engine does not wait for it any more, because it timed out or its workflow has ended"
     logger.warning(
-        "%s %s after %.1f s. It is told to stop; what it still does does not count",
+        "%s %s after %.1f s. It is asked to stop; its result no longer counts",
         named(task),
         what,
         seconds,
@@ -181,11 +181,11 @@ def outlook(task: ActivityTask, failure: Failure, now_ns: int, *, cancelled: boo
 
 def _failure_text(task: ActivityTask, failure: Failure, next_attempt: int | RetryState, now_ns: int) -> str:
     if isinstance(next_attempt, RetryState):
-        outcome = f"failed for good ({_NO_MORE.get(next_attempt, 'it is not tried again')})"
+        outcome = f"failed permanently ({_NO_MORE.get(next_attempt, 'it is not retried')})"
     else:
         form = "%H:%M:%S" if next_attempt - now_ns < _DAY else "%Y-%m-%d %H:%M:%S"
         at = datetime.fromtimestamp(next_attempt / 1e9).strftime(form)
-        outcome = f"failed (tried again in {duration_text(next_attempt - now_ns)}, at {at})"
+        outcome = f"failed (retried in {duration_text(next_attempt - now_ns)}, at {at})"
     return f"{named(task)} {outcome}: " + "\n".join(_chain(failure))
 
 

@@ -166,6 +166,8 @@ class S3Storage(StorageDriver):
             data: bytes = answer.read(_MAX_BYTES + 1)
             if len(data) > _MAX_BYTES:
                 raise DecodeError(f"the bucket {self._bucket} answered with more than {_MAX_BYTES} bytes")
+            if answer.length:  # a read with a limit does not raise if the connection ends early
+                raise http.client.IncompleteRead(data, answer.length)
             return data
 
     def _signed(self, method: str, path: str, body: bytes, now: datetime) -> dict[str, str]:

@@ -44,7 +44,7 @@ _UNLIMITED = nullcontext()
 class Runner(Protocol):
     """The thread of an asynchronous environment."""
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, work: Callable[[], T], /) -> Future[T]:
         """Call a function on the thread."""
         ...
 

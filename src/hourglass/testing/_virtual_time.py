@@ -46,10 +46,14 @@ def as_ns(time: datetime) -> int:
 class VirtualTimer:
     """A callback that the virtual clock will call."""
 
-    __slots__ = ("cancel",)
+    __slots__ = ("_cancel",)
 
     def __init__(self, cancel: Callable[[], object]) -> None:
-        self.cancel = cancel
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """Do not call it."""
+        self._cancel()
 
 
 class VirtualTimers:

@@ -14,7 +14,7 @@ from tests.specs import made
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityOk, ActivityTask
 from hourglass._embedded import VirtualClock
-from hourglass._embedded.runs.wakes import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
+from hourglass._embedded.runs.run import Wakes, activity_wake_ns, run_wake_ns, timer_wake_ns
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.store.store import RunChange
 from hourglass._embedded.transitions.run import OpenActivity, PendingTimer, Run

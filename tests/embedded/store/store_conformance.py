@@ -249,7 +249,9 @@ async def requests_are_remembered(place: Place) -> None:
     """Per workflow, with the latest run that carried them out, also those of an earlier change or of an earlier run."""
     store = place.open()
     life, next_run, other = Life("a1", "a"), Life("a2", "a"), Life("b")
-    await put(store, life.change(request_ids=("r1", "r2")), other.change(), life.signal(request_ids=("r3",)))
+    await put(
+        store, life.change(request_ids=("r1", "r2")), other.change(), life.signal(request_ids=("r3", "r1"))
+    )
     await put(store, life.terminate(), next_run.change(request_ids=("r2", "r4")))
     for _ in range(2):
         found = [store.find_request("a", each) for each in ("r1", "r2", "r3", "r4", "r5")]

@@ -45,29 +45,6 @@ def named(number: int) -> tuple[object, ...]:
     return (f"run {number}", f"workflow {number}", 1, 0, b"state")
 
 
-def test_one_step_reaches_every_table(connection: sqlite3.Connection) -> None:
-    """A run's state, its events, several pending things and several requests are each where they belong."""
-    kept = [(5, b"five"), (6, b"six")]
-    run_rows.write(connection, run_rows.rows(7, STATE, (1, b"events"), kept, [], ["p", "q", "r"]))
-    assert rows_of(connection, "runs") == [(7, *STATE)]
-    assert rows_of(connection, "events") == [(1, 7, 1, b"events")]
-    assert rows_of(connection, "pending") == [(7, 5, b"five"), (7, 6, b"six")]
-    assert rows_of(connection, "requests") == [(7, "p"), (7, "q"), (7, "r")]
-
-
-def test_a_later_step_replaces_and_drops(connection: sqlite3.Connection) -> None:
-    """State and pending things are replaced, what is gone is deleted, events are added, a request counts once."""
-    run_rows.write(
-        connection, run_rows.rows(7, STATE, (1, b"a"), [(5, b"x"), (6, b"y"), (9, b"z")], [], ["p"])
-    )
-    later = ("run", "workflow", 0, 3, b"later")
-    run_rows.write(connection, run_rows.rows(7, later, (2, b"b"), [(6, b"new")], [(5, 5), (8, 9)], ["p"]))
-    assert rows_of(connection, "runs") == [(7, *later)]
-    assert [row[2:] for row in rows_of(connection, "events")] == [(1, b"a"), (2, b"b")]
-    assert rows_of(connection, "pending") == [(7, 6, b"new")]
-    assert rows_of(connection, "requests") == [(7, "p")]
-
-
 @pytest.mark.parametrize("count", [1, 2, 5, 33, 256, 257, 600])
 def test_any_number_of_rows(connection: sqlite3.Connection, count: int) -> None:
     """However many rows there are, each is written once and nothing besides."""

@@ -81,7 +81,7 @@ def test_dev_has_a_line_for_a_run_that_begins_ends_or_fails(target: str, queue: 
     assert f"runs: ends {queue}-ends completed after " in dev.text
     assert f"runs: order {queue}-order begins\n" in dev.text
     assert (
-        f"ERROR   worker: activity charge of workflow {queue}-order (id 1, attempt 1 of 1) failed for good"
+        f"ERROR   worker: activity charge of workflow {queue}-order (id 1, attempt 1 of 1) failed permanently"
         in dev.text
     )
     assert "    return cents // 0\n" in dev.text
@@ -103,7 +103,7 @@ def test_a_worker_logs_documents_with_fields(target: str, queue: str, tmp_path: 
     documents = [json.loads(line) for line in worker.text.splitlines() if line.startswith("{")]
     taken, plain, charging, bank, failed, closed = (
         _found(documents, part)
-        for part in ("taken", "plainly said", "charging", "slow today", "failed for good", "failed after")
+        for part in ("taken", "plainly said", "charging", "slow today", "failed permanently", "failed after")
     )
     common = {
         "workflow_id": f"{queue}-1",
@@ -166,10 +166,12 @@ def test_run_shows_failed_attempts_where_there_is_no_picture(tmp_path: Path) -> 
     ended = run("run", "app.py:order", "1", "--id", "piped-1", cwd=tmp_path)
     assert ended.returncode == 1
     assert (
-        "activity charge of workflow piped-1 (id 1, attempt 1 of 2) failed (tried again in 0.01 s, at "
+        "activity charge of workflow piped-1 (id 1, attempt 1 of 2) failed (retried in 0.01 s, at "
         in ended.stderr
     )
-    assert "(id 1, attempt 2 of 2) failed for good (no attempts are left): ZeroDivisionError" in ended.stderr
+    assert (
+        "(id 1, attempt 2 of 2) failed permanently (no attempts are left): ZeroDivisionError" in ended.stderr
+    )
     assert "error: the workflow failed: activity charge failed: ZeroDivisionError" in ended.stderr
     assert "runs" not in ended.stderr
 

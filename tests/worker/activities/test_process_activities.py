@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from hourglass._contract.handle import ActivityDeferred, AttemptCancelled
-from hourglass._worker.activities.process_pool import command
-from hourglass._worker.activities.process_wire import converter_place, frame_limit, place_of
+from hourglass._worker.activities.child_process import command
+from hourglass._worker.activities.process_names import converter_place, place_of
+from hourglass._worker.activities.process_wire import frame_limit
 from hourglass.activity import activity_definition
 from hourglass.converter import Converter, Payload
 from hourglass.errors import DefinitionError

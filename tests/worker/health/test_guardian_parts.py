@@ -68,7 +68,7 @@ def test_what_cannot_start_is_given_up() -> None:
     [
         (-9, "was killed by SIGKILL"),
         (-200, "was killed by signal 200"),
-        (0, "ended, though it was not asked to"),
+        (0, "ended without being asked to"),
         (3, "crashed with exit code 3"),
         (guarded.REPLACE_ME, "asked to be replaced: too many of its threads cannot be stopped"),
     ],

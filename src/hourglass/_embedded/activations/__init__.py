@@ -7,11 +7,9 @@ child_outcomes    results of children, and of signals and cancels sent to other 
 local_activities  local activities: their state machine, limits and retries
 command_matching  a worker's commands compared with the events in history
 cursor            walks a history and turns it into activations
-worker_attempts   the attempts of one worker, on their way to it and when they end
 heartbeats        heartbeats of attempts, throttled
 local_attempts    the attempts of local activities
 cache             the runs that a worker has cached, and the activations that are ready for it
-cached_run        one run as a worker has it
-task_flow         the way of a workflow task: activations, answer or failure, queries, eviction
-handle            a worker's handle: delivers tasks and accepts completions
+task_flow         one run in a worker, and the way of its task: activations, answer or failure, queries, eviction
+handle            a worker's handle: delivers tasks and attempts, and accepts completions
 """

@@ -12,11 +12,10 @@ from collections.abc import Callable
 from itertools import islice
 
 from hourglass._contract.handle import HandleConfig
-from hourglass._embedded.activations.cached_run import CachedRun, Stage
 from hourglass._embedded.activations.cursor import Cursor
 from hourglass._embedded.activations.local_activities import LocalResult
 from hourglass._embedded.activations.local_attempts import LocalAttempts
-from hourglass._embedded.activations.task_flow import CLOSED, TaskFlow
+from hourglass._embedded.activations.task_flow import CLOSED, CachedRun, Stage, TaskFlow
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.pollers import QueuePoller
 from hourglass._embedded.runs.outbox import OutboxQueue

@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
 
 from hourglass._contract.handle import (
+    ActivityCancel,
     ActivityItem,
     ActivityOk,
     ActivityResult,
@@ -33,16 +35,91 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.activations.cache import Cache
 from hourglass._embedded.activations.heartbeats import Heartbeats
-from hourglass._embedded.activations.worker_attempts import WorkerAttempts
 from hourglass._embedded.clock import Bell, Cancel, to_ns
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.pollers import HostProcess, QueuePoller
+from hourglass._embedded.runs.outbox import OutboxQueue
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun
 from hourglass._evaluator.commands import Completion
 from hourglass._evaluator.events import Activation
 from hourglass._evaluator.specs import Payloads
 
 _log = logging.getLogger("hourglass.embedded")
+
+
+class WorkerAttempts:
+    """The attempts of one worker, on their way to it and when they end with it. `kept` has the items that have not left;
+    `changed` is called when one may leave.
+
+    An attempt uses a slot until it has ended, or was given back or up. Items leave in the order in which they came.
+    """
+
+    def __init__(self, engine: Engine, poller: QueuePoller, changed: Callable[[], object]) -> None:
+        self.kept: OutboxQueue[ActivityItem] = OutboxQueue(engine.outbox, changed)
+        self._attempts = engine.attempts
+        self._poller = poller
+
+    def next_item(self) -> ActivityItem | None:
+        """Remove and return the next attempt or cancellation that may leave now, if there is one."""
+        while (item := self.kept.next()) is not None:
+            attempt = self._poller.attempts.get(item.token)
+            if attempt is not None:
+                return self._attempts.hand_out(item, attempt) if isinstance(item, ActivityTask) else item
+        return None
+
+    def unsent(self) -> set[bytes]:
+        """Return the tokens of the attempts that the worker has not received."""
+        return {item.token for item, _ in self.kept.items if isinstance(item, ActivityTask)}
+
+    def cancel(self, token: bytes, reason: str, depends_on: int) -> None:
+        """Ask the worker to stop an attempt, or forget one that it has not received and that counts no more."""
+        if reason != "CANCELLED" and token in self.unsent():
+            self.kept.items = deque(entry for entry in self.kept.items if entry[0].token != token)
+            del self._poller.attempts[token]
+        else:
+            self.kept.put(ActivityCancel(token, reason), depends_on)
+
+    def stop_waiting(self, run_id: str) -> None:
+        """Release the items of a run whose changes will never be durable."""
+        self.kept.items = deque(
+            (item, 0 if AttemptToken.decode(item.token).run_id == run_id else depends_on)
+            for item, depends_on in self.kept.items
+        )
+
+    def give_back(self) -> None:
+        """Offer the attempts that the worker has not received to others."""
+        items, self.kept.items = self.kept.items, deque()
+        for item, depends_on in items:
+            if isinstance(item, ActivityTask):
+                attempt = self._poller.attempts.pop(item.token, None)
+                if attempt is not None:
+                    self._attempts.give_back(attempt.token)
+            else:
+                self.kept.items.append((item, depends_on))
+
+    def stop(self) -> None:
+        """Ask the worker to stop all attempts."""
+        self.kept.items.extend(
+            (ActivityCancel(token, "WORKER_SHUTDOWN"), 0) for token in self._poller.attempts
+        )
+
+    def lose(self) -> None:
+        """Record the loss of the attempts that the worker has, because its process has ended; offer the others again."""
+        self.give_back()
+        attempts = list(self._poller.attempts.values())
+        self._clear()
+        for attempt in attempts:
+            self._attempts.lose(attempt.token)
+
+    def give_up(self) -> None:
+        """Forget all attempts, including those that the worker has."""
+        for attempt in self._poller.attempts.values():
+            self._attempts.release(attempt.token)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._poller.attempts.clear()
+        self.kept.items.clear()
 
 
 class EngineHandle:

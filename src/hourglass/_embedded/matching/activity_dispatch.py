@@ -23,8 +23,7 @@ from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.transitions import tasks as tasks
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.activities import narrowest_timeout
-from hourglass._embedded.transitions.priorities import with_priority_of
-from hourglass._embedded.transitions.run import OpenActivity, Run
+from hourglass._embedded.transitions.run import OpenActivity, Run, with_priority_of
 from hourglass._embedded.transitions.task_starts import Eager
 from hourglass._evaluator.specs import Payloads
 from hourglass.converter import ApplicationFailure, CanceledFailure, Failure

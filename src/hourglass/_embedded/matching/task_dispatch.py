@@ -192,7 +192,7 @@ class TaskDispatch:
             failure = None if asked_again else Failure(str(refusal), ServerFailure())
             self.fail(record, number, refusal.cause, failure, answer.identity)
             if not asked_again:
-                logger.warning("run %s cannot go on: %s", record.run.run_id, refusal)
+                logger.warning("run %s cannot continue: %s", record.run.run_id, refusal)
             if refusal.ends_run and record.run.is_open:
                 why = str(refusal)
                 self._runs.change(record, lambda run, now: transitions.end_overgrown(run, why, now))

@@ -23,8 +23,7 @@ from time import monotonic
 from hourglass._contract.ids import new_id
 from hourglass._embedded.matching.pollers import QueuePoller, QueuePollers, TaskQueue
 from hourglass._embedded.runs.write_behind import WriteBehind
-from hourglass._embedded.transitions.priorities import level_of
-from hourglass._embedded.transitions.run import OpenActivity, Run
+from hourglass._embedded.transitions.run import OpenActivity, Run, level_of
 
 FEW_TASKS = 32
 """A worker with this number of workflow tasks in progress receives no more low-priority ones while the engine is behind: tasks

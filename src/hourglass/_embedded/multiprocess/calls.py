@@ -121,7 +121,7 @@ class CallRouter:
     async def call(self, request: s.Request[A]) -> A:
         """Return the answer of the file's engine, in whichever process it is."""
         engine, is_repeated = self.engine, False
-        if engine is not None and engine.failed is None:  # the common case: this process owns the file
+        if engine is not None and engine.engine.failed is None:  # the common case: this process owns the file
             try:
                 return await answer(engine.engine, request)
             except EngineClosed:
@@ -211,7 +211,7 @@ class CallRouter:
         if isinstance(self.broken, FileLost):
             self.check_sound()
         if engine is not None:
-            if engine.failed is None:
+            if engine.engine.failed is None:
                 return await answer(engine.engine, request)
             self._changed.ring()  # wakes the shared file, which opens the engine again
             return NoAnswer.BUSY

@@ -249,7 +249,7 @@ class SharedFile:
         elif self._file.identity.is_replaced:
             message = (
                 f"the file {self.path} was replaced or moved away while this process worked on it. This process has stopped and "
-                f"does not open it again. Put the file that is wanted at {self.path}, and restart all workers"
+                f"does not open it again. Put the right file at {self.path}, and restart all workers"
             )
         else:
             return

@@ -1,7 +1,6 @@
 """Runs in memory, ahead of the store.
 
-run            a run in memory
-wakes          the deadlines of a run
+run            a run in memory, and its deadlines
 write_behind   changes on their way to the store, and which of them are durable
 outbox         effects that wait until the change that they depend on is durable
 lost_attempts  attempts whose worker process ended: kept for a while, or lost

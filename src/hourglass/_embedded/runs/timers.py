@@ -14,8 +14,7 @@ from typing import Protocol, TypeVarTuple, Unpack
 from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.matching.task_queues import TaskQueues
 from hourglass._embedded.runs.lost_attempts import say_lost
-from hourglass._embedded.runs.run import LoadedRun
-from hourglass._embedded.runs.wakes import run_wake_ns
+from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions import transitions
 from hourglass._embedded.transitions.activities import deadline

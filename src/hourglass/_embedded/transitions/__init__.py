@@ -1,9 +1,8 @@
 """Pure transitions: from a run, a cause and a time to a change. The rules are those of a Temporal server.
 
-run             a run as the engine stores it: frozen data that follows from its history, and its links to other runs
+run             a run as the engine stores it: frozen data that follows from its history, its links to other runs, its priority
 size_limits     limits on sizes and counts, with Temporal's messages
 change_builder  builds a change: writes events, updates the run
-priorities      levels of priority, and what is inherited of them
 task_starts     the start of a task and of an attempt
 problems        the search attribute that reports failing workflow tasks and activities
 versioning      the worker version of a run

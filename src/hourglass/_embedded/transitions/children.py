@@ -17,7 +17,6 @@ from hourglass._contract.workflows import WorkflowStatus
 from hourglass._embedded.clock import later, to_ns
 from hourglass._embedded.schedules.times import backoff_until_next
 from hourglass._embedded.transitions.change_builder import ChangeBuilder
-from hourglass._embedded.transitions.priorities import with_priority_of
 from hourglass._embedded.transitions.problems import without_problems
 from hourglass._embedded.transitions.run import (
     Change,
@@ -27,6 +26,7 @@ from hourglass._embedded.transitions.run import (
     SendCancel,
     SendSignal,
     StartChild,
+    with_priority_of,
 )
 from hourglass._embedded.transitions.versioning import inherited, inherited_override, without_version
 from hourglass._evaluator import commands as c

@@ -1,5 +1,5 @@
-"""A run as the engine stores it: frozen data that follows from its history, its work in progress, and its relations to
-other runs.
+"""A run as the engine stores it: frozen data that follows from its history, its work in progress, its relations to other runs,
+and its priority.
 
 Must not know: clocks, handles, how decisions are made, how a request to another run is carried out (see
 `runs.transactions`). Invariants: `length` is the number of events written; while a task is started nothing but its end is
@@ -12,7 +12,7 @@ None of these objects can be part of a reference cycle, so the garbage collector
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -22,12 +22,22 @@ from hourglass._evaluator.commands import Command
 from hourglass._evaluator.specs import (
     ActivitySpec,
     Payloads,
+    StartSpec,
     VersioningBehavior,
     VersioningOverride,
     WorkerDeploymentVersion,
 )
 from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
+
+LEVELS = (1, 2, 3, 4, 5)
+"""The priority keys of a Temporal server: 1 is the most urgent, keys above 5 count as 5."""
+
+_USUAL = 3
+"""The level without a priority key."""
+
+
+S = TypeVar("S", ActivitySpec, StartSpec)
 
 
 class OpenChild(msgspec.Struct, frozen=True, kw_only=True):
@@ -307,3 +317,24 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     follower: h.WorkflowExecutionStarted | None = None
     effects: tuple[Effect, ...] = ()
     signals: tuple[h.WorkflowExecutionSignaled, ...] = ()
+
+
+def with_priority_of(own: StartSpec, spec: S) -> S:
+    """Return a spec with the priority and fairness of its workflow where it names none."""
+    return msgspec.structs.replace(
+        spec,
+        priority_key=spec.priority_key or own.priority_key,
+        fairness_key=spec.fairness_key or own.fairness_key,
+        fairness_weight=spec.fairness_weight or own.fairness_weight,
+    )
+
+
+def key_of(run: Run, activity: OpenActivity) -> int:
+    """Return the priority key of an activity, or that of its workflow; 0 if neither has one."""
+    return activity.spec.priority_key or run.started.spec.priority_key
+
+
+def level_of(run: Run, activity: OpenActivity | None = None) -> int:
+    """Return the level at which a run's task waits, or an attempt of one of its activities."""
+    key = run.started.spec.priority_key if activity is None else key_of(run, activity)
+    return min(key, LEVELS[-1]) if key > 0 else _USUAL

@@ -12,8 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hourglass._embedded.transitions.change_builder import ChangeBuilder
-from hourglass._embedded.transitions.priorities import level_of
-from hourglass._embedded.transitions.run import Change, OpenActivity, PendingTask, Run
+from hourglass._embedded.transitions.run import Change, OpenActivity, PendingTask, Run, level_of
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._evaluator.specs import WorkerDeploymentVersion
 from hourglass._history import events as h

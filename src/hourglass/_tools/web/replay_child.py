@@ -19,7 +19,8 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from hourglass._worker.activities.process_wire import ProcessChannel, find_converter
+from hourglass._worker.activities.process_names import find_converter
+from hourglass._worker.activities.process_wire import ProcessChannel
 from hourglass.converter import (
     ActivitySerializationContext,
     NexusSerializationContext,

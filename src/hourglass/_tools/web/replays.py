@@ -32,8 +32,9 @@ from hourglass._tools.web.replay_child import (
     Walked,
     from_child,
 )
-from hourglass._worker.activities.process_pool import command
-from hourglass._worker.activities.process_wire import ProcessChannel, converter_place
+from hourglass._worker.activities.child_process import command
+from hourglass._worker.activities.process_names import converter_place
+from hourglass._worker.activities.process_wire import ProcessChannel
 from hourglass.client import Client
 from hourglass.converter import in_context, wants_context
 from hourglass.converter._codec import run_codec

@@ -75,8 +75,6 @@ class LoopThread:
             self._stopping = True
             self._loop.call_soon_threadsafe(self._loop.stop)
 
-    # --- the watch ---------------------------------------------------------------------------------------------------
-
     def answers(self) -> bool:
         """Whether the loop has executed the last callback of this method. Schedules the next one."""
         if self._loop is None or self._stopping:
@@ -124,8 +122,6 @@ class LoopThread:
     def _answer(self) -> None:
         self._answered = True
 
-    # --- its thread --------------------------------------------------------------------------------------------------
-
     def _ensure(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
@@ -149,22 +145,22 @@ class LoopThread:
             except BaseException as error:
                 end_fork(home, 1)
                 logger.error(
-                    "a task of an activity raised %s; the activity loop goes on", type(error).__name__
+                    "a task of an activity raised %s; the activity loop continues", type(error).__name__
                 )
             end_fork(home, 0)
         try:
-            self._cancel_rest(loop)
+            self._cancel_all(loop)
         finally:
             _running.pop(threading.get_ident(), None)
             loop.close()
 
-    def _cancel_rest(self, loop: asyncio.AbstractEventLoop) -> None:
-        rest = asyncio.all_tasks(loop)
-        for task in rest:
+    def _cancel_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
             task.cancel()
         with contextlib.suppress(BaseException):
-            if rest:
-                loop.run_until_complete(asyncio.wait(rest, timeout=1.0))
+            if tasks:
+                loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
             loop.run_until_complete(loop.shutdown_asyncgens())
 
 
@@ -177,11 +173,11 @@ class LoopWork:
     def __init__(self, loop: LoopThread | BorrowedLoop) -> None:
         self.loop = loop
         self.task: asyncio.Task[None] | None = None
-        self._taken = threading.Lock()
+        self._claimed = threading.Lock()
 
     def take(self) -> bool:
         """Acquire the right to begin the attempt, or to remove it before it has begun. Succeeds once, from any thread."""
-        return self._taken.acquire(blocking=False)
+        return self._claimed.acquire(blocking=False)
 
     def cancel(self, reason: str) -> None:
         """Cancel the attempt's task."""
@@ -189,7 +185,7 @@ class LoopWork:
 
     def _cancel(self) -> None:
         # A task that has not begun is not cancelled, because then none of our code would run: it checks for itself.
-        if self.task is not None and self._taken.locked():
+        if self.task is not None and self._claimed.locked():
             self.task.cancel()
 
     def give_up(self) -> bool:
@@ -210,7 +206,7 @@ class LoopWork:
         return author_stack(StackSummary.extract(reversed(frames))).text
 
 
-class Keeper(Protocol):
+class LoopUser(Protocol):
     """The owner of the tasks on the watched loops (the activity executor). Called on the control loop."""
 
     def uses(self, loop: LoopThread | None) -> bool:
@@ -232,7 +228,7 @@ class WatchedLoop:
     def __init__(
         self,
         name: str,
-        keeper: Keeper,
+        user: LoopUser,
         *,
         interval: float,
         limit: float,
@@ -247,20 +243,20 @@ class WatchedLoop:
         self.replacements = 0
         self._name = name
         self._mark = mark
-        self._keeper = keeper
+        self._user = user
         self._interval = interval
-        self._few = max(1, round(limit / interval))
+        self._limit_ticks = max(1, round(limit / interval))
         self._most = most
         self._missed: dict[LoopThread, int] = {}
         """The number of ticks that each loop has missed, if any."""
-        self._aside: list[LoopThread] = []
+        self._replaced: list[LoopThread] = []
         """The replaced loops, until they run again and have no tasks."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def blocked(self) -> bool:
         """Whether a loop is blocked now."""
-        return any(missed >= self._few for missed in self._missed.values())
+        return any(missed >= self._limit_ticks for missed in self._missed.values())
 
     def watch(self) -> None:
         """Check the loops while they have tasks."""
@@ -272,43 +268,43 @@ class WatchedLoop:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for each in (*self._aside, self.current):
-            each.stop()
+        for loop in (*self._replaced, self.current):
+            loop.stop()
 
     def _tick(self) -> None:
         self._timer = None
         try:
-            for each in (*self._aside, self.current):
-                self._look_at(each)
+            for loop in (*self._replaced, self.current):
+                self._check(loop)
         finally:  # an exception of one check must not end the checks
-            if self._aside or self._keeper.uses(None):
+            if self._replaced or self._user.uses(None):
                 self.watch()
 
-    def _look_at(self, loop: LoopThread) -> None:
+    def _check(self, loop: LoopThread) -> None:
         missed = self._missed.get(loop, 0)
         if loop.answers() or loop.is_debugged:
-            if missed >= self._few:
-                logger.warning("an activity loop goes on again after %.1f s", missed * self._interval)
+            if missed >= self._limit_ticks:
+                logger.warning("an activity loop runs again after %.1f s", missed * self._interval)
             self._missed.pop(loop, None)
-            if loop is not self.current and not self._keeper.uses(loop):
-                self._aside.remove(loop)
+            if loop is not self.current and not self._user.uses(loop):
+                self._replaced.remove(loop)
                 loop.stop()
             return
         missed = self._missed[loop] = missed + 1
-        if missed == self._few:
-            self._set_aside(loop)
-            self._keeper.blocked(loop, missed * self._interval)
-        elif missed > self._few:
-            self._keeper.still_blocked(loop, missed * self._interval)
+        if missed == self._limit_ticks:
+            self._replace(loop)
+            self._user.blocked(loop, missed * self._interval)
+        elif missed > self._limit_ticks:
+            self._user.still_blocked(loop, missed * self._interval)
 
-    def _set_aside(self, loop: LoopThread) -> None:
+    def _replace(self, loop: LoopThread) -> None:
         if loop is not self.current:
             return  # it ran for a moment and is blocked again
-        if len(self._aside) >= self._most:
-            logger.error("%d activity loops are blocked already: async activities wait", len(self._aside))
+        if len(self._replaced) >= self._most:
+            logger.error("%d activity loops are blocked already: async activities wait", len(self._replaced))
             return
         self.replacements += 1
-        self._aside.append(loop)
+        self._replaced.append(loop)
         self.current = LoopThread(f"{self._name}-{self.replacements + 1}", self._mark)
 
 

@@ -43,10 +43,10 @@ class _ThreadState(Enum):
     OVER = auto()
 
 
-class Seat:
+class PooledJob:
     """A job in a pool, queued or in a thread, as its submitter holds it. Its state belongs to the pool."""
 
-    __slots__ = ("_pool", "arguments", "hand", "job", "state")
+    __slots__ = ("_pool", "arguments", "job", "pool_thread", "state")
 
     is_process: ClassVar[bool] = False
     is_foreign: ClassVar[bool] = False
@@ -56,7 +56,7 @@ class Seat:
         self.job: Job | None = job
         self.arguments = arguments
         self.state = _ThreadState.WAITING
-        self.hand: _Hand | None = None
+        self.pool_thread: _PoolThread | None = None
 
     def cancel(self, reason: str) -> None:
         """Do nothing: the job itself must check for cancellation."""
@@ -67,194 +67,198 @@ class Seat:
 
     def stack(self) -> str:
         """Return the stack of the job's thread; empty if it has none."""
-        hand = self.hand
-        return "" if hand is None else take_stack(frame_of(hand.thread.ident)).text
+        pool_thread = self.pool_thread
+        return "" if pool_thread is None else take_stack(frame_of(pool_thread.thread.ident)).text
 
 
-class _Hand:
+class _PoolThread:
     """A thread of a pool, its current job, and the lock that wakes it."""
 
-    __slots__ = ("_bell", "seat", "thread")
+    __slots__ = ("_wake_lock", "entry", "thread")
 
     def __init__(self) -> None:
         self.thread: threading.Thread
-        self.seat: Seat | None = None
-        # A lock that is acquired at the start: `rest` blocks on it until `call` releases it. Cheaper than a condition.
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self.entry: PooledJob | None = None
+        # A lock that is acquired at the start: `sleep` blocks on it until `wake` releases it. Cheaper than a condition.
+        self._wake_lock = threading.Lock()
+        self._wake_lock.acquire()
 
-    def call(self) -> None:
+    def wake(self) -> None:
         """Wake the thread. The caller has removed it from the pool's idle threads."""
-        self._bell.release()
+        self._wake_lock.release()
 
-    def rest(self) -> None:
-        """Wait until `call`."""
-        self._bell.acquire()
+    def sleep(self) -> None:
+        """Wait until `wake`."""
+        self._wake_lock.acquire()
 
 
 class ThreadPool:
-    """A pool of daemon threads, started on demand up to a limit."""
+    """A pool of daemon threads, started on demand up to a limit.
+
+    `_wake_one`, `_has_room`, `_start_thread` and `_end_job` are called with the lock acquired; `_work`, `_next_job`, `_run` and
+    `_ended` run in the threads of the pool.
+    """
 
     def __init__(self, name: str, limit: int, *, most_lost: int | None = None) -> None:
         self._name = name
         self._limit = limit
         self._most_lost = limit if most_lost is None else most_lost
-        self._jobs: deque[Seat] = deque()
+        self._jobs: deque[PooledJob] = deque()
         self._lock = threading.Lock()
-        self._hands: set[_Hand] = set()
-        self._resting: list[_Hand] = []
-        self._called: set[_Hand] = set()  # woken or started, and not running yet
-        self._will_call = False  # at the end of the loop's turn that submitted jobs
-        self._made = 0
+        self._threads: set[_PoolThread] = set()
+        self._idle: list[_PoolThread] = []
+        self._woken: set[_PoolThread] = set()  # woken or started, and not running yet
+        self._will_wake = False  # at the end of the loop's turn that submitted jobs
+        self._started = 0
         self._lost = 0
         self._stopped = False
 
     @property
     def size(self) -> int:
         """The number of usable threads."""
-        return len(self._hands)
+        return len(self._threads)
 
     @property
     def lost(self) -> int:
         """The number of threads that execute jobs that were given up."""
         return self._lost
 
-    def submit(self, job: Job, *arguments: Any) -> Seat:
+    def submit(self, job: Job, *arguments: Any) -> PooledJob:
         """Run `job(*arguments)` as soon as a thread is free."""
-        seat = Seat(self, job, arguments)
+        entry = PooledJob(self, job, arguments)
         with self._lock:
-            self._jobs.append(seat)
-            if self._called or self._will_call:
-                return seat  # a thread has been woken, or will be soon, and wakes the next one for this job
-            loop = asyncio._get_running_loop() if self._resting else None
+            self._jobs.append(entry)
+            if self._woken or self._will_wake:
+                return entry  # a thread has been woken, or will be soon, and wakes the next one for this job
+            loop = asyncio._get_running_loop() if self._idle else None
             if loop is not None:
                 # A thread that is woken before this turn of the loop has ended would only wait for the interpreter.
-                self._will_call = True
-                loop.call_soon(self._call_now)
-                return seat
+                self._will_wake = True
+                loop.call_soon(self._wake_now)
+                return entry
             try:
-                self._call_one()
+                self._wake_one()
             except BaseException:
-                self._jobs.remove(seat)
+                self._jobs.remove(entry)
                 raise
-        return seat
+        return entry
 
-    def _call_now(self) -> None:
+    def _wake_now(self) -> None:
         with self._lock:
-            self._will_call = False
-            self._call_one()
+            self._will_wake = False
+            self._wake_one()
 
-    def give_up(self, seat: Seat) -> bool:
+    def give_up(self, entry: PooledJob) -> bool:
         """Drop a queued job, or replace the thread of a running one.
 
         Returns False if the job is running and too many threads are lost already.
         """
         with self._lock:
-            if seat.state is _ThreadState.WAITING:
+            if entry.state is _ThreadState.WAITING:
                 # It stays in the queue: a thread that takes it finds no job in it, and takes the next.
-                seat.state = _ThreadState.OVER
-                seat.job, seat.arguments = None, ()
-            elif seat.state is _ThreadState.RUNNING:
+                entry.state = _ThreadState.OVER
+                entry.job, entry.arguments = None, ()
+            elif entry.state is _ThreadState.RUNNING:
                 if self._lost >= self._most_lost:
                     return False
-                seat.state = _ThreadState.LOST
+                entry.state = _ThreadState.LOST
                 self._lost += 1
-                if seat.hand is not None:
-                    self._hands.discard(seat.hand)
-                self._call_one()
+                if entry.pool_thread is not None:
+                    self._threads.discard(entry.pool_thread)
+                self._wake_one()
             return True
 
     def stop(self) -> None:
         """Let all threads end after the queued jobs, without waiting."""
         with self._lock:
             self._stopped = True
-            for hand in self._resting:
-                hand.call()
-            self._resting.clear()
+            for pool_thread in self._idle:
+                pool_thread.wake()
+            self._idle.clear()
 
-    # --- under the lock ----------------------------------------------------------------------------------------------
-
-    def _call_one(self) -> None:
+    def _wake_one(self) -> None:
         """Wake an idle thread, or start one, for the queued jobs."""
-        if not self._jobs or self._called:
+        if not self._jobs or self._woken:
             return
-        if self._resting:
-            hand = self._resting.pop()  # the thread that became idle last wakes up fastest
-            self._called.add(hand)
-            hand.call()
+        if self._idle:
+            pool_thread = self._idle.pop()  # the thread that became idle last wakes up fastest
+            self._woken.add(pool_thread)
+            pool_thread.wake()
         elif self._has_room() and not self._stopped:
-            self._make()
+            self._start_thread()
 
     def _has_room(self) -> bool:
-        if len(self._hands) >= self._limit:
+        if len(self._threads) >= self._limit:
             # A thread may have died without running our cleanup.
-            self._hands = {each for each in self._hands if each.thread.is_alive()}
-        return len(self._hands) < self._limit
+            self._threads = {pool_thread for pool_thread in self._threads if pool_thread.thread.is_alive()}
+        return len(self._threads) < self._limit
 
-    def _make(self) -> None:
-        self._made += 1
-        hand = _Hand()
-        hand.thread = threading.Thread(
-            target=self._work, args=(hand,), name=f"{self._name}-{self._made}", daemon=True
+    def _start_thread(self) -> None:
+        self._started += 1
+        pool_thread = _PoolThread()
+        pool_thread.thread = threading.Thread(
+            target=self._work, args=(pool_thread,), name=f"{self._name}-{self._started}", daemon=True
         )
-        self._hands.add(hand)
-        self._called.add(hand)
+        self._threads.add(pool_thread)
+        self._woken.add(pool_thread)
         try:
-            hand.thread.start()
+            pool_thread.thread.start()
         except BaseException:
-            self._hands.discard(hand)
-            self._called.discard(hand)
-            if not self._hands:
+            self._threads.discard(pool_thread)
+            self._woken.discard(pool_thread)
+            if not self._threads:
                 raise  # there is no thread for the job
             logger.exception("no new thread for %s; its jobs wait for the others", self._name)
 
-    def _leave(self, hand: _Hand, seat: Seat) -> None:
+    def _end_job(self, pool_thread: _PoolThread, entry: PooledJob) -> None:
         """Mark a job as over. Its thread may have been lost meanwhile."""
-        was, seat.state, seat.hand, hand.seat = seat.state, _ThreadState.OVER, None, None
+        was, entry.state, entry.pool_thread, pool_thread.entry = entry.state, _ThreadState.OVER, None, None
         if was is _ThreadState.LOST:
             self._lost -= 1
 
-    # --- in a thread of the pool -------------------------------------------------------------------------------------
-
-    def _work(self, hand: _Hand) -> None:
+    def _work(self, pool_thread: _PoolThread) -> None:
         home = _forks.here
         try:
-            while (seat := self._take(hand)) is not None:
-                self._run(seat, home)
+            while (entry := self._next_job(pool_thread)) is not None:
+                self._run(entry, home)
         finally:
             end_fork(home, 1)
-            self._ended(hand)
+            self._ended(pool_thread)
 
-    def _take(self, hand: _Hand) -> Seat | None:
+    def _next_job(self, pool_thread: _PoolThread) -> PooledJob | None:
         """End the last job, wait until another is available and return it.
 
         Returns None if the pool is stopped, or this thread was lost.
         """
         while True:
             with self._lock:
-                last = hand.seat
+                last = pool_thread.entry
                 if last is not None:
                     if last.state is _ThreadState.LOST:
-                        self._leave(hand, last)
+                        self._end_job(pool_thread, last)
                         return None
-                    last.state, last.hand, hand.seat = _ThreadState.OVER, None, None
-                if self._called:
-                    self._called.discard(hand)
+                    last.state, last.pool_thread, pool_thread.entry = _ThreadState.OVER, None, None
+                if self._woken:
+                    self._woken.discard(pool_thread)
                 while self._jobs:
-                    seat = self._jobs.popleft()
-                    if seat.job is not None:  # otherwise it was given up while it was queued
-                        hand.seat, seat.state, seat.hand = seat, _ThreadState.RUNNING, hand
-                        if self._jobs and not self._called:
-                            self._call_one()
-                        return seat
+                    entry = self._jobs.popleft()
+                    if entry.job is not None:  # otherwise it was given up while it was queued
+                        pool_thread.entry, entry.state, entry.pool_thread = (
+                            entry,
+                            _ThreadState.RUNNING,
+                            pool_thread,
+                        )
+                        if self._jobs and not self._woken:
+                            self._wake_one()
+                        return entry
                 if self._stopped:
                     return None
-                self._resting.append(hand)
-            hand.rest()
+                self._idle.append(pool_thread)
+            pool_thread.sleep()
 
-    def _run(self, seat: Seat, home: int) -> None:
-        job, arguments = seat.job, seat.arguments
-        seat.job, seat.arguments = None, ()
+    def _run(self, entry: PooledJob, home: int) -> None:
+        job, arguments = entry.job, entry.arguments
+        entry.job, entry.arguments = None, ()
         try:
             if job is not None:
                 job(*arguments)
@@ -264,20 +268,20 @@ class ThreadPool:
         if _forks.here != home:
             end_fork(home, 0)
 
-    def _ended(self, hand: _Hand) -> None:
+    def _ended(self, pool_thread: _PoolThread) -> None:
         """Remove a thread that ends: because of `stop`, because it was lost, or by an exception from outside."""
         with self._lock:
-            seat = hand.seat
-            if seat is not None and seat.job is None:
-                self._leave(hand, seat)
-            self._hands.discard(hand)
-            self._called.discard(hand)
-            if hand in self._resting:
-                self._resting.remove(hand)
-            if seat is not None and seat.job is not None:  # taken from the queue, but not begun
-                seat.state, seat.hand = _ThreadState.WAITING, None
-                self._jobs.appendleft(seat)
-            self._call_one()
+            entry = pool_thread.entry
+            if entry is not None and entry.job is None:
+                self._end_job(pool_thread, entry)
+            self._threads.discard(pool_thread)
+            self._woken.discard(pool_thread)
+            if pool_thread in self._idle:
+                self._idle.remove(pool_thread)
+            if entry is not None and entry.job is not None:  # taken from the queue, but not begun
+                entry.state, entry.pool_thread = _ThreadState.WAITING, None
+                self._jobs.appendleft(entry)
+            self._wake_one()
 
 
 class OwnThread:

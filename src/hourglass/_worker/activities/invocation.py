@@ -36,8 +36,8 @@ def call_plainly(
         return refused(task, error)
     try:
         # A context of its own: context variables that the activity sets must not affect the next one in this thread.
-        given = context.equipment.variables
-        variables = contextvars.Context() if given is None else given.copy()
+        inherited = context.equipment.variables
+        variables = contextvars.Context() if inherited is None else inherited.copy()
         if definition.on_cancel == "heartbeat":
             value = variables.run(_call, task, context, definition.fn, arguments)
         else:

@@ -77,7 +77,7 @@ def died_thread(task: ActivityTask) -> AttemptFailed:
 def loop_blocked(task: ActivityTask, running: str, stack: str) -> AttemptFailed:
     """Return a retryable failure: another activity blocked the attempt's event loop for too long."""
     text = (
-        f"activity {task.activity_type}: the loop on which it waited was blocked by {running}, so that it is tried again on "
+        f"activity {task.activity_type}: the loop on which it waited was blocked by {running}, so that it is retried on "
         f"another; blocking calls belong in a `def` activity or in asyncio.to_thread"
     )
     info = ApplicationFailure(type=_LOOP_BLOCKED)
@@ -168,7 +168,7 @@ def _exit(code: int | None) -> str:
     if code is None:
         return "was lost"
     if code >= 0:
-        return f"ended by itself, with exit code {code}"
+        return f"ended with exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:

@@ -29,6 +29,7 @@ from hourglass._evaluator.specs import Payloads
 from hourglass._worker.activities.attempts import info_of
 from hourglass._worker.activities.invocation import call_plainly
 from hourglass._worker.activities.outcomes import refused
+from hourglass._worker.activities.process_names import find_activity, find_converter
 from hourglass._worker.activities.process_wire import (
     Beat,
     Cancel,
@@ -38,8 +39,6 @@ from hourglass._worker.activities.process_wire import (
     Setup,
     ToParent,
     done,
-    find_activity,
-    find_converter,
     to_child,
 )
 from hourglass.activity._context import ActivityContext, Equipment, GivenContext
@@ -71,8 +70,6 @@ class ChildMain:
             result = self._run(job)
             _flush()
             self._say(done(job.number, result))
-
-    # --- the main thread ---------------------------------------------------------------------------------------------
 
     def _run(self, job: RunAttempt) -> ActivityResult:
         task, setup = job.task, self._setup
@@ -116,8 +113,6 @@ class ChildMain:
             self._channel.send(message)
         except OSError:
             _leave()
-
-    # --- the thread that listens -------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
         selector = selectors.DefaultSelector()

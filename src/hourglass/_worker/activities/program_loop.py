@@ -93,7 +93,7 @@ class BorrowedLoop:
 
     def stop(self) -> None:
         """Cancel the tasks of attempts. The loop continues."""
-        self.call_soon(self._cancel_rest)
+        self.call_soon(self._cancel_all)
 
     @property
     def is_closed(self) -> bool:
@@ -130,8 +130,6 @@ class BorrowedLoop:
         """Return None: without a task factory of ours the creator of a task is unknown."""
         return None
 
-    # --- in the loop's thread ----------------------------------------------------------------------------------------
-
     def _begin(
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
     ) -> None:
@@ -147,12 +145,12 @@ class BorrowedLoop:
         self._thread = threading.get_ident()  # different threads may run the loop one after another
         self._answered = True
 
-    def _cancel_rest(self) -> None:
+    def _cancel_all(self) -> None:
         for task in self._tasks:
             task.cancel()
 
 
-class LoopUser(Protocol):
+class ProgramLoopUser(Protocol):
     """The owner of the tasks on the loop (the activity executor). Called on the control loop."""
 
     def program_blocked(self, loop: BorrowedLoop, seconds: float) -> None:
@@ -169,7 +167,7 @@ class WatchedProgramLoop:
 
     replacements = 0
 
-    def __init__(self, program: ProgramLoop, user: LoopUser) -> None:
+    def __init__(self, program: ProgramLoop, user: ProgramLoopUser) -> None:
         self.current = BorrowedLoop(program)
         self._on_closed = program.on_closed
         self._user = user
@@ -210,11 +208,11 @@ class WatchedProgramLoop:
     def _tick(self) -> None:
         self._timer = None
         try:
-            self._look()
+            self._check()
         finally:  # an exception of one check must not end the checks
             self.watch()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         loop = self.current
         if loop.is_closed:
             self._over = True
@@ -223,7 +221,7 @@ class WatchedProgramLoop:
         elif loop.answers() or loop.is_debugged:
             if self.blocked:
                 logger.warning(
-                    "the event loop of the worker's async activities goes on again after %.1f s",
+                    "the event loop of the worker's async activities runs again after %.1f s",
                     self._missed * _INTERVAL,
                 )
             self._missed = 0

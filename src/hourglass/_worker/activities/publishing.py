@@ -59,20 +59,20 @@ _RECENT = 3.0
 """Seconds for which sent items are sent again to an engine that keeps only the last call's: followers may not have read them."""
 
 _MOST_IN_TAIL = 64 * 1024
-_LAST_PATIENCE = 5.0
-_LAST_LOOK = 2.0
+_LAST_TIMEOUT = 5.0
+_LAST_WAIT = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
-_LOOKS = (0.2, 0.4, 0.8, 1.6)
+_CHECK_PAUSES = (0.2, 0.4, 0.8, 1.6)
 """Pauses before the checks whether sent items are still stored. Followers read at least once a second."""
 
 
 class _Items:
-    """The newest items of a name: `first` is the number of the first; items before `sent` were sent, at `left_at`."""
+    """The newest items of a name: `first` is the number of the first; items before `sent` were sent, at `sent_at`."""
 
     def __init__(self) -> None:
         self.values: deque[Payload] = deque()
-        self.left_at: deque[float] = deque()
+        self.sent_at: deque[float] = deque()
         self.first = 0
         self.sent = 0
         self._size = 0
@@ -85,11 +85,11 @@ class _Items:
     def add(self, value: Payload) -> None:
         """Add an item, and drop the oldest ones above the limits."""
         self.values.append(value)
-        self.left_at.append(math.inf)
+        self.sent_at.append(math.inf)
         self._size += len(value.data)
         while len(self.values) > MOST_ITEMS or (self._size > MOST_BYTES and len(self.values) > 1):
             self._size -= len(self.values.popleft().data)
-            self.left_at.popleft()
+            self.sent_at.popleft()
             self.first += 1
         self.sent = max(self.sent, self.first)
 
@@ -100,14 +100,14 @@ class _Items:
             name=name, first=begin, items=tuple(islice(self.values, begin - self.first, None))
         )
 
-    def youngest(self, now: float) -> int:
+    def first_recent(self, now: float) -> int:
         """Return the number of the first item that was sent recently, or not yet."""
-        return self.first + sum(left < now - _RECENT for left in self.left_at)
+        return self.first + sum(sent_at < now - _RECENT for sent_at in self.sent_at)
 
-    def leave(self, end: int, now: float) -> None:
+    def mark_sent(self, end: int, now: float) -> None:
         """Mark the items before this number as sent."""
         for index in range(self.sent - self.first, end - self.first):
-            self.left_at[index] = now
+            self.sent_at[index] = now
         self.sent = max(self.sent, end)
 
 
@@ -120,24 +120,24 @@ class _Publishing:
         self.names: dict[str, _Items] = {}
         self.last: tuple[ProgressItems, ...] = ()
         self.carried: Payloads = ()
-        self.left_at = -math.inf
+        self.sent_at = -math.inf
         self.keeper = ""
         self.keeps: bool | None = None
         self.refused = False
         self.sending: asyncio.Task[None] | None = None
-        self.looking: asyncio.Task[None] | None = None
+        self.checking: asyncio.Task[None] | None = None
         self.ending = asyncio.Event()
 
     @property
     def is_due(self) -> bool:
         """Whether there are unsent items, and the engine accepts them."""
-        return not self.refused and any(each.sent < each.next for each in self.names.values())
+        return not self.refused and any(items.sent < items.next for items in self.names.values())
 
     def request(self, now: float) -> PublishProgress:
         """Return the next request: the unsent items if the keeper has the earlier ones, otherwise all recent items."""
         task, published = self.task, []
         for name, items in self.names.items():
-            begin = items.sent if self.keeper else min(items.sent, items.youngest(now))
+            begin = items.sent if self.keeper else min(items.sent, items.first_recent(now))
             if begin < items.next:
                 published.append(items.since(name, begin))
         return PublishProgress(
@@ -152,30 +152,30 @@ class _Publishing:
             rpc_timeout=RPC_TIMEOUT,
         )
 
-    def taken(self, request: PublishProgress, answer: ProgressTaken, now: float) -> None:
+    def apply(self, request: PublishProgress, answer: ProgressTaken, now: float) -> None:
         """Apply the answer to a request."""
         self.keeps = answer.keeps
         if not answer.taken:  # another keeper, which has no items: all kept ones are sent again
             for items in self.names.values():
                 items.sent = items.first
         else:
-            for each in request.published:
-                self.names[each.name].leave(each.first + len(each.items), now)
+            for published in request.published:
+                self.names[published.name].mark_sent(published.first + len(published.items), now)
         self.keeper = answer.keeper
-        self.last, self.left_at = request.published, now
+        self.last, self.sent_at = request.published, now
 
-    def bring_again(self) -> None:
+    def mark_unsent(self) -> None:
         """Mark the items of the last call as unsent."""
-        for each in self.last:
-            items = self.names[each.name]
-            items.sent = max(items.first, min(items.sent, each.first))
+        for published in self.last:
+            items = self.names[published.name]
+            items.sent = max(items.first, min(items.sent, published.first))
 
     @property
     def is_doubtful(self) -> bool:
         """Whether a delayed heartbeat may have overwritten sent items."""
         return self.keeps is False and self.attempt.has_sent_heartbeat
 
-    def look(self, name: str) -> ReadProgress:
+    def check_request(self, name: str) -> ReadProgress:
         """Return the request that reads the newest sent item of a name."""
         task = self.task
         newest = ProgressSeen(task.activity_id, 0, task.attempt, self.names[name].sent - 1)
@@ -190,9 +190,9 @@ class _Publishing:
     def tail(self, now: float) -> CarriedProgress | None:
         """Return the items that followers may not have read yet; None if they are too large to be added to a result."""
         published = tuple(
-            items.since(name, items.youngest(now)) for name, items in self.names.items() if items.values
+            items.since(name, items.first_recent(now)) for name, items in self.names.items() if items.values
         )
-        if sum(len(value.data) for each in published for value in each.items) > _MOST_IN_TAIL:
+        if sum(len(value.data) for items in published for value in items.items) > _MOST_IN_TAIL:
             return None
         return CarriedProgress(self.task.attempt, published)
 
@@ -206,38 +206,38 @@ class ProgressSender:
         self._service = service
         self._codec = codec
         self._converter = converter
-        self._publishing: dict[bytes, _Publishing] = {}
+        self._by_token: dict[bytes, _Publishing] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def publish(self, attempt: Attempt, name: str, value: Payload) -> None:
         """Send an item of an attempt, soon."""
         token = attempt.task.token
-        found = self._publishing.get(token)
-        if found is None:
-            found = self._publishing[token] = _Publishing(attempt)
-        items = found.names.get(name)
+        publishing = self._by_token.get(token)
+        if publishing is None:
+            publishing = self._by_token[token] = _Publishing(attempt)
+        items = publishing.names.get(name)
         if items is None:
-            items = found.names[name] = _Items()
+            items = publishing.names[name] = _Items()
         items.add(value)
-        if found.sending is None:
-            found.sending = self._begin(self._send(found))
+        if publishing.sending is None:
+            publishing.sending = self._begin(self._send(publishing))
 
     def carried(self, task: ActivityTask) -> Payloads:
         """Return the details that a heartbeat of this attempt must carry: the items that followers may not have read yet."""
-        found = self._publishing.get(task.token)
-        is_young = found is not None and asyncio.get_running_loop().time() - found.left_at < _RECENT
-        return found.carried if found is not None and is_young else ()
+        publishing = self._by_token.get(task.token)
+        is_young = publishing is not None and asyncio.get_running_loop().time() - publishing.sent_at < _RECENT
+        return publishing.carried if publishing is not None and is_young else ()
 
     def end(
         self, task: ActivityTask, result: ActivityResult, then: Callable[[ActivityResult], object]
     ) -> None:
         """Send the remaining items of an attempt that has ended, then call `then` with its result."""
-        found = self._publishing.get(task.token)
-        if found is None:
+        publishing = self._by_token.get(task.token)
+        if publishing is None:
             then(result)
         else:
-            found.ending.set()
-            self._begin(self._end(found, result, then))
+            publishing.ending.set()
+            self._begin(self._end(publishing, result, then))
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -246,87 +246,92 @@ class ProgressSender:
         return task
 
     async def _end(
-        self, found: _Publishing, result: ActivityResult, then: Callable[[ActivityResult], object]
+        self, publishing: _Publishing, result: ActivityResult, then: Callable[[ActivityResult], object]
     ) -> None:
         try:
-            if found.sending is not None:
-                await asyncio.wait({found.sending}, timeout=_LAST_PATIENCE)
-            if found.is_due:
+            if publishing.sending is not None:
+                await asyncio.wait({publishing.sending}, timeout=_LAST_TIMEOUT)
+            if publishing.is_due:
                 logger.warning(
-                    "activity %s (%s): the last of what it published did not get through",
-                    found.task.activity_type,
-                    found.task.activity_id,
+                    "activity %s (%s): its last published items did not reach the engine",
+                    publishing.task.activity_type,
+                    publishing.task.activity_id,
                 )
-            if found.keeps is False:
-                result = await self._last_look(found, result)
+            if publishing.keeps is False:
+                result = await self._keep_last_items(publishing, result)
         finally:
-            self._publishing.pop(found.task.token, None)
-            if found.sending is not None:
-                found.sending.cancel()
+            self._by_token.pop(publishing.task.token, None)
+            if publishing.sending is not None:
+                publishing.sending.cancel()
             then(result)
 
-    async def _last_look(self, found: _Publishing, result: ActivityResult) -> ActivityResult:
+    async def _keep_last_items(self, publishing: _Publishing, result: ActivityResult) -> ActivityResult:
         """Keep the last items readable on an engine that drops an attempt's details at its end.
 
         A successful result carries them. A failure cannot, and the next attempt would overwrite them: its result is
         delayed until followers have read them.
         """
-        tail = found.tail(asyncio.get_running_loop().time())
+        tail = publishing.tail(asyncio.get_running_loop().time())
         if isinstance(result, ActivityOk) and tail is not None:
             value = self._converter.encode(None) if result.result is None else result.result
             return ActivityOk(result.token, with_tail(value, tail))
         for _ in range(4):
-            await sleep(_LAST_LOOK / 4)
-            if found.is_doubtful and not await self._is_there(found):
-                found.bring_again()
-                await self._send(found)
+            await sleep(_LAST_WAIT / 4)
+            if publishing.is_doubtful and not await self._is_stored(publishing):
+                publishing.mark_unsent()
+                await self._send(publishing)
         return result
 
-    async def _look(self, found: _Publishing) -> None:
+    async def _resend_overwritten(self, publishing: _Publishing) -> None:
         """Send items again that were overwritten by a heartbeat that was delayed in Core or on the network."""
-        for pause in _LOOKS:
-            await _pause(found.ending, pause)
-            if found.looking is not asyncio.current_task() or found.ending.is_set():
+        for pause in _CHECK_PAUSES:
+            await _pause(publishing.ending, pause)
+            if publishing.checking is not asyncio.current_task() or publishing.ending.is_set():
                 return  # newer items have their own checks, and so has the attempt's end
-            if not await self._is_there(found) and found.sending is None:
-                found.bring_again()
-                found.sending = self._begin(self._send(found))
+            if not await self._is_stored(publishing) and publishing.sending is None:
+                publishing.mark_unsent()
+                publishing.sending = self._begin(self._send(publishing))
                 return
 
-    async def _is_there(self, found: _Publishing) -> bool:
+    async def _is_stored(self, publishing: _Publishing) -> bool:
         """Whether the items of the last call can be read; also True if that cannot be determined now."""
         try:
-            return all([(await self._service.call(found.look(each.name))).items for each in found.last])
+            return all(
+                [
+                    (await self._service.call(publishing.check_request(items.name))).items
+                    for items in publishing.last
+                ]
+            )
         except Exception:
             return True
 
-    async def _send(self, found: _Publishing) -> None:
+    async def _send(self, publishing: _Publishing) -> None:
         loop = asyncio.get_running_loop()
         pause = _FIRST_PAUSE
         try:
-            while found.is_due:
-                request = found.request(loop.time())
+            while publishing.is_due:
+                request = publishing.request(loop.time())
                 try:
                     sealed = await self._sealed(request)
                     answer = await self._service.call(sealed)
                 except Exception as error:
-                    found.refused = getattr(error, "status", "") in ("NOT_FOUND", *FINAL)
-                    self._explain(found, error, pause)
-                    if found.refused:
+                    publishing.refused = getattr(error, "status", "") in ("NOT_FOUND", *FINAL)
+                    self._explain(publishing, error, pause)
+                    if publishing.refused:
                         return
-                    await _pause(found.ending, pause)
+                    await _pause(publishing.ending, pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
                 else:
                     pause = _FIRST_PAUSE
-                    found.taken(request, answer, loop.time())
+                    publishing.apply(request, answer, loop.time())
                     if not answer.keeps:
-                        found.carried = (carrier(CarriedProgress(sealed.attempt, sealed.published)),)
+                        publishing.carried = (carrier(CarriedProgress(sealed.attempt, sealed.published)),)
                     if answer.pause:
-                        await _pause(found.ending, answer.pause)
-            if found.is_doubtful and not found.ending.is_set():
-                found.looking = self._begin(self._look(found))
+                        await _pause(publishing.ending, answer.pause)
+            if publishing.is_doubtful and not publishing.ending.is_set():
+                publishing.checking = self._begin(self._resend_overwritten(publishing))
         finally:
-            found.sending = None
+            publishing.sending = None
 
     async def _sealed(self, request: PublishProgress) -> PublishProgress:
         if self._codec is None:
@@ -336,12 +341,12 @@ class ProgressSender:
         codec = in_context(self._codec, WorkflowSerializationContext(namespace, request.workflow_id))
         return await asyncio.to_thread(seal, request, codec, self._converter)
 
-    def _explain(self, found: _Publishing, error: Exception, pause: float) -> None:
+    def _explain(self, publishing: _Publishing, error: Exception, pause: float) -> None:
         if pause == _FIRST_PAUSE and getattr(error, "status", "") != "NOT_FOUND":
             logger.warning(
-                "activity %s (%s): what it publishes does not get through: %s",
-                found.task.activity_type,
-                found.task.activity_id,
+                "activity %s (%s): its published items have not reached the engine: %s",
+                publishing.task.activity_type,
+                publishing.task.activity_id,
                 error if isinstance(error, ServiceError) else type(error).__name__,
             )
 

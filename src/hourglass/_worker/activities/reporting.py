@@ -45,9 +45,6 @@ from hourglass.converter import (
 )
 from hourglass.errors import ServiceError
 
-# --- heartbeats ------------------------------------------------------------------------------------------------------
-
-
 logger = logging.getLogger("hourglass.worker")
 
 THROTTLE = 5.0
@@ -132,9 +129,6 @@ class HeartbeatSender:
                 self._cancel(token, "CANCELLED")
 
 
-# --- results ---------------------------------------------------------------------------------------------------------
-
-
 PATIENCE = 5.0
 PAUSES: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0, 10.0)
 
@@ -182,19 +176,23 @@ class ResultSender:
         """Send a result over the handle (`complete`), or by client calls if that fails."""
         own = self._begin(complete, result)
         await asyncio.wait({own}, timeout=self._patience)
-        if _through(own):
+        if _has_succeeded(own):
             return Delivery.BY_HANDLE
         if not (task.is_local and own.done()):
             self._explain(task, own)
         if task.is_local or isinstance(result, ActivityDeferred):
             await asyncio.wait({own})  # the client has no call for it: only the handle can complete it
-            if _through(own):
+            if _has_succeeded(own):
                 return Delivery.BY_HANDLE
-            return self._lose_local(task) if task.is_local else self._give_up(task, "it has no other way")
+            return (
+                self._report_lost_local(task)
+                if task.is_local
+                else self._report_lost(task, "it has no other way")
+            )
         try:
             request = await self._sealed(request_of(task, result), task)
         except Exception as error:
-            return self._give_up(task, f"its codec failed: {type(error).__name__}")
+            return self._report_lost(task, f"its codec failed: {type(error).__name__}")
         return await self._resend(task, request, own)
 
     async def _resend(
@@ -207,7 +205,7 @@ class ResultSender:
             except ServiceError as error:
                 if error.status == "NOT_FOUND":
                     # The handle's completion succeeded first, or the attempt timed out on the server.
-                    return Delivery.BY_HANDLE if _through(own) else Delivery.UNWANTED
+                    return Delivery.BY_HANDLE if _has_succeeded(own) else Delivery.UNWANTED
                 problem = error
             except Exception as error:
                 problem = error
@@ -215,10 +213,10 @@ class ResultSender:
                 return Delivery.BY_CLIENT
             if pause is None or getattr(problem, "status", "") in FINAL:
                 break
-            await _rest(own, pause)
-            if _through(own):
+            await _wait(own, pause)
+            if _has_succeeded(own):
                 return Delivery.BY_HANDLE
-        return self._give_up(task, str(problem))
+        return self._report_lost(task, str(problem))
 
     def _begin(self, complete: Complete, result: ActivityResult) -> asyncio.Future[None]:
         async def run() -> None:
@@ -235,19 +233,21 @@ class ResultSender:
             own.exception()  # asyncio logs exceptions that are never retrieved
 
     def _explain(self, task: ActivityTask, own: asyncio.Future[None]) -> None:
-        why = _problem(own) if own.done() else f"the engine has not taken it within {self._patience:g} s"
+        reason = (
+            _problem(own) if own.done() else f"the engine has not confirmed it within {self._patience:g} s"
+        )
         logger.warning(
-            "the result of activity %s (%s) does not get through: %s",
+            "the result of activity %s (%s) has not reached the engine: %s",
             task.activity_type,
             task.activity_id,
-            why,
+            reason,
             extra=facts_of(task),
         )
 
-    def _lose_local(self, task: ActivityTask) -> Delivery:
+    def _report_lost_local(self, task: ActivityTask) -> Delivery:
         logger.warning(
-            "local activity %s (%s) of workflow %s ended after its worker's handle, or was ended with it: it does not count. Its "
-            "workflow task is tried again, and the activity with it",
+            "local activity %s (%s) of workflow %s ended after its worker's handle, or was ended with it: its result is "
+            "dropped. Its workflow task is retried, and the activity with it",
             task.activity_type,
             task.activity_id,
             task.workflow_id,
@@ -255,12 +255,12 @@ class ResultSender:
         )
         return Delivery.LOST
 
-    def _give_up(self, task: ActivityTask, why: str) -> Delivery:
+    def _report_lost(self, task: ActivityTask, reason: str) -> Delivery:
         logger.error(
-            "the result of activity %s (%s) is lost: %s; its timeouts will tell",
+            "the result of activity %s (%s) is lost: %s. The activity times out",
             task.activity_type,
             task.activity_id,
-            why,
+            reason,
             extra=facts_of(task),
         )
         return Delivery.LOST
@@ -291,7 +291,7 @@ def request_of(task: ActivityTask, result: ActivityResult) -> CompleteActivity:
             )
 
 
-def _through(own: asyncio.Future[None]) -> bool:
+def _has_succeeded(own: asyncio.Future[None]) -> bool:
     return own.done() and not own.cancelled() and own.exception() is None
 
 
@@ -300,7 +300,7 @@ def _problem(own: asyncio.Future[None]) -> str:
     return "cancelled" if error is None else f"{type(error).__name__}: {error}"
 
 
-async def _rest(own: asyncio.Future[None], pause: float) -> None:
+async def _wait(own: asyncio.Future[None], pause: float) -> None:
     """Wait for `pause` seconds, but no longer than until the handle's own completion ends."""
     if own.done():
         await sleep(pause)

@@ -33,8 +33,8 @@ from hourglass._worker.activities.outcomes import (
     refused,
     stopped,
 )
+from hourglass._worker.activities.process_names import refuse_in_script
 from hourglass._worker.activities.process_pool import ProcessPool
-from hourglass._worker.activities.process_wire import refuse_in_script
 from hourglass._worker.activities.program_loop import (
     BorrowedLoop,
     ProgramLoop,

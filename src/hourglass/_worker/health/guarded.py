@@ -72,7 +72,7 @@ class Guarded:
 
     def replace(self) -> None:
         """Finish what can be finished soon, and end, so that the parent starts another process."""
-        logger.error("this process is to be replaced: too many of its threads cannot be stopped")
+        logger.error("this process must be replaced: too many of its threads cannot be stopped")
         self.exit_code = REPLACE_ME
         self.stop()
         leaving = threading.Timer(_REPLACE_LIMIT, os._exit, (REPLACE_ME,))

@@ -37,7 +37,7 @@ _TURN = 0.2  # the longest wait for a message: a signal does not end a `select`
 SUSPENDED_LIMIT = 10.0
 """The number of seconds after which a process that a signal has stopped is replaced."""
 _REASONS = {
-    0: "ended, though it was not asked to",
+    0: "ended without being asked to",
     USAGE_ERROR: "could not start (exit code 2)",
     REPLACE_ME: "asked to be replaced: too many of its threads cannot be stopped",
     **{-number.value: f"was killed by {number.name}" for number in signal.Signals},
@@ -174,11 +174,11 @@ class WorkerProcess:
         lanes = [noted for noted in notes or () if noted.native_id]
         stack, culprit = hung_stack(self.pid, self._stacks.fileno(), self.ticks, lanes)
         incidents.blame(self.pid, culprit, stack)
-        self.kill(f"stood still for {limit:g} s at {stack.place} and was killed")
-        blamed = "" if notes is None else ", and no workflow's code is at it"
+        self.kill(f"hung for {limit:g} s at {stack.place} and was killed")
+        blamed = "" if notes is None else ", and not in workflow code"
         if culprit is not None:
             blamed = f": workflow {culprit.workflow_type} (run {culprit.run_id}) holds the interpreter"
-        logger.error("process %d stands still%s:\n%s", self.pid, blamed, stack.text)
+        logger.error("process %d hangs%s:\n%s", self.pid, blamed, stack.text)
 
 
 @dataclass(eq=False)
@@ -245,12 +245,12 @@ class Guardian:
         self._obeyed += 1
         name = signal.Signals(number).name
         if self._obeyed == 1:
-            logger.info("%s: shutting down; once more ends at once", name)
+            logger.info("%s: shutting down; a second signal ends all processes immediately", name)
             self._stop(now)
         else:
-            logger.warning("%s again: ended at once", name)
+            logger.warning("%s again: ending all processes immediately", name)
             self._code = 128 + number
-            self._kill_all(f"{name} came twice")
+            self._kill_all(f"was killed after a second {name}")
 
     def _stop(self, now: float) -> None:
         if self._deadline is None:

@@ -103,7 +103,7 @@ class ParkedRuns:
             )
             return
         logger.error(
-            "workflow %s (%s, run %s) is parked: %s%s. Its task is retried until the code is mended",
+            "workflow %s (%s, run %s) is parked: %s%s. Its task is retried until the code is fixed",
             workflow,
             workflow_id,
             run_id,
@@ -137,7 +137,7 @@ class ParkedRuns:
         if not isinstance(error, UnknownTypeError):
             logger.error("the evaluation of run %s died", run_id, exc_info=error, extra={"run_id": run_id})
         elif self.remember(run_id, str(error)):
-            logger.error("run %s cannot go on: %s", run_id, error, extra={"run_id": run_id})
+            logger.error("run %s cannot continue: %s", run_id, error, extra={"run_id": run_id})
 
 
 def cache_miss(run_id: str) -> TaskFailed:

@@ -55,7 +55,7 @@ class RunLog:
         if not only_queries:
             self._quarantine.run_progressed(activation.run_id)
         if self._parked.forget(activation.run_id):
-            logger.info("run %s goes on", activation.run_id)
+            logger.info("run %s continues", activation.run_id)
 
     def warn(self, entry: Entry, notice: str) -> str:
         """Log a warning about a run. Return the name of its workflow."""

@@ -39,9 +39,6 @@ from hourglass._worker.health.lane_notes import LaneNote, LaneNotes, packed
 from hourglass._worker.lanes.evaluation import Verdict
 from hourglass.converter import ApplicationFailure, Failure
 
-# --- jobs ---------------------------------------------------------------------------------------------------
-
-
 logger = logging.getLogger("hourglass.worker")
 
 
@@ -293,9 +290,6 @@ def _failure(kind: str, message: str) -> Failure:
     return Failure(message=message, info=ApplicationFailure(type=kind))
 
 
-# --- dispatch -----------------------------------------------------------------------------------------------
-
-
 _STOP = 1.0  # for a task that is told to end
 _SETTLE = 5.0  # for the answers that the dead owe
 
@@ -342,8 +336,6 @@ class Dispatch:
             self.holder.request_eviction(record.queue, record.generation, run_id)
         except WorkerNotRegistered:
             pass
-
-    # --- the end -----------------------------------------------------------------------------------------------------
 
     async def finish(self, queue: str) -> None:
         """No handle of this queue is left: end what still works for it, and wait, but not for ever, until all is answered."""

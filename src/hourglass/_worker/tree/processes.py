@@ -68,7 +68,7 @@ def runtime(app: Application) -> Start:
         await context.started()
         reason = await invalid
         app.use_fresh_connections()
-        raise ConnectionError(f"the connections to the engine are made anew: {reason}")
+        raise ConnectionError(f"the connections to the engine are opened again: {reason}")
 
     return body
 

@@ -50,10 +50,16 @@ class QueueServices:
         self.child_id = child_id(self.queue)
         # The states of the queue's runs outlive its Workers, holders and lanes; keys contain the handle's generation.
         self.cache = StateCache(_limits(plan))
-        process = guarded.current()
         self._incidents = _incidents(service, namespace)
         self.notes = self._incidents.notes if self._incidents is not None else None
-        self.lanes: LaneSet = LaneSet(
+        self.lanes: LaneSet = self._make_lanes(namespace)
+        self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
+        self._holder = holder
+        self.executor: ActivityExecutor = self._make_executor(namespace, service, client)
+
+    def _make_lanes(self, namespace: str) -> LaneSet:
+        plan, process = self.plan, guarded.current()
+        return LaneSet(
             LaneContext(
                 plan.resolver.workflow,
                 _run_settings(plan, namespace, _stacks_of(weakref.ref(self))),
@@ -67,15 +73,17 @@ class QueueServices:
             deadlock_timeout=plan.deadlock_timeout,
             on_too_many_stuck=process.replace if process is not None else None,
         )
-        self.sender = ResultSender(service, codec=plan.codec, converter=plan.converter)
-        self._holder = holder
-        config = plan.config
+
+    def _make_executor(
+        self, namespace: str, service: EngineService, client: Callable[[], Any] | None
+    ) -> ActivityExecutor:
+        plan = self.plan
         limits = ExecutorLimits(
             max_processes=plan.max_processes,
             payload_limit=plan.payload_limit,
             payload_warn=plan.payload_warn,
         )
-        self.executor: ActivityExecutor = ActivityExecutor(
+        return ActivityExecutor(
             Equipment(
                 converter=plan.converter,
                 client=client,
@@ -92,7 +100,8 @@ class QueueServices:
             worker_runner(
                 plan.resolver,
                 plan.converter,
-                max_threads=config.max_concurrent_activities + config.max_concurrent_local_activities,
+                max_threads=plan.config.max_concurrent_activities
+                + plan.config.max_concurrent_local_activities,
                 limits=limits,
                 own=plan.activity_executor,
                 program_loop=plan.program_loop,
