@@ -155,7 +155,7 @@ class Deadlines:
         )
 
     def for_one_more(self, now: float, limits: HandleLimits) -> Deadlines:
-        """Return the deadlines for a run that continues during the drain: its evaluation has the usual time, at most until the activities end."""
+        """Return the deadlines for a run that continues during the drain: the usual time, at most until its activities end."""
         return replace(self, runs=max(self.runs, min(now + limits.workflow_grace, self.activities)))
 
     def finalizing(self, now: float, limits: HandleLimits) -> float:
