@@ -1,15 +1,18 @@
-"""From an engine to an answer: gives each item to a job of its own (the evaluation of an activation, an attempt of an
-activity).
+"""From an engine's item to its completion: each item gets a job of its own, the evaluation of an activation or an
+attempt of an activity.
 
-Jobs live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. There
-may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one object is all
-that there is of an item in work. It is the entry of its handle's book of what is in flight (`HandleRecord`), which
-counts its answer; a job in the tree that can be seen and killed (`hourglass._supervision.process`); and what its lane or
-executor calls with the outcome.
+Jobs live under the Application, outside the Subsystem, so they survive the death of a Worker or holder. There may be
+ten thousand per second, so a job has no coroutine: its next step is a callback, and one object represents an item in
+progress. The object is the entry in its handle's book (`HandleRecord`), which fences its completion; a job in the tree
+that can be seen and killed (`hourglass._supervision.process`); and the receiver of the outcome from its lane or
+executor.
 
-Invariants: whatever ends a job, what it was given is answered (I3); where it dies without an answer, it is answered
-as failed, here. If no worker is registered any more the answer is logged and dropped, and the engine delivers again.
-Answers go through the holder that was last in charge, also while it is dead: the tables that it works on outlive it.
+Invariants:
+
+- However a job ends, its item is completed (I3); if it dies without completing it, the item is completed as failed,
+  here.
+- If no worker is registered any longer, the completion is logged and dropped, and the engine delivers the item again.
+- Completions go through the current or last holder, even if it is dead: its tables outlive it.
 """
 
 from __future__ import annotations
