@@ -44,7 +44,7 @@ ELSEWHERE = {
     "updates": "tests/embedded/transitions/test_updates.py",
     "names": "names_that_are_too_long",
     "search attributes": "search_attributes_that_cannot_be",
-    "task timeout": "tests/conformance/test_migrating.py::test_the_limit_of_a_task_timeout",
+    "task timeout": "tests/conformance/test_migrating.py::test_task_timeout_is_limited",
     "a repeated update id": "tests/embedded/transitions/test_message_chains.py::test_an_update_id_is_one_update_along_a_chain",
     "a call repeated after its answer was lost": (
         "tests/embedded/transitions/test_message_chains.py::test_a_signal_is_one_signal_along_a_chain"
@@ -80,7 +80,7 @@ def names() -> list[str]:
     return [name for name in found if name and name != "limit" and not name.startswith("---")]
 
 
-def test_every_line_is_walked() -> None:
+def test_every_line_of_the_migration_page_is_tested() -> None:
     """The page says nothing that no test holds, and the tests hold nothing that the page no longer says."""
     assert set(names()) == {*LINES, *ELSEWHERE}
     for place in ELSEWHERE.values():
@@ -160,7 +160,7 @@ def _run_id(both: Both) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize("name", sorted(LINES))
-def test_line(name: str, both: Both) -> None:
+def test_line_of_the_migration_page_holds(name: str, both: Both) -> None:
     """What the line says is so."""
     LINES[name](both)
 
@@ -183,7 +183,7 @@ def current_task_timeout() -> float:
 
 
 @pytest.mark.server
-def test_the_limit_of_a_task_timeout(both: Both) -> None:
+def test_task_timeout_is_limited(both: Both) -> None:
     """More than two minutes count as two minutes on either engine, from clients as from parents and schedules."""
     found: dict[str, list[float]] = {}
     for name, client in both.items():

@@ -79,7 +79,7 @@ async def markers(world: World) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_result_is_a_marker_of_the_same_task() -> None:
+async def test_local_activity_result_is_recorded_in_the_same_task() -> None:
     """The attempt is handed out at once; its result comes in the next activation, and one task is enough."""
     world = await World.new()
     run_id = await begun(world, local(arguments=(text("x"),), summary=text("s")))
@@ -110,7 +110,7 @@ async def test_a_result_is_a_marker_of_the_same_task() -> None:
     await world.close()
 
 
-async def test_short_pauses_pass_within_the_task() -> None:
+async def test_short_backoff_passes_within_the_task() -> None:
     """A failed attempt is made again after its pause, with a new token and the next number."""
     world = await World.new()
     rule = RetryRule(initial_interval=2.0, maximum_attempts=3)
@@ -139,7 +139,7 @@ async def test_short_pauses_pass_within_the_task() -> None:
         Failure("no", ApplicationFailure(type="never")),
     ],
 )
-async def test_what_must_not_be_retried_is_not(failure: Failure) -> None:
+async def test_nonretryable_local_activity_is_not_retried(failure: Failure) -> None:
     """By the failure itself, or by its name in the policy, in whatever case."""
     world = await World.new()
     await begun(world, local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
@@ -149,7 +149,7 @@ async def test_what_must_not_be_retried_is_not(failure: Failure) -> None:
     await world.close()
 
 
-async def test_a_long_pause_is_left_to_the_run() -> None:
+async def test_long_backoff_becomes_a_timer_of_the_run() -> None:
     """Beyond the threshold the run is told how long to wait, and asks again under another number."""
     world = await World.new()
     run_id = await begun(world, local(local_retry_threshold=0.5))
