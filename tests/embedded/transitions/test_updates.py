@@ -76,7 +76,7 @@ async def received(world: World) -> list[str]:
     return [each.id for each in updates]
 
 
-async def test_an_update_in_the_history() -> None:
+async def test_update_events_in_the_history() -> None:
     """Accepted and done in one task: both events, with what Core reads of them."""
     world, run_id = await begun()
     asked = ask(world)
@@ -102,7 +102,7 @@ async def test_an_update_in_the_history() -> None:
     await world.close()
 
 
-async def test_a_refusal_leaves_no_trace() -> None:
+async def test_rejected_update_leaves_no_trace() -> None:
     """The task's events vanish; the cached run goes on from where it was, and is not replayed."""
     world, run_id = await begun()
     before = world.kinds()
@@ -130,7 +130,7 @@ async def test_a_refusal_leaves_no_trace() -> None:
     await world.close()
 
 
-async def test_a_signal_beside_a_refusal() -> None:
+async def test_signal_during_a_rejected_update() -> None:
     """A signal that comes while the refused update is out has a task of its own; the refused one's is gone."""
     world, run_id = await begun()
     before = world.kinds()
@@ -151,7 +151,7 @@ async def test_a_signal_beside_a_refusal() -> None:
     await world.close()
 
 
-async def test_a_signal_before_the_update_is_taken() -> None:
+async def test_signal_before_an_update() -> None:
     """One ordinary task brings both, the signal first."""
     world, run_id = await begun()
     before = world.kinds()
@@ -173,7 +173,7 @@ async def test_a_signal_before_the_update_is_taken() -> None:
     await world.close()
 
 
-async def test_a_failed_task_brings_its_updates_again() -> None:
+async def test_failed_task_redelivers_its_updates() -> None:
     """The failure is written, for everybody to see; the update comes with the next task."""
     world, run_id = await begun()
     before = world.kinds()
@@ -196,7 +196,7 @@ async def test_a_failed_task_brings_its_updates_again() -> None:
     await world.close()
 
 
-async def test_a_task_that_is_late_brings_its_updates_again() -> None:
+async def test_timed_out_task_redelivers_its_updates() -> None:
     """A worker that does not answer in time loses the update to the next task."""
     world, run_id = await begun()
     asked = ask(world)
@@ -214,7 +214,7 @@ async def test_a_task_that_is_late_brings_its_updates_again() -> None:
     await world.close()
 
 
-async def test_a_worker_that_says_nothing() -> None:
+async def test_unanswered_update_is_rejected() -> None:
     """An update that a worker neither accepts nor refuses is refused in its name."""
     world, run_id = await begun()
     before = world.kinds()
@@ -229,7 +229,7 @@ async def test_a_worker_that_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("commands", [(done(),), (accept(), accept()), (accept("other"),)])
-async def test_answers_out_of_order(commands: tuple[c.Command, ...]) -> None:
+async def test_invalid_update_responses_fail_the_task(commands: tuple[c.Command, ...]) -> None:
     """A worker that completes what it did not accept, or accepts twice or something else, fails its task."""
     world, run_id = await begun()
     asked = ask(world)
@@ -242,7 +242,7 @@ async def test_answers_out_of_order(commands: tuple[c.Command, ...]) -> None:
     await world.close()
 
 
-async def test_updates_that_come_while_a_task_is_out() -> None:
+async def test_updates_during_a_task_come_with_the_next() -> None:
     """They come with the next one, together, in order."""
     world, run_id = await begun()
     first = ask(world, "a")
@@ -257,7 +257,7 @@ async def test_updates_that_come_while_a_task_is_out() -> None:
     await world.close()
 
 
-async def test_stages() -> None:
+async def test_update_wait_stages() -> None:
     """Whoever waits for acceptance hears of that, and can wait on; the failure of a handler is an outcome."""
     world, run_id = await begun()
     asked = ask(world, "u", UpdateStage.ACCEPTED)
