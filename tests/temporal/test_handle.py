@@ -78,7 +78,7 @@ def completions(worker: FakeWorker) -> list[tuple[str, str | None]]:
     return [(each.run_id, each.WhichOneof("status")) for each in sent]
 
 
-async def test_items_are_delivered_as_they_come() -> None:
+async def test_items_are_delivered_as_they_arrive() -> None:
     """Each raw poll's result goes to the receiver in the turn in which it comes, and the next raw poll is made; one at a time."""
     worker = FakeWorker()
     got = Received(handle(worker, workflow_polls_only=True))
@@ -90,7 +90,7 @@ async def test_items_are_delivered_as_they_come() -> None:
     assert got.activations[0].events == (ev.TimerFired(1),)
 
 
-async def test_a_handle_that_is_paused_keeps_its_raw_poll() -> None:
+async def test_paused_handle_keeps_its_raw_poll() -> None:
     """It is neither cancelled nor repeated: its result is delivered, and polling goes on when the handle is resumed."""
     worker = FakeWorker()
     it = handle(worker, workflow_polls_only=True)
@@ -109,7 +109,7 @@ async def test_a_handle_that_is_paused_keeps_its_raw_poll() -> None:
     assert got.run_ids == ["on its way", "next"]
 
 
-async def test_a_raw_poll_that_somebody_cancels_is_made_again() -> None:
+async def test_cancelled_raw_poll_is_repeated() -> None:
     """Against the rules, and yet the worker does not become one that polls nothing."""
     worker = FakeWorker()
     got = Received(handle(worker, workflow_polls_only=True))
@@ -120,7 +120,7 @@ async def test_a_raw_poll_that_somebody_cancels_is_made_again() -> None:
     assert got.run_ids == ["r"]
 
 
-async def test_a_handle_that_shuts_down_polls_to_the_end() -> None:
+async def test_closing_handle_polls_to_the_end() -> None:
     """Also while it is paused: Core's shutdown would hang on what is not fetched."""
     worker = FakeWorker()
     it = handle(worker, workflow_polls_only=True)
@@ -139,7 +139,7 @@ async def test_a_handle_that_shuts_down_polls_to_the_end() -> None:
 
 
 @pytest.mark.parametrize("kind", ["workflows", "activities"])
-async def test_a_kind_that_is_switched_off_ends_with_the_shutdown(kind: str) -> None:
+async def test_disabled_kind_ends_with_the_shutdown(kind: str) -> None:
     """It makes no raw poll, and ends no sooner. (Where there are workflows there are local activities.)"""
     worker = FakeWorker()
     it = handle(worker, only(kind))

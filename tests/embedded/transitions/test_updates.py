@@ -278,7 +278,7 @@ async def test_update_wait_stages() -> None:
     await world.close()
 
 
-async def test_a_run_that_is_replayed() -> None:
+async def test_replay_repeats_accepted_updates() -> None:
     """A worker that lost its cache hears of accepted updates at their place, without their validators."""
     world, run_id = await begun(max_cached_workflows=0)
     await world.activation()
@@ -313,7 +313,7 @@ async def test_a_run_that_is_replayed() -> None:
     await world.close()
 
 
-async def test_after_a_crash() -> None:
+async def test_updates_after_a_crash() -> None:
     """What was accepted or done is known; what only waited is forgotten, with its task, and is asked for again."""
     store = memory_store()
     world, run_id = await begun(store=store)
@@ -349,7 +349,7 @@ async def test_after_a_crash() -> None:
     await after.close()
 
 
-async def test_closing_with_updates_that_wait() -> None:
+async def test_close_fails_open_updates() -> None:
     """The one that is accepted has failed, the one that was not seen is aborted."""
     world, run_id = await begun()
     first = ask(world, "a")
@@ -368,7 +368,7 @@ async def test_closing_with_updates_that_wait() -> None:
     await world.close()
 
 
-async def test_an_update_goes_to_the_next_run() -> None:
+async def test_unseen_update_moves_to_the_next_run() -> None:
     """A run that continues as new leaves what it has not seen to the next, unless this very run was meant."""
     world, run_id = await begun()
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
@@ -389,7 +389,7 @@ async def test_an_update_goes_to_the_next_run() -> None:
     await world.close()
 
 
-async def test_an_update_ends_a_delay() -> None:
+async def test_update_ends_a_start_delay() -> None:
     """A run that waits for its first task has it at once."""
     world = await World.new()
     run_id = (await world.start(start_delay=60.0)).run_id
@@ -407,7 +407,7 @@ async def test_an_update_ends_a_delay() -> None:
     await world.close()
 
 
-async def test_limits() -> None:
+async def test_number_of_updates_is_limited() -> None:
     """Too many in flight: the next waits for room. Too many ever: it is refused."""
     world, run_id = await begun(limits=Limits(updates_in_flight=2, updates=3))
     first, second = ask(world, "a"), ask(world, "b")
@@ -432,7 +432,7 @@ async def test_limits() -> None:
     await world.close()
 
 
-async def test_update_with_start_repeated() -> None:
+async def test_repeated_update_with_start_is_one_update() -> None:
     """A lost answer asked for again is one run and one update, even if the run has closed meanwhile."""
     world = await World.new()
     start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
@@ -451,7 +451,7 @@ async def test_update_with_start_repeated() -> None:
     await world.close()
 
 
-async def test_an_asker_that_goes_away() -> None:
+async def test_update_outlives_its_caller() -> None:
     """The update goes on without it, and nobody is kept in memory for it."""
     world, run_id = await begun()
     asked = ask(world)
