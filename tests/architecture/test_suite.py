@@ -70,7 +70,7 @@ def test_hanging_test_fails_and_shows_all_stacks(tmp_path: Path) -> None:
         assert stack in ended.stdout
 
 
-def test_test_that_hangs_in_cleanup_ends_its_process(tmp_path: Path) -> None:
+def test_hang_in_cleanup_ends_the_process(tmp_path: Path) -> None:
     """A test that hangs again in its cleanup ends the process, and the stacks are printed."""
     file = tmp_path / "test_it.py"
     file.write_text(HANGS_ON)

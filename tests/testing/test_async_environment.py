@@ -67,7 +67,7 @@ def test_parked_and_stuck_runs_raise_in_the_test() -> None:
     in_loop(story())
 
 
-def test_test_loop_is_not_blocked() -> None:
+def test_callers_loop_is_not_blocked() -> None:
     """The test's own loop is not blocked, and a wait that is cancelled ends; the environment is usable after it."""
     began, release = threading.Event(), threading.Event()
 

@@ -339,7 +339,7 @@ def test_waiting_activity_is_released_at_the_end() -> None:
     assert told == ["the Environment was closed while an activity waited in it"]
 
 
-def test_test_completes_an_asynchronous_activity() -> None:
+def test_asynchronous_activity_is_completed_by_the_test() -> None:
     """An activity that is completed by somebody else waits for the test to do so."""
     tokens: list[bytes] = []
 

@@ -43,6 +43,6 @@ def test_watcher_follows_the_verify_variable(monkeypatch: pytest.MonkeyPatch) ->
     assert checked_watch(None, checked_verify("off")) is None
 
 
-def test_test_suite_verifies_everything() -> None:
+def test_suite_verifies_everything() -> None:
     """A worker that a test does not tell executes its runs twice."""
     assert checked_verify(None) == "always"
