@@ -178,7 +178,7 @@ def _said(found: str) -> str:
 def features() -> str:
     """For docs/comparison.md: how many names are here, and what is not, by reason."""
     lines = [
-        "How much of `temporalio` is here. A test counts it, against the version that is installed;",
+        "The share of `temporalio`'s names that exist here, counted by a test with the installed version;",
         "[From temporalio](from-temporalio.md#every-name) has each name with its counterpart.",
         "",
         f"| temporalio {TABLE['walk']['version']} | names | here | same name in `hourglass.aio` | not yet | left out |",

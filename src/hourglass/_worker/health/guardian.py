@@ -107,7 +107,8 @@ class WorkerProcess:
         self._stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is open as long as the process
         passed = (theirs, self._stacks.fileno())
         variable = json.dumps([*passed, os.getpid(), number, interval])
-        # It starts with blocked signals, and unblocks them when it can handle them: no traceback after Ctrl-C.
+        # It starts with blocked signals, and unblocks them once its handlers are set: no traceback after
+        # Ctrl-C.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             environ = {**os.environ, guarded.VARIABLE: variable}
@@ -193,7 +194,7 @@ class _Slot:
 
 
 class Guardian:
-    """Keeps one process alive for each command until a signal ends it. On the main thread."""
+    """Keeps one process alive for each command until a signal ends it. Runs on the main thread."""
 
     def __init__(
         self, commands: Sequence[Sequence[str]], *, deadlock_timeout: float | None, drain_timeout: float

@@ -13,10 +13,10 @@ RunKey = tuple[int, str]
 
 @dataclass(eq=False)
 class Place:
-    """The place of one lane: its name stays when the lane is replaced.
+    """The place of one lane; its name stays the same when the lane is replaced.
 
-    A spare place exists while there is too much work for the usual ones: `used` is when it last had work; once it is
-    `leaving`, it has no runs any more and ends.
+    A spare place exists while there is too much work for the usual ones. `used` is the time of its last work. Once it
+    is `leaving`, it has no runs and ends.
     """
 
     lane: Lane

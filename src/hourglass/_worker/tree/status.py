@@ -105,7 +105,7 @@ def store_report(app: Application) -> dict[str, Any] | None:
 def _not_ready(
     app: Application, queues: dict[str, dict[str, Any]], store: dict[str, Any] | None
 ) -> Iterator[str]:
-    """Yield the reasons, for people, why no work should be sent to this worker; none if it is ready."""
+    """Yield the reasons, for people, not to send work to this worker; none if it is ready."""
     outage = app.reachability.outage
     if outage is not None:
         yield outage.reason
@@ -146,7 +146,7 @@ def _polls(record: HandleRecord) -> bool:
 
 
 def _is_task(path: str) -> bool:
-    """Whether this is one of the tasks, of which there may be thousands: only their number is reported."""
+    """Whether this is one of the tasks, of which there may be thousands, so that only their number is reported."""
     return path.startswith(("Application/EvaluatorSupervisor/", "Application/ExecutorSupervisor/"))
 
 
