@@ -136,7 +136,7 @@ def test_every_request_is_classified() -> None:
 )
 def test_errors_round_trip(error: errors.HourglassError) -> None:
     """An error of ours arrives as the same class with the same text and fields."""
-    problem = msgspec.msgpack.decode(wire.encode(wire.problem_of(error)), type=wire.Problem)
+    problem = msgspec.msgpack.decode(wire.encode(wire.problem_of(error)), type=wire.ErrorMessage)
     arrived = wire.error_of(problem)
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
@@ -172,7 +172,7 @@ def test_foreign_error_reveals_only_its_name() -> None:
 
 def test_unknown_error_becomes_an_internal_error() -> None:
     """A name that is in no table is an `InternalError`; nothing is looked up by it."""
-    assert type(wire.error_of(wire.Problem(kind="os.system", message="x"))) is errors.InternalError
+    assert type(wire.error_of(wire.ErrorMessage(kind="os.system", message="x"))) is errors.InternalError
 
 
 @pytest.mark.parametrize(

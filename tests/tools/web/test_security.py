@@ -12,7 +12,14 @@ import pytest
 from tests.tools.web.conftest import asked, bulk
 
 from hourglass import Client
-from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, GuessLimit, Verdict, read_token
+from hourglass._http.access import (
+    COOKIE_LIFETIME,
+    Access,
+    AccessDecision,
+    Credentials,
+    GuessLimit,
+    read_token,
+)
 from hourglass._http.limits import most_connections
 from hourglass._http.names import OwnNames
 from hourglass._http.server import HttpRequest
@@ -163,11 +170,11 @@ def test_cookies_expire_and_belong_to_one_server() -> None:
     credentials = Credentials.create(TOKEN)
     access = Access(credentials, 8300, clock=lambda: now[0])
     cookie = {"cookie": access.set_cookie(secure=True).partition(";")[0]}
-    assert access.check_request(cookie, "") is Verdict.ADMITTED
-    assert Access(Credentials.create(TOKEN), 8300).check_request(cookie, "") is Verdict.REFUSED
-    assert Access(credentials, 8301, clock=lambda: now[0]).check_request(cookie, "") is Verdict.REFUSED
+    assert access.check_request(cookie, "") is AccessDecision.ADMITTED
+    assert Access(Credentials.create(TOKEN), 8300).check_request(cookie, "") is AccessDecision.REFUSED
+    assert Access(credentials, 8301, clock=lambda: now[0]).check_request(cookie, "") is AccessDecision.REFUSED
     now[0] += COOKIE_LIFETIME
-    assert access.check_request(cookie, "") is Verdict.REFUSED
+    assert access.check_request(cookie, "") is AccessDecision.REFUSED
 
 
 def test_one_time_links_work_once_across_processes() -> None:

@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hourglass._http.access import Access, Credentials
-from hourglass._http.limits import BACKLOG, ConnectionGate, Phase
+from hourglass._http.limits import BACKLOG, ConnectionGate, RequestPhase
 from hourglass._http.names import OwnNames
 from hourglass._http.server import LARGEST_HEAD, listening_socket
 from hourglass._tools.web.app import build
@@ -81,13 +81,13 @@ class LimitedConnection(H11Protocol):
         if self not in self.connections:
             return
         if self.transport.is_closing() or self.flow.write_paused:
-            self.gate.enter(self.transport, Phase.FLUSH)
+            self.gate.enter(self.transport, RequestPhase.FLUSH)
         elif self.conn.their_state is h11.SEND_BODY:
-            self.gate.enter(self.transport, Phase.BODY)
+            self.gate.enter(self.transport, RequestPhase.BODY)
         elif self._is_admitted:
-            self.gate.enter(self.transport, Phase.ANSWER)
+            self.gate.enter(self.transport, RequestPhase.ANSWER)
         else:
-            self.gate.enter(self.transport, Phase.HEAD)
+            self.gate.enter(self.transport, RequestPhase.HEAD)
 
 
 def bound(host: str, port: int | None) -> socket.socket:
