@@ -102,7 +102,7 @@ def test_every_difference_has_a_reason() -> None:
     assert used == set(LISTED["reasons"])
 
 
-def test_differences_are_found() -> None:
+def test_signature_differences_are_found() -> None:
     """A parameter that is missing, elsewhere, positional only or without a default is a difference; more of them are none."""
 
     def theirs(first: int, second: int = 0, *, third: int = 0) -> None: ...
@@ -118,7 +118,7 @@ def test_differences_are_found() -> None:
     assert all(difference(theirs, each) for each in (without, swapped, only, needed, extra))
 
 
-def test_fields_that_interceptors_set_are_there() -> None:
+def test_input_fields_of_temporalio_can_be_set() -> None:
     """Every field of a client's input in temporalio that is here by the same name can be set, or is refused by its name."""
     import temporalio.client
 
