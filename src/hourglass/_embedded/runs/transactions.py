@@ -1,9 +1,9 @@
 """Transactions over several runs (`Transaction`): their changes become durable together.
 
-Must not know: queues, handles, the store, how effects are carried out. Invariants: all parts of a transaction are in memory
-before any of them is announced; effects on other runs are carried out in the order of their requests, and those that follow
-from them come after all that were requested before, however deep; changes in memory are handed to the store even if a part
-raises.
+Must not know: queues, handles, the store, how effects are carried out. Invariants: all parts of a transaction are in
+memory before any of them is announced; effects on other runs are carried out in the order of their requests, and
+further effects of those come after all that were requested before; changes in memory are handed to the store even if a
+part raises.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hourglass._embedded.transitions.run import (
 
 
 class Part(NamedTuple):
-    """One run's part of a transaction. Without a change it is announced, and nothing is stored."""
+    """One run's part of a transaction. A part without a change is announced but not stored."""
 
     record: LoadedRun
     change: RunChange | None
@@ -66,7 +66,8 @@ class Transaction:
                 while self._effects:
                     self._carry_out(*self._effects.popleft())
             finally:
-                # Whatever was raised: memory has changed, so the store must get all of it, or the two would differ.
+                # Even after an exception memory has changed, so the store must get all of it, or the two
+                # would differ.
                 self.is_open = False
                 parts, self._parts = self._parts, []
                 self._settle(parts, now_ns)
