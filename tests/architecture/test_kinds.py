@@ -6,12 +6,13 @@ import importlib
 from typing import Any
 
 import pytest
+from temporalio.api.workflowservice.v1 import PauseWorkflowExecutionRequest
 from tests.specs import requests
 
 from hourglass._contract.deployments import DescribeNamespace, LastSeen
 from hourglass._contract.limits import AwaitBurst, ListLimits
 from hourglass._contract.service import Request
-from hourglass._contract.workflows import ExecuteWorkflow, ImportWorkflow
+from hourglass._contract.workflows import ExecuteWorkflow, ImportWorkflow, SignalWorkflow
 from hourglass._embedded.api.requests import HANDLERS
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
@@ -19,6 +20,7 @@ from hourglass._evaluator import words as engine_words
 from hourglass._evaluator.apply import APPLY
 from hourglass._history.words import COMMAND_OF
 from hourglass._temporal.activations import _COMMANDS
+from hourglass._temporal.calls import sending
 from hourglass._temporal.connection import CALLS
 
 from . import source
@@ -134,3 +136,9 @@ def test_every_request_is_handled_by_both_engines() -> None:
         "how does the embedded engine answer it? A line in HANDLERS of _embedded/api/requests.py or in the table of one of "
         "its like, or in NOT_FOR_THE_EMBEDDED_ENGINE of this file, with the reason"
     )
+
+
+def test_field_without_a_place_in_its_message_is_rejected() -> None:
+    """A request that is translated by the names of its fields cannot lose one on the way to a server."""
+    with pytest.raises(TypeError, match="signal_name has no place in PauseWorkflowExecutionRequest"):
+        sending({SignalWorkflow: PauseWorkflowExecutionRequest})

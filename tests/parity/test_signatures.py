@@ -42,7 +42,7 @@ def callables(module: str) -> Iterator[tuple[str, Callable[..., Any], Callable[.
         if not isinstance(their, type):
             yield f"{module}.{name}", their, our
             continue
-        if issubclass(their, enum.Enum) or typing.is_typeddict(their):
+        if isinstance(their, enum.EnumMeta) or isinstance(our, enum.EnumMeta) or typing.is_typeddict(their):
             continue
         yield f"{module}.{name}", their, our
         for member in vars(their):

@@ -116,6 +116,11 @@ class ConnectionGate:
         self._cancel(connection)
         self._phases.pop(connection, None)
 
+    def close(self) -> None:
+        """Close all connections at once."""
+        for connection in list(self._phases):
+            self._close(connection)
+
     def _close(self, connection: Transport) -> None:
         self.leave(connection)
         connection.abort()

@@ -214,8 +214,9 @@ async def test_due_run_is_found_behind_a_backlog_of_another_queue(
     served = 0
     while not other.done():
         await world.complete((await world.activation()).run_id, c.StartTimer(1, 10**15))
+        await asyncio.sleep(0)  # the other worker has its turns meanwhile
         served += 1
-    assert served < 300
+    assert served < 30
     assert world.engine.queue_stats("q", activities=False).backlog > 0
     await world.close()
 

@@ -203,15 +203,16 @@ def test_large_schedule_is_searched_outside_the_control_loop(monkeypatch: pytest
     spec = ScheduleSpec(cron_expressions=crons, intervals=[ScheduleIntervalSpec(timedelta(seconds=1))])
     with Client.connect("local:") as client:
         handle = client.create_schedule("large", schedule(spec))
-        steps = [len(threads)]
+        created = len(threads)
         until(lambda: handle.describe().info.num_actions, "the schedule has acted")
-        steps.append(len(threads))
-        later = ScheduleSpec(cron_expressions=crons[1:])
-        handle.update(lambda _: schedule(later))
-        steps.append(len(threads))
+        until(lambda: len(threads) > created, "the schedule searches for the time of its next action")
+        handle.pause()
+        acted = len(threads)
+        handle.update(lambda _: schedule(ScheduleSpec(cron_expressions=crons[1:])))
+        updated = len(threads)
         assert len(handle.describe().info.next_action_times) == 10
         assert [listed.id for listed in client.list_schedules()] == ["large"]
         handle.trigger()
         handle.delete()
-    assert 0 < steps[0] < steps[1] < steps[2]
+    assert 0 < created < acted < updated
     assert not [name for name in threads if not name.startswith("hourglass-schedules")]

@@ -264,6 +264,24 @@ def test_one_time_link_logs_in(site: object) -> None:
         assert "set-cookie" not in again.headers
 
 
+def test_shutdown_closes_connections_of_peers_that_do_not_read(site: object) -> None:
+    """A connection with unsent data does not outlast its server."""
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with served(site, port=0) as address:
+            host, port = address.removeprefix("http://").split(":")
+            peer.connect((host, int(port)))
+            peer.settimeout(1)
+            request = f"GET /login HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
+            with contextlib.suppress(TimeoutError):
+                while True:  # until the server reads no more, because its responses are not read
+                    peer.send(request * 1000)
+        peer.settimeout(30)
+        with contextlib.suppress(ConnectionResetError):
+            while peer.recv(65536):
+                pass
+
+
 def test_token_guesses_are_limited(site: object) -> None:
     """After ten wrong tokens none is checked for a while, whatever the header says of the address; cookies continue."""
     with asked(site, TOKEN) as web:

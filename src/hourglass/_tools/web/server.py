@@ -90,6 +90,20 @@ class LimitedConnection(H11Protocol):
             self.gate.enter(self.transport, RequestPhase.HEAD)
 
 
+class ClosingServer(uvicorn.Server):
+    """A server of uvicorn that also closes the connections that outlast its graceful shutdown."""
+
+    def __init__(self, config: uvicorn.Config, gate: ConnectionGate) -> None:
+        super().__init__(config)
+        self._gate = gate
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Shut down, then close the connections whose peers have not read their response."""
+        await super().shutdown(sockets)
+        self._gate.close()
+        await asyncio.sleep(0)  # the transports close their sockets in the loop's next iteration
+
+
 def bound(host: str, port: int | None) -> socket.socket:
     """Return a socket that listens on the requested port, or else on the default port or any free one."""
     for candidate in (port,) if port is not None else (PORT, 0):
@@ -135,7 +149,8 @@ def served(
         names=OwnNames(host, number, names),
         access=Access(credentials or Credentials.create(), number),
     )
-    protocol: Any = type("_Connection", (LimitedConnection,), {"gate": ConnectionGate()})
+    gate = ConnectionGate()
+    protocol: Any = type("_Connection", (LimitedConnection,), {"gate": gate})
     config = uvicorn.Config(
         app,
         log_level="critical",
@@ -150,7 +165,7 @@ def served(
         proxy_headers=False,  # a local peer could claim any address, and guess tokens without limit
         timeout_graceful_shutdown=1,  # open pages keep their connections open indefinitely
     )
-    server = uvicorn.Server(config)
+    server = ClosingServer(config, gate)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # the program handles signals
     thread = threading.Thread(
         target=server.run, kwargs={"sockets": [listening]}, name="hourglass-ui", daemon=True
