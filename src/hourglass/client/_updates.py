@@ -183,7 +183,7 @@ async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIte
                 yield
     except TimeoutError:
         raise ServiceTimeoutError(
-            f"update {request.update_id!r} of workflow {request.workflow_id!r} did not come as far as was asked for within "
+            f"update {request.update_id!r} of workflow {request.workflow_id!r} did not reach the requested stage within "
             f"{request.rpc_timeout or 0:g} s",
             status="DEADLINE_EXCEEDED",
         ) from None

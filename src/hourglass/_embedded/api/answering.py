@@ -173,7 +173,7 @@ def stored(engine: Engine, record: LoadedRun) -> Stored:
     if stored_run is None:
         why = engine.trouble or "the commit takes long"
         raise StorageError(
-            f"workflow {record.run.started.workflow_id!r} was started, and is not on the disk yet: {why}",
+            f"workflow {record.run.started.workflow_id!r} was started, but is not yet stored on disk: {why}",
             status="UNAVAILABLE",
         )
     return stored_run

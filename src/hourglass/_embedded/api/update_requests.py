@@ -161,7 +161,7 @@ async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) 
         if updates.total >= engine.limits.updates:
             raise ServiceError(
                 "the limit on the total number of distinct updates of this workflow has been reached "
-                f"({engine.limits.updates}); the same update asked for again should have the same id",
+                f"({engine.limits.updates}); give a repeated update the same id",
                 status="FAILED_PRECONDITION",
             )
         if updates.in_flight < limit:

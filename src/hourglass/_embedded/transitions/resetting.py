@@ -241,7 +241,7 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
     if not isinstance(started, h.WorkflowExecutionStarted):
         raise _refused("the history does not begin with the start of a workflow")
     if any(event.id != place for place, event in enumerate(history, 1)):
-        raise _refused("the history has gaps: its events are not numbered from 1 on")
+        raise _refused("the history has gaps: its events are not numbered consecutively from 1")
     foreign = next((event for event in history if not isinstance(event.attributes, h.KINDS)), None)
     if foreign is not None:
         raise _refused(f"this engine has no {type(foreign.attributes).__name__}, as event {foreign.id} is")
@@ -265,7 +265,7 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
     run, effects = rebuild(new_run_id, events, now_ns)
     if run.children:
         child = next(iter(run.children.values())).initiated.workflow_id
-        raise _refused(f"the run waits for its child {child!r} there, which is that of another run")
+        raise _refused(f"the run waits for its child {child!r} there, which belongs to another run")
     if effects:
         raise _refused("the run has sent something to another workflow there, and has not heard of it")
     builder = ChangeBuilder(run, now_ns)

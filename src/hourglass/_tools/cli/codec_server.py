@@ -319,5 +319,5 @@ def coded(codec: PayloadCodec, way: str, payloads: list[Payload]) -> Sequence[Pa
             made.append(payload)
             refused += 1
     if refused == len(payloads):
-        raise PayloadError("the codec refused every payload")
+        raise PayloadError("the codec rejected every payload")
     return made

@@ -298,7 +298,7 @@ class ActivityExecutor:
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
         elif not work.is_process and not work.is_foreign:
             logger.error(
-                "%s does not stop (%s): it is given up, with its thread if it has one; %d threads are lost. It executes\n%s",
+                "%s does not stop (%s): it is abandoned, with its thread if it has one; %d threads are lost. It executes\n%s",
                 work_log.named(task),
                 reason,
                 self.runner.statistics().lost_threads,
