@@ -65,7 +65,7 @@ def client() -> Iterator[Client]:
     deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(option=st.sampled_from(sorted(StartOptions.__annotations__)), value=ODD)
-def test_options_of_a_start(client: Client, option: str, value: Any) -> None:
+def test_bad_start_options_are_rejected(client: Client, option: str, value: Any) -> None:
     """A start with an odd option succeeds, or raises an error of ours."""
     options: dict[str, Any] = {"task_queue": "idle", option: value}
     if option == "start_signal_args":
@@ -80,7 +80,7 @@ def test_options_of_a_start(client: Client, option: str, value: Any) -> None:
     deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(option=st.sampled_from(sorted(RetryPolicy.__dataclass_fields__)), value=ODD)
-def test_options_of_a_retry_policy(client: Client, option: str, value: Any) -> None:
+def test_bad_retry_policy_options_are_rejected(client: Client, option: str, value: Any) -> None:
     """So does a retry policy."""
     try:
         policy = RetryPolicy(**{option: value})
@@ -93,7 +93,7 @@ def test_options_of_a_retry_policy(client: Client, option: str, value: Any) -> N
     deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(place=st.integers(0, 20), value=ODD)
-def test_other_calls(client: Client, place: int, value: Any) -> None:
+def test_bad_options_of_other_calls_are_rejected(client: Client, place: int, value: Any) -> None:
     """So does every other call."""
     handle = client.get_workflow_handle("nobody")
     calls = (
@@ -153,7 +153,9 @@ _PARTS: dict[type, tuple[str, ...]] = {
     value=ODD,
     number=st.uuids(),
 )
-def test_parts_of_a_schedule(client: Client, part: tuple[type, str], value: Any, number: Any) -> None:
+def test_bad_schedule_options_are_rejected(
+    client: Client, part: tuple[type, str], value: Any, number: Any
+) -> None:
     """So does the creation of a schedule, whatever part of it is odd."""
     kind, name = part
     odd = {name: value}
@@ -183,7 +185,7 @@ def test_parts_of_a_schedule(client: Client, part: tuple[type, str], value: Any,
     client.get_schedule_handle(str(number)).delete()
 
 
-def test_what_an_interceptor_made_of_a_request_is_checked() -> None:
+def test_request_changed_by_an_interceptor_is_checked() -> None:
     """The last gate knows the fields of every request, also those inside of others."""
     good = made(StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
     check_request(good)
@@ -220,14 +222,16 @@ def test_what_an_interceptor_made_of_a_request_is_checked() -> None:
         ({"start_signal": "go", "start_signal_args": 5}, "start_signal_args must be a list, not int"),
     ],
 )
-def test_the_words(client: Client, options: dict[str, Any], words: str) -> None:
+def test_message_names_option_expectation_and_value(
+    client: Client, options: dict[str, Any], words: str
+) -> None:
     """The message names the option, what it must be and what it was."""
     with pytest.raises(UsageError) as caught:
         client.start_workflow(idle, **{"task_queue": "idle", **options})
     assert words in str(caught.value)
 
 
-def test_a_stage_that_no_service_keeps(client: Client) -> None:
+def test_unsupported_update_wait_stage_is_rejected(client: Client) -> None:
     """Waiting for ADMITTED is refused, with the stages that there are."""
     with pytest.raises(UsageError, match="must be ACCEPTED or COMPLETED, not ADMITTED"):
         client.get_workflow_handle("w").start_update("u", wait_for_stage=UpdateStage.ADMITTED)

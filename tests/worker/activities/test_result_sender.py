@@ -148,7 +148,7 @@ def test_late_acknowledgement_ends_resending():
     assert asyncio.run(main()) is Delivery.BY_HANDLE
 
 
-def test_a_completion_that_was_begun_is_never_cancelled():
+def test_started_completion_is_never_cancelled():
     """Whoever waits for the sender may be cancelled; the handle's completion goes on."""
 
     async def main():

@@ -38,7 +38,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.activations.cache import Cache
 from hourglass._embedded.activations.heartbeats import Heartbeats
-from hourglass._embedded.clock import Bell, Cancel, to_ns
+from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.pollers import HostProcess, QueuePoller
 from hourglass._embedded.runs.outbox import OutboxQueue
@@ -162,7 +162,6 @@ class EngineHandle:
         self._delivered: list[WorkKind] = []
         """The kinds of work that are delivered: started and not ended."""
         self._paused: list[WorkKind] = []
-        self._bell: Bell | None = None
         self._will_deliver = False
         self._closing = False
         self._grace: Cancel | None = None
@@ -204,14 +203,6 @@ class EngineHandle:
             self.engine.queues.dispatch(self.poller)
             self._look()
 
-    def attend(self, bell: Bell) -> None:
-        """Use this instead of `start` to pull work: nothing is delivered, `bell` is called when there may be work, and
-        the owner calls `take_activations` and `take_activities`.
-        """
-        self._bell = bell
-        for kind in WorkKind:
-            self._grant(kind)
-
     def begin_task(self, record: LoadedRun) -> None:
         """Start working on a run's task."""
         self._cache.begin_task(record)
@@ -231,9 +222,7 @@ class EngineHandle:
         """Deliver everything that may leave, in the next turn of the loop: once for all completions of this turn, which
         come in bursts.
         """
-        if self._bell is not None:
-            self._bell.ring()
-        elif not self._will_deliver:
+        if not self._will_deliver:
             self._will_deliver = True
             asyncio.get_running_loop().call_soon(self._deliver)
 
@@ -257,18 +246,6 @@ class EngineHandle:
             for kind in tuple(self._delivered):
                 if self.is_finished(kind):
                     self._end(kind, Shutdown("the handle is shut down"))
-
-    def next_activation(self) -> Activation | None:
-        """Return an activation that may leave now, if one was assigned. Raises `HandleBroken`."""
-        if self.engine.is_over:
-            raise self.engine.over()
-        return self._cache.ready.next()
-
-    def next_activity(self) -> ActivityItem | None:
-        """Return an activity task or cancellation that may leave now, if one was assigned. Raises `HandleBroken`."""
-        if self.engine.is_over:
-            raise self.engine.over()
-        return self._local.next_item() or self._attempts.next_item()
 
     def take_activations(self) -> list[Activation]:
         """Remove and return all activations that may leave now."""

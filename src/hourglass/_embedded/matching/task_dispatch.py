@@ -132,7 +132,7 @@ class TaskDispatch:
         return [] if record.run.task is not None or not record.queries else self.take_all_questions(record)
 
     def take_all_questions(self, record: LoadedRun) -> list[WaitingQuery]:
-        """Remove and return the queries of a run, even if it has a task, provided that the task has no completion yet."""
+        """Remove and return the queries of a run, even if it has a task, for the caller to answer."""
         questions, record.queries = record.queries, []
         self.queried.pop(record.run.run_id, None)
         self._runs.note_in_flight(record)

@@ -471,5 +471,5 @@ class CodecConnection:
         return CodecHandle(handle, self._codec, self._converter, self._book)
 
     async def close(self) -> None:
-        """Close the connection and stop the codec's threads."""
+        """Close the connection."""
         await self._inner.close()

@@ -159,7 +159,7 @@ def _goes_on(record: HandleRecord, drain: Drain, activation: Activation, now: fl
 
 
 def _offer(tables: HandleTables, record: HandleRecord, item: Activation | ActivityItem) -> None:
-    """Try to have an item dispatched. Return whether it was."""
+    """Pass an item to the current holder, if there is one, for dispatch."""
     if tables.listener is not None:
         tell(tables.listener.item_arrived, record, item)
 

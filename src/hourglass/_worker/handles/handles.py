@@ -362,7 +362,7 @@ class HandleTables:
         return [record for record in self.records.values() if record.queue == queue]
 
     def distrust(self) -> None:
-        """Let no current handle be adopted, because the connections below them are replaced."""
+        """Let no current handle be adopted, because its connection may be broken."""
         for record in self.records.values():
             record.trusted = False
 
@@ -391,7 +391,7 @@ class HandleTables:
         self.changed.notify_all()
 
     def is_used(self, connection: Connection, queue: str | None = None) -> bool:
-        """Whether a handle uses this connection, or one for this queue is being opened on it."""
+        """Whether a handle, open or being opened, uses this connection; with `queue`, only handles of that queue count."""
         used = [(record.connection, record.queue) for record in self.records.values()] + self.opening
         return any(each is connection and queue in (None, whose) for each, whose in used)
 

@@ -87,7 +87,7 @@ class Remains:
     queued: tuple[Work, ...]
 
 
-class Phase(Enum):
+class LanePhase(Enum):
     """The phases in the life of a lane's thread."""
 
     WORKING = auto()
@@ -121,7 +121,7 @@ class Lane:
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._will_ring = False  # at the end of this turn of the loop
         self._busy: Work | None = None
-        self._phase = Phase.WORKING
+        self._phase = LanePhase.WORKING
         self._abandoned = False
         self._cpu_time: float | None = None
         self._answers: deque[tuple[LaneJob, Verdict]] = deque()
@@ -151,12 +151,14 @@ class Lane:
     @property
     def ended(self) -> bool:
         """Whether the thread has left both our code and the author's."""
-        return self._phase is Phase.ENDED or (self._thread.ident is not None and not self._thread.is_alive())
+        return self._phase is LanePhase.ENDED or (
+            self._thread.ident is not None and not self._thread.is_alive()
+        )
 
     @property
     def progress(self) -> int:
         """A number that increases while the thread unwinds its fibers; 0 before."""
-        return 0 if self._phase is Phase.WORKING else 1 + self.evaluations.unwound
+        return 0 if self._phase is LanePhase.WORKING else 1 + self.evaluations.unwound
 
     def start(self) -> None:
         """Start the thread."""
@@ -323,9 +325,9 @@ class Lane:
     def _end(self, *, finished: bool, error: BaseException | None) -> None:
         """Unwind the fibers, whatever exception is raised in the thread meanwhile, and end it."""
         unwound, failure = False, None
-        while self._phase is not Phase.ENDED:
+        while self._phase is not LanePhase.ENDED:
             try:
-                self._phase = Phase.UNWINDING
+                self._phase = LanePhase.UNWINDING
                 if not finished and not self._abandoned:
                     self._call_loop(lambda: self._on_died(self, error))
                 if failure is not None:
@@ -337,7 +339,7 @@ class Lane:
                 with self._mutex:
                     if self._busy is STOP:
                         self._busy = None  # a job in progress stays, to be failed
-                    self._phase = Phase.ENDED
+                    self._phase = LanePhase.ENDED
             except LaneStopped:
                 continue
             except BaseException as raised:

@@ -28,7 +28,7 @@ from hourglass._worker.lanes.counts import Counts
 from hourglass._worker.lanes.evaluation import Evaluations, LaneContext, Verdict
 from hourglass._worker.lanes.hang_detector import LOOK, HangDetector
 from hourglass._worker.lanes.lane import STOP, Lane, LaneJob, Reply, Work
-from hourglass._worker.lanes.places import Place, Places
+from hourglass._worker.lanes.places import LanePlace, Places
 from hourglass._worker.lanes.relief import Relief
 from hourglass.errors import UsageError
 
@@ -186,7 +186,7 @@ class LaneSet:
                 self._replace(lane, "LaneDied", "its thread is gone")
         self._relief.look(looks.delayed)
 
-    def _place_of(self, activation: Activation, generation: int) -> Place:
+    def _place_of(self, activation: Activation, generation: int) -> LanePlace:
         run = (generation, activation.run_id)
         if is_eviction(activation):
             return self._places.forget(run) or self._places.first

@@ -17,7 +17,7 @@ from hourglass._worker.health.quarantine import Quarantine
 from hourglass._worker.lanes.counts import Counts
 from hourglass._worker.lanes.evaluation import Evaluations
 from hourglass._worker.lanes.lane import Lane, LaneJob
-from hourglass._worker.lanes.places import Place, Places
+from hourglass._worker.lanes.places import LanePlace, Places
 
 _IDLE_LIMIT = 5.0
 _IDLE_LOOK = 1.0
@@ -46,7 +46,7 @@ class Relief:
         self._max_spares = max_spares
         self._clock = clock
         self._spares = 0  # spare lanes created so far
-        self._suspects: Place | None = None
+        self._suspects: LanePlace | None = None
         self._oldest_generation = 0
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
@@ -64,7 +64,7 @@ class Relief:
         if self._spares:
             self._end_idle_spares()
 
-    def place_for_suspects(self) -> Place:
+    def place_for_suspects(self) -> LanePlace:
         """Return the one place for all runs that may kill the process. They are executed one at a time, so that a death
         has one suspect.
         """
@@ -80,7 +80,7 @@ class Relief:
         """Stop moving runs and ending spare lanes: all lanes end."""
         self._stopping = True
 
-    def _relieve(self, place: Place, delay: float, delayed: Mapping[Lane, float]) -> None:
+    def _relieve(self, place: LanePlace, delay: float, delayed: Mapping[Lane, float]) -> None:
         lane, work = place.lane, place.lane.busy
         free = [other for other in self._places.staying() if other.lane not in delayed]
         spares = sum(other.spare for other in self._places)
@@ -106,7 +106,7 @@ class Relief:
             self._move(job, place, refuge)
         refuge.lane.take_over(jobs)
 
-    def _move(self, job: LaneJob, place: Place, refuge: Place) -> None:
+    def _move(self, job: LaneJob, place: LanePlace, refuge: LanePlace) -> None:
         run_id = job.activation.run_id
         left = place.lane.evaluations.move(run_id, job.generation, refuge.lane.evaluations)
         if left is not None:
@@ -114,11 +114,11 @@ class Relief:
             place.lane.do(partial(Evaluations.drop, entry=left))
         self._places.move((job.generation, run_id), place, refuge)
 
-    def _add_spare(self, lane: Lane) -> Place:
+    def _add_spare(self, lane: Lane) -> LanePlace:
         self._spares += 1
         name = f"{self._places.first.name}+{self._spares}"
         spare = self._make_lane(name, lane.evaluations.sibling())
-        return self._places.add(Place(spare, spare=True, used=self._clock()))
+        return self._places.add(LanePlace(spare, spare=True, used=self._clock()))
 
     def _end_idle_spares(self) -> None:
         now = self._clock()
@@ -139,7 +139,7 @@ class Relief:
         self._timer = None
         self._end_idle_spares()
 
-    def _end(self, place: Place) -> None:
+    def _end(self, place: LanePlace) -> None:
         """End a spare lane without work. Its runs move to a usual lane."""
         usual = min(self._places.usual(), key=lambda other: other.runs)
         place.leaving = True
