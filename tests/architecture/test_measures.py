@@ -125,7 +125,7 @@ def test_names_used_by_test_functions_are_found() -> None:
 
 def test_private_names_used_by_test_files_are_found() -> None:
     """Names that a helper hands on count, what a helper does inside does not."""
-    assert "test_many_long_journals_are_limited_together" in internals.deep_functions(
+    assert "test_total_journal_size_is_limited" in internals.deep_functions(
         source.ROOT / "tests/scale/test_worker_parts.py"
     )
     assert internals.deep_functions(source.ROOT / "tests/interop/test_interop.py") == []
