@@ -154,9 +154,9 @@ def same_name(section: str, name: str) -> bool:
 def counterparts() -> str:
     """For docs/from-temporalio.md: every name with its counterpart, or why there is none."""
     lines = [
-        f"Each public name of temporalio {TABLE['walk']['version']} with its counterpart; options stand in parentheses.",
-        "The third column says whether `hourglass.aio` has it under the same name. A test walks the `temporalio` that is",
-        "installed, and this list is made from what exists.",
+        f"Each public name of temporalio {TABLE['walk']['version']} with its counterpart; options are in parentheses.",
+        "The third column says whether `hourglass.aio` has the same name. The list is generated from the installed",
+        "`temporalio`.",
     ]
     for section, names in SECTIONS.items():
         lines += ["", f"### {section}", "", f"| {section} | here | in `hourglass.aio` |", "|---|---|---|"]
@@ -178,7 +178,7 @@ def _said(found: str) -> str:
 def features() -> str:
     """For docs/comparison.md: how many names are here, and what is not, by reason."""
     lines = [
-        "How much of `temporalio` is here. A test counts it, against the version that is installed;",
+        "The number of `temporalio`'s names that exist here, counted in the installed version;",
         "[From temporalio](from-temporalio.md#every-name) has each name with its counterpart.",
         "",
         f"| temporalio {TABLE['walk']['version']} | names | here | same name in `hourglass.aio` | not yet | left out |",

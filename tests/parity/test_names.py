@@ -39,7 +39,7 @@ def test_every_counterpart_exists(section: str) -> None:
     assert not wrong, f"counterparts in tests/parity/names.toml that do not exist: {wrong}"
 
 
-def test_what_a_counterpart_may_be() -> None:
+def test_kinds_of_counterparts_are_recognised() -> None:
     """A name that is not there is told from one that is: modules, members, fields and options."""
     for here in ("workflow.sleep", "Client.connect(namespace)", "workflow.Info.run_id", "Worker(lanes)"):
         assert table.exists(here)
@@ -48,7 +48,7 @@ def test_what_a_counterpart_may_be() -> None:
 
 
 @pytest.mark.parametrize("name", table.PAGES)
-def test_the_manual_is_made_from_the_table(name: str) -> None:
+def test_manual_is_generated_from_the_table(name: str) -> None:
     """What the pages say is what exists."""
     assert (table.DOCS / name).read_text() == table.page(name), (
         f"docs/{name} is not up to date: run `make names`"
