@@ -103,15 +103,27 @@ class Stepper:
 
     def next_activation(self) -> Activation | None:
         """Take one activation that may leave now, if there is one. Raises `HandleBroken`."""
-        while (activation := self._handle.next_activation()) is None and self._assign_task():
+        while (activation := self._ready_activation()) is None and self._assign_task():
             pass
         return activation
 
+    def _ready_activation(self) -> Activation | None:
+        self._check()
+        return self._handle._cache.ready.next()
+
     def next_activity(self) -> ActivityItem | None:
         """Take one activity task or cancellation that may leave now, if there is one. Raises `HandleBroken`."""
-        while (item := self._handle.next_activity()) is None and self._assign_attempt():
+        while (item := self._ready_activity()) is None and self._assign_attempt():
             pass
         return item
+
+    def _ready_activity(self) -> ActivityItem | None:
+        self._check()
+        return self._handle._local.next_item() or self._handle._attempts.next_item()
+
+    def _check(self) -> None:
+        if self._engine.is_over:
+            raise self._engine.over()
 
     def _assign_task(self) -> bool:
         """Assign at most one task, or the queries of one run. Return whether one was assigned."""
@@ -145,14 +157,16 @@ class PolledEngine(_Polls):
         self.stepper = Stepper(inner)
         self._bell = Bell()
         self._polls = dict.fromkeys(WorkKind, 0)
-        inner.attend(self._bell)
-        for kind in WorkKind:
-            inner.pause(kind)
+        inner._deliver = self._ring  # type: ignore[method-assign]
+
+    def _ring(self) -> None:
+        """Wake the calls that wait, instead of delivering."""
+        self.inner._will_deliver = False
+        self._bell.ring()
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities) -> None:
         """Have it deliver, as to a worker in this process, instead of waiting for calls."""
-        self.inner._bell = None
-        self.inner._paused.clear()
+        del self.inner._deliver
         self.inner.forgets_at_once = True
         self.inner.start(on_activations, on_activities, lambda kind, why: None)
 

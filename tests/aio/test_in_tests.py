@@ -106,14 +106,14 @@ class Holds:
         return "went on"
 
 
-def test_a_coroutine_that_waits_for_nothing_is_found() -> None:
+def test_coroutine_with_a_nondurable_wait_is_reported() -> None:
     """The message names the line where it waits."""
     line = Waits.run.__hourglass_run__.__code__.co_firstlineno + 2  # below the decorator and the `def`
     with Environment() as env, pytest.raises(WorkflowStuck, match=rf"test_in_tests\.py:{line} "):
         env.execute_workflow(Waits.run)
 
 
-def test_a_coroutine_that_differs_is_found() -> None:
+def test_nondeterministic_coroutine_is_reported() -> None:
     """The second execution asks for something else, and both lines are named."""
     with Environment() as env, pytest.raises(WorkflowParked) as parked:
         env.execute_workflow(Changing.run)
@@ -121,7 +121,7 @@ def test_a_coroutine_that_differs_is_found() -> None:
     assert "test_in_tests.py" in str(parked.value)
 
 
-def test_the_call_watcher_sees_coroutines(caplog: pytest.LogCaptureFixture) -> None:
+def test_call_watcher_reports_clocks_in_coroutines(caplog: pytest.LogCaptureFixture) -> None:
     """A real clock in a coroutine is reported with its line; asyncio's own timers are not."""
     with (
         Client.connect("local:") as client,
@@ -156,7 +156,7 @@ def test_explore_finds_orders_of_coroutines(careful: bool) -> None:
                 )
 
 
-def test_a_coroutine_that_holds_the_thread_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_deadlock_detector_names_the_blocking_coroutine(caplog: pytest.LogCaptureFixture) -> None:
     """The deadlock detector logs where it stands, other runs go on, and so does this one when it can."""
     Holds.gate.clear()
     with (
@@ -173,7 +173,7 @@ def test_a_coroutine_that_holds_the_thread_is_named(caplog: pytest.LogCaptureFix
         assert held.result(timeout=30) == "went on"
 
 
-def test_where_coroutines_stood_is_seen_in_a_replay() -> None:
+def test_replay_shows_frames_of_every_coroutine() -> None:
     """At each moment of a history: the frames of every task, and their variables."""
     with Environment() as env:
         run = env.start_workflow(Sums.run)
@@ -203,7 +203,7 @@ class Remote:
             return str(error.cause.type.name)  # type: ignore[union-attr]
 
 
-def test_a_worker_without_remote_activities_leaves_them_to_others() -> None:
+def test_worker_without_remote_activities_leaves_them_queued() -> None:
     """`no_remote_activities` holds for temporalio's `Worker` too: the activity waits in the queue until its time is up."""
 
     async def main() -> str:

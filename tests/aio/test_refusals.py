@@ -67,7 +67,7 @@ def with_client(use: Any) -> Any:
     return asyncio.run(main())
 
 
-def test_process_pool_is_refused() -> None:
+def test_process_pool_is_rejected() -> None:
     """An executor of processes is refused, with what there is instead."""
 
     async def use(client: Client) -> None:
@@ -97,7 +97,7 @@ def test_process_pool_is_refused() -> None:
         ("plugin_shutdown_timeout", timedelta(seconds=5)),
     ],
 )
-def test_worker_refuses_option_by_name(option: str, value: Any) -> None:
+def test_worker_rejects_unsupported_option_by_name(option: str, value: Any) -> None:
     """An option of temporalio's worker that means nothing here is refused where it would mean something there."""
 
     async def use(client: Client) -> None:
@@ -107,7 +107,7 @@ def test_worker_refuses_option_by_name(option: str, value: Any) -> None:
     with_client(use)
 
 
-def test_worker_takes_options_with_their_defaults() -> None:
+def test_worker_accepts_options_with_default_values() -> None:
     """temporalio's own defaults are accepted, and so are options that have an equal here."""
 
     async def use(client: Client) -> None:
@@ -147,7 +147,7 @@ def test_worker_takes_options_with_their_defaults() -> None:
         ("dev_server_log_level", "debug"),
     ],
 )
-async def test_local_environment_refuses_options_of_a_server(option: str, value: Any) -> None:
+async def test_local_environment_rejects_server_options(option: str, value: Any) -> None:
     """`start_local` is no server: what only a server could do is refused."""
 
     with pytest.raises(UsageError, match=option):
@@ -178,7 +178,7 @@ def test_local_environment_uses_options_of_its_client() -> None:
     assert seen == ["Echo"]
 
 
-async def test_local_environment_takes_defaults_of_a_server() -> None:
+async def test_local_environment_accepts_default_server_options() -> None:
     """temporalio's own defaults of options that only a server has are accepted."""
 
     async with await WorkflowEnvironment.start_local(
@@ -200,7 +200,7 @@ async def test_local_environment_takes_defaults_of_a_server() -> None:
         ("port", 7233),
     ],
 )
-async def test_time_skipping_environment_refuses_options_of_the_test_server(option: str, value: Any) -> None:
+async def test_time_skipping_environment_rejects_options_of_the_test_server(option: str, value: Any) -> None:
     """`start_time_skipping` runs the `temporal` command: what chooses another server is refused before one starts."""
 
     with pytest.raises(UsageError, match=option):
@@ -210,7 +210,7 @@ async def test_time_skipping_environment_refuses_options_of_the_test_server(opti
 @pytest.mark.parametrize(
     "policy", [WorkflowIDConflictPolicy.TERMINATE_EXISTING, WorkflowIDConflictPolicy.FAIL]
 )
-def test_signal_with_start_refuses_conflict_policies(policy: WorkflowIDConflictPolicy) -> None:
+def test_signal_with_start_rejects_conflict_policies(policy: WorkflowIDConflictPolicy) -> None:
     """`workflow.signal_with_start_workflow` signals a workflow that runs: a policy that asks for something else is refused."""
 
     @workflow.defn
@@ -238,7 +238,7 @@ def test_signal_with_start_refuses_conflict_policies(policy: WorkflowIDConflictP
     assert "id_conflict_policy" in with_client(use)
 
 
-async def test_unknown_field_of_input_is_refused() -> None:
+async def test_unknown_field_of_interceptor_input_is_rejected() -> None:
     """An interceptor that sets a field that an input does not have is told so; before, the call went on without it."""
 
     class Wrong(Interceptor):
@@ -268,7 +268,7 @@ async def test_unknown_field_of_input_is_refused() -> None:
         (lambda client: client.execute_workflow(Echo.run, "x", id="w", colour=1), "colour"),
     ],
 )
-def test_client_refuses_by_name(call: Any, name: str) -> None:
+def test_client_rejects_unsupported_options_by_name(call: Any, name: str) -> None:
     """Options that are not here, given or misspelled, are named in the error."""
 
     async def use(client: Client) -> None:
@@ -278,13 +278,13 @@ def test_client_refuses_by_name(call: Any, name: str) -> None:
     with_client(use)
 
 
-def test_environment_is_cancelled_for_one_reason() -> None:
+def test_environment_rejects_contradictory_cancellation_details() -> None:
     """Details of a cancellation that the engine could never give are refused."""
     with pytest.raises(UsageError, match="one reason, not 2"):
         ActivityEnvironment().cancel(activity.ActivityCancellationDetails(paused=True, reset=True))
 
 
-def test_none_and_positions_are_accepted() -> None:
+def test_none_and_positional_arguments_are_accepted() -> None:
     """Values that temporalio's own defaults are, and arguments by position, make the same objects."""
     assert RetryPolicy(timedelta(seconds=2), 3.0, None, 4, None) == RetryPolicy(
         initial_interval=timedelta(seconds=2),
@@ -319,7 +319,7 @@ def test_none_and_positions_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("module", ["client", "common", "workflow"])
-def test_generic_classes_take_as_many_parameters(module: str) -> None:
+def test_generic_classes_accept_type_parameters(module: str) -> None:
     """`WorkflowHandle[Wf, R]` and every other generic class of temporalio's can be written in annotations that are evaluated."""
     theirs = importlib.import_module(f"temporalio.{module}")
     ours = importlib.import_module(f"hourglass.aio.{module}")

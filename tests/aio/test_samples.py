@@ -80,7 +80,7 @@ def test_samples_run_with_changed_imports() -> None:
     assert asyncio.run(main()) == EXPECTED
 
 
-def test_days_pass_on_virtual_time() -> None:
+def test_month_of_timers_passes_on_virtual_time() -> None:
     """A month between two mails takes no time in a test, and the run is executed twice and compared."""
     with Environment() as env:
         run = env.start_workflow(ours.SleepForDaysWorkflow.run, 30)
@@ -112,7 +112,7 @@ class SeeingCalls(OutboundInterceptor):
         return await super().start_activity(input)
 
 
-def test_interceptors_of_an_awaited_client() -> None:
+def test_temporalio_interceptor_sees_calls_of_async_client() -> None:
     """One that was written for temporalio sees the calls of a client; a client that blocks, over the same link, passes it by."""
     log = Seeing()
 
@@ -183,7 +183,7 @@ class OnTheWay(PlainInterceptor):
         return Inbound(next)
 
 
-def test_a_signal_with_a_start_is_awaited() -> None:
+def test_signal_with_start_is_awaited() -> None:
     """It is the same call as in plain code; interceptors see it, and their headers travel with the start."""
     log = OnTheWay()
 

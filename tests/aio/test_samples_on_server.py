@@ -46,7 +46,7 @@ async def histories(client: temporalio.client.Client) -> list[temporalio.client.
 
 
 @pytest.mark.parametrize("who", ["theirs", "ours"])
-def test_samples_and_their_histories(quick_server: DevServer, who: str) -> None:
+def test_histories_of_samples_replay_under_both_workers(quick_server: DevServer, who: str) -> None:
     """A sample gives the same under either worker, and what the one has recorded the other replays."""
 
     async def main() -> list[temporalio.client.WorkflowHistory]:

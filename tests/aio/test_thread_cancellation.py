@@ -230,7 +230,7 @@ def test_worker_shutdown_is_raised_in_thread() -> None:
     assert log == ["worker: True"]
 
 
-def test_interruption_is_taken_back_when_function_ends() -> None:
+def test_interruption_is_withdrawn_when_the_function_ends() -> None:
     """Whenever a request arrives, the exception comes out of the function's call or not at all."""
     ends = {"raised": 0, "returned": 0}
     for _ in range(300):

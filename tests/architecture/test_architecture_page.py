@@ -141,7 +141,7 @@ def test_functions_and_tables_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("row", list(_rows(_section("Promises"))), ids=lambda row: row[0].strip("*")[:40])
-def test_promise_is_kept_where_the_table_says(row: list[str]) -> None:
+def test_promises_are_kept_where_the_table_says(row: list[str]) -> None:
     """A row names existing files, and after each file names that it defines; and an existing test."""
     _promise, code, test = row
     path: Path | None = None

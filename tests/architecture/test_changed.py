@@ -52,7 +52,7 @@ def _concerned(*paths: str) -> set[str]:
         ("LICENSE", set()),
     ],
 )
-def test_users_of_a_file_are_found(path: str, tests: set[str]) -> None:
+def test_users_of_a_changed_file_are_found(path: str, tests: set[str]) -> None:
     """Through packages that re-export or load lazily, functions that import, programs, fixtures, conftest.py, file names."""
     assert _concerned(path) == tests
 
@@ -91,7 +91,7 @@ def test_tests_of_this_repository_are_found(path: str, test: str) -> None:
     assert test in changed.concerned(_repository(), [path])
 
 
-def test_a_part_that_few_use_concerns_few() -> None:
+def test_rarely_used_file_affects_few_tests() -> None:
     """A change of a command of the terminal does not concern the tests of the evaluator."""
     found = changed.concerned(_repository(), ["src/hourglass/_tools/cli/why.py"])
     assert not [
@@ -101,7 +101,7 @@ def test_a_part_that_few_use_concerns_few() -> None:
     ]
 
 
-def test_changes_of_a_branch(tmp_path: Path) -> None:
+def test_changes_of_a_branch_are_found(tmp_path: Path) -> None:
     """What is committed on the branch, changed, staged, deleted and new is found; what main did since is not."""
 
     def git(*arguments: str) -> None:

@@ -53,7 +53,7 @@ def test_exports_are_described(module: source.Module) -> None:
 
 
 @pytest.mark.parametrize("module", source.modules(), ids=lambda module: module.place)
-def test_file_says_what_it_is_for(module: source.Module) -> None:
+def test_every_file_has_a_docstring(module: source.Module) -> None:
     """Every file begins with a docstring."""
     assert ast.get_docstring(module.tree)
 
@@ -81,13 +81,13 @@ def test_root_knows_the_public_modules() -> None:
     assert top_level | set(hourglass.__all__) <= set(dir(hourglass))
 
 
-def test_root_refuses_other_names() -> None:
+def test_root_rejects_unknown_names() -> None:
     """A name that does not exist is an AttributeError, as in any module."""
     with pytest.raises(AttributeError, match="Clinet"):
         _ = hourglass.Clinet
 
 
-def test_version_is_the_packages() -> None:
+def test_version_equals_the_package_version() -> None:
     """The build reads the version from `hourglass.__version__`, its only source."""
     settings = tomllib.loads((source.ROOT / "pyproject.toml").read_text())
     assert "version" in settings["project"]["dynamic"]

@@ -5,19 +5,19 @@ from __future__ import annotations
 from . import faces, source
 
 
-def test_the_blocking_face_is_what_the_asynchronous_one_makes_it() -> None:
+def test_blocking_client_is_generated_from_the_async_client() -> None:
     """Every file and part that `make faces` writes is as it would write it now: an edit belongs to the source of both."""
     assert [str(path.relative_to(source.ROOT)) for path in faces.stale()] == []
 
 
-def test_what_is_made_says_so() -> None:
+def test_generated_file_names_its_source() -> None:
     """A file that is made says in its first line what it is made from."""
     for origin, target in faces.FILES.items():
         first = (source.PACKAGE / target).read_text().splitlines()[0]
         assert first == faces.MADE.format(source=origin.rpartition("/")[2])
 
 
-def test_a_face_loses_its_awaits_and_nothing_else() -> None:
+def test_generated_code_differs_only_in_awaits_and_names() -> None:
     """Coroutines, loops and names become those of code that blocks; texts and other names stay."""
     awaited = 'async def run(self) -> AsyncIterator[int]:\n    x = await self.arun("await async")\n'
     assert faces.blocking(awaited) == 'def run(self) -> Iterator[int]:\n    x = self.run("await async")\n'

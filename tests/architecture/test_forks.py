@@ -37,7 +37,7 @@ os._exit(0)
 """
 
 
-def test_one_file_asks_to_be_told_of_forks() -> None:
+def test_only_one_file_registers_fork_handlers() -> None:
     """All others register there, under a stage."""
     asks = {
         each.place
@@ -48,7 +48,7 @@ def test_one_file_asks_to_be_told_of_forks() -> None:
     assert asks == {"_forks.py"}
 
 
-def test_every_stage_is_used_and_says_why_it_stands_there() -> None:
+def test_every_fork_stage_is_used_and_documented() -> None:
     """A stage that no part registers is taken off the list."""
     used = {
         node.attr
@@ -63,7 +63,7 @@ def test_every_stage_is_used_and_says_why_it_stands_there() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_parts_act_in_the_order_of_the_stages() -> None:
+def test_fork_handlers_run_in_stage_order() -> None:
     """Whatever the order in which they were loaded, and though one of them fails."""
     command = [sys.executable, "-c", ORDER, str(random.random())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -6,12 +6,13 @@ import importlib
 from typing import Any
 
 import pytest
+from temporalio.api.workflowservice.v1 import PauseWorkflowExecutionRequest
 from tests.specs import requests
 
 from hourglass._contract.deployments import DescribeNamespace, LastSeen
 from hourglass._contract.limits import AwaitBurst, ListLimits
 from hourglass._contract.service import Request
-from hourglass._contract.workflows import ExecuteWorkflow, ImportWorkflow
+from hourglass._contract.workflows import ExecuteWorkflow, ImportWorkflow, SignalWorkflow
 from hourglass._embedded.api.requests import HANDLERS
 from hourglass._evaluator import commands as cmd
 from hourglass._evaluator import events as ev
@@ -19,6 +20,7 @@ from hourglass._evaluator import words as engine_words
 from hourglass._evaluator.apply import APPLY
 from hourglass._history.words import COMMAND_OF
 from hourglass._temporal.activations import _COMMANDS
+from hourglass._temporal.calls import sending
 from hourglass._temporal.connection import CALLS
 
 from . import source
@@ -42,7 +44,7 @@ def _kinds(module: Any, base: type) -> set[type]:
     }
 
 
-def test_the_lists_are_complete() -> None:
+def test_lists_of_events_and_commands_are_complete() -> None:
     """`EVENTS` and `COMMANDS` name every class of their kind, once."""
     assert set(ev.EVENTS) == _kinds(ev, ev.Event), "a class of _evaluator/events.py wants a line in AnyEvent"
     assert len(ev.EVENTS) == len(set(ev.EVENTS))
@@ -87,7 +89,7 @@ def test_every_command_has_an_example(kind: type[cmd.Command]) -> None:
 
 
 @pytest.mark.parametrize("kind", ev.EVENTS, ids=lambda kind: kind.__name__)
-def test_every_event_is_made_by_the_translation(kind: type[ev.Event]) -> None:
+def test_every_event_is_produced_by_the_translation(kind: type[ev.Event]) -> None:
     """Each event is made from Core's messages somewhere in `_temporal`."""
     assert kind.__name__ in source.names_in(source.module("_temporal/activations.py")), (
         f"no job of Core's becomes {kind.__name__}: _JOBS of _temporal/activations.py"
@@ -98,7 +100,7 @@ NAMED_WITH_THEIR_EVENT = {cmd.CancelTimer, cmd.RequestCancelActivity, cmd.Cancel
 """What takes another command back is told by the event of that one, which only a replay knows (`replay/_trace.py`)."""
 
 
-def test_every_command_of_a_history_has_words() -> None:
+def test_every_command_in_a_history_has_a_description() -> None:
     """What leads to an event is said in the same words as the event: replays compare the two."""
     told: set[type[cmd.Command]] = set()
     for kinds in COMMAND_OF.values():
@@ -124,7 +126,7 @@ NOT_FOR_THE_EMBEDDED_ENGINE: dict[type[Request[Any]], str] = {
 }
 
 
-def test_every_request_is_known_to_both_engines() -> None:
+def test_every_request_is_handled_by_both_engines() -> None:
     """Each request of the contract is an RPC, and has a handler in the embedded engine, or a reason why not."""
     assert set(CALLS) | set(NOT_FOR_SERVERS) == requests(), (
         "how does it become an RPC? A line in the table at the end of _temporal/calls.py or one of calls_….py, or in "
@@ -134,3 +136,9 @@ def test_every_request_is_known_to_both_engines() -> None:
         "how does the embedded engine answer it? A line in HANDLERS of _embedded/api/requests.py or in the table of one of "
         "its like, or in NOT_FOR_THE_EMBEDDED_ENGINE of this file, with the reason"
     )
+
+
+def test_field_without_a_place_in_its_message_is_rejected() -> None:
+    """A request that is translated by the names of its fields cannot lose one on the way to a server."""
+    with pytest.raises(TypeError, match="signal_name has no place in PauseWorkflowExecutionRequest"):
+        sending({SignalWorkflow: PauseWorkflowExecutionRequest})

@@ -185,7 +185,7 @@ def test_imports_go_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_parts_of_a_layer_do_not_need_each_other() -> None:
+def test_parts_of_a_layer_have_no_import_cycle() -> None:
     """The imports between the parts of one layer have no cycle."""
     graph: dict[str, set[str]] = {}
     for imported in _ours():
@@ -198,7 +198,7 @@ def test_parts_of_a_layer_do_not_need_each_other() -> None:
 
 
 @pytest.mark.parametrize("part", LEVELS)
-def test_levels_inside_a_part(part: str) -> None:
+def test_levels_inside_a_part_are_respected(part: str) -> None:
     """Each package of a large part imports only its own level and lower ones, and every module is on a level."""
     prefix = f"hourglass.{part}."
     inside = [
@@ -211,7 +211,7 @@ def test_levels_inside_a_part(part: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_engine_knows_no_kind_of_store() -> None:
+def test_engine_does_not_depend_on_sqlite() -> None:
     """Only those who choose the durable store import it; neither rules nor engine nor workers speak of SQLite at all."""
     users = {
         each.importer.name
@@ -233,7 +233,7 @@ def test_the_engine_knows_no_kind_of_store() -> None:
     assert not wrong, wrong
 
 
-def test_no_exception_is_stale() -> None:
+def test_every_declared_exception_is_still_needed() -> None:
     """Every declared exception is still needed, and says why."""
     made = {(each.importer.name, each.target) for each in _ours()}
     assert set(EXCEPTIONS) <= made
@@ -247,7 +247,7 @@ def test_no_import_cycle() -> None:
 
 
 @pytest.mark.parametrize("package", DOORS)
-def test_doors(package: str) -> None:
+def test_foreign_libraries_are_imported_only_through_their_door(package: str) -> None:
     """Each foreign library that must stay apart is imported behind one door only, and is imported there."""
     users = {
         each.importer.place

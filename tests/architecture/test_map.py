@@ -13,7 +13,7 @@ PACKAGES = [each for each in source.modules() if each.path.name == "__init__.py"
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.name)
-def test_every_file_is_on_the_map(package: source.Module) -> None:
+def test_every_file_is_in_its_package_docstring(package: source.Module) -> None:
     """The docstring of a package names each of its modules and packages."""
     here = {path.stem for path in package.path.parent.glob("*.py")} - {"__init__", "__main__"}
     here |= {path.parent.name for path in package.path.parent.glob("*/__init__.py")}
@@ -21,7 +21,7 @@ def test_every_file_is_on_the_map(package: source.Module) -> None:
     assert here - named == set(), f"the docstring of {package.name} wants a line for each: what it is for"
 
 
-def test_every_part_is_on_the_map() -> None:
+def test_every_part_is_in_the_root_docstring() -> None:
     """The docstring of the root names each of its modules and packages."""
     root = source.module("__init__.py")
     named = set(re.findall(r"\w+", ast.get_docstring(root.tree) or ""))
@@ -32,7 +32,7 @@ def test_every_part_is_on_the_map() -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.name)
-def test_the_map_names_no_file_that_is_gone(package: source.Module) -> None:
+def test_package_docstrings_name_no_missing_file(package: source.Module) -> None:
     """An entry of a map, a name in front of two spaces, is a module or a package that exists."""
     here = {path.stem for path in package.path.parent.glob("*.py")}
     here |= {path.parent.name for path in package.path.parent.glob("*/__init__.py")}

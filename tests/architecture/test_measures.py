@@ -34,7 +34,7 @@ class Table:
 '''
 
 
-def test_prose_is_counted() -> None:
+def test_prose_habits_are_counted() -> None:
     """Docstrings, their openings, words of habit and odd names are counted as they occur; a banner is no prose."""
     found = prose.measure(TEXT)
     assert (found.docstrings, found.openings, found.names) == (4, 2, 3)
@@ -42,7 +42,7 @@ def test_prose_is_counted() -> None:
     assert found.words == 5 + 7 + 6 + 3 + 5
 
 
-def test_prose_of_parts_adds_up() -> None:
+def test_prose_counts_of_parts_add_up() -> None:
     """The last row is the sum of the others."""
     rows = prose.by_package(source.modules()[::20])
     total = rows.pop("all")
@@ -78,7 +78,7 @@ def test_banners_are_counted() -> None:
         ("asyncio._private", False),
     ],
 )
-def test_seams_are_not_deep(module: str, deep: bool) -> None:
+def test_seam_modules_are_not_private(module: str, deep: bool) -> None:
     """A private module is deep unless it is one of the seams; of a facade only what it exports is one."""
     assert internals.is_deep(module) is deep
 
@@ -112,7 +112,7 @@ def test_with_a_helper():
 """
 
 
-def test_names_that_test_functions_use() -> None:
+def test_names_used_by_test_functions_are_found() -> None:
     """A test uses what it names, and what functions, fixtures and constants of its file name that it uses."""
     file = internals.TestFile(internals.TESTS / "runtime" / "test_it.py", SUITE)
     assert {test: file.used_by(test) for test in file.tests} == {
@@ -123,9 +123,9 @@ def test_names_that_test_functions_use() -> None:
     }
 
 
-def test_deep_functions_of_files() -> None:
+def test_private_names_used_by_test_files_are_found() -> None:
     """Names that a helper hands on count, what a helper does inside does not."""
-    assert "test_many_long_journals_are_limited_together" in internals.deep_functions(
+    assert "test_total_journal_size_is_limited" in internals.deep_functions(
         source.ROOT / "tests/scale/test_worker_parts.py"
     )
     assert internals.deep_functions(source.ROOT / "tests/interop/test_interop.py") == []
@@ -133,7 +133,7 @@ def test_deep_functions_of_files() -> None:
     assert not internals._comes_from_deep("tests.worker.handles.scripted", "ScriptedHandle")
 
 
-def test_the_measures_run(tmp_path: Path) -> None:
+def test_measure_scripts_print_figures(tmp_path: Path) -> None:
     """The scripts print figures: calls per step in memory and on a file, and runs beside one that hangs."""
     calls = _run("benchmarks.calls", "--runs", "5", "--json")[0]
     assert calls["file"]["_evaluator"] > 10

@@ -12,7 +12,7 @@ import pytest
 from . import prose, source
 
 
-def test_habits_only_become_fewer() -> None:
+def test_counts_of_prose_habits_do_not_rise() -> None:
     """No package has more counted places of a kind than the table allows."""
     allowed = prose.limits()
     risen = {
@@ -31,7 +31,7 @@ def test_every_package_of_the_table_exists() -> None:
     )
 
 
-def test_offences_name_their_lines() -> None:
+def test_prose_habits_are_reported_with_their_lines() -> None:
     """Docstrings, comments and names are reported with their own lines."""
     text = '"""What it is.\n\nSays so.\n"""\n\n\nsaid = 1  # it is said once more\n'
     assert [(found.kind, found.line, found.text) for found in prose.offences(text)] == [
@@ -43,7 +43,7 @@ def test_offences_name_their_lines() -> None:
     ]
 
 
-def test_update_only_lowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_lowers_but_never_raises_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A count that fell lowers its limit; a count that rose keeps it."""
     table = tmp_path / "prose.toml"
     table.write_text("errors = { opening = 5, clause = 1 }\n")

@@ -164,7 +164,7 @@ def test_engine_loads_nothing_impure() -> None:
     assert not loaded & {"asyncio", "socket", "ssl", "temporalio", "google.protobuf", "logging"}
 
 
-def test_import_is_light() -> None:
+def test_import_of_hourglass_is_lightweight() -> None:
     """`import hourglass` loads neither Temporal's libraries nor asyncio, not even our own engine."""
     loaded = _loaded_by("hourglass")
     assert "hourglass" in loaded
@@ -172,14 +172,14 @@ def test_import_is_light() -> None:
     assert not {name for name in loaded if name.startswith("hourglass.")}
 
 
-def test_client_and_worker_load_no_temporal() -> None:
+def test_client_and_worker_do_not_load_temporal() -> None:
     """All of the public API is importable without Temporal's libraries: they load when they are targeted."""
     loaded = _loaded_by("hourglass.client", "hourglass.worker", "hourglass.replay", "hourglass.testing")
     assert {"hourglass.client", "hourglass.worker"} <= loaded
     assert not {name for name in loaded if source.top(name) in ("temporalio", "google")}
 
 
-def test_nothing_turns_data_into_code() -> None:
+def test_data_is_never_executed_as_code() -> None:
     """No pickle or its like is imported and nothing is evaluated, anywhere."""
     imported = [str(each) for each in source.imports() if source.top(each.target) in UNSAFE_MODULES]
     called = [
@@ -189,7 +189,7 @@ def test_nothing_turns_data_into_code() -> None:
     assert not called
 
 
-def test_imports_by_name_are_declared() -> None:
+def test_dynamic_imports_are_declared() -> None:
     """A module's name is computed in those files only where it cannot come from the wire."""
     users = {
         each.place
@@ -220,7 +220,7 @@ FLAGS = {
 }
 
 
-def test_code_asks_the_behaviour_and_not_the_flags() -> None:
+def test_behaviour_differences_are_in_one_table() -> None:
     """What differs by who began a run, or by what its history has recorded, is a row of one table (I9)."""
     asking = {
         each.place
@@ -238,7 +238,7 @@ CLOCKS_BY_MODULE = {
 }
 
 
-def test_own_waits_take_clocks_at_import() -> None:
+def test_clock_functions_are_bound_at_import() -> None:
     """Clocks and `sleep` are imported by name: a test of the author's that patches `time.sleep`, `time.monotonic` or
     `asyncio.sleep` changes nothing for our own waits.
     """

@@ -15,7 +15,7 @@ def double(number: int) -> int:
 '''
 
 
-def test_text_changes_are_ignored() -> None:
+def test_changes_of_docstrings_and_comments_are_ignored() -> None:
     """Docstrings, also those after an assignment, and comments do not count as code."""
     rewritten = CODE.replace("A module", "Another").replace("A limit", "The limit").replace("# twice", "")
     assert same_code.code_of(rewritten) == same_code.code_of(CODE)

@@ -60,7 +60,7 @@ def unexplained() -> list[str]:
     ]
 
 
-def test_every_sleep_says_why() -> None:
+def test_every_sleep_has_a_reason() -> None:
     """A sleep has a comment with its reason, or stands in a loop that ends as soon as a condition holds."""
     assert unexplained() == [], (
         "wait for a condition with waiting.until, or say in a comment why the test sleeps"
@@ -80,6 +80,6 @@ while True:
 """
 
 
-def test_sleeps_are_found() -> None:
+def test_sleeps_in_tests_are_detected() -> None:
     """An endless loop is no wait for a condition."""
     assert unexplained_sleeps(SLEEPS) == [2, 10]

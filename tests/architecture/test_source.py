@@ -26,7 +26,7 @@ def _module(name: str, file: str) -> source.Module:
     return module
 
 
-def test_imports_of_all_kinds_are_seen() -> None:
+def test_all_kinds_of_imports_are_detected() -> None:
     """Relative, nested, typing-only and called imports are found, and submodules told from names."""
     found = [each.target for each in source.imports_of(_module("hourglass.client._x", "client/_x.py"))]
     assert sorted(found) == sorted(
@@ -45,14 +45,14 @@ def test_imports_of_all_kinds_are_seen() -> None:
     )
 
 
-def test_relative_imports_of_a_package() -> None:
+def test_relative_imports_of_a_package_are_resolved() -> None:
     """In a package's own file one dot is the package itself."""
     found = {each.target for each in source.imports_of(_module("hourglass.client", "client/__init__.py"))}
     assert "hourglass.client._near" in found
     assert "hourglass.errors" in found
 
 
-def test_lines_within_blocks() -> None:
+def test_imports_within_blocks_are_recognised() -> None:
     """Blocks are known by their lines, so that an import can be told to stand in one."""
     module = _module("hourglass.client._x", "client/_x.py")
     lines = {each.target: each.line for each in source.imports_of(module)}
@@ -61,7 +61,7 @@ def test_lines_within_blocks() -> None:
     assert lines["a.b"] not in source.lines_within(module, source.is_function)
 
 
-def test_the_tree_is_read() -> None:
+def test_existing_modules_are_found() -> None:
     """The modules that exist are found under their names."""
     names = {each.name for each in source.modules()}
     assert {"hourglass", "hourglass.errors", "hourglass._evaluator.fibers", "hourglass.workflow"} <= names

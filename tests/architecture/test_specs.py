@@ -28,7 +28,14 @@ from hourglass._embedded.store.sqlite.records import decode_events, decode_sched
 from hourglass._embedded.transitions.children import first_event
 from hourglass._embedded.transitions.run import Change
 from hourglass._embedded.transitions.size_limits import Limits
-from hourglass._embedded.transitions.tasks import Sent, TaskAnswer, complete_task, start_task
+from hourglass._embedded.transitions.tasks import (
+    _APPLY,
+    _APPLY_TO,
+    Sent,
+    TaskAnswer,
+    complete_task,
+    start_task,
+)
 from hourglass._embedded.transitions.transitions import open_run
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -237,12 +244,12 @@ def check_carried(field: str, there: bool, absent: str, place: str) -> None:
     """A field is where it should be: everywhere but where the table of that name says why not."""
     why = globals()[absent].get(field)
     assert there or why, (
-        f"{field} is lost on the way to {place}: mend that, or say in {absent} of this file why it is not there"
+        f"{field} is lost on the way to {place}: fix that, or say in {absent} of this file why it is not there"
     )
     assert not there or why is None, f"{field} is told by {place}, and {absent} of this file says: {why}"
 
 
-def test_every_field_has_an_example() -> None:
+def test_every_spec_field_has_an_example() -> None:
     """A field that is added to a spec is walked."""
     tables: dict[type[Any], dict[str, Any]] = {
         ActivitySpec: ACTIVITY,
@@ -257,7 +264,7 @@ def test_every_field_has_an_example() -> None:
         )
 
 
-def test_authors_can_say_all_of_it() -> None:
+def test_every_spec_field_is_a_keyword_argument() -> None:
     """Each field is a keyword, and each keyword a field or a thing of one call."""
     said: dict[type[Any], set[str]] = {
         ActivityOptions: set(ACTIVITY) | {"activity_id", "summary", "event_groups"},
@@ -274,7 +281,7 @@ def test_authors_can_say_all_of_it() -> None:
         )
 
 
-def test_an_activity_that_is_open_tells_what_the_engine_keeps() -> None:
+def test_client_view_of_an_activity_has_every_stored_option() -> None:
     """A client is shown, and may change, all that is not the worker's own; what it cannot say of a start has a reason."""
     kept = set(ActivitySpec.__struct_fields__) - THE_WORKERS
     hint = "a field of ActivitySpec is in KeptOptions of activity/_options.py, or in THE_WORKERS of _evaluator/specs.py"
@@ -294,7 +301,7 @@ def test_an_activity_that_is_open_tells_what_the_engine_keeps() -> None:
 
 
 @cases(ACTIVITY)
-def test_an_activity(field: str, said: Any, meant: Any) -> None:
+def test_activity_options_reach_every_form(field: str, said: Any, meant: Any) -> None:
     """Keyword, command, event, stored bytes, task and info; and Core's command."""
     command, usual = asked("activity", **{field: said}), asked("activity")
     assert getattr(command.spec, field) == meant
@@ -328,7 +335,7 @@ def _usual_task() -> Any:
 
 
 @cases(ACTIVITY)
-def test_a_local_activity(field: str, said: Any, meant: Any) -> None:
+def test_local_activity_options_reach_every_form(field: str, said: Any, meant: Any) -> None:
     """Keyword, command, and Core's command."""
     command = asked("local", **{field: said})
     assert getattr(command.spec, field) == meant
@@ -337,7 +344,7 @@ def test_a_local_activity(field: str, said: Any, meant: Any) -> None:
 
 
 @cases({name: value for name, value in ACTIVITY.items() if name not in NOT_IN_CORES_TASK})
-def test_an_activity_task_from_core(field: str, said: Any, meant: Any) -> None:
+def test_activity_task_of_core_is_translated_completely(field: str, said: Any, meant: Any) -> None:
     """What Core's task says of the activity."""
     assert field in TASK.carried, (
         f"a worker is not told of {field}: TASK in _temporal/specs.py, or a line in NOT_IN_CORES_TASK of this file"
@@ -371,7 +378,7 @@ def _message(request: StartWorkflow) -> bytes:
 
 
 @cases(START)
-def test_a_start_by_a_client(field: str, said: Any, meant: Any) -> None:
+def test_client_start_options_reach_every_form(field: str, said: Any, meant: Any) -> None:
     """Keyword, request, event, stored bytes, what the worker is told; Temporal's request, and its JSON."""
     request, usual = _request(**{field: said}), _request()
     assert getattr(request.spec, field) == meant
@@ -388,7 +395,7 @@ def test_a_start_by_a_client(field: str, said: Any, meant: Any) -> None:
 
 
 @cases(START)
-def test_a_start_by_a_schedule(field: str, said: Any, meant: Any) -> None:
+def test_schedule_start_options_survive_storage(field: str, said: Any, meant: Any) -> None:
     """A schedule's action comes back from the file, and from a server, as it was."""
     action = msgspec.structs.replace(_request(**{field: said}), identity="", request_id="")
     record = ScheduleRecord(
@@ -403,7 +410,7 @@ def test_a_start_by_a_schedule(field: str, said: Any, meant: Any) -> None:
 
 
 @cases({name: value for name, value in START.items() if name not in NOT_IN_CORES_START})
-def test_a_start_from_core(field: str, said: Any, meant: Any) -> None:
+def test_start_job_of_core_is_translated_completely(field: str, said: Any, meant: Any) -> None:
     """What Core's first job says of the start."""
     assert field in STARTED.carried, (
         f"a worker is not told of {field}: STARTED in _temporal/specs.py, or a line in NOT_IN_CORES_START of this file"
@@ -433,7 +440,7 @@ def test_a_start_from_core(field: str, said: Any, meant: Any) -> None:
 
 
 @cases(START | CHILD)
-def test_a_child(field: str, said: Any, meant: Any) -> None:
+def test_child_options_reach_every_form(field: str, said: Any, meant: Any) -> None:
     """Keyword, command, event, stored bytes, the child's own first event; Core's command, and Temporal's JSON."""
     command, usual = asked("child", **{field: said}), asked("child")
     assert to_core(command) != to_core(usual)
@@ -452,7 +459,7 @@ def test_a_child(field: str, said: Any, meant: Any) -> None:
 
 
 @cases({name: value for name, value in START.items() if name not in NOT_SAID_OF_THE_NEXT_RUN})
-def test_the_next_run(field: str, said: Any, meant: Any) -> None:
+def test_continue_as_new_options_reach_every_form(field: str, said: Any, meant: Any) -> None:
     """Keyword, command, event, the next run's first event; Core's command, and Temporal's JSON."""
     command, usual = asked("next", **{field: said}), asked("next")
     assert getattr(command.spec, field) == meant
@@ -476,9 +483,13 @@ WITHOUT_EVENTS: dict[type[c.Command], str] = {
     c.AnswerQuery: "_embedded/activations/task_flow.py",  # leaves no trace
 }
 """Commands that the embedded engine writes no event for, and the file that carries each out."""
+WITHOUT_TRANSITION: dict[type[c.Command], str] = dict.fromkeys(
+    (c.ScheduleNexusOperation, c.CancelNexusOperation), "_embedded/activations/nexus_outcomes.py"
+)
+"""Commands with an event that only a server writes, and the file that carries each out in the embedded engine."""
 
 
-def test_the_embedded_engine_knows_every_command() -> None:
+def test_embedded_engine_handles_every_command() -> None:
     """Each leads to an event of its own, or is carried out by a part of the engine that plays Core's."""
     told: set[type[c.Command]] = set()
     for kinds in COMMAND_OF.values():
@@ -489,5 +500,10 @@ def test_the_embedded_engine_knows_every_command() -> None:
         "and its row in _APPLY of _embedded/transitions/tasks.py; without an event, a line in WITHOUT_EVENTS of this file"
     )
     assert not told & set(WITHOUT_EVENTS)
-    for kind, place in WITHOUT_EVENTS.items():
+    idle = told - {*_APPLY, *_APPLY_TO, *c.TERMINAL} - set(WITHOUT_TRANSITION)
+    assert not idle, (
+        f"{', '.join(kind.__name__ for kind in idle)}: what does it do in the embedded engine? A row in _APPLY or _APPLY_TO of "
+        "_embedded/transitions/tasks.py"
+    )
+    for kind, place in (WITHOUT_EVENTS | WITHOUT_TRANSITION).items():
         assert kind.__name__ in source.names_in(source.module(place))

@@ -51,7 +51,7 @@ def run_pytest(*arguments: object, before: str = "", cwd: Path = ROOT) -> subpro
     )
 
 
-def test_every_test_has_a_limit(pytestconfig: pytest.Config) -> None:
+def test_every_test_has_a_timeout(pytestconfig: pytest.Config) -> None:
     """A first timeout fails the test; a later one ends its process."""
     limit = float(pytestconfig.getini("timeout"))
     assert limit > 0
@@ -59,7 +59,7 @@ def test_every_test_has_a_limit(pytestconfig: pytest.Config) -> None:
     assert pytestconfig.getini("faulthandler_exit_on_timeout") is True
 
 
-def test_a_test_that_hangs_fails_and_shows_all_stacks(tmp_path: Path) -> None:
+def test_hanging_test_fails_and_shows_all_stacks(tmp_path: Path) -> None:
     """The report shows the stacks of the test and of all other threads."""
     file = tmp_path / "test_it.py"
     file.write_text(HANGS)
@@ -70,7 +70,7 @@ def test_a_test_that_hangs_fails_and_shows_all_stacks(tmp_path: Path) -> None:
         assert stack in ended.stdout
 
 
-def test_a_test_that_hangs_on_ends_its_process(tmp_path: Path) -> None:
+def test_hang_in_cleanup_ends_the_process(tmp_path: Path) -> None:
     """A test that hangs again in its cleanup ends the process, and the stacks are printed."""
     file = tmp_path / "test_it.py"
     file.write_text(HANGS_ON)
@@ -81,7 +81,7 @@ def test_a_test_that_hangs_on_ends_its_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_the_suite_runs_where_sigint_is_ignored() -> None:
+def test_suite_runs_with_sigint_ignored() -> None:
     """In a background job, which ignores SIGINT, tests can still interrupt their programs."""
     test = "tests/client/test_portal.py::test_ctrl_c_interrupts_a_call"
     ended = run_pytest("--timeout", 30, test, before="trap '' INT; ")
@@ -161,7 +161,7 @@ def test_quarantined_failures_are_named_and_do_not_fail_the_run(
     ("table", "message"),
     [({str(number): "why" for number in range(6)}, "at most 5"), ({"test_it": " "}, "no reason for test_it")],
 )
-def test_the_quarantine_is_small_and_explained(table: dict[str, str], message: str) -> None:
+def test_quarantine_is_small_and_explained(table: dict[str, str], message: str) -> None:
     """More than five entries, or one without a reason, is an error before any test runs."""
     with pytest.raises(pytest.UsageError, match=message):
         quarantine.check(table)

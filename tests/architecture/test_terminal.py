@@ -41,7 +41,7 @@ def uses(tree: ast.Module) -> list[str]:
 
 
 @pytest.mark.parametrize("file", sorted(CLI.glob("*.py")), ids=lambda each: each.name)
-def test_only_the_console_writes(file: Path) -> None:
+def test_only_the_console_module_writes_to_the_terminal(file: Path) -> None:
     """No other file of the command prints, makes a console of its own, or touches a stream."""
     if file.name == DOOR:
         return
@@ -49,7 +49,7 @@ def test_only_the_console_writes(file: Path) -> None:
     assert found == [], f"{file.name}: {found}: use hourglass._tools.cli.console"
 
 
-def test_the_rule_finds_what_it_is_for() -> None:
+def test_terminal_rule_detects_every_violation() -> None:
     """Each way past the door is seen."""
     for line in (
         "print(x)",

@@ -26,7 +26,7 @@ def _functions(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [*tiers.TIERS, *tiers.SHORT])
-def test_every_entry_exists(name: str) -> None:
+def test_every_tier_entry_exists(name: str) -> None:
     """An entry of a table names a directory, a file or a function that exists."""
     path, _, function = name.partition("::")
     file = source.ROOT / path
@@ -34,7 +34,7 @@ def test_every_entry_exists(name: str) -> None:
     assert not function or function in _functions(file)
 
 
-def test_every_entry_is_an_exception() -> None:
+def test_tier_entries_do_not_repeat_the_default() -> None:
     """No entry repeats what holds without it."""
     superfluous = []
     for name, tier in tiers.TIERS.items():
@@ -50,7 +50,7 @@ def test_every_tier_is_known() -> None:
     assert [name for name in tiers.SHORT if tiers.of(name) != tiers.CAMPAIGN] == []
 
 
-def test_unit_files_ask_for_no_server() -> None:
+def test_unit_test_files_use_no_server() -> None:
     """No file of unit tests alone uses a fixture that starts a server, or is marked so."""
     found = []
     for path in (source.ROOT / "tests").rglob("test_*.py"):
@@ -67,11 +67,11 @@ def test_unit_files_ask_for_no_server() -> None:
         ("tests/evaluator/test_turns.py::test_order[a::b/c]", tiers.UNIT),
         ("tests/nexus/test_nexus.py::test_it", tiers.CONTRACT),
         ("tests/durability/test_kills.py::test_it", tiers.CAMPAIGN),
-        ("tests/examples/test_scripts.py::test_twice", tiers.CAMPAIGN),
-        ("tests/examples/test_scripts.py::test_on_a_file[hello.py]", tiers.CONTRACT),
+        ("tests/examples/test_scripts.py::test_example_runs_twice_on_one_file", tiers.CAMPAIGN),
+        ("tests/examples/test_scripts.py::test_example_runs_on_a_file[hello.py]", tiers.CONTRACT),
     ],
 )
-def test_longest_entry_decides(test: str, tier: str) -> None:
+def test_most_specific_tier_entry_wins(test: str, tier: str) -> None:
     """A function's entry comes before its file's, and a file's before its directory's."""
     assert tiers.of(test) == tier
 
@@ -93,7 +93,7 @@ def _with_socket(use: Callable[[socket.socket], object]) -> None:
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_unit_tests_are_refused_what_leaves_the_process(what: str) -> None:
+def test_unit_tests_cannot_leave_the_process(what: str) -> None:
     """A program, a socket or a sleep raises in a unit test, and is noted for those who catch the exception."""
     with pytest.raises(Exception, match="a unit test") as caught:
         REFUSED[what]()
@@ -102,7 +102,7 @@ def test_unit_tests_are_refused_what_leaves_the_process(what: str) -> None:
     assert len(guard.end()) == 1
 
 
-def test_threads_that_were_there_before_are_let_alone() -> None:
+def test_threads_of_earlier_tests_are_not_restricted() -> None:
     """A thread that another test left behind is not refused anything, one that this test starts is."""
     guard, refused = tiers.Guard(), []
     begun, go_on = threading.Event(), threading.Event()

@@ -16,7 +16,7 @@ from . import source
 WAY = Path(__file__).parents[2] / "docs" / "way.md"
 
 
-def test_every_function_on_the_page_is_in_its_file() -> None:
+def test_every_function_on_the_step_page_exists() -> None:
     """What was renamed or moved since the page was made is found: make it anew, `python -m tests.architecture.trace --page`."""
     place = ""
     passed = 0
@@ -28,13 +28,13 @@ def test_every_function_on_the_page_is_in_its_file() -> None:
     assert passed > 100
 
 
-def test_the_page_stops_at_every_kind_of_thread() -> None:
+def test_step_page_covers_every_kind_of_thread() -> None:
     """Your thread, the control loop, a lane, an activity thread, the store thread."""
     text = WAY.read_text()
     assert [title for title, _ in STATIONS.values() if f". {title}\n" not in text] == []
 
 
-def test_threads_take_turns_in_a_row() -> None:
+def test_traced_threads_run_in_a_fixed_order() -> None:
     """Whoever waits gives the turn up, and of those that have arrived the first in the row goes on, whatever came first."""
     turns, said = Turns(patience=PATIENCE), []
     turns.take()
@@ -59,7 +59,7 @@ def test_threads_take_turns_in_a_row() -> None:
     assert said == names[::-1]
 
 
-def test_the_page_is_that_of_most_executions() -> None:
+def test_step_page_shows_the_most_common_trace() -> None:
     """What one of several executions passes beside or before the others is not on it."""
     place = "client/_blocking.py"
     first, second, third, odd = (
@@ -84,7 +84,7 @@ def _documented(place: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_every_file_on_the_page_is_there(page: str) -> None:
+def test_every_file_on_the_step_page_exists(page: str) -> None:
     """The pages for those who change the source name files that exist."""
     folders = [source.ROOT / each for each in ("src", "tests", "docs")]
     known = [str(path) for folder in folders for path in folder.rglob("*.*")]

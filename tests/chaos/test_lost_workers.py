@@ -18,7 +18,7 @@ _LAUNCHER = "Application/Subsystem/WorkerLauncher"
 _HOLDER = "Application/Subsystem/BridgeHolder"
 
 
-def test_a_worker_killed_in_its_start_comes_back_though_its_launcher_died_too() -> None:
+def test_worker_killed_while_starting_is_restarted_by_next_launcher() -> None:
     """A Worker that dies while it starts, after the launcher that started it, is started by the next launcher."""
     with Client.connect("local:") as client, arena.working(client, arena.name("lost")) as worker:
         static = frozenset(worker.tree.paths())

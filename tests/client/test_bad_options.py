@@ -65,7 +65,7 @@ def client() -> Iterator[Client]:
     deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(option=st.sampled_from(sorted(StartOptions.__annotations__)), value=ODD)
-def test_options_of_a_start(client: Client, option: str, value: Any) -> None:
+def test_bad_start_options_are_rejected(client: Client, option: str, value: Any) -> None:
     """A start with an odd option succeeds, or raises an error of ours."""
     options: dict[str, Any] = {"task_queue": "idle", option: value}
     if option == "start_signal_args":
@@ -80,7 +80,7 @@ def test_options_of_a_start(client: Client, option: str, value: Any) -> None:
     deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(option=st.sampled_from(sorted(RetryPolicy.__dataclass_fields__)), value=ODD)
-def test_options_of_a_retry_policy(client: Client, option: str, value: Any) -> None:
+def test_bad_retry_policy_options_are_rejected(client: Client, option: str, value: Any) -> None:
     """So does a retry policy."""
     try:
         policy = RetryPolicy(**{option: value})
@@ -93,7 +93,7 @@ def test_options_of_a_retry_policy(client: Client, option: str, value: Any) -> N
     deadline=None, max_examples=cases(60, 1000), suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(place=st.integers(0, 20), value=ODD)
-def test_other_calls(client: Client, place: int, value: Any) -> None:
+def test_bad_options_of_other_calls_are_rejected(client: Client, place: int, value: Any) -> None:
     """So does every other call."""
     handle = client.get_workflow_handle("nobody")
     calls = (
@@ -153,7 +153,9 @@ _PARTS: dict[type, tuple[str, ...]] = {
     value=ODD,
     number=st.uuids(),
 )
-def test_parts_of_a_schedule(client: Client, part: tuple[type, str], value: Any, number: Any) -> None:
+def test_bad_schedule_options_are_rejected(
+    client: Client, part: tuple[type, str], value: Any, number: Any
+) -> None:
     """So does the creation of a schedule, whatever part of it is odd."""
     kind, name = part
     odd = {name: value}
@@ -183,7 +185,7 @@ def test_parts_of_a_schedule(client: Client, part: tuple[type, str], value: Any,
     client.get_schedule_handle(str(number)).delete()
 
 
-def test_what_an_interceptor_made_of_a_request_is_checked() -> None:
+def test_request_changed_by_an_interceptor_is_checked() -> None:
     """The last gate knows the fields of every request, also those inside of others."""
     good = made(StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
     check_request(good)
@@ -212,6 +214,15 @@ def test_what_an_interceptor_made_of_a_request_is_checked() -> None:
         ({"priority_key": 10**30}, "priority_key must be a number from 0 to 2147483647"),
         ({"run_timeout": 10**400}, "run_timeout must be between 0 and 292 years"),
         ({"task_timeout": -1}, "task_timeout must be between 0 and 292 years"),
+        (
+            {"fairness_weight": 0.0009},
+            "fairness_weight must be between 0.001 and 1000, or 0 for the default, not 0.0009",
+        ),
+        (
+            {"fairness_weight": 1000.5},
+            "fairness_weight must be between 0.001 and 1000, or 0 for the default, not 1000.5",
+        ),
+        ({"fairness_key": "é" * 33}, "fairness_key must be at most 64 bytes long, not 66"),
         ({"memo": {1: 2}}, "a name in memo must be a str, not int"),
         ({"retry_policy": RetryPolicy}, "retry_policy must be a RetryPolicy, not the class RetryPolicy"),
         ({"id_reuse_policy": "often"}, "id_reuse_policy must be one of IdReusePolicy: UNSPECIFIED"),
@@ -220,14 +231,23 @@ def test_what_an_interceptor_made_of_a_request_is_checked() -> None:
         ({"start_signal": "go", "start_signal_args": 5}, "start_signal_args must be a list, not int"),
     ],
 )
-def test_the_words(client: Client, options: dict[str, Any], words: str) -> None:
+def test_message_names_option_expectation_and_value(
+    client: Client, options: dict[str, Any], words: str
+) -> None:
     """The message names the option, what it must be and what it was."""
     with pytest.raises(UsageError) as caught:
         client.start_workflow(idle, **{"task_queue": "idle", **options})
     assert words in str(caught.value)
 
 
-def test_a_stage_that_no_service_keeps(client: Client) -> None:
+@pytest.mark.parametrize("weight", [0, 0.001, 1000.0])
+def test_extreme_fairness_weights_are_accepted(client: Client, weight: float) -> None:
+    """The bounds themselves, and 0 for the default, with the longest key."""
+    handle = client.start_workflow(idle, task_queue="idle", fairness_key="é" * 32, fairness_weight=weight)
+    handle.terminate()
+
+
+def test_unsupported_update_wait_stage_is_rejected(client: Client) -> None:
     """Waiting for ADMITTED is refused, with the stages that there are."""
     with pytest.raises(UsageError, match="must be ACCEPTED or COMPLETED, not ADMITTED"):
         client.get_workflow_handle("w").start_update("u", wait_for_stage=UpdateStage.ADMITTED)

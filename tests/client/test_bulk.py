@@ -36,7 +36,7 @@ def test_signal_cancel_and_terminate_by_filter() -> None:
         assert client.terminate_workflows("WorkflowId STARTS_WITH 'c'") == BulkResult()
 
 
-async def test_the_asynchronous_face_does_the_same() -> None:
+async def test_async_bulk_operations_match_blocking_ones() -> None:
     """Awaited, with the same names."""
 
     async with await AsyncClient.connect("local:") as client:

@@ -28,12 +28,12 @@ def client(face: Any) -> Iterator[Any]:
     face.do(made.close())
 
 
-def test_the_facts_of_a_local_client(client: Any) -> None:
+def test_local_client_reports_target_and_namespace(client: Any) -> None:
     """A client of `local:` says so, and works in the default namespace."""
     assert (client.target, client.namespace, client.identity) == ("local:", "default", "me")
 
 
-def test_a_workflow_without_a_worker(face: Any, client: Any, do: Do) -> None:
+def test_workflow_is_managed_without_a_worker(face: Any, client: Any, do: Do) -> None:
     """Without any worker workflows can be started, found, described and ended."""
     handle = do(client.start_workflow("wf", 1, id="x", memo={"note": 1}))
     with pytest.raises(WorkflowAlreadyStartedError):
@@ -78,7 +78,7 @@ assert client.count_workflows() == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_an_engine_in_memory_does_not_follow_a_fork() -> None:
+def test_memory_engine_is_not_available_in_a_forked_child() -> None:
     """In a forked child a client of `local:` says that its engine is elsewhere; the parent's goes on."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", FORK], capture_output=True, text=True, timeout=60

@@ -82,7 +82,7 @@ def encoded(*values: Any) -> tuple[Payload, ...]:
 # --- starting ---------------------------------------------------------------------------------------------
 
 
-def test_a_start_sends_what_was_given(client: Any, do: Do, connection: Any) -> None:
+def test_start_sends_arguments_and_defaults(client: Any, do: Do, connection: Any) -> None:
     """Arguments are bound and encoded; queue, policies and ids have their defaults."""
     handle = do(client.start_workflow(checkout, Order("o1", 5), id="order-1"))
     sent = connection.last(wf.StartWorkflow)
@@ -94,7 +94,7 @@ def test_a_start_sends_what_was_given(client: Any, do: Do, connection: Any) -> N
 
 
 @pytest.mark.parametrize("given", [Cart, Cart.run])
-def test_a_class_is_started_by_itself_or_its_run_method(
+def test_class_and_run_method_start_the_same_workflow(
     client: Any, do: Do, connection: Any, given: Any
 ) -> None:
     """The class and its run method mean the same workflow."""
@@ -104,13 +104,13 @@ def test_a_class_is_started_by_itself_or_its_run_method(
     assert do(handle.result()) == Order("ann")
 
 
-def test_ids_are_fresh_by_default(client: Any, do: Do) -> None:
+def test_default_workflow_ids_are_unique(client: Any, do: Do) -> None:
     """Without an id each start gets its own."""
     first, second = do(client.start_workflow("wf")), do(client.start_workflow("wf"))
     assert first.id != second.id
 
 
-def test_every_option_arrives(client: Any, do: Do, connection: Any) -> None:
+def test_every_start_option_is_sent(client: Any, do: Do, connection: Any) -> None:
     """Each option of a start ends in its field of the request."""
     do(
         client.start_workflow(
@@ -184,7 +184,7 @@ def test_every_option_arrives(client: Any, do: Do, connection: Any) -> None:
         ),
     ],
 )
-def test_a_bad_start_sends_nothing(
+def test_invalid_start_sends_nothing(
     client: Any, do: Do, connection: Any, start: Any, error: type[Exception], says: str
 ) -> None:
     """What is wrong with a start is said before anything is sent."""
@@ -193,13 +193,13 @@ def test_a_bad_start_sends_nothing(
     assert connection.asked == []
 
 
-def test_every_option_is_read() -> None:
+def test_every_start_option_is_read() -> None:
     """Each option of a start is read by the table of readers, or by the start itself."""
     apart = {"id", "request_id", "start_signal", "start_signal_args"}
     assert set(_options._READERS) == set(StartOptions.__annotations__) - apart
 
 
-def test_an_id_that_is_taken(client: Any, do: Do) -> None:
+def test_start_with_a_used_id_is_rejected(client: Any, do: Do) -> None:
     """Starting twice raises with the id and the run that has it; USE_EXISTING gives a handle to that one."""
     first = do(client.start_workflow("wf", id="x"))
     with pytest.raises(WorkflowAlreadyStartedError) as caught:
@@ -212,14 +212,14 @@ def test_an_id_that_is_taken(client: Any, do: Do) -> None:
 # --- results ----------------------------------------------------------------------------------------------
 
 
-def test_a_result_has_the_workflows_type(client: Any, do: Do, connection: Any) -> None:
+def test_result_has_the_return_type_of_the_workflow(client: Any, do: Do, connection: Any) -> None:
     """The result is decoded as the workflow's return annotation says."""
     handle = do(client.start_workflow(checkout, Order("o")))
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("o", 7)))]
     assert do(handle.result()) == Order("o", 7)
 
 
-def test_a_result_of_a_name(client: Any, do: Do, connection: Any) -> None:
+def test_result_of_a_workflow_started_by_name(client: Any, do: Do, connection: Any) -> None:
     """By name the result is plain JSON, or of the type that is asked for; none at all is None."""
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded({"id": "o"})), wf.RunCompleted(())]
     connection.outcomes["run-2"] = [wf.RunCompleted(encoded({"id": "o"}))]
@@ -229,13 +229,15 @@ def test_a_result_of_a_name(client: Any, do: Do, connection: Any) -> None:
     assert do(do(client.start_workflow("wf", result_type=Order)).result()) == Order("o")
 
 
-def test_execute_waits(client: Any, do: Do, connection: Any) -> None:
+def test_execute_waits_for_the_result(client: Any, do: Do, connection: Any) -> None:
     """`execute_workflow` starts and waits."""
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("o")))]
     assert do(client.execute_workflow(checkout, Order("o"))) == Order("o")
 
 
-def test_execute_is_one_trip(client: Any, do: Do, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_execute_uses_one_portal_call(
+    client: Any, do: Do, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`execute_workflow` asks twice, on one trip to the control loop."""
     trips: list[str] = []
 
@@ -256,7 +258,7 @@ def test_execute_is_one_trip(client: Any, do: Do, connection: Any, monkeypatch: 
     assert len(trips) == 1
 
 
-def test_an_execution_that_cannot_start(client: Any, do: Do) -> None:
+def test_execute_raises_if_the_start_fails(client: Any, do: Do) -> None:
     """`execute_workflow` raises why the workflow could not be started, and does not wait."""
     do(client.start_workflow("wf", id="x"))
     with pytest.raises(WorkflowAlreadyStartedError):
@@ -276,7 +278,7 @@ def test_an_execution_that_cannot_start(client: Any, do: Do) -> None:
         (wf.RunTimedOut(), TimedOutError, "'x' timed out"),
     ],
 )
-def test_a_run_that_did_not_complete(
+def test_failed_run_raises_workflow_failed_error(
     client: Any, do: Do, connection: Any, outcome: wf.Outcome, cause: type[Exception], says: str
 ) -> None:
     """Failed, cancelled, terminated and timed out runs raise WorkflowFailedError with their cause."""
@@ -287,7 +289,7 @@ def test_a_run_that_did_not_complete(
     assert list(getattr(caught.value.cause, "details", [])) in ([], ["d"])
 
 
-def test_a_result_follows_successive_runs(client: Any, do: Do, connection: Any) -> None:
+def test_result_follows_successive_runs(client: Any, do: Do, connection: Any) -> None:
     """The wait goes along continued, retried and repeated runs to the last one."""
     connection.outcomes = {
         connection.add("x"): [wf.RunContinued("b")],
@@ -299,7 +301,7 @@ def test_a_result_follows_successive_runs(client: Any, do: Do, connection: Any) 
     assert do(client.get_workflow_handle("x").result()) == 2
 
 
-def test_a_result_without_following(client: Any, do: Do, connection: Any) -> None:
+def test_result_without_following_runs(client: Any, do: Do, connection: Any) -> None:
     """Without following, a run that another follows says where it went on, however it ended, as a server tells it; the
     last one gives its own result.
     """
@@ -318,7 +320,7 @@ def test_a_result_without_following(client: Any, do: Do, connection: Any) -> Non
     assert do(handle.result(follow_runs=False)) == 1
 
 
-def test_a_result_that_takes_too_long(client: Any, do: Do, connection: Any) -> None:
+def test_result_times_out(client: Any, do: Do, connection: Any) -> None:
     """A timeout says that the workflow goes on, and the result can be asked for again."""
     run_id = connection.add("x")
     handle = client.get_workflow_handle("x")
@@ -328,7 +330,7 @@ def test_a_result_that_takes_too_long(client: Any, do: Do, connection: Any) -> N
     assert do(handle.result(timeout=timedelta(seconds=60))) == 1
 
 
-def test_a_wait_survives_an_outage(
+def test_waiting_for_a_result_survives_an_outage(
     client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While the service cannot be reached a wait goes on, and says so once; other refusals are raised."""
@@ -344,7 +346,7 @@ def test_a_wait_survives_an_outage(
         do(handle.result())
 
 
-def test_waiting_for_a_parked_run_is_not_silent(
+def test_waiting_for_a_parked_run_is_logged(
     client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever waits for a run whose task keeps failing is told once, with the reason."""
@@ -362,7 +364,7 @@ def test_waiting_for_a_parked_run_is_not_silent(
     assert "NameError: nmae" in caplog.text
 
 
-def test_waiting_for_a_healthy_run_is_silent(
+def test_waiting_for_a_healthy_run_logs_nothing(
     client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run that merely takes long is not complained of."""
@@ -375,7 +377,7 @@ def test_waiting_for_a_healthy_run_is_silent(
 # --- messages ---------------------------------------------------------------------------------------------
 
 
-def test_signals_by_name_method_and_channel(client: Any, do: Do, connection: Any) -> None:
+def test_signals_by_name_method_or_channel(client: Any, do: Do, connection: Any) -> None:
     """A signal is named by a text, a decorated method or a channel; arguments are bound."""
     connection.add("x")
     handle = client.get_workflow_handle("x")
@@ -402,7 +404,7 @@ def test_signals_by_name_method_and_channel(client: Any, do: Do, connection: Any
         (lambda h: h.signal(""), UsageError, "name is empty"),
     ],
 )
-def test_a_bad_message_sends_nothing(
+def test_invalid_message_sends_nothing(
     client: Any, do: Do, connection: Any, send: Any, error: type[Exception], says: str
 ) -> None:
     """A message that makes no sense is refused before it is sent."""
@@ -434,7 +436,7 @@ def test_cancel_and_terminate(client: Any, do: Do, connection: Any) -> None:
     assert (sent.reason, sent.details, sent.first_execution_run_id) == ("now", encoded({"why": 1}), "run-1")
 
 
-def test_a_handle_to_one_run_addresses_that_run(client: Any, do: Do, connection: Any) -> None:
+def test_handle_with_a_run_id_addresses_that_run(client: Any, do: Do, connection: Any) -> None:
     """With a run id every request names it."""
     connection.add("x")
     handle = client.get_workflow_handle("x", run_id="old")
@@ -445,7 +447,7 @@ def test_a_handle_to_one_run_addresses_that_run(client: Any, do: Do, connection:
     assert handle.run_id == "old"
 
 
-def test_an_unknown_workflow(client: Any, do: Do) -> None:
+def test_unknown_workflow_raises_when_used(client: Any, do: Do) -> None:
     """Asking for a handle asks nobody; using it raises."""
     handle = client.get_workflow_handle("nobody")
     with pytest.raises(WorkflowNotFoundError, match="nobody"):
@@ -457,7 +459,7 @@ def test_an_unknown_workflow(client: Any, do: Do) -> None:
 # --- looking ----------------------------------------------------------------------------------------------
 
 
-def test_describe(client: Any, do: Do, connection: Any) -> None:
+def test_describe_decodes_memo_and_attributes(client: Any, do: Do, connection: Any) -> None:
     """A description has times in UTC, decoded memo and attributes, and keeps what cannot be decoded."""
     strange = Payload(b"\x00", "binary/strange")
     connection.add(
@@ -479,7 +481,7 @@ def test_describe(client: Any, do: Do, connection: Any) -> None:
     assert seen.parked
 
 
-def test_lists_are_fetched_as_they_are_asked_for(face: Any, client: Any, connection: Any) -> None:
+def test_list_pages_are_fetched_on_demand(face: Any, client: Any, connection: Any) -> None:
     """A list goes through its pages, all of them, and no further than it is read."""
     for number in range(5):
         connection.add(f"w{number}")
@@ -489,7 +491,7 @@ def test_lists_are_fetched_as_they_are_asked_for(face: Any, client: Any, connect
     assert connection.asked[0].query == "X = 1"
 
 
-def test_a_list_that_is_not_read_asks_once(connection: Any) -> None:
+def test_partially_read_list_fetches_one_page(connection: Any) -> None:
     """Only the pages that are needed are fetched."""
     from conftest import Face
 
@@ -501,7 +503,7 @@ def test_a_list_that_is_not_read_asks_once(connection: Any) -> None:
     client.close()
 
 
-def test_count(client: Any, do: Do, connection: Any) -> None:
+def test_count_returns_a_number(client: Any, do: Do, connection: Any) -> None:
     """A count is a number."""
     connection.add("x")
     assert do(client.count_workflows("A = 1")) == 1
@@ -526,7 +528,7 @@ def test_history_events_come_from_all_pages(
 # --- activities from outside ------------------------------------------------------------------------------
 
 
-def test_activities_are_completed_from_outside(client: Any, do: Do, connection: Any) -> None:
+def test_activities_are_completed_by_a_client(client: Any, do: Do, connection: Any) -> None:
     """By token or ids an activity is completed, failed, cancelled, and its life reported."""
     by_token = client.get_activity_handle(token=b"secret-token")
     do(by_token.complete(Order("o")))
@@ -546,7 +548,7 @@ def test_activities_are_completed_from_outside(client: Any, do: Do, connection: 
 
 
 @pytest.mark.parametrize("named", [{}, {"workflow_id": "x"}, {"token": b"t", "activity_id": "a"}])
-def test_an_activity_must_be_named_well(client: Any, named: dict[str, Any]) -> None:
+def test_activity_handle_needs_complete_ids(client: Any, named: dict[str, Any]) -> None:
     """Neither too few nor too many names of an activity are accepted."""
     with pytest.raises(UsageError, match="token"):
         client.get_activity_handle(**named)
@@ -573,7 +575,7 @@ class Reverse:
         return [Payload(data[::-1], encoding.decode()) for encoding, data in split]
 
 
-def test_a_codec_sees_every_payload(face: Any, connection: Any) -> None:
+def test_codec_sees_every_payload(face: Any, connection: Any) -> None:
     """Arguments, memo, results, details and failures pass the codec; search attributes do not."""
     codec = Reverse()
     client, do = face.client(connection, codec=codec), face.do
@@ -591,7 +593,7 @@ def test_a_codec_sees_every_payload(face: Any, connection: Any) -> None:
     do(client.close())
 
 
-def test_an_encoded_failure_is_readable_again(face: Any, connection: Any) -> None:
+def test_encoded_failure_is_decoded(face: Any, connection: Any) -> None:
     """A failure that was encoded by the codec arrives with its message."""
     codec = Reverse()
     client, do = face.client(connection, codec=codec), face.do
@@ -605,7 +607,7 @@ def test_an_encoded_failure_is_readable_again(face: Any, connection: Any) -> Non
     do(client.close())
 
 
-def test_one_foreign_memo_does_not_hide_a_list(face: Any, connection: Any) -> None:
+def test_undecodable_memo_does_not_hide_a_list(face: Any, connection: Any) -> None:
     """A run whose memo the codec refuses is listed with its memo as it came; a result is refused."""
     codec = Reverse()
     client = face.client(connection, codec=codec)
@@ -616,7 +618,7 @@ def test_one_foreign_memo_does_not_hide_a_list(face: Any, connection: Any) -> No
     face.do(client.close())
 
 
-def test_a_converter_runs_in_the_callers_thread(face: Any, connection: Any) -> None:
+def test_converter_runs_in_the_calling_thread(face: Any, connection: Any) -> None:
     """Converters may be the user's code: they never run on the control loop."""
     seen: set[str] = set()
 
@@ -639,7 +641,7 @@ def test_a_converter_runs_in_the_callers_thread(face: Any, connection: Any) -> N
 # --- the faces --------------------------------------------------------------------------------------------
 
 
-def test_both_faces_have_the_same_names_and_parameters() -> None:
+def test_both_clients_have_the_same_methods_and_parameters() -> None:
     """Every public method of one face exists on the other, with the same parameters, and is awaited there."""
     pairs = [
         (Client, AsyncClient),
@@ -674,7 +676,7 @@ def test_both_faces_have_the_same_names_and_parameters() -> None:
             assert inspect.iscoroutinefunction(theirs) != (name in without_waiting), name
 
 
-def test_a_closed_client_says_so(client: Any, do: Do, connection: Any) -> None:
+def test_closed_client_rejects_calls(client: Any, do: Do, connection: Any) -> None:
     """Closing closes the connection once, and what comes later is refused."""
     handle = client.get_workflow_handle("x")
     do(client.close())
@@ -701,20 +703,20 @@ def test_clients_are_context_managers(connection: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_client_is_made_by_connect(kind: Any) -> None:
+def test_calling_the_client_class_suggests_connect(kind: Any) -> None:
     """Calling the class names the way that works."""
     with pytest.raises(UsageError, match=rf"{kind.__name__}\.connect"):
         kind("localhost:7233")
 
 
-def test_reprs_say_what_and_where(client: Any, do: Do) -> None:
+def test_reprs_show_target_and_ids(client: Any, do: Do) -> None:
     """Client and handle show target, namespace and ids."""
     handle = do(client.start_workflow("wf", id="x"))
     assert "fake:1 namespace=default" in repr(client)
     assert "x run_id=run-1" in repr(handle)
 
 
-def test_a_blocking_client_serves_many_threads(connection: Any) -> None:
+def test_blocking_client_serves_many_threads(connection: Any) -> None:
     """One client is used by many threads at once."""
     from conftest import Face
 
@@ -736,7 +738,7 @@ def test_a_blocking_client_serves_many_threads(connection: Any) -> None:
     client.close()
 
 
-def test_a_blocking_client_works_inside_a_running_loop(connection: Any) -> None:
+def test_blocking_client_works_inside_a_running_loop(connection: Any) -> None:
     """In a thread with a running loop the blocking client blocks, and works."""
     from conftest import Face
 

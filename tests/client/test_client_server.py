@@ -193,14 +193,14 @@ def test_terminate(client: Any, do: Do) -> None:
     assert list(caught.value.cause.details) == [1]
 
 
-def test_a_run_times_out(client: Any, do: Do) -> None:
+def test_run_times_out(client: Any, do: Do) -> None:
     """A run that exceeds its time ends as timed out."""
     with pytest.raises(WorkflowFailedError, match="timed out") as caught:
         do(client.execute_workflow("Peer", "wait", task_queue=QUEUE, run_timeout=1))
     assert isinstance(caught.value.cause, TimedOutError)
 
 
-def test_a_result_that_is_not_there_yet(client: Any, do: Do) -> None:
+def test_result_timeout_leaves_the_workflow_running(client: Any, do: Do) -> None:
     """A timeout of the wait leaves the workflow running."""
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     with pytest.raises(TimeoutError, match="it goes on"):
@@ -210,7 +210,7 @@ def test_a_result_that_is_not_there_yet(client: Any, do: Do) -> None:
     assert do(handle.result(timeout=60)) == ["go"]
 
 
-def test_continued_runs(client: Any, do: Do) -> None:
+def test_result_follows_continued_runs(client: Any, do: Do) -> None:
     """A result follows continued runs, unless it is told not to; a handle keeps reaching the workflow."""
     handle = do(client.start_workflow("Peer", "continue", 2, task_queue=QUEUE))
     assert do(handle.result(timeout=60)) == "last"
@@ -275,7 +275,7 @@ def test_list_and_count(face: Any, client: Any, do: Do) -> None:
     assert {execution.workflow_type for execution in listed} == {"Peer"}
 
 
-def test_already_started(client: Any, do: Do) -> None:
+def test_start_with_a_used_id_is_rejected(client: Any, do: Do) -> None:
     """A taken id raises, naming the run; with USE_EXISTING it gives that run."""
     handle = do(client.start_workflow("Peer", "wait", id=fresh(), task_queue=QUEUE))
     with pytest.raises(WorkflowAlreadyStartedError) as caught:
@@ -294,7 +294,7 @@ def test_already_started(client: Any, do: Do) -> None:
     do(handle.terminate())
 
 
-def test_one_request_id_is_one_start(client: Any, do: Do) -> None:
+def test_start_with_the_same_request_id_is_one_run(client: Any, do: Do) -> None:
     """A start that is repeated with its request id is the same start."""
     name = fresh()
     runs = {
@@ -305,7 +305,7 @@ def test_one_request_id_is_one_start(client: Any, do: Do) -> None:
     do(client.get_workflow_handle(name).terminate())
 
 
-def test_not_found(client: Any, do: Do) -> None:
+def test_unknown_workflow_raises_not_found(client: Any, do: Do) -> None:
     """Whatever is asked of a workflow that is not there says that it is not there."""
     handle = client.get_workflow_handle("nobody")
     for ask in (handle.describe, handle.cancel, handle.terminate, handle.result):
@@ -315,14 +315,14 @@ def test_not_found(client: Any, do: Do) -> None:
         do(handle.signal("put", "x"))
 
 
-def test_a_parked_run_is_seen(client: Any, do: Do) -> None:
+def test_parked_run_is_described(client: Any, do: Do) -> None:
     """A run whose code has a bug is described as parked."""
     handle = do(client.start_workflow("Peer", "bug", task_queue=QUEUE))
     until(lambda: do(handle.describe()).parked)
     do(handle.terminate())
 
 
-def test_an_activity_is_completed_from_outside(client: Any, do: Do) -> None:
+def test_activity_is_completed_by_a_client(client: Any, do: Do) -> None:
     """An activity that left its task open is completed by its ids."""
     handle = do(client.start_workflow("Peer", "activity", task_queue=QUEUE))
     until(lambda: any(a.state == "STARTED" for a in do(handle.describe()).pending_activities))
@@ -332,13 +332,13 @@ def test_an_activity_is_completed_from_outside(client: Any, do: Do) -> None:
     assert do(handle.result(timeout=60)) == "done elsewhere"
 
 
-def test_a_wrong_namespace(face: Any, target: str) -> None:
+def test_unknown_namespace_is_rejected(face: Any, target: str) -> None:
     """A namespace that is not there is refused at connect, by name."""
     with pytest.raises(NamespaceNotFoundError, match="'nowhere'"):
         face.do(face.kind.connect(target, namespace="nowhere"))
 
 
-def test_an_unreachable_server(face: Any) -> None:
+def test_unreachable_server_raises_in_time(face: Any) -> None:
     """A server that is not there is an error that names it, within the time limit."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can answer there
@@ -347,7 +347,7 @@ def test_an_unreachable_server(face: Any) -> None:
             face.do(face.kind.connect(f"127.0.0.1:{port}", timeout=2))
 
 
-def test_many_waits_at_once_in_one_loop(target: str) -> None:
+def test_many_concurrent_waits_in_one_loop(target: str) -> None:
     """An asyncio program waits for many workflows at once."""
 
     async def main() -> list[Any]:
@@ -359,7 +359,7 @@ def test_many_waits_at_once_in_one_loop(target: str) -> None:
     assert asyncio.run(main()) == list(range(20))
 
 
-def test_many_waits_at_once_in_threads(target: str) -> None:
+def test_many_concurrent_waits_in_threads(target: str) -> None:
     """A threaded program waits for many workflows at once, on one client."""
     results: set[int] = set()
     with Client.connect(target) as client:
@@ -396,7 +396,7 @@ sys.exit(4)
 
 
 @pytest.mark.parametrize("how", ["plain", "fork"])
-def test_a_script_that_closes_nothing_exits_cleanly(target: str, how: str) -> None:
+def test_unclosed_client_exits_cleanly(target: str, how: str) -> None:
     """A script that leaves its client open ends with its own code; a forked child may go on using it."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT, how],

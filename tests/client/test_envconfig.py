@@ -52,7 +52,7 @@ def said(found: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("environ", ENVIRONMENTS, ids=lambda each: ",".join(each) or "none")
-def test_the_same_as_theirs(environ: dict[str, str]) -> None:
+def test_environment_configuration_matches_temporalio(environ: dict[str, str]) -> None:
     """Profiles, the environment over them, TLS and headers."""
     options: Any = {"config_source": FILE, "override_env_vars": environ}
     their, our = theirs.ClientConfigProfile.load(**options), aio.ClientConfigProfile.load(**options)
@@ -62,7 +62,7 @@ def test_the_same_as_theirs(environ: dict[str, str]) -> None:
     assert said(ours.ClientConfigProfile.load(**options).connect_options()).get("target") == our.address
 
 
-def test_an_empty_variable_of_a_header_deletes_it() -> None:
+def test_empty_header_variable_deletes_the_header() -> None:
     """A header of a profile is not sent if its variable is set to nothing."""
     options: Any = {"config_source": FILE}
     environ = {"TEMPORAL_PROFILE": "prod"}
@@ -73,7 +73,7 @@ def test_an_empty_variable_of_a_header_deletes_it() -> None:
     assert ours.ClientConfigProfile.load(**options, override_env_vars=environ).grpc_meta == {}
 
 
-def test_an_empty_variable_counts_as_not_set() -> None:
+def test_empty_variable_counts_as_unset() -> None:
     """Other variables that are set to nothing leave the profile as it is."""
     names = (
         "ADDRESS",
@@ -89,14 +89,14 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert ours.ClientConfigProfile.load("prod", config_source=FILE, override_env_vars=environ) == plain
 
 
-def test_profiles_of_a_whole_configuration_can_connect() -> None:
+def test_every_profile_gives_connect_arguments() -> None:
     """Each profile of `ClientConfig.load()` gives a client's arguments under temporalio's names."""
     their = theirs.ClientConfig.load(config_source=FILE).profiles
     for name, profile in aio.ClientConfig.load(config_source=FILE).profiles.items():
         assert said(profile.to_client_connect_config()) == said(their[name].to_client_connect_config())
 
 
-def test_all_profiles(tmp_path: Path) -> None:
+def test_all_profiles_are_loaded(tmp_path: Path) -> None:
     """A file by its path, and by the variable that names it; without one there are no profiles."""
     path = tmp_path / "temporal.toml"
     path.write_text(FILE)
@@ -120,7 +120,7 @@ def test_certificates_are_read_when_needed(tmp_path: Path) -> None:
     assert profile.connect_options()["tls"] == TLSConfig(server_root_ca_cert=b"CA")
 
 
-def test_our_own_variable() -> None:
+def test_hourglass_target_overrides_temporal_variables() -> None:
     """`HOURGLASS_TARGET` says all, and Temporal's key does not go to another address."""
     environ = {"HOURGLASS_TARGET": "local:x.db", "TEMPORAL_API_KEY": "sesame"}
     assert ours.ClientConfigProfile.load(override_env_vars=environ).connect_options() == {
@@ -145,7 +145,7 @@ def test_our_own_variable() -> None:
         ({"config_source": "other = 1", "config_file_strict": True}, "unknown field `other`"),
     ],
 )
-def test_what_cannot_be(options: dict[str, Any], words: str) -> None:
+def test_invalid_configuration_is_rejected(options: dict[str, Any], words: str) -> None:
     """Wrong files and names are said to be wrong."""
     with pytest.raises(TargetError, match=words):
         ours.ClientConfigProfile.load(**options, override_env_vars={})

@@ -66,19 +66,19 @@ WRONG = ApplicationError("no such card\nsecond line", type="CardError")
         (ActivityError("as it was raised by hand"), "as it was raised by hand"),
     ],
 )
-def test_one_line(error: BaseException, said: str) -> None:
+def test_failure_text_has_one_line(error: BaseException, said: str) -> None:
     """Each kind of failure, with each kind of cause."""
     assert str(error) == said
 
 
-def test_summaries() -> None:
+def test_failure_summaries_name_the_error() -> None:
     """Anything that was raised, by the name that retry policies know."""
     assert summary(ApplicationError("no money", type="Broke")) == "Broke: no money"
     assert summary(KeyError("apples")) == "KeyError: 'apples'"
     assert summary(ValueError()) == "ValueError"
 
 
-def test_the_root_cause_of_a_circle() -> None:
+def test_circular_causes_end() -> None:
     """Causes that lead back are followed once."""
     first, second = failed(), ApplicationError("second")
     caused(first, second)
@@ -104,7 +104,7 @@ def insists(cents: int) -> str:
     return pay(cents)
 
 
-def test_what_a_workflow_and_its_caller_see() -> None:
+def test_workflow_and_caller_see_the_same_failure() -> None:
     """Over the wire it says the same: in the workflow, and to whoever waits for the result."""
     with Environment(workflows=[buys, insists], activities=[pay]) as env:
         line = "activity pay failed: ValueError: no payment (because ConnectionError: refused)"

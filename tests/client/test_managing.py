@@ -111,7 +111,7 @@ def pending(handle: WorkflowHandle[Any]) -> PendingActivityInfo:
     return handle.describe().pending_activities[0]
 
 
-def test_a_paused_run_rests_and_goes_on(client: Client) -> None:
+def test_paused_run_continues_after_resume(client: Client) -> None:
     """A signal is written into the history of a paused run, and heard when it goes on; lists tell that it is paused."""
     handle = start(client, order, "rests")
     until(lambda: names(handle).count("WORKFLOW_TASK_COMPLETED") == 2)
@@ -130,7 +130,7 @@ def test_a_paused_run_rests_and_goes_on(client: Client) -> None:
         assert replayer.replay(handle.history()).ok
 
 
-def test_pausing_twice_and_resuming_what_is_not_paused_is_refused(client: Client) -> None:
+def test_redundant_pause_and_resume_are_rejected(client: Client) -> None:
     """Each is told, with the status that a server gives."""
     handle = start(client, order, "twice")
     with pytest.raises(ServiceError, match="not paused") as refused:
@@ -145,7 +145,7 @@ def test_pausing_twice_and_resuming_what_is_not_paused_is_refused(client: Client
         handle.unpause()
 
 
-def test_an_attempt_that_runs_ends_while_its_run_is_paused(client: Client) -> None:
+def test_running_attempt_completes_while_its_run_is_paused(client: Client) -> None:
     """Its result is written and waits; the run asks for nothing more until it goes on."""
     handle = start(client, holds, "attempt")
     assert entered.acquire(timeout=30)
@@ -156,7 +156,7 @@ def test_an_attempt_that_runs_ends_while_its_run_is_paused(client: Client) -> No
     assert handle.result(30) == ["held", "AFTER"]
 
 
-def test_an_activity_that_waits_long_begins_anew(client: Client) -> None:
+def test_activity_in_backoff_is_reset(client: Client) -> None:
     """Reset: its next attempt, ten minutes away, comes at once, and counts as the first."""
     handle = start(client, waits_for_broken, "reset")
     until(lambda: pending(handle).attempt == 2)
@@ -165,7 +165,7 @@ def test_an_activity_that_waits_long_begins_anew(client: Client) -> None:
     assert handle.result(30) == "mended"
 
 
-def test_an_activity_between_attempts_is_completed_by_hand(client: Client) -> None:
+def test_pending_activity_is_completed_by_hand(client: Client) -> None:
     """The workflow goes on with what the operator says; a failure needs an attempt that runs."""
     handle = start(client, waits_for_broken, "by-hand")
     until(lambda: pending(handle).attempt == 2)
@@ -179,7 +179,7 @@ def test_an_activity_between_attempts_is_completed_by_hand(client: Client) -> No
         found.reset()
 
 
-def test_a_run_is_deleted(client: Client) -> None:
+def test_run_is_deleted(client: Client) -> None:
     """Open or closed, it is gone, and its id is free; one that waited for it hears that it has ended."""
     handle = start(client, order, "deleted")
     handle.delete()
@@ -204,7 +204,7 @@ def _is_there(handle: WorkflowHandle[Any]) -> bool:
     return True
 
 
-def test_a_fork_does_not_do_again_what_was_done(client: Client) -> None:
+def test_fork_does_not_repeat_earlier_steps(client: Client) -> None:
     """Before `pack`: the charge and the signal are those of the first; the first is left as it was."""
     handle = start(client, order, "forked")
     handle.signal(go, "now")
@@ -221,7 +221,7 @@ def test_a_fork_does_not_do_again_what_was_done(client: Client) -> None:
         handle.fork(id=handle.id, before="step")
 
 
-def test_a_fork_before_a_signal_waits_for_its_own(client: Client) -> None:
+def test_fork_before_a_signal_does_not_receive_it(client: Client) -> None:
     """What came after the point is not sent to the fork; an id that is taken is refused."""
     handle = start(client, order, "unsignalled")
     until(lambda: "ACTIVITY_TASK_SCHEDULED" in names(handle))
@@ -234,7 +234,7 @@ def test_a_fork_before_a_signal_waits_for_its_own(client: Client) -> None:
     assert forked.result(30)[1] == "second"
 
 
-def test_a_pause_is_kept_in_the_file(tmp_path: Path) -> None:
+def test_pause_is_stored_in_the_file(tmp_path: Path) -> None:
     """A run that was paused rests when the file is opened anew, also with a worker there, until it goes on."""
     calls.clear()
     target = f"local:{tmp_path / 'kept.db'}"
@@ -257,7 +257,7 @@ def test_a_pause_is_kept_in_the_file(tmp_path: Path) -> None:
     assert calls == ["charge", "pack", "ship"]
 
 
-def test_a_fork_that_would_adopt_a_child_is_refused(client: Client) -> None:
+def test_fork_with_an_open_child_is_rejected(client: Client) -> None:
     """A child belongs to the run that started it: a point at which one is open is no point for a fork."""
     handle = start(client, parent, "adopts")
     until(lambda: "CHILD_WORKFLOW_EXECUTION_STARTED" in names(handle))

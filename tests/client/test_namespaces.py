@@ -48,7 +48,7 @@ def made_and_found(client: Client) -> None:
 
 
 @pytest.mark.server
-def test_on_a_server(quick_server: DevServer) -> None:
+def test_namespaces_on_a_server(quick_server: DevServer) -> None:
     """Search attributes, and a namespace that can be connected to."""
     with Client.connect(quick_server.target) as client:
         made_and_found(client)
@@ -68,7 +68,7 @@ def test_on_a_server(quick_server: DevServer) -> None:
             time.sleep(0.2)  # it is tried again until the server knows the namespace
 
 
-def test_on_an_embedded_engine() -> None:
+def test_namespaces_on_an_embedded_engine() -> None:
     """Search attributes; a namespace is said to be what the engine is opened with."""
     with Client.connect("local:") as client:
         made_and_found(client)

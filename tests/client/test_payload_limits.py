@@ -44,7 +44,7 @@ def warnings(target: str, caplog: pytest.LogCaptureFixture, **options: Any) -> s
     return "\n".join(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
 
 
-def test_large_values_are_warned_of(caplog: pytest.LogCaptureFixture, tmp_path: Any) -> None:
+def test_large_payloads_are_logged(caplog: pytest.LogCaptureFixture, tmp_path: Any) -> None:
     """Embedded, in memory and on a file: arguments, memos, commands and results, by name; as usual and with 0 nothing is said."""
     for target in ("local:", f"local:{tmp_path / 'e.db'}"):
         said = warnings(target, caplog, payload_limits=SMALL)
@@ -61,7 +61,7 @@ def test_large_values_are_warned_of(caplog: pytest.LogCaptureFixture, tmp_path: 
 
 
 @pytest.mark.server
-def test_large_values_are_warned_of_on_a_server(
+def test_large_payloads_are_logged_on_a_server(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On a server Core says so, through Python's logging, with the sizes and nothing of the values."""
@@ -74,7 +74,7 @@ def test_large_values_are_warned_of_on_a_server(
     assert "warning limit" not in warnings(quick_server.target, caplog)
 
 
-def test_what_makes_no_sense() -> None:
+def test_invalid_payload_limits_are_rejected() -> None:
     """Sizes that are none are refused where they are said."""
     for wrong in (-1, 1.5, True):
         with pytest.raises(TargetError, match="is a number of bytes"):

@@ -68,7 +68,9 @@ class Slow:
         self.done = True
 
 
-def test_it_is_shown_until_a_worker_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_update_is_pending_until_a_worker_accepts_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By `describe`, in a program and as a command, and on the page, with its name and id; no longer once it is accepted."""
     target = f"local:{tmp_path / 'accounts.db'}"
     with Client.connect(target) as client, Worker(client, "other", workflows=[Account]):

@@ -53,7 +53,7 @@ def test_a_call_reraises(portal: Portal) -> None:
         portal.call(raises())
 
 
-def test_a_timeout_of_the_coroutine_is_not_taken_for_the_calls(portal: Portal) -> None:
+def test_timeout_error_of_the_coroutine_is_not_the_callers(portal: Portal) -> None:
     """A TimeoutError of the coroutine's own arrives as it was raised."""
 
     async def own() -> None:
@@ -81,7 +81,7 @@ def test_a_timeout_cancels_the_coroutine(portal: Portal) -> None:
     assert cancelled.wait(30)
 
 
-def test_a_shielded_thing_outlives_the_timeout(portal: Portal) -> None:
+def test_shielded_work_outlives_the_timeout(portal: Portal) -> None:
     """What the coroutine shields goes on after its caller gave up."""
     release = asyncio.Event()
     finished = threading.Event()
@@ -103,7 +103,7 @@ def test_a_shielded_thing_outlives_the_timeout(portal: Portal) -> None:
     assert finished.wait(30)
 
 
-def test_a_blocking_call_from_the_control_loop_is_refused(portal: Portal) -> None:
+def test_blocking_call_on_the_control_loop_is_rejected(portal: Portal) -> None:
     """Waiting for oneself would never end, so it is an error."""
 
     async def call_again() -> None:
@@ -113,7 +113,7 @@ def test_a_blocking_call_from_the_control_loop_is_refused(portal: Portal) -> Non
         portal.call(call_again())
 
 
-def test_many_threads_call_at_once(portal: Portal) -> None:
+def test_concurrent_calls_of_many_threads(portal: Portal) -> None:
     """Calls from many threads do not mix."""
 
     async def echo(value: int) -> int:
@@ -135,7 +135,7 @@ def test_many_threads_call_at_once(portal: Portal) -> None:
     assert all(sent == received for sent, received in got)
 
 
-def test_an_async_call_from_another_loop(portal: Portal) -> None:
+def test_async_call_from_another_loop(portal: Portal) -> None:
     """An event loop elsewhere awaits the portal without blocking."""
 
     async def main() -> list[str]:
@@ -166,7 +166,7 @@ def test_cancelling_the_caller_cancels_the_coroutine(portal: Portal) -> None:
     assert cancelled.wait(30)
 
 
-def test_many_async_calls_at_once_from_several_loops(portal: Portal) -> None:
+def test_concurrent_async_calls_from_several_loops(portal: Portal) -> None:
     """Each gets its own answer or error, and nothing is kept of loops that have ended."""
 
     async def twice(number: int) -> int:
@@ -191,7 +191,7 @@ def test_many_async_calls_at_once_from_several_loops(portal: Portal) -> None:
     assert len(portal._mailboxes) == 1
 
 
-def test_an_async_call_from_the_control_loop_itself(portal: Portal) -> None:
+def test_async_call_from_the_control_loop(portal: Portal) -> None:
     """On the control loop `acall` simply awaits."""
 
     async def inner() -> str:
@@ -200,7 +200,7 @@ def test_an_async_call_from_the_control_loop_itself(portal: Portal) -> None:
     assert portal.call(inner()) == "hourglass-control"
 
 
-def test_a_blocking_call_inside_a_running_loop_warns_once(
+def test_blocking_call_inside_a_running_loop_warns_once(
     portal: Portal, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A blocking call in a thread with a running loop works, and says once that AsyncClient exists."""
@@ -227,7 +227,7 @@ def test_a_task_that_tries_to_exit_does_not_end_the_loop(
     assert portal.call(thread_name()) == "hourglass-control"
 
 
-def test_closers_run_in_reverse_and_a_failing_one_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_closers_run_in_reverse_despite_failures(caplog: pytest.LogCaptureFixture) -> None:
     """Closers run latest first on the control loop; one that fails is logged and the others run."""
     portal = Portal()
     ran: list[str] = []
@@ -252,7 +252,7 @@ def test_closers_run_in_reverse_and_a_failing_one_stops_nobody(caplog: pytest.Lo
     assert "broken" in caplog.text
 
 
-def test_a_closer_that_hangs_is_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_hanging_closer_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     """A closer that exceeds its limit is cancelled, and closing goes on."""
     portal = Portal()
 
@@ -265,7 +265,7 @@ def test_a_closer_that_hangs_is_left(caplog: pytest.LogCaptureFixture) -> None:
     assert "did not finish" in caplog.text
 
 
-def test_a_closed_portal_says_so() -> None:
+def test_closed_portal_rejects_calls() -> None:
     """Calls on a closed portal raise, leave no coroutine behind, and closing twice is harmless."""
     portal = Portal()
     portal.close()
@@ -276,7 +276,7 @@ def test_a_closed_portal_says_so() -> None:
         portal.at_exit(thread_name)
 
 
-def test_tasks_left_over_are_cancelled_at_the_end() -> None:
+def test_remaining_tasks_are_cancelled_at_close() -> None:
     """Closing cancels what still runs, so that `finally` blocks are executed."""
     portal = Portal()
     begun, cleaned = threading.Event(), threading.Event()
@@ -294,7 +294,7 @@ def test_tasks_left_over_are_cancelled_at_the_end() -> None:
     assert cleaned.is_set()
 
 
-def test_whoever_waits_while_the_portal_closes_is_told() -> None:
+def test_waiting_calls_fail_when_the_portal_closes() -> None:
     """A call that waits in a thread or on a loop when the portal closes ends with a clear error."""
     portal = Portal()
     begun = threading.Semaphore(0)
@@ -361,7 +361,7 @@ sys.exit(os.waitstatus_to_exitcode(status) + 1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_gets_its_own_portal() -> None:
+def test_forked_child_creates_its_own_portal() -> None:
     """After a fork the inherited portal says so, a new one works, and both processes exit properly."""
     done = run_script(FORK)
     assert done.returncode == 8, done.stderr
@@ -383,7 +383,7 @@ sys.exit(5)
 """
 
 
-def test_the_exit_is_clean_and_keeps_its_code() -> None:
+def test_exit_is_clean_and_keeps_its_code() -> None:
     """At exit closers run latest first and before older exit handlers; the exit code stays."""
     done = run_script(EXIT)
     assert done.returncode == 5, done.stderr
@@ -404,7 +404,7 @@ Portal.current()
 """
 
 
-def test_after_the_exit_there_is_no_portal() -> None:
+def test_portal_is_closed_after_exit() -> None:
     """Code that runs after the portal's exit gets a clear error instead of a new thread."""
     done = run_script(LATE)
     assert done.returncode == 0, done.stderr
@@ -460,7 +460,7 @@ with Client.connect("local:") as client:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_shows_the_caller_where_it_waited(tmp_path: Path) -> None:
+def test_traceback_of_ctrl_c_shows_the_callers_line(tmp_path: Path) -> None:
     """A program that is interrupted while it waits for a result shows its own line, and not the way through our files."""
     program = tmp_path / "waiting.py"
     program.write_text(WAITING)

@@ -156,7 +156,7 @@ def connection() -> Shelf:
         (DAILY, UsageError, "not a ScheduleSpec"),
     ],
 )
-def test_what_makes_no_sense_is_not_sent(
+def test_invalid_schedule_is_not_sent(
     schedule: Any, error: type[Exception], why: str, client: Any, do: Do, connection: Shelf
 ) -> None:
     """A schedule that makes no sense is refused with the reason, and the service hears nothing of it."""
@@ -216,7 +216,7 @@ def test_ids_and_backfills_are_checked(client: Any, do: Do, connection: Shelf) -
 # --- what is sent --------------------------------------------------------------------------------------------------------
 
 
-def test_create_sends_everything(client: Any, do: Do, connection: Shelf) -> None:
+def test_create_sends_the_whole_schedule(client: Any, do: Do, connection: Shelf) -> None:
     """Arguments are encoded, times and durations counted, and defaults those of Temporal."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     handle = do(
@@ -260,7 +260,7 @@ def test_create_sends_everything(client: Any, do: Do, connection: Shelf) -> None
     )
 
 
-def test_patches(client: Any, do: Do, connection: Shelf) -> None:
+def test_pause_trigger_and_backfill_are_sent(client: Any, do: Do, connection: Shelf) -> None:
     """Pausing, unpausing, triggering and backfilling are sent as such; a note is never empty."""
     handle = client.get_schedule_handle("s")
     begin = datetime(2026, 1, 1, tzinfo=UTC)
@@ -283,7 +283,7 @@ def test_patches(client: Any, do: Do, connection: Shelf) -> None:
     assert type(sent[6]) is sc.DeleteSchedule
 
 
-def test_lists_are_read_page_by_page(client: Any, face: Any, do: Do) -> None:
+def test_schedule_lists_are_paged(client: Any, face: Any, do: Do) -> None:
     """A list goes on over as many pages as there are."""
     for name in ("a", "b", "c"):
         do(client.create_schedule(name, daily()))
@@ -307,7 +307,7 @@ def paused(seen: ScheduleDescription) -> Schedule:
     return replace(seen.schedule, state=replace(seen.schedule.state, paused=True))
 
 
-def test_an_update_is_sent_once(client: Any, do: Do, connection: Shelf) -> None:
+def test_schedule_update_is_sent_once(client: Any, do: Do, connection: Shelf) -> None:
     """Where nobody interferes an update asks its function once, and keeps all that it does not change."""
     handle = do(client.create_schedule("s", daily()))
     before = connection.kept["s"][1]
@@ -319,14 +319,14 @@ def test_an_update_is_sent_once(client: Any, do: Do, connection: Shelf) -> None:
     assert after.spec == canonical(before.spec)
 
 
-def test_an_update_that_wants_nothing_sends_nothing(client: Any, do: Do, connection: Shelf) -> None:
+def test_update_returning_none_sends_nothing(client: Any, do: Do, connection: Shelf) -> None:
     """A function that returns None leaves the schedule alone."""
     handle = do(client.create_schedule("s", daily()))
     do(handle.update(lambda seen: None))
     assert updates(connection) == 0
 
 
-def test_an_update_that_was_overtaken_is_tried_again(client: Any, do: Do, connection: Shelf) -> None:
+def test_conflicting_schedule_update_is_retried(client: Any, do: Do, connection: Shelf) -> None:
     """An update that the service dropped for another's sake begins anew, and both changes stay."""
     handle = do(client.create_schedule("s", daily()))
     rivals = iter(["first", "second"])
@@ -343,7 +343,7 @@ def test_an_update_that_was_overtaken_is_tried_again(client: Any, do: Do, connec
     assert (state.paused, state.note) == (True, "second")
 
 
-def test_an_update_gives_up_in_the_end(client: Any, do: Do, connection: Shelf) -> None:
+def test_schedule_update_fails_after_too_many_conflicts(client: Any, do: Do, connection: Shelf) -> None:
     """Where somebody else is faster every time the caller is told, and nothing was changed."""
     handle = do(client.create_schedule("s", daily()))
     connection.rival = lambda: connection.note("s", uuid.uuid4().hex)
@@ -353,7 +353,7 @@ def test_an_update_gives_up_in_the_end(client: Any, do: Do, connection: Shelf) -
     assert not connection.kept["s"][1].state.paused
 
 
-def test_an_update_is_checked_like_a_new_schedule(client: Any, do: Do, connection: Shelf) -> None:
+def test_schedule_update_is_validated(client: Any, do: Do, connection: Shelf) -> None:
     """What an update's function returns is checked before it is sent."""
     handle = do(client.create_schedule("s", daily()))
     with pytest.raises(UsageError, match="is invalid"):
@@ -376,7 +376,7 @@ class Turned:
         return [Payload(payload.data[::-1]) for payload in payloads]
 
 
-def test_a_codec_sees_a_schedules_payloads(face: Any, connection: Shelf) -> None:
+def test_codec_sees_payloads_of_schedules(face: Any, connection: Shelf) -> None:
     """Arguments and memos are encoded when a schedule is made and updated, and decoded when it is looked at."""
     client = face.client(connection, codec=Turned())
     action = ScheduleActionStartWorkflow(report, "daily", memo={"a": 1}, search_attributes={"K": "v"})
@@ -394,7 +394,7 @@ def test_a_codec_sees_a_schedules_payloads(face: Any, connection: Shelf) -> None
     face.do(client.close())
 
 
-def test_lists_show_what_a_codec_refuses(face: Any, connection: Shelf) -> None:
+def test_list_shows_undecodable_schedules(face: Any, connection: Shelf) -> None:
     """A schedule of somebody without the codec does not hide the others of a list."""
     client = face.client(connection, codec=Turned())
     connection.page = sc.SchedulePage(
@@ -410,7 +410,7 @@ def test_lists_show_what_a_codec_refuses(face: Any, connection: Shelf) -> None:
     face.do(client.close())
 
 
-def test_both_handles_have_the_same_methods() -> None:
+def test_both_schedule_handles_have_the_same_methods() -> None:
     """The two handles of a schedule have the same names with the same parameters."""
     names = [name for name in vars(ScheduleHandle) if not name.startswith("_")]
     assert names == [name for name in vars(AsyncScheduleHandle) if not name.startswith("_")]
@@ -421,7 +421,7 @@ def test_both_handles_have_the_same_methods() -> None:
         assert inspect.iscoroutinefunction(theirs)
 
 
-def test_reprs_tell_no_arguments() -> None:
+def test_reprs_hide_arguments() -> None:
     """An action's repr names the workflow and counts the arguments."""
     assert "secret" not in repr(daily(spec=DAILY).action)
     shown = repr(Schedule(ScheduleActionStartWorkflow(report, "secret"), DAILY))
@@ -455,7 +455,7 @@ def until(do: Do, ask: Callable[[], Any], holds: Callable[[Any], object]) -> Any
 
 
 @pytest.mark.server
-def test_a_rich_schedule_comes_back(real: Any, do: Do) -> None:
+def test_full_schedule_round_trip(real: Any, do: Do) -> None:
     """Everything that a schedule is made of is found again in its description."""
     name = fresh()
     schedule = Schedule(
@@ -536,7 +536,7 @@ def test_a_rich_schedule_comes_back(real: Any, do: Do) -> None:
 
 
 @pytest.mark.server
-def test_ids_are_taken_and_missed(real: Any, do: Do) -> None:
+def test_duplicate_and_unknown_schedule_ids_are_rejected(real: Any, do: Do) -> None:
     """A second schedule of an id is refused, and one that is not there is missed, by errors of their own."""
     name = fresh()
     handle = do(real.create_schedule(name, daily()))
@@ -552,7 +552,7 @@ def test_ids_are_taken_and_missed(real: Any, do: Do) -> None:
 
 
 @pytest.mark.server
-def test_pausing_is_seen(real: Any, do: Do) -> None:
+def test_pause_is_shown_in_the_description(real: Any, do: Do) -> None:
     """A schedule that was paused says so and why, until it is unpaused."""
     handle = do(real.create_schedule(fresh(), daily()))
     do(handle.pause("holidays"))
@@ -592,7 +592,7 @@ def test_triggers_and_backfills_start_workflows(real: Any, do: Do, quick_server:
 
 
 @pytest.mark.server
-def test_a_schedule_acts_by_itself(real: Any, do: Do) -> None:
+def test_schedule_starts_workflows(real: Any, do: Do) -> None:
     """A schedule of every second starts workflows without being asked, as many as it may."""
     schedule = Schedule(
         ScheduleActionStartWorkflow(waiting, task_queue=fresh(), execution_timeout=60),
@@ -609,7 +609,7 @@ def test_a_schedule_acts_by_itself(real: Any, do: Do) -> None:
 
 
 @pytest.mark.server
-def test_meeting_updates_both_count(real: Any, do: Do, quick_server: DevServer) -> None:
+def test_concurrent_schedule_updates_are_both_applied(real: Any, do: Do, quick_server: DevServer) -> None:
     """An update that meets another one is repeated on top of it: a server alone would have dropped it silently."""
     handle = do(real.create_schedule(fresh(), daily()))
     calls: list[str] = []
@@ -648,7 +648,7 @@ def test_schedules_are_listed(real: Any, face: Any, do: Do) -> None:
 
 
 @pytest.mark.server
-def test_schedules_of_others_lose_nothing(real: Any, do: Do, quick_server: DevServer) -> None:
+def test_updates_keep_unknown_fields_of_foreign_schedules(real: Any, do: Do, quick_server: DevServer) -> None:
     """A schedule that Temporal's own SDK made keeps what we have no words for when we update it; and it reads ours."""
     name = fresh()
 

@@ -9,7 +9,7 @@ from hourglass.aio.service import RPCError, RPCStatusCode
 from hourglass.errors import ServiceError, ServiceStatus
 
 
-def test_the_status_of_a_refusal_is_a_member_and_a_name() -> None:
+def test_error_status_is_a_service_status() -> None:
     """`error.status` is a `ServiceStatus`, with a name, and equal to gRPC's text; what gRPC has no name for is unknown."""
     with Client.connect("local:") as client, pytest.raises(RPCError) as caught:
         client.get_workflow_handle("nowhere").describe()

@@ -65,7 +65,7 @@ def configuration(tmp_path: Path) -> dict[str, str]:
         ("my_host-1.internal:80", "my_host-1.internal:80"),
     ],
 )
-def test_an_address_is_a_temporal_server(text: str, address: str) -> None:
+def test_host_and_port_mean_a_temporal_server(text: str, address: str) -> None:
     """`host:port` means a Temporal server in the default namespace, without TLS."""
     target = given(text)
     assert (target.kind, target.address, target.namespace) == ("temporal", address, "default")
@@ -98,19 +98,19 @@ def test_an_address_is_a_temporal_server(text: str, address: str) -> None:
         ("local:a\0b", "is no file's name"),
     ],
 )
-def test_what_makes_no_sense_is_refused(text: str, says: str) -> None:
+def test_malformed_target_is_rejected(text: str, says: str) -> None:
     """A malformed target is an error that says what was expected."""
     with pytest.raises(TargetError, match=says):
         given(text)
 
 
-def test_local_is_the_engine_in_memory() -> None:
+def test_local_target_is_the_memory_engine() -> None:
     """`local:` means this process."""
     target = given("local:", namespace="other")
     assert (target.kind, target.namespace, str(target)) == ("memory", "other", "local:")
 
 
-def test_a_path_is_the_engine_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_target_with_a_path_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`local:path.db` means a file, the same one wherever the process goes; `~` is the user's directory."""
     monkeypatch.chdir(tmp_path)
     target = given("local:orders.db", namespace="shop")
@@ -121,7 +121,7 @@ def test_a_path_is_the_engine_in_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert given("local:/var/orders.db").path == "/var/orders.db"
 
 
-def test_the_default_is_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_target_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a target anywhere it is `hourglass.db` in the working directory; nothing is made by deciding so."""
     monkeypatch.chdir(tmp_path)
     target = given()
@@ -130,7 +130,7 @@ def test_the_default_is_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_client_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connecting_to_a_file_creates_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connecting to a file makes nothing; its client says what was asked for."""
     monkeypatch.chdir(tmp_path)
     with Client.connect("local:orders.db") as client:
@@ -138,7 +138,7 @@ def test_a_client_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert list(tmp_path.iterdir()) == []
 
 
-def test_the_order_of_sources() -> None:
+def test_precedence_of_target_sources() -> None:
     """An argument comes before HOURGLASS_TARGET, which comes before TEMPORAL_ADDRESS, which comes before the default."""
     environ = {"TEMPORAL_ADDRESS": "third:1"}
     assert given(environ=environ).address == "third:1"
@@ -147,12 +147,12 @@ def test_the_order_of_sources() -> None:
     assert given("first:1", environ).address == "first:1"
 
 
-def test_a_profile_is_never_taken_unasked(configuration: dict[str, str]) -> None:
+def test_profile_must_be_selected_explicitly(configuration: dict[str, str]) -> None:
     """A configuration file alone, or TEMPORAL_PROFILE, selects nothing."""
     assert str(given(environ=configuration | {"TEMPORAL_PROFILE": "prod"})) == "local:hourglass.db"
 
 
-def test_companions_of_the_address() -> None:
+def test_environment_key_and_namespace_belong_to_the_address() -> None:
     """Namespace, API key and metadata of the environment go with TEMPORAL_ADDRESS; a key implies TLS."""
     target = given(
         environ={
@@ -166,7 +166,7 @@ def test_companions_of_the_address() -> None:
     assert dict(target.metadata) == {"some-header": "x"}
 
 
-def test_companions_stay_with_their_address() -> None:
+def test_environment_key_is_not_sent_to_another_address() -> None:
     """A key of the environment is not sent to an address that came from elsewhere."""
     environ = {"TEMPORAL_ADDRESS": "cloud:7233", "TEMPORAL_API_KEY": SECRET, "TEMPORAL_NAMESPACE": "shop"}
     target = given("elsewhere:7233", environ)
@@ -187,7 +187,7 @@ def test_arguments_override_the_environment() -> None:
     assert dict(target.metadata) == {"a": "1", "b": "3"}
 
 
-def test_tls_of_the_environment(tmp_path: Path) -> None:
+def test_tls_variables_of_the_environment(tmp_path: Path) -> None:
     """Certificates come from paths or data, and any of them switches TLS on."""
     (tmp_path / "ca.pem").write_bytes(b"CA")
     target = given(
@@ -214,7 +214,7 @@ def test_tls_of_the_environment(tmp_path: Path) -> None:
         ({"TEMPORAL_TLS": ""}, None),
     ],
 )
-def test_the_switch_of_tls(variables: dict[str, str], tls: object) -> None:
+def test_temporal_tls_variable(variables: dict[str, str], tls: object) -> None:
     """TEMPORAL_TLS switches TLS on and off; off wins over an API key."""
     assert given(environ={"TEMPORAL_ADDRESS": "host:7233"} | variables).tls == tls
 
@@ -234,13 +234,13 @@ def test_the_switch_of_tls(variables: dict[str, str], tls: object) -> None:
         ({"TEMPORAL_ADDRESS": "host"}, "TEMPORAL_ADDRESS: 'host' has no port"),
     ],
 )
-def test_a_bad_environment_is_refused(variables: dict[str, str], says: str) -> None:
+def test_invalid_environment_is_rejected(variables: dict[str, str], says: str) -> None:
     """What the environment says wrongly is an error that names it."""
     with pytest.raises(TargetError, match=says):
         given(environ={"TEMPORAL_ADDRESS": "host:7233"} | variables)
 
 
-def test_a_profile_with_a_key(configuration: dict[str, str]) -> None:
+def test_profile_with_an_api_key(configuration: dict[str, str]) -> None:
     """A profile gives address, namespace, key and metadata, and its key implies TLS."""
     target = given("profile:prod", configuration)
     assert (target.address, target.namespace, target.api_key) == ("prod.example.com:7233", "shop", SECRET)
@@ -248,13 +248,13 @@ def test_a_profile_with_a_key(configuration: dict[str, str]) -> None:
     assert dict(target.metadata) == {"other-header": SECRET}
 
 
-def test_a_profile_with_certificates(configuration: dict[str, str]) -> None:
+def test_profile_with_certificates(configuration: dict[str, str]) -> None:
     """A profile's certificates are read from data and files."""
     target = given("profile:mutual", configuration)
     assert target.tls == TLSConfig(None, "inner", b"CERT", SECRET.encode())
 
 
-def test_a_profile_without_an_address(configuration: dict[str, str]) -> None:
+def test_profile_without_an_address(configuration: dict[str, str]) -> None:
     """A profile without an address means Temporal's default one; HOURGLASS_TARGET may name a profile."""
     target = given(environ=configuration | {"HOURGLASS_TARGET": "profile:plain"})
     assert (target.address, target.namespace, target.tls) == ("localhost:7233", "dev", False)
@@ -268,13 +268,13 @@ def test_a_profile_without_an_address(configuration: dict[str, str]) -> None:
         ("unverified", "without verifying"),
     ],
 )
-def test_a_bad_profile_is_refused(configuration: dict[str, str], name: str, says: str) -> None:
+def test_invalid_profile_is_rejected(configuration: dict[str, str], name: str, says: str) -> None:
     """A profile that is missing or malformed is an error that names profile and key."""
     with pytest.raises(TargetError, match=says):
         given(f"profile:{name}", configuration)
 
 
-def test_a_profile_of_wrong_types_is_refused(tmp_path: Path) -> None:
+def test_profile_with_wrong_types_is_rejected(tmp_path: Path) -> None:
     """A value of a wrong type is an error that names file, line and column, without the value."""
     file = tmp_path / "temporal.toml"
     for text, says in [
@@ -301,7 +301,7 @@ def test_a_profile_of_wrong_types_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"[profile", b"profile = 3", b"\xff\xfe", b"[profile]\nx = 1\n"])
-def test_a_broken_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_malformed_configuration_file_is_rejected(tmp_path: Path, content: bytes) -> None:
     """A file that is no TOML, or no table of profiles, is an error that names the file."""
     file = tmp_path / "temporal.toml"
     file.write_bytes(content)
@@ -309,13 +309,13 @@ def test_a_broken_file_is_refused(tmp_path: Path, content: bytes) -> None:
         given("profile:x", {"TEMPORAL_CONFIG_FILE": str(file)})
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_missing_configuration_file_is_rejected(tmp_path: Path) -> None:
     """A file that is not there is an error that names it."""
     with pytest.raises(TargetError, match="there is no configuration file"):
         given("profile:x", {"TEMPORAL_CONFIG_FILE": str(tmp_path / "none.toml")})
 
 
-def test_profiles_mean_what_temporals_own_reader_says(configuration: dict[str, str]) -> None:
+def test_profiles_match_temporalios_reader(configuration: dict[str, str]) -> None:
     """Temporal's own loader reads the same address, namespace, key, TLS and metadata from the same file."""
     from temporalio.envconfig import ClientConfigProfile
 
@@ -337,7 +337,7 @@ def test_profiles_mean_what_temporals_own_reader_says(configuration: dict[str, s
             assert ours.tls == their_tls
 
 
-def test_the_usual_place_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_path_of_the_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is where the system keeps configuration; a relative XDG_CONFIG_HOME is ignored, as the standard says."""
     apple = tmp_path / "Library" / "Application Support"
     for place in (tmp_path / ".config", tmp_path / "xdg", apple):
@@ -365,7 +365,7 @@ def test_the_usual_place_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({"metadata": {"a\n": "b"}}, "control character"),
     ],
 )
-def test_bad_arguments_are_refused(arguments: dict[str, Any], says: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: dict[str, Any], says: str) -> None:
     """Arguments of a wrong kind are refused before anything is opened."""
     with pytest.raises(TargetError, match=says):
         given("host:7233", **arguments)
@@ -384,7 +384,7 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], says: str) -> None
         ("[::1]:7233", {"api_key": SECRET, "tls": False}, False),
     ],
 )
-def test_a_key_in_clear_to_another_host_warns(
+def test_unencrypted_api_key_to_another_host_warns(
     address: str,
     arguments: dict[str, Any],
     warns: bool,

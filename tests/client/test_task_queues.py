@@ -49,7 +49,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
         yield client
 
 
-def test_who_polls(client: Client) -> None:
+def test_pollers_of_a_task_queue(client: Client) -> None:
     """A worker is named for what it takes; a queue that nobody serves has nobody."""
     with Worker(client, "polled", workflows=[flow], activities=[act], identity="worker-7"):
         client.execute_workflow(flow, id="polled-1", task_queue="polled")  # by then its polls have arrived
@@ -63,7 +63,7 @@ def test_who_polls(client: Client) -> None:
             assert {each.identity for each in found.activity_pollers} == {"worker-7"}
 
 
-def test_workers_without_activities_take_none() -> None:
+def test_worker_without_activities_does_not_poll_for_them() -> None:
     """A worker that has no activities does not poll for any; when it has gone nobody does."""
     with Client.connect("local:") as client:
         with Worker(client, "half", workflows=[flow]):
@@ -82,7 +82,7 @@ def _waiting(client: Client, queue: str, activities: bool, count: int) -> TaskQu
             return told
 
 
-def test_what_waits_on_a_queue(client: Client) -> None:
+def test_backlog_of_a_task_queue(client: Client) -> None:
     """Tasks that no worker takes are counted, with the age of the oldest; those that were taken show in the rates."""
     with Worker(client, "busy", workflows=[calls]):
         for number in range(3):
@@ -111,7 +111,7 @@ def _stored(client: Client, queue: str = "default") -> tuple[int, int]:
     return found.workflow_stats.backlog, found.activity_stats.backlog
 
 
-def test_a_file_that_no_worker_has_open(tmp_path: Path) -> None:
+def test_backlog_of_a_file_without_a_worker(tmp_path: Path) -> None:
     """What waits there is counted as it is stored: tasks, activities on their own queues, timers that are due. A run that
     waits for a time that has not come, or is paused, waits for no worker.
     """
@@ -140,7 +140,7 @@ def test_a_file_that_no_worker_has_open(tmp_path: Path) -> None:
         assert (_stored(client), _stored(client, "steps")) == ((1, 0), (0, 1))
 
 
-def test_a_timer_that_came_due_without_a_worker(tmp_path: Path) -> None:
+def test_overdue_timer_counts_as_backlog(tmp_path: Path) -> None:
     """Its run waits for a worker from then on, and since then."""
     path = str(tmp_path / "asleep.db")
     with Client.connect(f"local:{path}") as client:
@@ -161,7 +161,7 @@ def test_a_timer_that_came_due_without_a_worker(tmp_path: Path) -> None:
     assert 3600 <= found.age < 7200
 
 
-def test_more_than_is_looked_at_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_large_backlog_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where very many wait, those that are not read one by one are counted all the same."""
     monkeypatch.setattr(StoredBacklog, "MOST", 3)
     with Client.connect(f"local:{tmp_path / 'many.db'}") as client:
@@ -176,7 +176,7 @@ async def _asked() -> tuple[int, str]:
         return len(found.workflow_pollers), found.name
 
 
-def test_the_asynchronous_face() -> None:
+def test_async_client_describes_task_queues() -> None:
     """It asks the same."""
     import asyncio
 

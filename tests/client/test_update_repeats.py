@@ -54,7 +54,7 @@ class Slow:
         return UpdateStarted(Started("r"), state) if isinstance(request, UpdateWithStart) else state
 
 
-def test_an_update_is_asked_for_until_it_is_accepted() -> None:
+def test_update_request_is_repeated_until_accepted() -> None:
     """The request is repeated as it was; only what is accepted is polled."""
     slow = Slow()
     session = slow.session()
@@ -65,7 +65,7 @@ def test_an_update_is_asked_for_until_it_is_accepted() -> None:
     assert slow.asked[0] == slow.asked[1] == slow.asked[2]
 
 
-def test_a_start_with_an_update_is_repeated_too() -> None:
+def test_update_with_start_is_repeated_with_one_request_id() -> None:
     """The start has its request id, so that it is one run."""
     slow = Slow()
     session = slow.session()

@@ -18,7 +18,7 @@ def starts_a_taken_child(name: str) -> str:
     return str(workflow.execute_child_workflow("sits", id=name))
 
 
-def test_a_taken_child_replays() -> None:
+def test_recorded_child_failure_replays() -> None:
     """The run was recorded from temporalio on a server: it fails where the recorded one failed."""
     events = json.loads(HISTORY.read_text())["events"]
     assert events[-1]["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_FAILED"

@@ -26,13 +26,13 @@ def replayer() -> Iterator[Replayer]:
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-def test_replays(replayer: Replayer, path: Path) -> None:
+def test_history_of_newer_python_replays(replayer: Replayer, path: Path) -> None:
     """The twin that replays what 3.11 recorded also replays this."""
     assert replayer.replay(History.from_file(path)).ok
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-def test_does_not_replay_in_the_older_order(
+def test_history_of_newer_python_fails_in_the_older_order(
     replayer: Replayer, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the second trial each is refused: they do differ."""
@@ -41,6 +41,6 @@ def test_does_not_replay_in_the_older_order(
         replayer.replay(History.from_file(path))
 
 
-def test_they_are_there() -> None:
+def test_recordings_of_newer_python_exist() -> None:
     """Of waits with a limit and of gathers."""
     assert {"DoneTasks", "WaitForBoth"} < {path.stem for path in HISTORIES}

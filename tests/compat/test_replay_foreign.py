@@ -32,12 +32,12 @@ def _history(name: str) -> History:
 
 
 @pytest.mark.parametrize("name", list(NAMES))
-def test_replays(replayer: Replayer, name: str) -> None:
+def test_python_history_replays(replayer: Replayer, name: str) -> None:
     """The twin issues the recorded commands, with the recorded arguments, and ends as recorded."""
     assert replayer.replay(_history(name)).ok
 
 
-def test_the_corpus_is_whole() -> None:
+def test_every_python_twin_has_a_recording() -> None:
     """Every twin has its recording, and every recording its twin."""
     recorded = {name.partition("-")[0] for name in NAMES}
     assert recorded == set(TWINS)
@@ -59,7 +59,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", list(BATCHES))
-def test_recordings_hold_the_batch_they_are_for(name: str) -> None:
+def test_recordings_contain_the_intended_batch(name: str) -> None:
     """A program about two things in one task was recorded with both in one task, in its order."""
     document = json.loads((HISTORIES / f"{name}.json").read_text(encoding="utf-8"))
     kinds = [event["eventType"].removeprefix("EVENT_TYPE_") for event in document["events"]]
@@ -67,7 +67,7 @@ def test_recordings_hold_the_batch_they_are_for(name: str) -> None:
     assert " ".join(BATCHES[name]) in tasks
 
 
-def test_another_order_is_noticed() -> None:
+def test_changed_order_is_detected() -> None:
     """The replay of a twin that takes its steps in another order fails: the check can fail."""
 
     @workflow.defn(name="TaskThenMain")
@@ -80,7 +80,7 @@ def test_another_order_is_noticed() -> None:
         replayer.replay(_history("TaskThenMain"))
 
 
-def test_another_argument_is_noticed() -> None:
+def test_changed_argument_is_detected() -> None:
     """Arguments are compared too, which Core does not do."""
 
     @workflow.defn(name="RunFails")
@@ -95,7 +95,7 @@ def test_another_argument_is_noticed() -> None:
         replayer.replay(_history("RunFails"))
 
 
-def test_another_result_is_noticed() -> None:
+def test_changed_result_is_detected() -> None:
     """The result is compared too."""
 
     @workflow.defn(name="ConditionAtOnce")

@@ -146,7 +146,7 @@ def verdict(history: History, body: Any = Right, **options: Any) -> ReplayResult
 
 
 @pytest.mark.parametrize("make", MAKES)
-def test_the_right_program_fits(right: History, make: str) -> None:
+def test_unchanged_program_replays(right: History, make: str) -> None:
     """Nothing is found where nothing has changed."""
     result = verdict(of_make(right, make))
     if result.difference is not None:
@@ -155,7 +155,7 @@ def test_the_right_program_fits(right: History, make: str) -> None:
 
 @pytest.mark.parametrize("make", MAKES)
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_found(right: History, make: str, change: str) -> None:
+def test_changed_value_is_detected(right: History, make: str, change: str) -> None:
     """A single value that is another than on record is a difference, and the place in the code is named."""
     result = verdict(changed(of_make(right, make), change))
     assert isinstance(result.difference, NondeterminismError)
@@ -166,12 +166,12 @@ def test_a_change_is_found(right: History, make: str, change: str) -> None:
 @pytest.mark.parametrize(
     "change", ["argument", "memo", "failure message", "update", "update outcome", "duration"]
 )
-def test_values_may_change_where_that_is_allowed(right: History, change: str) -> None:
+def test_changed_values_may_be_allowed(right: History, change: str) -> None:
     """Without the comparison of values a run may go on with others, as Temporal lets it."""
     assert verdict(changed(right, change), compare_arguments=False).ok
 
 
-def test_a_failure_whose_words_are_encoded() -> None:
+def test_encoded_failure_messages_are_compared() -> None:
     """They are compared as they were before they were encoded."""
 
     def raises_with(message: str) -> Any:
@@ -195,7 +195,7 @@ def test_a_failure_whose_words_are_encoded() -> None:
     assert "failure's message" in str(refused(history, raises_with("yes")))
 
 
-def test_a_run_that_continues_with_other_facts() -> None:
+def test_continue_as_new_arguments_are_compared() -> None:
     """Its arguments, and what the code gives of its memo, are compared; what goes along by itself is not."""
 
     def continues_with(argument: str, **options: Any) -> Any:
@@ -244,7 +244,7 @@ def the_other_way_round() -> str:
 
 
 @pytest.mark.parametrize("sdk", ["temporal-typescript", "temporal-dotnet", ""])
-def test_an_order_that_a_worker_refuses(sdk: str) -> None:
+def test_order_that_a_worker_rejects_is_tolerated(sdk: str) -> None:
     """Core refuses the same things in another order, so a worker would not go on; but they are the same things."""
     result = replay(one_after_another(sdk), the_other_way_round)
     assert not result.ok
@@ -259,7 +259,7 @@ def test_an_order_that_a_worker_refuses(sdk: str) -> None:
         r.replay(History.from_json(one_after_another(sdk).json()))
 
 
-def test_the_real_difference_is_told() -> None:
+def test_missing_command_is_reported_instead_of_tolerated_order() -> None:
     """Beyond an order that is forgiven, what is missing later is the difference, not the order that Core complains about."""
 
     def code() -> str:
@@ -276,7 +276,7 @@ def test_the_real_difference_is_told() -> None:
 
 
 @pytest.mark.parametrize("sdk", ["temporal-typescript", "temporal-python", ""])
-def test_a_patch_that_was_removed(sdk: str) -> None:
+def test_removed_patch_is_detected(sdk: str) -> None:
     """A worker refuses a run whose history has a patch that the code no longer asks for."""
 
     def code() -> None:
@@ -312,7 +312,7 @@ def two_steps(end: str, sdk: str = "temporal-python") -> Writer:
     return history
 
 
-def test_what_is_asked_for_a_task_too_early() -> None:
+def test_command_issued_one_task_too_early() -> None:
     """Core pairs a command with an event of a later task; task by task the two do not fit."""
 
     def code() -> None:
@@ -326,7 +326,7 @@ def test_what_is_asked_for_a_task_too_early() -> None:
 
 
 @pytest.mark.parametrize("end", ["", "TERMINATED", "TIMED_OUT"])
-def test_one_more_in_the_last_task(end: str) -> None:
+def test_additional_command_in_the_last_task(end: str) -> None:
     """All that a completed task asked for is on record, whatever became of the run."""
 
     def right_code() -> None:
@@ -342,7 +342,7 @@ def test_one_more_in_the_last_task(end: str) -> None:
     assert "activity three" in refused(two_steps(end), code).produced
 
 
-def test_arguments_the_other_way_round() -> None:
+def test_swapped_arguments_are_detected() -> None:
     """Two activities of one type in one task, each with the other's argument: Core sees no difference."""
     history = Writer("W", sdk="temporal-python", ids="count")
     history.task()
@@ -361,7 +361,7 @@ def test_arguments_the_other_way_round() -> None:
 # --- randomness -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_was_reset_is_compared() -> None:
+def test_run_that_was_reset_is_compared() -> None:
     """A new seed is no draw: what is asked for after it is compared."""
     history = Writer("W")
     history.add("WORKFLOW_TASK_SCHEDULED", taskQueue={"name": "written"})
@@ -384,7 +384,7 @@ def test_a_run_that_was_reset_is_compared() -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def test_forms_of_a_history(right: History, tmp_path: Path) -> None:
+def test_equivalent_forms_of_a_history(right: History, tmp_path: Path) -> None:
     """A binary history, an answer of the API in pages, and a list with one object of events are the same history."""
     binary = tmp_path / "w.bin"
     binary.write_bytes(right.encoded)
@@ -398,7 +398,7 @@ def test_forms_of_a_history(right: History, tmp_path: Path) -> None:
         assert same.events == right.events
 
 
-def test_bad_base64_is_not_taken_for_empty_data() -> None:
+def test_invalid_base64_is_rejected() -> None:
     """A payload that cannot be read is said to be so."""
     history = Writer("W", "x")
     history.task()
@@ -411,7 +411,7 @@ def test_bad_base64_is_not_taken_for_empty_data() -> None:
     assert replay(history, lambda value: None).ok
 
 
-def test_a_marker_that_is_nested_too_deeply() -> None:
+def test_deeply_nested_marker_is_rejected() -> None:
     """It cannot be read, and that is said of it."""
     history = Writer("W")
     history.task()
@@ -422,7 +422,7 @@ def test_a_marker_that_is_nested_too_deeply() -> None:
     assert "marker 'Version' cannot be read" in str(replay(history, lambda: None).error)
 
 
-def test_what_no_task_has_asked_for() -> None:
+def test_activity_before_the_first_completed_task() -> None:
     """An activity that stands before the first completed task is nothing that could be replayed."""
     history = Writer("W")
     history.add("ACTIVITY_TASK_SCHEDULED", activityId="2", activityType={"name": "stray"})
@@ -431,7 +431,7 @@ def test_what_no_task_has_asked_for() -> None:
     assert "belongs to no workflow task" in str(replay(history, lambda: None).error)
 
 
-def test_what_stands_apart_is_compared() -> None:
+def test_detached_activity_event_is_compared() -> None:
     """An activity that stands after something else that happened was asked for by the last task all the same."""
     history = Writer("W")
     history.task()
@@ -443,7 +443,7 @@ def test_what_stands_apart_is_compared() -> None:
     assert "activity late" in refused(history, lambda: None).expected
 
 
-def test_an_activity_that_was_cancelled_where_it_was_asked_for() -> None:
+def test_activity_cancelled_in_the_task_that_scheduled_it() -> None:
     """Some SDKs ask for it and for its end in one task; here neither leaves."""
 
     def code() -> str:
@@ -461,7 +461,7 @@ def test_an_activity_that_was_cancelled_where_it_was_asked_for() -> None:
     assert "activity slow" in refused(history, lambda: "done").expected
 
 
-def test_calls_of_a_mutable_side_effect() -> None:
+def test_values_of_a_mutable_side_effect() -> None:
     """Go says for which of its calls a value was written down: those before get the one that held before."""
 
     def effect(value: int, call: int) -> dict[str, Any]:
@@ -483,7 +483,7 @@ def test_calls_of_a_mutable_side_effect() -> None:
     fits(history, code)
 
 
-def test_arguments_of_local_activities_that_java_writes_down() -> None:
+def test_java_local_activity_arguments_are_compared() -> None:
     """They are compared."""
 
     def code(value: str) -> Any:
@@ -512,7 +512,7 @@ OF_ACTIVITY = told("Activity cancelled", CANCELED, activityFailureInfo={"activit
 
 @pytest.mark.parametrize("cause", [CANCELED, OF_ASYNCIO, OF_ACTIVITY], ids=["bare", "asyncio", "activity"])
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_update_that_fails_by_a_cancellation(cause: dict[str, Any], wrapped: bool) -> None:
+def test_update_that_fails_by_cancellation(cause: dict[str, Any], wrapped: bool) -> None:
     """How an SDK words the cancellation that ended an update, or caused its failure, is its own."""
     failure = told("exited", cause, applicationFailureInfo={"type": "ApplicationError"}) if wrapped else cause
 
@@ -591,13 +591,13 @@ def spawns() -> None:
 
 
 @pytest.mark.parametrize("code", [returns, raises, continues, spawns])
-def test_the_place_is_named(code: Any) -> None:
+def test_difference_names_its_line(code: Any) -> None:
     """Where the code returned, raised, continued or spawned a function of the library's is where it differs."""
     error = refused(ends("TIMER_STARTED", timerId="1", startToFireTimeout="1s"), code)
     assert (error.file, error.line) == (__file__, line_of(f"{code.__name__} here"))
 
 
-def test_two_or_three_frames_are_told() -> None:
+def test_difference_names_the_callers_frames() -> None:
     """Whoever called the author's function that asked is told, too."""
 
     def inner() -> None:
@@ -612,7 +612,7 @@ def test_two_or_three_frames_are_told() -> None:
         assert f"test_what_is_compared.py:{line_of(mark)}" in str(error)
 
 
-def test_there_is_always_something_to_say() -> None:
+def test_difference_report_is_never_empty() -> None:
     """A report never says that nothing was expected and nothing came."""
 
     def waits() -> None:

@@ -278,23 +278,23 @@ def _stem(module: Any) -> str:
 
 
 @pytest.mark.parametrize("module", PYTHON, ids=_stem)
-def test_none_of_python(module: Any) -> None:
+def test_no_wrong_program_replays_a_python_history(module: Any) -> None:
     """No wrong program is taken for right against what Temporal's Python SDK recorded."""
     assert taken(module, 10) == []
 
 
 @pytest.mark.parametrize("module", TYPESCRIPT, ids=_stem)
-def test_none_of_typescript(module: Any) -> None:
+def test_no_wrong_program_replays_a_typescript_history(module: Any) -> None:
     """Nor against what TypeScript's recorded."""
     assert taken(module, 3 if module is typescript_random else 12) == []
 
 
-def test_none_of_go() -> None:
+def test_no_wrong_program_replays_a_go_history() -> None:
     """Nor against what Go's recorded."""
     assert taken(go_twins, 40) == []
 
 
-def test_the_search_can_find(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_programs_pass_core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what Core says alone, wrong programs are found that are taken for right."""
     monkeypatch.setattr(_replayer.Replayer, "_first_difference", lambda *_: None)
     assert taken(concurrency, 20) != []

@@ -223,7 +223,7 @@ def kept(world: World) -> None:
             assert replayer.replay(history).ok
 
 
-def test_a_workflow_that_does_everything(world: World) -> None:
+def test_workflow_that_uses_every_feature_with_a_codec(world: World) -> None:
     """Arguments, results, failures, details, memos, summaries, signals, updates, queries, children, the next run."""
     handle = world.start(
         Vault.run,
@@ -258,7 +258,7 @@ def test_a_workflow_that_does_everything(world: World) -> None:
     kept(world)
 
 
-def test_ends_of_every_kind(world: World) -> None:
+def test_every_kind_of_end_with_a_codec(world: World) -> None:
     """A failure with details and a cause, a termination with details, and lists that show memos."""
     failed = world.start(ends_badly, SECRET, memo={"note": SECRET})
     error = world.failure(failed)
@@ -284,7 +284,7 @@ def last_action(world: World, schedule: ScheduleHandle, number: int) -> Any:
     return schedule.describe().info.recent_actions[-1].action
 
 
-def test_a_schedule(world: World) -> None:
+def test_schedule_with_a_codec(world: World) -> None:
     """A schedule's arguments and memos are told to whoever has the codec; what it starts knows the last result."""
     action = ScheduleActionStartWorkflow(
         repeats, SECRET, id=f"{world.queue}-w", task_queue=world.queue, memo={"note": SECRET}

@@ -171,7 +171,7 @@ def ended(handle: WorkflowHandle[Any]) -> Any:
 @pytest.mark.server
 @some(3, AT_ONCE)
 @given(several=st.lists(determined(), min_size=AT_ONCE, max_size=AT_ONCE))
-def test_the_same_on_every_engine(
+def test_generated_programs_agree_on_every_engine(
     several: list[dict[str, Any]], engines: dict[str, tuple[Client, str]], replayer: Replayer
 ) -> None:
     """Programs in which nothing races end in the same way, through the same events."""
@@ -228,7 +228,7 @@ def play(program: dict[str, Any], script: list[tuple[str, int]], took: float, *,
 
 @some(60)
 @given(program=programs(ours=True), script=happenings, took=st.sampled_from([0, 1, 3]), fails=st.booleans())
-def test_whatever_meets_replays_in_core(
+def test_histories_of_generated_programs_replay_in_core(
     program: dict[str, Any], script: list[tuple[str, int]], took: float, fails: bool, replayer: Replayer
 ) -> None:
     """Whatever a program does, and whatever happens to it meanwhile: the run ends, and its history replays in Core."""

@@ -47,7 +47,7 @@ def relays(targets: dict[str, str]) -> dict[str, tuple[str, History]]:
 
 
 @pytest.mark.parametrize("engine", ["memory", "file"])
-def test_their_replayer_takes_it(engine: str, relays: dict[str, tuple[str, History]]) -> None:
+def test_temporalio_replays_our_history(engine: str, relays: dict[str, tuple[str, History]]) -> None:
     """`temporalio` reads our JSON and replays it on an equivalent workflow of its own; on another one it complains."""
     workflow_id, history = relays[engine]
 
@@ -79,7 +79,7 @@ def shape(event: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("engine", ["memory", "file"])
-def test_it_is_spelled_as_the_command_line_spells(
+def test_exported_json_matches_the_temporal_cli(
     engine: str, relays: dict[str, tuple[str, History]], targets: dict[str, str], tmp_path: Path
 ) -> None:
     """A file of ours is what `temporal workflow show --output json` writes of such a run, which is what the web UI imports:
@@ -105,7 +105,7 @@ def test_it_is_spelled_as_the_command_line_spells(
         assert shape(event) == names[event["eventType"]]
 
 
-def test_what_the_command_line_writes_is_read(
+def test_json_of_the_temporal_cli_is_read(
     relays: dict[str, tuple[str, History]], targets: dict[str, str], tmp_path: Path
 ) -> None:
     """A history that `temporal` wrote to a file replays here."""

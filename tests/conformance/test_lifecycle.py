@@ -77,7 +77,7 @@ def replay_all(world: World) -> None:
             assert replayer.replay(history).ok
 
 
-def test_a_bug_parks_the_run_until_it_is_mended(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_bug_parks_the_run_until_it_is_fixed(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """The run stays open, statistics and log name it, and a new worker with mended code continues it."""
     worker = world.start_worker()
     handle = world.start(buggy, task_timeout=1)
@@ -118,7 +118,7 @@ async def packs_locally_async(item: str) -> str:
 
 
 @pytest.mark.parametrize("code", [packs_locally, packs_locally_async])
-def test_an_unknown_local_activity_fails_the_task(
+def test_unknown_local_activity_fails_the_task(
     world: World, caplog: pytest.LogCaptureFixture, code: Any
 ) -> None:
     """As with temporalio: the run is parked at the call, the log says so once, and a worker that knows the activity goes on."""
@@ -149,7 +149,7 @@ def reported(world: World, filter: str = f"{REPORTED} IS NOT NULL") -> dict[str,
     return {each.run_id: each.reported_problems for each in world.client.list_workflows(query)}
 
 
-def test_lists_tell_of_a_run_whose_code_fails(world: World) -> None:
+def test_lists_report_a_run_whose_task_keeps_failing(world: World) -> None:
     """After its second failure lists and its description say so, filters find it, and its status is running; when its code is
     mended nothing of that is left.
     """
@@ -181,7 +181,7 @@ def test_lists_tell_of_a_run_whose_code_fails(world: World) -> None:
     well.terminate()
 
 
-def test_a_run_that_is_ended_while_its_code_fails(world: World) -> None:
+def test_terminated_parked_run_keeps_its_problem(world: World) -> None:
     """Lists go on saying what was wrong with it; the run that takes its place by a reset begins without."""
     world.start_worker()
     handle = world.start(buggy, task_timeout=1)
@@ -204,7 +204,7 @@ def continues_when_mended(round: int) -> str:
     return str(workflow.search_attributes())
 
 
-def test_the_next_run_begins_without_what_was_wrong_with_the_last(world: World) -> None:
+def test_continued_run_starts_without_reported_problems(world: World) -> None:
     """Search attributes are passed on by continue-as-new, this one is not."""
     world.start_worker()
     handle = world.start(continues_when_mended, 0, task_timeout=1)
@@ -215,7 +215,7 @@ def test_the_next_run_begins_without_what_was_wrong_with_the_last(world: World) 
     world.until_true(lambda: not reported(world), "list without either")
 
 
-def test_who_sets_what_engines_report(world: World) -> None:
+def test_reported_problems_cannot_be_set_by_clients(world: World) -> None:
     """It is taken, and gone with the first task that is completed: engines alone know what is wrong."""
     mine = SearchAttributeKey.for_keyword_list(REPORTED)
     handle = world.start(idle, search_attributes=[mine.value_set(["mine"])])
@@ -226,7 +226,7 @@ def test_who_sets_what_engines_report(world: World) -> None:
 
 
 @pytest.mark.parametrize("cached", [0, 1])
-def test_eviction(world: World, cached: int) -> None:
+def test_runs_survive_eviction(world: World, cached: int) -> None:
     """Thirty runs and room for none or one in the cache: all complete, and all histories replay."""
     world.start_worker(max_cached_workflows=cached)
     handles = [world.start(steps, number) for number in range(30)]
@@ -234,7 +234,7 @@ def test_eviction(world: World, cached: int) -> None:
     replay_all(world)
 
 
-def test_a_client_is_replaced(world: World) -> None:
+def test_client_of_a_running_worker_is_replaced(world: World) -> None:
     """A worker that works is given another client of the same engine: what runs goes on, what comes next goes over the new one,
     the old one may be closed; where the new one is of another engine, all stays as it was.
     """
@@ -273,7 +273,7 @@ def test_a_client_is_replaced(world: World) -> None:
 
 
 @pytest.mark.parametrize("verify", ["always", "off"])
-def test_worker_replaced_in_the_middle(world: World, verify: str) -> None:
+def test_worker_is_replaced_during_a_run(world: World, verify: str) -> None:
     """A new worker goes on where the old one stopped: nothing is run again, nothing is lost."""
     world.start_worker(verify=verify, graceful_shutdown_timeout=60)
     handle = world.start(pauses)
@@ -298,14 +298,14 @@ def test_idle_run_survives_workers(world: World) -> None:
     replay_all(world)
 
 
-def test_two_hundred_at_once(world: World) -> None:
+def test_two_hundred_concurrent_runs(world: World) -> None:
     """Two hundred runs started together all complete."""
     world.start_worker(verify="off")
     handles = [world.start(single, number) for number in range(200)]
     assert [handle.result(timeout=60) for handle in handles] == [number * 2 for number in range(200)]
 
 
-def test_started_without_a_worker(world: World) -> None:
+def test_run_started_without_a_worker_waits(world: World) -> None:
     """A run waits until somebody works."""
     handle = world.start(steps, 1)
     assert kinds(handle.history()) == ["WORKFLOW_EXECUTION_STARTED", "WORKFLOW_TASK_SCHEDULED"]
@@ -313,7 +313,7 @@ def test_started_without_a_worker(world: World) -> None:
     assert handle.result(timeout=60) == 8
 
 
-def test_ids_in_conflict(world: World) -> None:
+def test_workflow_id_conflict_policies(world: World) -> None:
     """A second run of a running id is refused, or is the first one, or ends it; a closed id may be used again or not."""
     world.start_worker()
     first = world.start(idle, id=f"{world.queue}-x")
@@ -334,7 +334,7 @@ def test_ids_in_conflict(world: World) -> None:
     again.terminate("over")
 
 
-def test_the_same_request_starts_once(world: World) -> None:
+def test_repeated_start_request_starts_one_run(world: World) -> None:
     """A start that is repeated with its request id is one run."""
     options: dict[str, Any] = {"id": f"{world.queue}-r", "request_id": "the-same"}
     assert world.start(idle, **options).run_id == world.start(idle, **options).run_id
@@ -372,7 +372,7 @@ def test_describe_list_and_count(world: World) -> None:
     waiting.result(timeout=60)
 
 
-def test_unknown_workflow(world: World) -> None:
+def test_unknown_workflow_is_reported(world: World) -> None:
     """Whatever is asked of a workflow that is not there, the answer says so and names it."""
     handle = world.client.get_workflow_handle("never-was")
     for call in (
@@ -388,7 +388,7 @@ def test_unknown_workflow(world: World) -> None:
             call()
 
 
-def test_closed_runs_take_no_messages(world: World) -> None:
+def test_closed_run_rejects_messages(world: World) -> None:
     """A closed run refuses signals and termination; cancelling it is not an error on either engine."""
     world.start_worker()
     handle = world.start(steps, 1)
@@ -399,7 +399,7 @@ def test_closed_runs_take_no_messages(world: World) -> None:
         handle.terminate()
 
 
-def test_pages_do_not_shift(world: World) -> None:
+def test_list_pages_are_stable(world: World) -> None:
     """Runs that close and start while somebody reads a list page by page make nothing appear twice or be missed."""
     world.start_worker()
     handles = [world.start(idle) for _ in range(7)]

@@ -411,7 +411,7 @@ def fleets() -> Iterator[tuple[Fleet, Fleet]]:
 
 
 @pytest.mark.parametrize("text", [*IDS, *STATUSES, *TIMES, *ATTRIBUTE_FILTERS])
-def test_the_same_runs_in_the_same_order(text: str, fleets: tuple[Fleet, Fleet]) -> None:
+def test_filters_list_the_same_runs_on_both_engines(text: str, fleets: tuple[Fleet, Fleet]) -> None:
     """A filter gives the same runs on both engines, in the same order."""
     theirs, ours = fleets
     expected = theirs.outcome(text)
@@ -420,26 +420,28 @@ def test_the_same_runs_in_the_same_order(text: str, fleets: tuple[Fleet, Fleet])
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_the_same_refusal(text: str, fleets: tuple[Fleet, Fleet]) -> None:
+def test_filters_are_rejected_by_both_engines(text: str, fleets: tuple[Fleet, Fleet]) -> None:
     """What one engine does not take as a filter, the other does not either."""
     assert [fleet.outcome(text) for fleet in fleets] == ["INVALID_ARGUMENT"] * 2
 
 
 @pytest.mark.parametrize(("text", "right"), BETTER.items())
-def test_the_right_runs(text: str, right: list[str], fleets: tuple[Fleet, Fleet]) -> None:
+def test_embedded_engine_lists_the_right_runs(
+    text: str, right: list[str], fleets: tuple[Fleet, Fleet]
+) -> None:
     """Where the dev server is known to be wrong, the embedded engine gives the right runs."""
     theirs, ours = fleets
     assert ours.outcome(text) == right
     assert theirs.outcome(text) != right
 
 
-def test_counts(fleets: tuple[Fleet, Fleet]) -> None:
+def test_counts_equal_listed_runs(fleets: tuple[Fleet, Fleet]) -> None:
     """Both engines count what they list."""
     for text in ("", "ExecutionStatus = 'Running'", "Tags != 'red'", "Region = 'eu' AND Amount IS NULL"):
         assert [fleet.client.count_workflows(text) for fleet in fleets] == [len(fleets[0].ids(text))] * 2
 
 
-def test_pages(fleets: tuple[Fleet, Fleet]) -> None:
+def test_lists_are_the_same_for_any_page_size(fleets: tuple[Fleet, Fleet]) -> None:
     """Fetched in pages of any size, a list is the same list."""
     for fleet in fleets:
         whole = fleet.ids("Amount IS NULL")

@@ -33,24 +33,24 @@ Both = dict[str, Client]
 LINES: dict[str, Callable[[Both], None]] = {}
 
 ELSEWHERE = {
-    "where runs live": "tests/embedded/multiprocess/test_hosts.py::test_without_an_owner_a_client_does_it_alone",
-    "workers": "tests/embedded/multiprocess/test_hosts.py::test_the_first_owns_the_second_works_for_it",
-    "a worker dies": "tests/embedded/runs/test_recovery.py::test_an_attempt_in_flight_is_tried_again_with_its_cursor",
-    "namespaces": "tests/embedded/multiprocess/test_serving.py::test_another_namespace_is_told_so",
+    "where runs live": "tests/embedded/multiprocess/test_hosts.py::test_client_works_without_an_owner",
+    "workers": "tests/embedded/multiprocess/test_hosts.py::test_second_process_works_for_the_owner",
+    "a worker dies": "tests/embedded/runs/test_recovery.py::test_attempt_in_progress_is_retried_with_its_heartbeat_details",
+    "namespaces": "tests/embedded/multiprocess/test_serving.py::test_other_namespace_is_rejected",
     "closed runs": "tests/embedded/runs/test_upkeep.py::test_closed_runs_are_forgotten_after_the_retention",
-    "`priority_key`": "tests/embedded/matching/test_priorities.py::test_the_most_urgent_comes_first",
-    "signals": "tests/embedded/transitions/test_limits.py::test_a_run_takes_so_many_signals_and_no_more",
+    "`priority_key`": "tests/embedded/matching/test_priorities.py::test_most_urgent_task_comes_first",
+    "signals": "tests/embedded/transitions/test_limits.py::test_number_of_signals_is_limited",
     "pending": "tests/embedded/transitions/test_limits.py",
     "updates": "tests/embedded/transitions/test_updates.py",
     "names": "names_that_are_too_long",
     "search attributes": "search_attributes_that_cannot_be",
-    "task timeout": "tests/conformance/test_migrating.py::test_the_limit_of_a_task_timeout",
-    "a repeated update id": "tests/embedded/transitions/test_message_chains.py::test_an_update_id_is_one_update_along_a_chain",
+    "task timeout": "tests/conformance/test_migrating.py::test_task_timeout_is_limited",
+    "a repeated update id": "tests/embedded/transitions/test_message_chains.py::test_update_id_is_unique_along_a_chain",
     "a call repeated after its answer was lost": (
-        "tests/embedded/transitions/test_message_chains.py::test_a_signal_is_one_signal_along_a_chain"
+        "tests/embedded/transitions/test_message_chains.py::test_signal_is_delivered_once_along_a_chain"
     ),
     "continue-as-new while signals arrive": (
-        "tests/embedded/transitions/test_message_chains.py::test_signals_during_the_last_task_go_on"
+        "tests/embedded/transitions/test_message_chains.py::test_signals_during_the_last_task_move_to_the_next_run"
     ),
     "event ids and times": "a_delayed_start_is_cancelled_at_once",
 }
@@ -80,7 +80,7 @@ def names() -> list[str]:
     return [name for name in found if name and name != "limit" and not name.startswith("---")]
 
 
-def test_every_line_is_walked() -> None:
+def test_every_line_of_the_migration_page_is_tested() -> None:
     """The page says nothing that no test holds, and the tests hold nothing that the page no longer says."""
     assert set(names()) == {*LINES, *ELSEWHERE}
     for place in ELSEWHERE.values():
@@ -160,7 +160,7 @@ def _run_id(both: Both) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize("name", sorted(LINES))
-def test_line(name: str, both: Both) -> None:
+def test_line_of_the_migration_page_holds(name: str, both: Both) -> None:
     """What the line says is so."""
     LINES[name](both)
 
@@ -183,7 +183,7 @@ def current_task_timeout() -> float:
 
 
 @pytest.mark.server
-def test_the_limit_of_a_task_timeout(both: Both) -> None:
+def test_task_timeout_is_limited(both: Both) -> None:
     """More than two minutes count as two minutes on either engine, from clients as from parents and schedules."""
     found: dict[str, list[float]] = {}
     for name, client in both.items():

@@ -112,7 +112,9 @@ def outcome(handle: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", list(SCENARIOS))
-def test_scenario(name: str, clients: dict[str, Client], caplog: pytest.LogCaptureFixture) -> None:
+def test_scenario_has_the_same_result_on_every_engine(
+    name: str, clients: dict[str, Client], caplog: pytest.LogCaptureFixture
+) -> None:
     """Both embedded engines agree with the server on the scenario, and all histories replay on its code."""
     scenario = SCENARIOS[name]
     server = play(scenario, "server", clients["server"])
@@ -152,6 +154,6 @@ def assert_flagged(history: History) -> None:
             return
 
 
-def test_there_are_enough() -> None:
+def test_there_are_enough_scenarios() -> None:
     """Conformance on ten happy paths would be a toy."""
     assert len(SCENARIOS) >= 400

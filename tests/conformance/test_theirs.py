@@ -71,26 +71,26 @@ def everywhere(each: Row) -> bool:
 
 
 @pytest.mark.parametrize("each", ROWS, ids=[f"{number}-{each.theirs}" for number, each in enumerate(ROWS)])
-def test_what_the_page_says(each: Row) -> None:
+def test_rows_of_the_table_name_existing_tests(each: Row) -> None:
     """What a row names exists; a row that names nothing gives a reason."""
     assert [found for found in map(problem, each.ours) if found] == []
     assert bool(each.ours) != bool(each.reason)
     assert each.shows.strip()
 
 
-def test_no_row_is_lost() -> None:
+def test_every_table_line_is_parsed() -> None:
     """Every line of a table is understood as a row, but for the heads."""
     lines = [line for line in (HERE / "README.md").read_text().splitlines() if line.startswith("| `")]
     assert len(lines) == len(ROWS)
 
 
-def test_no_case_is_told_twice() -> None:
+def test_no_case_is_listed_twice() -> None:
     """A case of theirs that shows one thing stands in one row."""
     cases = [(each.theirs, each.shows) for each in ROWS]
     assert len(set(cases)) == len(cases)
 
 
-def test_there_are_a_hundred_and_fifty() -> None:
+def test_at_least_150_cases_are_covered() -> None:
     """At least 150 cases that Temporal's own SDK tests are shown on every engine, by more than a hundred scenarios."""
     covered = [each for each in ROWS if everywhere(each)]
     assert len(covered) >= 150

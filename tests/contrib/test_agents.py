@@ -25,7 +25,7 @@ from hourglass.contrib.openai_agents import DurableRunner
 from hourglass.contrib.pydantic_ai import HourglassDurability
 
 
-def test_a_process_killed_in_the_middle_of_a_model_call_and_of_a_tool_call(tmp_path: Path) -> None:
+def test_kill_during_model_and_tool_calls_repeats_only_those(tmp_path: Path) -> None:
     """What was in the middle is done again, and nothing else: no answer that was paid for is asked for twice."""
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -104,7 +104,7 @@ def provider() -> Iterator[str]:
         thread.join()
 
 
-def test_one_request_for_each_attempt(provider: str) -> None:
+def test_model_clients_do_not_retry_on_their_own(provider: str) -> None:
     """Clients of models retry by themselves elsewhere; here two refusals and an answer are three requests, not nine."""
     quick = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
     durability = HourglassDurability(options={"retry_policy": quick})

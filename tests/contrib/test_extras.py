@@ -68,13 +68,13 @@ def answers() -> dict[str, tuple[str, str]]:
     return {case: (text, name) for case, (text, name) in json.loads(done.stdout).items()}
 
 
-def test_every_bridge_is_tried() -> None:
+def test_every_bridge_is_tested() -> None:
     """A bridge that is added is tried, too, or is named as one that needs no extra."""
     assert _bridges() == LIBRARIES.keys() | WITHOUT
 
 
 @pytest.mark.parametrize(("bridge", "library"), CASES)
-def test_a_missing_library_is_answered_with_the_extra(
+def test_missing_library_names_the_extra(
     bridge: str, library: str, answers: dict[str, tuple[str, str]]
 ) -> None:
     """Whichever of a bridge's libraries is missing: the error names the bridge, its extra, and what was missing."""
@@ -87,7 +87,7 @@ def test_a_missing_library_is_answered_with_the_extra(
     assert name.partition(".")[0] == library
 
 
-def test_a_fault_of_ours_is_not_answered_with_an_extra(answers: dict[str, tuple[str, str]]) -> None:
+def test_missing_internal_module_names_no_extra(answers: dict[str, tuple[str, str]]) -> None:
     """A module of ours that is missing is told as it is: no extra would bring it."""
     text, _ = answers["{} without {}".format(*OURS)]
     assert text
@@ -95,6 +95,6 @@ def test_a_fault_of_ours_is_not_answered_with_an_extra(answers: dict[str, tuple[
 
 
 @pytest.mark.parametrize("bridge", [*LIBRARIES, *WITHOUT])
-def test_a_bridge_with_its_library_is_imported(bridge: str, answers: dict[str, tuple[str, str]]) -> None:
+def test_bridge_is_imported_with_its_library(bridge: str, answers: dict[str, tuple[str, str]]) -> None:
     """Where all is there, there is nothing to say."""
     assert answers[f"{bridge} without "] == ("", "")

@@ -113,7 +113,7 @@ async def forecast_async(question: str) -> str:
 
 
 @pytest.mark.parametrize("which", [forecast, forecast_async], ids=["plain", "async"])
-def test_calls_and_tools_are_activities(which: Any, client: Client) -> None:
+def test_model_and_tool_calls_are_activities(which: Any, client: Client) -> None:
     """Each call of the model and each tool is an activity with its own options, called once although all is executed twice."""
     with Worker(client, which.__name__, workflows=[which], activities=[forecaster], watch="error"):
         handle = client.start_workflow(which, "Oslo or Rome?", task_queue=which.__name__)
@@ -131,7 +131,7 @@ def test_calls_and_tools_are_activities(which: Any, client: Client) -> None:
 
 
 @pytest.mark.server
-def test_on_a_server(quick_server: DevServer) -> None:
+def test_agent_runs_on_a_server(quick_server: DevServer) -> None:
     """The same on Temporal, and its history replays."""
     with (
         Client.connect(quick_server.target) as client,
@@ -238,7 +238,7 @@ def payment(order: str) -> str:
     return str(result.final_output)
 
 
-def test_a_person_consents_days_later() -> None:
+def test_tool_waits_days_for_approval() -> None:
     """On virtual time: the tool waits for consent, and is called once when it has it, and not at all without it."""
     with Environment(activities=[teller]) as env:
         for agreed in (True, False):
@@ -271,7 +271,7 @@ async def limited(question: str) -> str:
     return str((await forecaster.run(question, max_turns=1)).final_output)
 
 
-def test_conversations_and_limits(client: Client) -> None:
+def test_conversation_continues_and_limit_ends_the_run(client: Client) -> None:
     """What was said is the argument of the next run; a limit ends the run as an error of the agent's, not as a bug."""
     with Worker(client, "chats", workflows=[conversation, limited], activities=[chatter, forecaster]):
         assert client.execute_workflow(conversation, [], 3, task_queue="chats") == "3"
@@ -314,7 +314,7 @@ def slip(question: str) -> str:
     return str(slipper.run_sync(question).final_output)
 
 
-def test_tokens_are_followed_while_they_come(client: Client) -> None:
+def test_streamed_tokens_are_published_as_they_arrive(client: Client) -> None:
     """What the model says is published from where it arrives; a mistake in the handler ends the run, and asks no model again."""
     with Worker(client, "talks", workflows=[say, slip], activities=[talker, slipper]):
         handle = client.start_workflow(say, "Which?", task_queue="talks")
@@ -380,7 +380,7 @@ async def helped(question: str) -> list[str]:
     return [result.last_agent.name, str(result.final_output)]
 
 
-def test_agents_hand_over() -> None:
+def test_handoff_continues_with_another_agent() -> None:
     """The next agent goes on, through either kind of handoff; its tools have the run's context, or run in the workflow itself."""
     with Environment(activities=[desk]) as env:
         assert env.execute_workflow(helped, "a refund") == ["refunds", "ann's yes"]
@@ -397,7 +397,7 @@ def buyer_model(call: Any) -> Any:
     )
 
 
-def test_calls_of_a_server_are_activities(client: Client, tmp_path: Path) -> None:
+def test_mcp_tools_are_activities(client: Client, tmp_path: Path) -> None:
     """The tools of an MCP server are asked for and called in activities, the call once."""
     log = tmp_path / "calls"
     program = str(Path(__file__).with_name("mcp_stdio.py"))
@@ -439,7 +439,7 @@ async def refused(what: str) -> str:
     return "nothing was wrong"
 
 
-def test_mistakes_say_what_to_do(client: Client) -> None:
+def test_misuse_errors_suggest_a_fix(client: Client) -> None:
     """Sessions, streams, models and agents that no worker knows, options for tools that there are not, names twice."""
     with Worker(client, "slips", workflows=[refused], activities=[forecaster]):
         for what, said in (

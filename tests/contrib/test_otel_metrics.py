@@ -38,7 +38,7 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
     }
 
 
-def test_records_and_the_workers_own_are_exported() -> None:
+def test_recorded_and_worker_metrics_are_exported() -> None:
     """Counters, gauges and histograms as they are recorded, and what a worker knows of itself when it is asked."""
     registry, reader = Registry(), InMemoryMetricReader()
     end = export_metrics(registry, MeterProvider([reader]).get_meter("test"))

@@ -60,7 +60,7 @@ def waiting(engine: Engine) -> int:
         return connection.execute(select(func.count()).select_from(rows)).scalar_one()
 
 
-def test_what_commits_is_sent_and_what_is_rolled_back_is_not(engine: Engine, client: Client) -> None:
+def test_committed_rows_are_sent_and_rolled_back_rows_are_not(engine: Engine, client: Client) -> None:
     """A start and its signals arrive in order after the commit; those of a transaction that was rolled back never do."""
     with Session(engine) as session, session.begin():
         assert outbox.start_workflow(session, Tally.run, 3, id="kept") == "kept"
@@ -75,7 +75,7 @@ def test_what_commits_is_sent_and_what_is_rolled_back_is_not(engine: Engine, cli
     assert waiting(engine) == 0
 
 
-def test_a_row_that_is_sent_twice_counts_once(engine: Engine, client: Client) -> None:
+def test_row_sent_twice_counts_once(engine: Engine, client: Client) -> None:
     """A relay that dies between the engine's answer and the deletion of the row makes no second start and no second signal."""
     with Session(engine) as session, session.begin():
         outbox.start_workflow(session, Tally.run, 2, id="once")
@@ -116,7 +116,7 @@ def test_several_relays_share_the_work(engine: Engine, client: Client) -> None:
         assert client.get_workflow_handle(f"tally-{each}").result() == [0, 1, 2, 3]
 
 
-def test_what_is_refused_is_kept_and_holds_up_nothing(
+def test_rejected_row_is_kept_and_does_not_block_others(
     engine: Engine, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A signal to a workflow that is not there is logged, kept with its error, and can be tried again when it is."""
@@ -134,7 +134,7 @@ def test_what_is_refused_is_kept_and_holds_up_nothing(
     assert client.get_workflow_handle("late").result() == [7]
 
 
-def test_an_engine_that_is_not_there_is_tried_again(engine: Engine, client: Client) -> None:
+def test_relay_retries_an_unavailable_engine(engine: Engine, client: Client) -> None:
     """What cannot be sent now stays, in order, until it can: nothing is refused and nothing overtakes it."""
     with Session(engine) as session, session.begin():
         outbox.start_workflow(session, Tally.run, 1, id="patient")
@@ -150,7 +150,7 @@ def test_an_engine_that_is_not_there_is_tried_again(engine: Engine, client: Clie
 
 
 @pytest.mark.server
-def test_a_process_killed_around_the_commit_on_a_server(
+def test_kill_around_the_commit_on_a_server(
     engine: Engine, database_url: str, quick_server: DevServer
 ) -> None:
     """On a real server: what committed starts once and is told once, wherever the process was killed; what did not, never."""
@@ -182,7 +182,7 @@ def test_a_process_killed_around_the_commit_on_a_server(
         connection.execute(text("DROP TABLE orders"))
 
 
-def test_mistakes_are_told_where_they_are_made() -> None:
+def test_invalid_arguments_are_reported_when_the_row_is_written() -> None:
     """Arguments are checked when the row is written, in the author's transaction."""
     engine = create_engine("sqlite://")
     create_tables(engine)

@@ -116,7 +116,7 @@ def scheduled(handle: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("which", [forecast, forecast_async], ids=["plain", "async"])
-def test_requests_and_tools_are_activities(which: Any, client: Client) -> None:
+def test_model_requests_and_tools_are_activities(which: Any, client: Client) -> None:
     """Each request to the model and each tool is an activity with its own options, called once although all is executed twice."""
     with Worker(client, which.__name__, workflows=[which], activities=[weather_durability], watch="error"):
         handle = client.start_workflow(which, "Oslo or Rome?", task_queue=which.__name__)
@@ -135,7 +135,7 @@ def test_requests_and_tools_are_activities(which: Any, client: Client) -> None:
 
 
 @pytest.mark.server
-def test_on_a_server(quick_server: DevServer) -> None:
+def test_agent_runs_on_a_server(quick_server: DevServer) -> None:
     """The same on Temporal, and its history replays there and here."""
     with (
         Client.connect(quick_server.target) as client,
@@ -239,7 +239,7 @@ def payment(order: str) -> str:
     return str(result.output)
 
 
-def test_a_person_consents_days_later() -> None:
+def test_tool_waits_days_for_approval() -> None:
     """On virtual time: the tool waits for consent, and is called once when it has it, and not at all without it."""
     with Environment(activities=[bank_durability]) as env:
         for agreed in (True, False):
@@ -269,7 +269,7 @@ def conversation(so_far: Messages, rounds: int) -> str:
     return result.output
 
 
-def test_a_conversation_continues_as_new(client: Client) -> None:
+def test_conversation_continues_as_new(client: Client) -> None:
     """What was said is the argument of the next run, as the library's own messages."""
     with Worker(client, "chats", workflows=[conversation], activities=[chat_durability]):
         assert client.execute_workflow(conversation, Messages(), 3, task_queue="chats") == "3"
@@ -280,7 +280,7 @@ async def limited(question: str) -> str:
     return (await forecaster.run(question, usage_limits=UsageLimits(request_limit=1))).output
 
 
-def test_a_limit_fails_the_run(client: Client) -> None:
+def test_usage_limit_fails_the_run(client: Client) -> None:
     """A usage limit ends the run, as an error of the agent's and not as a bug of the workflow's."""
     with (
         Worker(client, "limits", workflows=[limited], activities=[weather_durability]),
@@ -332,7 +332,7 @@ def slip(question: str) -> str:
     return workflow.run_async(slipper.run(question)).output
 
 
-def test_tokens_are_followed_while_they_come(client: Client) -> None:
+def test_streamed_tokens_are_published_as_they_arrive(client: Client) -> None:
     """What the model says is published from where it arrives; a mistake in the handler ends the run, and asks no model again."""
     with Worker(client, "talks", workflows=[say, slip], activities=[talk_durability, slip_durability]):
         handle = client.start_workflow(say, "Which?", task_queue="talks")
@@ -403,7 +403,7 @@ def lead_and_follow(question: str) -> str:
     return workflow.run_async(lead.run(question)).output
 
 
-def test_an_agent_hands_over_to_another(client: Client) -> None:
+def test_agent_delegates_to_another_agent(client: Client) -> None:
     """A tool that runs in the workflow runs another agent, step by step."""
     with Worker(
         client,
@@ -461,7 +461,7 @@ async def depending(how: str) -> str:
             return (await by_bank.run("?", deps=Bank("here"))).output
 
 
-def test_dependencies_travel_or_are_the_workers(client: Client) -> None:
+def test_dependencies_are_sent_or_come_from_the_worker(client: Client) -> None:
     """Deps go along as JSON; a run without them has the worker's resource of their type; each mistake says what to do."""
     activities = [customer_durability, bank_of_worker]
     with Worker(client, "deps", workflows=[depending], activities=activities, resources=[Bank("ours")]):
@@ -501,7 +501,7 @@ async def strange(question: str) -> str:
     return (await forecaster.run(question, model=TestModel())).output
 
 
-def test_mistakes_say_what_to_do(client: Client) -> None:
+def test_misuse_errors_suggest_a_fix(client: Client) -> None:
     """run_sync in a workflow, a model that no worker can find, a durability without an agent, options that there are not."""
     with Worker(client, "slips", workflows=[blocking, strange], activities=[weather_durability]):
         handle = client.start_workflow(blocking, "?", task_queue="slips")
@@ -559,7 +559,7 @@ def test_tools_appear_under_their_own_names(client: Client, caplog: pytest.LogCa
         replayer.replay(handle.history())
 
 
-def test_calls_of_a_server_are_activities(client: Client, tmp_path: Path) -> None:
+def test_mcp_tools_are_activities(client: Client, tmp_path: Path) -> None:
     """The tools of an MCP server are asked for and called in activities, each once."""
     from fastmcp.client.transports import StdioTransport
     from pydantic_ai.mcp import MCPToolset

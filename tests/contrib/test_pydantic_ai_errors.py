@@ -172,7 +172,7 @@ def test_except_clauses_of_both_classes_catch_an_http_error(client: Client, work
     assert error.headers == {"x-request-id": "r1"}
 
 
-def test_error_class_of_the_application_comes_back_as_its_base(client: Client, worker: None) -> None:
+def test_derived_error_class_is_rebuilt_as_its_base(client: Client, worker: None) -> None:
     """A class that is derived from one of the library's is rebuilt as the library's; any other stays an ActivityError."""
     for key, expected in (("own-http", e.ModelHTTPError), ("own-rate", e.ModelRateLimitError)):
         client.execute_workflow(ask, key, task_queue="errors")
@@ -256,7 +256,7 @@ async def call(name: str) -> list[str]:
     ]
 
 
-def test_errors_of_tools_reach_model_or_workflow(client: Client) -> None:
+def test_tool_errors_reach_model_or_workflow(client: Client) -> None:
     """`ModelRetry` and `ToolFailed` are told to the model, an agent's error inside a tool reaches the workflow as its class."""
     with Worker(client, "tools", workflows=[call], activities=[tools_once]):
         retried = client.execute_workflow(call, "retry", task_queue="tools")
@@ -283,7 +283,7 @@ INTERNAL = {
 """Public exceptions of the library that no activity ends with, and why."""
 
 
-def test_every_exception_class_of_the_library_is_considered() -> None:
+def test_every_exception_class_of_the_library_is_handled() -> None:
     """Each public exception of the installed Pydantic AI is rebuilt, or is named here as one that no activity ends with."""
     public = {
         cls.__name__

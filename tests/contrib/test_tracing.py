@@ -166,7 +166,7 @@ EXPECTED = Counter(
 
 
 @pytest.mark.parametrize("stable", [True, False])
-def test_a_trace_follows_a_request(target: str, stable: bool) -> None:
+def test_trace_covers_a_whole_request(target: str, stable: bool) -> None:
     """One trace from the client's call to the last activity of a child; nothing twice, although the run is verified."""
     recorded = Recorded(stable=stable)
     queue = f"trace-{stable}"
@@ -200,7 +200,7 @@ def test_a_trace_follows_a_request(target: str, stable: bool) -> None:
     assert not replayed.spans
 
 
-def test_a_run_goes_on_in_its_trace_on_another_worker(target: str) -> None:
+def test_run_continues_its_trace_on_another_worker(target: str) -> None:
     """With ids that follow from the run, what it asks for after its worker was replaced hangs where it belongs."""
     recorded = Recorded()
     with Client.connect(target, interceptors=[TracingInterceptor(recorded.tracer)]) as client:
@@ -244,7 +244,7 @@ def test_updates_and_failures_are_in_the_trace() -> None:
     assert recorded.one("RunActivity:burn").status.status_code is StatusCode.ERROR
 
 
-def test_a_chain_of_runs_is_one_trace() -> None:
+def test_chain_of_runs_is_one_trace() -> None:
     """A run that continues as new hands its context on, and does not end in an error."""
     recorded = Recorded()
     with Environment(interceptors=[TracingInterceptor(recorded.tracer)]) as env:
@@ -254,7 +254,7 @@ def test_a_chain_of_runs_is_one_trace() -> None:
     assert not [each for each in recorded.spans if each.status.status_code is StatusCode.ERROR]
 
 
-def test_the_asynchronous_client_is_traced() -> None:
+def test_async_client_is_traced() -> None:
     """Its spans have the same names, and are current on the caller's loop."""
     recorded = Recorded()
 
@@ -279,7 +279,7 @@ def test_the_asynchronous_client_is_traced() -> None:
 
 
 @pytest.mark.parametrize("value", [b"\x00", {"traceparent": 7}, "text", {"traceparent": "nonsense"}])
-def test_a_header_that_nobody_can_read_is_ignored(value: Any) -> None:
+def test_unreadable_trace_header_is_ignored(value: Any) -> None:
     """A trace begins anew: other people's headers break no run."""
 
     class Spoiling(Interceptor):
@@ -310,7 +310,7 @@ def test_completed_span_needs_a_traced_run() -> None:
         env.execute_workflow(Shop.run)
 
 
-def test_ids_are_drawn_elsewhere() -> None:
+def test_ids_outside_workflows_are_random() -> None:
     """Outside workflows the generator draws, as the default one does: never zero, never the same."""
     ids = RunIdGenerator()
     assert (
@@ -373,7 +373,7 @@ def length(span: ReadableSpan) -> int:
     return span.end_time - span.start_time
 
 
-def test_spans_of_workflows_have_durations(target: str) -> None:
+def test_workflow_spans_have_durations(target: str) -> None:
     """A run, its handlers and the author's own spans last as long as they take, on whatever worker they end; each is emitted
     once, below what it is in, and what it asks for is below it.
     """
@@ -418,7 +418,7 @@ def test_spans_of_workflows_have_durations(target: str) -> None:
     assert recorded.names == names
 
 
-def test_durations_need_ids_of_runs() -> None:
+def test_span_durations_need_deterministic_ids() -> None:
     """Without ids that follow from the run a span could not be known before it ends: refused, with what to say."""
     with pytest.raises(UsageError, match="RunIdGenerator"):
         TracingInterceptor(Recorded(stable=False).tracer, durations=True)

@@ -63,7 +63,7 @@ class Receipt:
     cents: int
 
 
-def test_the_second_attempt_gets_the_result_of_the_first(engine: Engine) -> None:
+def test_retry_returns_the_recorded_result(engine: Engine) -> None:
     """It is of the declared type, the function is not called, and another activity, run or workflow has a record of its own."""
     calls: list[str] = []
 
@@ -82,7 +82,7 @@ def test_the_second_attempt_gets_the_result_of_the_first(engine: Engine) -> None
     assert paid(engine) == 5
 
 
-def test_attempts_at_the_same_time_do_it_once(engine: Engine) -> None:
+def test_concurrent_attempts_run_the_transaction_once(engine: Engine) -> None:
     """A second attempt that begins while the first is in its transaction waits for it, and gets its result."""
     entered, go_on = threading.Event(), threading.Event()
 
@@ -102,7 +102,7 @@ def test_attempts_at_the_same_time_do_it_once(engine: Engine) -> None:
     assert paid(engine) == 1
 
 
-def test_a_failure_leaves_nothing(engine: Engine) -> None:
+def test_failed_transaction_leaves_nothing(engine: Engine) -> None:
     """A function that raises leaves neither effect nor record: the next attempt does it. So does a result that cannot be sent."""
 
     @transactional(engine)
@@ -121,7 +121,7 @@ def test_a_failure_leaves_nothing(engine: Engine) -> None:
     assert paid(engine) == 1
 
 
-def test_commits_and_rollbacks_of_the_author_are_refused(engine: Engine) -> None:
+def test_commits_and_rollbacks_by_the_activity_are_rejected(engine: Engine) -> None:
     """A record without a result is never committed."""
 
     @transactional(engine)
@@ -142,7 +142,7 @@ def test_commits_and_rollbacks_of_the_author_are_refused(engine: Engine) -> None
     assert paid(engine) == 0
 
 
-def test_one_transaction_for_each_activity(engine: Engine) -> None:
+def test_second_transaction_in_an_attempt_is_rejected(engine: Engine) -> None:
     """A second one in the same attempt would find the record of the first: it is refused."""
 
     @transactional(engine)
@@ -158,7 +158,7 @@ def test_one_transaction_for_each_activity(engine: Engine) -> None:
     assert paid(engine) == 1
 
 
-def test_engines_without_transactions_are_refused(engine: Engine) -> None:
+def test_autocommit_engines_are_rejected(engine: Engine) -> None:
     """AUTOCOMMIT, said of the engine or later, would commit the effect without its record."""
     for bad in (
         engine.execution_options(isolation_level="AUTOCOMMIT"),
@@ -188,7 +188,7 @@ def autocommitting(engine: Engine) -> Iterator[Engine]:
     yield listening
 
 
-def test_drivers_that_commit_by_themselves_are_refused(engine: Engine) -> None:
+def test_autocommitting_drivers_are_rejected(engine: Engine) -> None:
     for bad in autocommitting(engine):
         with pytest.raises(ApplicationError, match="AUTOCOMMIT") as refused:
             run(transactional(bad)(lambda_of(Session)))
@@ -199,7 +199,7 @@ def test_drivers_that_commit_by_themselves_are_refused(engine: Engine) -> None:
     assert paid(engine) == 1
 
 
-def test_drivers_without_transactions_where_a_listener_begins_them(engine: Engine) -> None:
+def test_drivers_without_transactions_work_with_a_begin_listener(engine: Engine) -> None:
     """SQLAlchemy's recipe for SQLite: the driver begins nothing, a listener sends BEGIN."""
     if engine.dialect.name != "sqlite":
         pytest.skip("a recipe for SQLite")
@@ -214,7 +214,7 @@ def test_drivers_without_transactions_where_a_listener_begins_them(engine: Engin
     recipe.dispose()
 
 
-def test_async_drivers_that_commit_by_themselves_are_refused(database_url: str, engine: Engine) -> None:
+def test_autocommitting_async_drivers_are_rejected(database_url: str, engine: Engine) -> None:
     sqlite = engine.dialect.name == "sqlite"
     url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
 
@@ -237,7 +237,7 @@ def test_async_drivers_that_commit_by_themselves_are_refused(database_url: str, 
     assert paid(engine) == 0
 
 
-def test_commits_of_the_session_are_refused(engine: Engine) -> None:
+def test_session_commits_are_rejected(engine: Engine) -> None:
     def commit(session: Session) -> None:
         pay(session)
         session.commit()
@@ -258,7 +258,7 @@ def test_commits_of_the_session_are_refused(engine: Engine) -> None:
     assert paid(engine) == 1
 
 
-def test_commit_by_a_statement_is_reported_once(engine: Engine) -> None:
+def test_commit_statement_is_reported_once(engine: Engine) -> None:
     @transactional(engine)
     def bill(connection: Connection) -> None:
         pay(connection)
@@ -292,7 +292,7 @@ def test_another_transaction_after_the_first_is_reported(engine: Engine, ending:
     assert paid(engine) == (1 if "commit" in ending.lower() else 0)  # what came after it is rolled back
 
 
-def test_statement_that_failed_and_was_ignored(engine: Engine) -> None:
+def test_ignored_statement_failure_is_reported(engine: Engine) -> None:
     """PostgreSQL does nothing more in such a transaction, and would roll it back at its commit. SQLite goes on."""
 
     @transactional(engine)
@@ -375,7 +375,7 @@ def test_methods_in_workflows(engine: Engine) -> None:
     assert paid(engine) == 2
 
 
-def test_outside_an_activity_it_is_a_transaction(engine: Engine) -> None:
+def test_plain_call_is_one_transaction(engine: Engine) -> None:
     """A plain call, as in a unit test, commits and records nothing."""
     bill = transactional(engine)(lambda_of(Session))
     bill()
@@ -383,7 +383,7 @@ def test_outside_an_activity_it_is_a_transaction(engine: Engine) -> None:
     assert paid(engine) == 2
 
 
-def test_mistakes_are_told_where_they_are_made() -> None:
+def test_misuse_is_reported_at_definition_or_first_call() -> None:
     """What is decorated wrongly is refused at its definition; what has no transactions of ours, at its first call."""
     engine = create_engine("sqlite://")
     with pytest.raises(DefinitionError, match="takes an Engine"):
@@ -399,7 +399,7 @@ def test_mistakes_are_told_where_they_are_made() -> None:
         run(bill)
 
 
-def test_one_effect_wherever_the_process_is_killed(database_url: str, tmp_path: Path) -> None:
+def test_kill_at_any_point_leaves_one_effect(database_url: str, tmp_path: Path) -> None:
     """A process killed before its transaction, in it, before the commit, or between commit and answer leaves one payment."""
     marks = tmp_path / "marks"
     marks.mkdir()

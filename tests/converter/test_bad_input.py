@@ -125,7 +125,7 @@ def problem(payload: Payload, hint: Any = Any) -> str:
         (b'{"field":1}', Lost, "an annotation of Lost cannot be resolved"),
     ],
 )
-def test_the_message_names_type_kind_and_place(data: bytes, hint: Any, message: str) -> None:
+def test_message_names_type_and_place(data: bytes, hint: Any, message: str) -> None:
     """A value that does not fit is refused with what was expected, what was found and where."""
     assert message in problem(Payload(data), hint)
 
@@ -244,7 +244,7 @@ def refusal(value: Any) -> str:
     return str(caught.value)
 
 
-def test_values_without_json_form() -> None:
+def test_values_without_json_form_are_rejected() -> None:
     """What has no JSON form is refused with its class and its place."""
     assert "class Opaque at $ has no JSON form" in refusal(Opaque())
     assert "class Opaque at $.items[0].price" in refusal(Order([Item(Opaque())]))  # type: ignore[arg-type]
@@ -280,12 +280,12 @@ def test_repeated_object_is_not_circular() -> None:
     assert default_converter.encode([shared, shared]).data == b'[{"1":2},{"1":2}]'
 
 
-def test_numbers_beyond_python() -> None:
+def test_overlong_integer_is_rejected() -> None:
     """An integer too long to be written is an EncodeError."""
     assert "int cannot be encoded" in refusal(10**5000)
 
 
-def test_object_that_raises_while_it_is_encoded() -> None:
+def test_exception_while_encoding_is_the_cause() -> None:
     """An EncodeError with that exception as its cause."""
 
     class Broken(dict[str, int]):

@@ -195,7 +195,7 @@ def test_codec_rejects_plain_payloads() -> None:
     assert str(caught.value.__cause__) == "not mine"
 
 
-def test_failures_of_the_server_are_left_readable() -> None:
+def test_server_failures_stay_readable() -> None:
     """A failure without encoded attributes, as servers write them, passes unsealing as it is."""
     failure = Failure("activity timed out", source="Server")
     assert unseal(ActivityFailed(1, failure), Reverse(), default_converter) == ActivityFailed(1, failure)

@@ -91,7 +91,7 @@ def test_composite_converter_round_trip(value: Any, hint: Any) -> None:
     assert BOTH.decode(payload, Payload) is payload
 
 
-def test_value_without_a_converter() -> None:
+def test_value_without_a_converter_is_named() -> None:
     """The message is that of the default converter, which names type and path."""
     with pytest.raises(EncodeError, match="object of class object at \\$\\[1\\] has no JSON form"):
         BOTH.encode([Fraction(1, 2), object()])

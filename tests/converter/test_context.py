@@ -298,7 +298,7 @@ def test_serialization_context_of_an_asynchronous_completion() -> None:
             handle.with_context("a-1")  # type: ignore[arg-type]
 
 
-def test_a_schedule_has_the_id_before_its_time() -> None:
+def test_scheduled_workflow_id_is_encoded_without_its_time() -> None:
     """What a schedule starts is encoded for the id as the schedule says it, and read so again."""
     with client_of("local:", PARTS["converter"]) as (client, queue):
         action = ScheduleActionStartWorkflow(child, "x", id="of-schedule", task_queue=queue)

@@ -47,7 +47,7 @@ def ours(exc: BaseException) -> Failure:
     return default_converter.to_failure(exc)
 
 
-def test_an_ordinary_exception() -> None:
+def test_ordinary_exception_becomes_application_failure() -> None:
     """Any exception becomes an application failure of its class's name, with its stack."""
     failure = ours(raised(ValueError("no such order")))
     assert failure.message == "no such order"
@@ -111,7 +111,7 @@ def test_an_ordinary_exception() -> None:
     ],
     ids=lambda case: type(case).__name__,
 )
-def test_kinds(exc: BaseException, info: Any) -> None:
+def test_every_error_kind_round_trips(exc: BaseException, info: Any) -> None:
     """Each of our errors has its kind of failure, and comes back as itself."""
     failure = ours(exc)
     assert failure.info == info
@@ -125,7 +125,7 @@ def test_kinds(exc: BaseException, info: Any) -> None:
     assert ours(back) == failure
 
 
-def test_causes_are_followed_as_python_shows_them() -> None:
+def test_causes_follow_pythons_rules() -> None:
     """The cause counts, else the context unless it is suppressed; for every class of exception."""
     explicit = raised(ValueError("a"), KeyError("b"))
     assert ours(explicit).cause == ours(KeyError("b"))
@@ -143,7 +143,7 @@ def test_causes_are_followed_as_python_shows_them() -> None:
     assert ours(implicit).cause is None
 
 
-def test_a_chain_comes_back_with_causes_and_stacks() -> None:
+def test_chain_of_causes_round_trips_with_stacks() -> None:
     """Causes and remote stacks are there again, as exceptions."""
     inner = raised(errors.ApplicationError("declined", {"code": 5}, type="CardDeclined"))
     outer = errors.ActivityError("activity failed", activity_type="charge")
@@ -156,7 +156,7 @@ def test_a_chain_comes_back_with_causes_and_stacks() -> None:
     assert "in raised" in back.cause.remote_traceback
 
 
-def test_unknown_kinds_are_kept() -> None:
+def test_unknown_failure_kinds_are_kept() -> None:
     """A failure of a kind that has no exception of its own is a FailureError and goes back as it came."""
     for info in (None, ResetFailure((Payload(b"1"),))):
         failure = Failure("odd", info, None, "stack", "GoSDK")
@@ -165,7 +165,7 @@ def test_unknown_kinds_are_kept() -> None:
         assert default_converter.to_failure(back) == failure
 
 
-def test_what_our_exceptions_do_not_show_is_not_lost() -> None:
+def test_hidden_failure_fields_are_kept() -> None:
     """Category, source and unreadable details go back as they came, also below another error and in a copy."""
     unreadable = Payload(b"?", "binary/encrypted")
     failure = Failure("m", ApplicationFailure("T", True, (unreadable,), 1.5, 1), Failure("c"), "s", "GoSDK")
@@ -177,7 +177,7 @@ def test_what_our_exceptions_do_not_show_is_not_lost() -> None:
     assert ours(copy.copy(back)) == failure
 
 
-def test_a_new_cause_of_an_old_failure_counts() -> None:
+def test_new_cause_of_a_reraised_failure_is_kept() -> None:
     """A remote failure raised again from something else keeps what it was and has the new cause."""
     back = default_converter.from_failure(Failure("m", ServerFailure(), Failure("old"), source="Server"))
     again = ours(raised(back, KeyError("new")))
@@ -186,7 +186,7 @@ def test_a_new_cause_of_an_old_failure_counts() -> None:
     assert again.cause.info == ApplicationFailure("KeyError")
 
 
-def test_circular_and_long_chains_of_causes() -> None:
+def test_circular_and_long_cause_chains_are_truncated() -> None:
     """A circular chain ends, and one of thousands of links is shortened in the middle."""
     a, b = ValueError("a"), ValueError("b")
     a.__cause__, b.__cause__ = b, a
@@ -200,7 +200,7 @@ def test_circular_and_long_chains_of_causes() -> None:
     assert any("2951 more causes left out" in link.message for link in links)
 
 
-def test_long_chains_off_the_wire() -> None:
+def test_long_received_cause_chains_are_decoded() -> None:
     """A chain of thousands of failures becomes exceptions, is sealed and opened, without recursion."""
     failure = Failure("0")
     for number in range(1, 3000):
@@ -215,7 +215,7 @@ def test_long_chains_off_the_wire() -> None:
     assert depth == 3000
 
 
-def test_details_that_cannot_be_encoded() -> None:
+def test_unencodable_failure_details_become_text() -> None:
     """A detail without a JSON form becomes a text that says so; the failure and its other details stay."""
     info = ours(errors.ApplicationError("m", object(), 2)).info
     assert isinstance(info, ApplicationFailure)
@@ -223,7 +223,7 @@ def test_details_that_cannot_be_encoded() -> None:
     assert info.details[1] == Payload(b"2")
 
 
-def test_exceptions_with_broken_attributes() -> None:
+def test_exceptions_with_broken_attributes_are_failures() -> None:
     """Exceptions without our attributes, with broken texts or odd ones are still failures."""
 
     class Rude(Exception):
@@ -245,7 +245,7 @@ def test_exceptions_with_broken_attributes() -> None:
     assert ours(wrong).info == ActivityFailure()
 
 
-def test_an_application_errors_subclass_names_itself() -> None:
+def test_subclass_of_application_error_names_itself() -> None:
     """The type on the wire is the author's class."""
 
     class OutOfStock(errors.ApplicationError):
@@ -286,7 +286,7 @@ def data_of(proto: Any) -> Failure:
     )
 
 
-def test_they_read_ours() -> None:
+def test_temporalio_reads_our_failures() -> None:
     """Temporal's SDK sees the same message, type, details and cause in a failure of ours."""
     exc = raised(errors.ApplicationError("m", {"a": 1}, type="T", non_retryable=True), ValueError("c"))
     back: Any = theirs.failure_converter.from_failure(proto_of(ours(exc)), theirs.payload_converter)
@@ -363,7 +363,7 @@ FAILURES = st.recursive(
 
 
 @given(FAILURES)
-def test_any_failure_round_trips(failure: Failure) -> None:
+def test_any_received_failure_round_trips(failure: Failure) -> None:
     """Any failure off the wire becomes an exception and goes back unchanged, sealed and opened too."""
     assert default_converter.to_failure(default_converter.from_failure(failure)) == failure
     assert decode_failure(encode_failure(failure, default_converter), default_converter) == failure

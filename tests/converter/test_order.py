@@ -184,7 +184,7 @@ def _error() -> Exception:
     return ApplicationError("no", {"z": set(WORDS)})
 
 
-def test_values_are_the_same_bytes_under_different_hash_seeds() -> None:
+def test_encoding_is_independent_of_the_hash_seed() -> None:
     """Two processes with different hash seeds write the same bytes, wherever in a value a set is."""
     written = []
     for seed in ("1", "2", "77"):
@@ -237,7 +237,7 @@ def test_ordered_dict_keeps_the_order_of_moved_keys() -> None:
     assert default_converter.encode([{"x": moved}]).data == b'[{"x":{"b":2,"c":3,"a":1}}]'
 
 
-def test_sets_that_a_model_computes_are_sorted_and_all_else_stays() -> None:
+def test_computed_sets_of_models_are_sorted() -> None:
     """Sets of computed fields and serializers are sorted; lists, keys and numbers are as pydantic writes them."""
     assert default_converter.encode(Computed(words=["éa", "b", "a"])).data.decode() == (
         '{"words":["éa","b","a"],"score":null,"distinct":["a","b","éa"],"by_length":{"5":[],"4":[],"3":[]}}'

@@ -98,7 +98,7 @@ def test_with_the_pydantic_converter_of_temporalio(value: Any, hint: Any) -> Non
         (b'{"nothing":1}', Line | Other, "expected "),
     ],
 )
-def test_bad_input(data: bytes, hint: Any, message: str) -> None:
+def test_invalid_input_raises_decode_error(data: bytes, hint: Any, message: str) -> None:
     """What pydantic refuses is a DecodeError that names the place and not the input."""
     with pytest.raises(DecodeError) as caught:
         default_converter.decode(Payload(data), hint)
@@ -107,7 +107,7 @@ def test_bad_input(data: bytes, hint: Any, message: str) -> None:
     assert caught.value.__cause__ is None
 
 
-def test_a_model_that_cannot_be_written() -> None:
+def test_unserializable_model_raises_encode_error() -> None:
     """A field that pydantic cannot serialise is an EncodeError."""
 
     class Loose(BaseModel):
@@ -117,7 +117,7 @@ def test_a_model_that_cannot_be_written() -> None:
         default_converter.encode(Loose(thing=object()))
 
 
-def test_we_load_neither_pydantic_nor_protobuf_nor_temporalio() -> None:
+def test_converter_imports_no_optional_library() -> None:
     """Importing and using the converter imports none of the libraries it can serve."""
     program = (
         "import sys, dataclasses\n"
@@ -137,7 +137,7 @@ class Chunk(pydantic.RootModel[bytes]):
     "hint",
     [Line, Record, Chunk, pydantic.SecretStr, pydantic.SecretBytes, pydantic.AnyUrl, Line | None, Line | str],
 )
-def test_binary_data_fits_no_type_of_pydantic(hint: Any) -> None:
+def test_binary_data_is_rejected_for_models(hint: Any) -> None:
     """They travel as JSON, so bytes are a mismatch."""
     with pytest.raises(DecodeError, match=r"expected .*, got bytes \(binary/plain as"):
         default_converter.decode(Payload(b"{}", "binary/plain"), hint)

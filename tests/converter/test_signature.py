@@ -91,7 +91,7 @@ def test_wrong_arguments_are_rejected(args: Any, kwargs: Any, message: str) -> N
     assert message in str(caught.value)
 
 
-def test_kinds_of_parameters() -> None:
+def test_parameter_kinds_are_respected() -> None:
     """Positional-only names cannot be keywords, keyword-only ones cannot travel, none means none."""
     signature = Signature.of(only, what="only")
     assert signature.parameters == ("a", "b")
@@ -153,7 +153,7 @@ def test_encode_error_names_the_parameter() -> None:
         CHARGE.encode(default_converter, (1, object()))
 
 
-def test_methods() -> None:
+def test_self_is_not_an_argument() -> None:
     """A method's self is left out, of a function in a class and of a bound one."""
 
     class Cart:
@@ -164,7 +164,7 @@ def test_methods() -> None:
     assert Signature.of(Cart().add, what="add").types == (str, int)
 
 
-def test_wrapped_partial_and_callable() -> None:
+def test_wrapped_functions_keep_their_types() -> None:
     """Decorated functions, partials and callable objects have the types of what they stand for."""
 
     def noisy(fn: Callable[P, R]) -> Callable[P, R]:
@@ -194,7 +194,7 @@ def test_none_as_default_allows_none() -> None:
     assert signature.decode(default_converter, (Payload(b'"x"'),)) == ["x"]
 
 
-def test_no_annotations() -> None:
+def test_missing_annotations_mean_any() -> None:
     """Without annotations everything is Any."""
 
     def free(a, b=1):  # type: ignore[no-untyped-def]

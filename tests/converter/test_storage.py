@@ -112,7 +112,7 @@ def test_storage_stores_encoded_payloads(driver: StorageDriver) -> None:
     assert [each.data for each in storage.decode(sent)] == [LARGE.data, b"12"]
 
 
-def test_temporals_sdk_knows_the_reference(driver: StorageDriver) -> None:
+def test_references_match_temporals_sdks(driver: StorageDriver) -> None:
     """What travels in a payload's place is what its SDKs write and read; also that of its first releases is read."""
 
     class Theirs(TheirDriver):
@@ -137,7 +137,7 @@ def test_temporals_sdk_knows_the_reference(driver: StorageDriver) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "../../etc/passwd", "0" * 63, "0" * 64])
-def test_foreign_storage_reference(key: str, tmp_path: Path, bucket: Bucket) -> None:
+def test_unknown_storage_reference_is_rejected(key: str, tmp_path: Path, bucket: Bucket) -> None:
     """A reference names a payload, never a path; one that does not exist raises an error that says so."""
     for driver in (FolderStorage(tmp_path), s3_driver(bucket)):
         with pytest.raises(DecodeError, match=r"no key of ours|is not in the"):
@@ -147,7 +147,7 @@ def test_foreign_storage_reference(key: str, tmp_path: Path, bucket: Bucket) -> 
 # --- a folder ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_writes_once_and_checks(tmp_path: Path) -> None:
+def test_folder_storage_writes_once_and_verifies(tmp_path: Path) -> None:
     """The same payload is one file; one that was changed or cut off is refused; nothing half-written stays."""
     folder = FolderStorage(tmp_path)
     (claim,) = folder.store(STORE, [LARGE])
@@ -162,7 +162,7 @@ def test_a_folder_writes_once_and_checks(tmp_path: Path) -> None:
         FolderStorage(nowhere).store(STORE, [LARGE])
 
 
-def test_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
+def test_storage_folders_are_private(tmp_path: Path) -> None:
     """All that are made, and the files; the mode of a folder that exists stays."""
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
@@ -207,7 +207,7 @@ def test_requests_are_signed() -> None:
     assert signature == "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
 
 
-def test_unavailable_bucket(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_bucket_is_retried(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed request is retried; an error names the bucket, without keys."""
     monkeypatch.setattr(s3, "_FIRST_PAUSE", 0.001)
     driver = s3_driver(bucket)
@@ -226,7 +226,7 @@ def test_unavailable_bucket(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> 
         S3Storage("b", endpoint="http://127.0.0.1:9", access_key="a", secret_key="b").store(STORE, [LARGE])
 
 
-def test_object_that_is_cut_off_is_read_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_object_is_read_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that ends in the middle of an object is an outage, not damaged data, which would fail the activity."""
     monkeypatch.setattr(s3, "_FIRST_PAUSE", 0.001)
     driver = s3_driver(bucket)
@@ -266,14 +266,14 @@ def test_response_size_is_limited(bucket: Bucket, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "endpoint", ["https://user:hush@example.com", "http://hush@example.com/x", "hush:@x"]
 )
-def test_endpoints_hold_no_passwords(endpoint: str) -> None:
+def test_endpoints_with_passwords_are_rejected(endpoint: str) -> None:
     """They would be in every message about the bucket."""
     with pytest.raises(UsageError, match="pass access_key and secret_key") as caught:
         S3Storage("b", endpoint=endpoint)
     assert "hush" not in str(caught.value)
 
 
-def test_keys_of_the_environment(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_come_from_the_environment(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys come from the environment where none are given, with a session's token; without any it says so."""
     driver = S3Storage("payloads", endpoint=bucket.endpoint, region=REGION)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):

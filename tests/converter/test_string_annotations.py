@@ -97,7 +97,7 @@ def test_methods_of_a_local_class() -> None:
     assert Cart.signature.types == (Item,)
 
 
-def test_locals_are_not_kept() -> None:
+def test_unneeded_locals_are_not_kept() -> None:
     """Only what annotations name is kept of the scopes around."""
 
     class Local:
@@ -111,7 +111,7 @@ def test_locals_are_not_kept() -> None:
     assert dict(of(fn)._scope) == {"Local": Local}
 
 
-def test_no_return() -> None:
+def test_noreturn_annotation() -> None:
     """A function that never returns has a result of any type."""
 
     def fn() -> NoReturn:

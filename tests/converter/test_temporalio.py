@@ -98,7 +98,7 @@ def test_payloads_of_temporalio_are_decoded(value: Any, hint: Any) -> None:
 
 
 @pytest.mark.parametrize(("value", "hint"), CASES, ids=lambda case: repr(case)[:40])
-def test_they_read_ours(value: Any, hint: Any) -> None:
+def test_temporalio_reads_our_payloads(value: Any, hint: Any) -> None:
     """What we encode, Temporal's SDK decodes to the same value."""
     if hint == dict[Size, int] and not has((1, 35)):
         pytest.skip("temporalio before 1.35 decodes no dicts with keys of an IntEnum")
@@ -117,19 +117,19 @@ def test_plain_values_differ_only_in_the_order_of_keys(value: Any) -> None:
     assert sorted(ours.data) == sorted(other.data)
 
 
-def test_bytes_inside_a_value() -> None:
+def test_bytes_inside_a_dataclass_are_read() -> None:
     """Bytes inside a dataclass, which Temporal's SDK writes as numbers and others as base64, are read either way."""
     assert default_converter.decode(to_ours(theirs.to_payload(Blob(b"\x01\xff"))), Blob) == Blob(b"\x01\xff")
     assert default_converter.decode(default_converter.encode(Blob(b"\x01\xff")), Blob) == Blob(b"\x01\xff")
 
 
-def test_an_offset_with_seconds() -> None:
+def test_utc_offset_with_seconds_is_read() -> None:
     """A datetime whose offset has seconds, as old local times have, is read."""
     back = default_converter.decode(Payload(b'["1890-01-01T00:00:00+00:19:32"]'), list[datetime])
     assert back[0].isoformat() == "1890-01-01T00:00:00+00:19:32"
 
 
-def test_whole_floats_are_ints() -> None:
+def test_whole_floats_decode_to_ints() -> None:
     """A field that was sent as 2.0 is an int where an int is asked for, as with Temporal's SDK."""
     assert default_converter.decode(Payload(b'{"name":"a","count":2.0}'), Line) == Line("a", 2)
 

@@ -236,7 +236,7 @@ def test_fields_outside_the_constructor_come_back() -> None:
     assert default_converter.decode(payload, Order | Cat).total == 99
 
 
-def test_decoding_twice_gives_two_objects() -> None:
+def test_decoded_values_are_not_shared() -> None:
     """Nothing is shared between two decodings of one payload."""
     payload = default_converter.encode({"a": [1]})
     first, second = default_converter.decode(payload), default_converter.decode(payload)
@@ -251,13 +251,13 @@ def test_payload_as_a_value_is_sent_unchanged() -> None:
     assert default_converter.decode(raw, Payload) is raw
 
 
-def test_its_repr_shows_no_data() -> None:
+def test_payload_repr_hides_its_data() -> None:
     """A payload in a log does not show what it carries."""
     assert "secret" not in repr(default_converter.encode("secret"))
 
 
 @pytest.mark.parametrize("hint", [bytearray, memoryview, bytes])
-def test_binary_classes(hint: type) -> None:
+def test_binary_classes_round_trip(hint: type) -> None:
     """The classes of binary data all travel as binary/plain, and are made when asked for."""
     payload = default_converter.encode(hint(b"ab"))
     assert payload == Payload(b"ab", "binary/plain")
@@ -274,7 +274,7 @@ def test_non_finite_numbers_are_not_lost(value: Any) -> None:
     assert repr(default_converter.decode(payload, hint)) == repr(value)
 
 
-def test_value_with_null_is_encoded_plainly() -> None:
+def test_value_with_none_is_encoded_as_json() -> None:
     """A value with None and the word null in it."""
     assert default_converter.encode({"b": None, "a": "null"}).data == b'{"b":null,"a":"null"}'
 
@@ -286,14 +286,14 @@ def test_sets_are_written_in_one_order() -> None:
     assert default_converter.encode({1: {"b", "a"}}).data == b'{"1":["a","b"]}'
 
 
-def test_union_of_records_prefers_the_closest_fields() -> None:
+def test_union_prefers_the_dataclass_with_matching_fields() -> None:
     """Of two dataclasses that both accept an object, the one whose fields it has is taken, whatever the order."""
     payload = default_converter.encode(Dog("a", "pug"))
     assert default_converter.decode(payload, Cat | Dog) == Dog("a", "pug")
     assert default_converter.decode(payload, Dog | Cat) == Dog("a", "pug")
 
 
-def test_order_of_a_union_counts_where_nothing_else_decides() -> None:
+def test_union_order_decides_ambiguous_values() -> None:
     """`str | UUID` and `UUID | str` are equal to Python and differ for us, whichever was used first."""
     payload = default_converter.encode(ID)
     for _ in range(2):
@@ -301,7 +301,7 @@ def test_order_of_a_union_counts_where_nothing_else_decides() -> None:
         assert default_converter.decode(payload, str | UUID) == str(ID)
 
 
-def test_own_converter() -> None:
+def test_custom_converter_is_used_for_failures() -> None:
     """Overriding encode and decode changes what failures carry, too."""
 
     class Upper(Converter):

@@ -26,7 +26,7 @@ def _ids(bug: Bug) -> str:
     return bug.name
 
 
-def test_there_are_twenty_and_each_is_caught() -> None:
+def test_every_bug_of_the_catalogue_is_caught() -> None:
     """No bug is in the catalogue that no net catches, and no net that catches nothing."""
     assert len(BUGS) >= 20
     assert [bug.name for bug in BUGS if not bug.marks] == []
@@ -43,7 +43,7 @@ def report() -> CheckReport:
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=_ids)
-def test_check_names_exactly_the_lines(bug: Bug, report: CheckReport) -> None:
+def test_check_reports_exactly_the_marked_lines(bug: Bug, report: CheckReport) -> None:
     """The linter finds every marked line with its code, and nothing else in the file."""
     files = {mark.file for mark in bug.marks} | {FOLDER / f"{bug.name}.py"}
     found = {
@@ -54,13 +54,13 @@ def test_check_names_exactly_the_lines(bug: Bug, report: CheckReport) -> None:
     assert found == {(mark.code, mark.file, mark.line) for mark in bug.marks if mark.net == "check"}
 
 
-def test_check_finds_most_of_them(report: CheckReport) -> None:
+def test_check_finds_most_bugs(report: CheckReport) -> None:
     """What is no change of code can be seen in the code."""
     unseen = [bug.name for bug in BUGS if not bug.places("check")]
     assert unseen == ["changed_argument", "changed_order", "changed_timer", "removed_activity"]
 
 
-def test_check_tells_the_way_through_modules(report: CheckReport) -> None:
+def test_check_shows_the_call_path_across_modules(report: CheckReport) -> None:
     """A clock behind two calls in another package is told with every call on the way, the workflow first."""
     (found,) = [each for each in report.findings if each.place.file == "far/moments.py"]
     assert [(step.function, step.file) for step in found.path] == [
@@ -88,7 +88,7 @@ def _run(bug: Bug, folder: Path, **options: Any) -> BaseException:
 
 
 @pytest.mark.parametrize("bug", caught_by("watch"), ids=_ids)
-def test_the_watcher_names_the_lines(bug: Bug, tmp_path: Path) -> None:
+def test_call_watcher_names_the_lines(bug: Bug, tmp_path: Path) -> None:
     """The call watcher parks the run and names the marked lines of the author's, and no other."""
     error = _run(bug, tmp_path, watch="error", verify="off")
     assert isinstance(error, DeterminismError)
@@ -97,7 +97,7 @@ def test_the_watcher_names_the_lines(bug: Bug, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bug", caught_by("verify"), ids=_ids)
-def test_verify_names_the_line(bug: Bug, tmp_path: Path) -> None:
+def test_verification_names_the_line(bug: Bug, tmp_path: Path) -> None:
     """The second execution asks for something else, and the error names where."""
     error = _run(bug, tmp_path, watch="off", verify="always")
     assert isinstance(error, NondeterminismError)
@@ -105,7 +105,7 @@ def test_verify_names_the_line(bug: Bug, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bug", caught_by("parked"), ids=_ids)
-def test_others_are_parked_at_the_line(bug: Bug, tmp_path: Path) -> None:
+def test_deterministic_bugs_park_at_the_marked_line(bug: Bug, tmp_path: Path) -> None:
     """What is deterministic and wrong parks the run with Python's own error, at the marked line."""
     error = _run(bug, tmp_path, watch="off", verify="always")
     lines = set()

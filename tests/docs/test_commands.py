@@ -45,20 +45,20 @@ def unknown(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_typed_commands_exist(page: Path) -> None:
+def test_commands_on_the_pages_exist(page: Path) -> None:
     """No page sends its reader to a command or an option that is not there."""
     assert [(words, unknown(words)) for words in typed_in(page) if unknown(words)] == []
     assert [(words, unknown(words)) for words in named_in(page) if unknown(words)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_name_comes_before_the_id(page: Path) -> None:
+def test_message_name_precedes_the_workflow_id(page: Path) -> None:
     """Signals, queries and updates are named before the workflow; the ids of our own keepers show it."""
     sent = [words for words in typed_in(page) + named_in(page) if words[0] in ("signal", "query", "update")]
     assert [words for words in sent if len(words) > 1 and words[1].startswith("hourglass.")] == []
 
 
-def test_commands_are_found() -> None:
+def test_invalid_command_on_a_page_is_detected() -> None:
     """The pages type commands, and one that does not exist would be noticed."""
     assert sum(len(typed_in(page)) for page in PAGES) > 30
     assert sum(len(named_in(page)) for page in PAGES) > 10

@@ -46,14 +46,14 @@ def rows() -> list[str]:
     return lines
 
 
-def test_the_page_shows_the_table() -> None:
+def test_compatibility_page_shows_the_table() -> None:
     """Each difference is a row: what it means, and for whom it holds."""
     assert set(said_of_fields()) == set(Behaviour.__struct_fields__)
     found = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     assert found == rows()
 
 
-def test_the_page_names_every_flag() -> None:
+def test_compatibility_page_names_every_flag() -> None:
     """The numbers that histories record are listed, too."""
     text = PAGE.read_text()
     for flag in Flag:

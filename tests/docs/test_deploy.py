@@ -39,7 +39,7 @@ def _started() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("words", _started(), ids=lambda words: str(words[0]))
-def test_what_is_started_exists(words: list[str]) -> None:
+def test_deployed_command_and_options_exist(words: list[str]) -> None:
     """The command and each of its options."""
     assert unknown(words) == []
 
@@ -54,7 +54,7 @@ def flow() -> int:
     return step()
 
 
-def test_the_board_asks_for_metrics_that_there_are(tmp_path: Path) -> None:
+def test_dashboard_uses_existing_metrics(tmp_path: Path) -> None:
     """Every `hourglass_…` in its questions is in the text that a worker on a file gives to Prometheus."""
     board = json.loads((DEPLOY / "grafana" / "board.json").read_text())
     asked = {
@@ -79,7 +79,7 @@ def test_the_board_asks_for_metrics_that_there_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
-def test_the_unit_is_one(tmp_path: Path) -> None:
+def test_systemd_unit_is_valid(tmp_path: Path) -> None:
     """systemd understands every line of it."""
     text = (DEPLOY / "hourglass-worker.service").read_text()
     unit = tmp_path / "hourglass-worker.service"
@@ -92,7 +92,7 @@ def test_the_unit_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
-def test_unit_is_hardened() -> None:
+def test_systemd_unit_is_hardened() -> None:
     """By systemd's own measure, of which 10 is the worst; below 2 it says OK."""
     found = subprocess.run(
         [
@@ -109,7 +109,7 @@ def test_unit_is_hardened() -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-def test_everything_from_elsewhere_is_pinned() -> None:
+def test_external_dependencies_are_pinned() -> None:
     """Actions by commit, images by digest, packages by version and hash."""
     workflows = "".join(path.read_text() for path in (DEPLOY.parent / ".github" / "workflows").glob("*.yml"))
     actions = re.findall(r"uses: (.*)", workflows)
@@ -143,7 +143,7 @@ def test_every_container_is_hardened(name: str) -> None:
     assert "PASSWORD: admin" not in text
 
 
-def test_the_application_does_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_application_behaves_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
     """An order that is packed, and one that is not."""
     monkeypatch.syspath_prepend(str(DEPLOY))
     app = importlib.import_module("app")
@@ -155,7 +155,7 @@ def test_the_application_does_what_it_says(monkeypatch: pytest.MonkeyPatch) -> N
         assert env.execute_workflow(app.Order, "o-2") == "receipt of o-2, not packed in time"
 
 
-def test_what_compose_asks_for_is_given_once() -> None:
+def test_compose_variables_are_in_its_env_file() -> None:
     """Compose reads its file anew for each command: what it insists on must be in a file beside it, not in one command's
     environment. The page's lines and those of the file say the same.
     """
@@ -170,7 +170,7 @@ def test_what_compose_asks_for_is_given_once() -> None:
     assert all(line in page for line in told)
 
 
-def test_times_to_stop_are_longer_than_to_drain() -> None:
+def test_stop_timeouts_exceed_the_drain_timeout() -> None:
     """A container or a service that is stopped has the time that its activities were promised."""
     drain = max(
         int(words[words.index("--drain-timeout") + 1]) for words in _started() if "--drain-timeout" in words

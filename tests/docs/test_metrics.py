@@ -12,7 +12,7 @@ from hourglass.metrics import Registry
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "metrics.md"
 
 
-def test_the_page_has_a_row_for_every_metric() -> None:
+def test_page_has_a_row_for_every_metric() -> None:
     """By the names under which Prometheus has them: counters end in `_total`."""
     rows = "\n".join(re.findall(r"(?m)^\| (`hourglass_[^|]*) \|", PAGE.read_text()))
     shown = {name.removesuffix("_total") for name in re.findall(r"`(hourglass_\w+)`", rows)}

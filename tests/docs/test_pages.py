@@ -89,7 +89,7 @@ def _compiled(block: Block, page: Path) -> object:
 @pytest.mark.server
 @pytest.mark.usefixtures("logging_as_it_was")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page_runs(
+def test_code_blocks_of_a_page_run(
     page: Path,
     page_module: ModuleType,
     request: pytest.FixtureRequest,
@@ -122,7 +122,7 @@ def test_page_runs(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_notes_are_known(page: Path) -> None:
+def test_code_block_comments_are_known(page: Path) -> None:
     """A comment above a block is one that means something, so that none is overlooked for a typing error."""
     notes = [block.note for block in blocks_of(page) if block.note]
     assert [note for note in notes if not _NOTES.fullmatch(note)] == []
@@ -134,7 +134,7 @@ def test_notes_are_known(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_existing_files(page: Path) -> None:
     """Every link to a file of ours names a file that exists."""
     missing = [link for link, _ in _LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert not missing
@@ -147,7 +147,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(listed) == sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))
 
 
-def test_most_blocks_are_run() -> None:
+def test_most_code_blocks_are_run() -> None:
     """The pages are programs, not pictures of programs."""
     python = [block for page in PAGES for block in blocks_of(page) if block.language == "python"]
     assert len(python) >= 15

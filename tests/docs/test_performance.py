@@ -38,7 +38,7 @@ def results(version: str = "1.0", factor: float = 1.0) -> Results:
     return Results(version, machine, "python -m benchmarks", {"DBOS, SQLite": "not installed"}, rows)
 
 
-def test_every_section_has_its_place_and_writing_twice_gives_the_same(tmp_path: Path) -> None:
+def test_performance_sections_are_rewritten_in_place(tmp_path: Path) -> None:
     """Each section of the publisher has its marks on the page; what is written is a table, a link and a plot that is there."""
     page = tmp_path / "performance.md"
     page.write_text(MANUAL.read_text())
@@ -54,7 +54,7 @@ def test_every_section_has_its_place_and_writing_twice_gives_the_same(tmp_path: 
     assert page.read_text() == once
 
 
-def test_what_was_not_measured_stays(tmp_path: Path) -> None:
+def test_unmeasured_sections_are_unchanged(tmp_path: Path) -> None:
     """A run of some parts rewrites their sections only; a page without the marks is an error, not a guess."""
     page = tmp_path / "performance.md"
     page.write_text(MANUAL.read_text())
@@ -70,7 +70,7 @@ def test_what_was_not_measured_stays(tmp_path: Path) -> None:
         replaced("", "throughput", "")
 
 
-def test_results_are_kept_by_version_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_stored_and_compared_by_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later run of one part replaces that part; a comparison says what is better and what is worse, by the unit."""
     monkeypatch.setattr(publish, "RESULTS", tmp_path)
     publish.save(results("0.9"))
@@ -88,14 +88,14 @@ def test_results_are_kept_by_version_and_compared(tmp_path: Path, monkeypatch: p
     assert "0.50x WORSE" in told
 
 
-def test_rates_and_times_are_compared_the_right_way_round() -> None:
+def test_rates_and_times_are_compared_in_the_right_direction() -> None:
     """Twice the rate and half the time are both twice as good."""
     rate, time = Row("p", "c", "s", 1.0, "steps/s"), Row("p", "c", "s", 1.0, "µs/step")
     assert better(rate, Row("p", "c", "s", 2.0, "steps/s")) == 2.0
     assert better(time, Row("p", "c", "s", 0.5, "µs/step")) == 2.0
 
 
-def test_a_subject_that_is_not_here_is_said_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_benchmark_subject_is_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     """The others are measured; one that is too slow for a case is left out of that case only."""
 
     def missing() -> dict[str, float]:
@@ -111,7 +111,7 @@ def test_a_subject_that_is_not_here_is_said_and_left_out(capsys: pytest.CaptureF
     assert capsys.readouterr().out.count("left out: gone: not installed") == 1
 
 
-def test_plots_of_nothing_and_of_zero() -> None:
+def test_empty_and_zero_plots_are_drawn() -> None:
     """A curve without points, a bar of no length: still a picture."""
     for text in (
         plots.lines("t", "u", "n", {}),

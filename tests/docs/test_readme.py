@@ -24,7 +24,7 @@ README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_the_first_program_survives_a_kill_and_charges_once(tmp_path: Path) -> None:
+def test_first_program_survives_a_kill_and_charges_once(tmp_path: Path) -> None:
     """Killed while it sleeps it goes on when it is run again; run once more, it is the same order. One charge in all."""
     program = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert program is not None
@@ -109,7 +109,7 @@ def test_readme_links_are_absolute_on_the_package_index(monkeypatch: pytest.Monk
     assert len(LINK.findall(text)) == len(LINK.findall(README))
 
 
-def test_the_package_says_what_it_is() -> None:
+def test_package_metadata_is_complete() -> None:
     """Authors, keywords, URLs; and that its name on the index is not that of the package that is imported."""
     assert PROJECT["authors"]
     assert len(PROJECT["keywords"]) >= 5
@@ -117,7 +117,7 @@ def test_the_package_says_what_it_is() -> None:
     assert f"The distribution is called `{PROJECT['name']}`" in README
 
 
-def test_the_manual_is_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_manual_is_shown_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """All pages are listed with their titles; one is shown by its name, however it is written; a wrong name is told."""
     assert main(["docs"]) == 0
     listed = capsys.readouterr().out
@@ -131,7 +131,7 @@ def test_the_manual_is_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert '"page": "workflows"' in capsys.readouterr().out
 
 
-def test_pages_that_messages_name_are_there() -> None:
+def test_pages_named_in_messages_exist() -> None:
     """A message of the program that sends its reader to a page of the manual names one that is there."""
     named = set()
     for source in (ROOT / "src").rglob("*.py"):

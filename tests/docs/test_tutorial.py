@@ -34,13 +34,13 @@ def hourglass(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.parametrize("text", FILES, ids=["first", "last"])
-def test_check_finds_nothing(text: str, tmp_path: Path) -> None:
+def test_tutorial_passes_the_linter(text: str, tmp_path: Path) -> None:
     """The file passes the check that the tutorial types, with the words that it prints there."""
     (tmp_path / "shop.py").write_text(text)
     assert hourglass(tmp_path, "check", "shop.py").strip() in TUTORIAL.read_text()
 
 
-def test_a_run_prints_what_the_tutorial_says(tmp_path: Path) -> None:
+def test_tutorial_run_prints_the_shown_output(tmp_path: Path) -> None:
     """A signal that came before anybody worked is there when the workflow runs; its result is the tutorial's."""
     (tmp_path / "shop.py").write_text(FILES[-1])
     hourglass(tmp_path, "start", "checkout", "o-3", "250000", "--id", "order-3")
@@ -49,7 +49,7 @@ def test_a_run_prints_what_the_tutorial_says(tmp_path: Path) -> None:
     assert f"`{printed.strip()}`" in TUTORIAL.read_text()
 
 
-def test_lines_that_are_shown_are_those_of_the_file() -> None:
+def test_lines_shown_in_the_tutorial_match_the_file() -> None:
     """Where `why` names a line of the file, that line stands there."""
     shown = re.findall(r"at shop\.py:(\d+)\s+(.+)", TUTORIAL.read_text())
     assert shown

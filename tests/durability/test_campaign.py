@@ -32,7 +32,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> FileCampaign:
     return fought
 
 
-def test_every_promise_is_kept_whatever_fails(campaign: FileCampaign) -> None:
+def test_every_promise_holds_under_random_faults(campaign: FileCampaign) -> None:
     """Processes and their parts, disk and clock fail in every way: no acknowledgement is broken, and all work ends."""
     found = campaign.findings
     assert not found.violations, "\n".join([f"seed {found.seed}", *found.violations[:20], found.log[-4000:]])
@@ -40,7 +40,7 @@ def test_every_promise_is_kept_whatever_fails(campaign: FileCampaign) -> None:
     assert min(found.checked[each] for each in ("start", "signal", "update", "result", "attempt")) > 0
 
 
-def test_a_campaign_says_what_is_stuck(tmp_path: Path) -> None:
+def test_campaign_reports_stuck_runs(tmp_path: Path) -> None:
     """A run that does not end is told within the limit, with what it waits for, instead of being waited for."""
     with Client.connect(f"local:{tmp_path / 'stuck.db'}") as client:
         client.start_workflow(trips.nap, 1, 0.0, id="nap-1", task_queue=QUEUE)
@@ -53,7 +53,7 @@ def test_a_campaign_says_what_is_stuck(tmp_path: Path) -> None:
 Damage = Callable[[Case], Case]
 
 
-def test_a_checker_that_finds_nothing_would_find_each_broken_promise(campaign: FileCampaign) -> None:
+def test_checker_detects_every_broken_promise(campaign: FileCampaign) -> None:
     """Each kind of damage, done to what a campaign left behind, is seen."""
     silent = [
         damage.__name__ for damage, seen_by in DAMAGES if not list(seen_by(damage(_copy(campaign.case))))
@@ -282,12 +282,12 @@ def _chain_with_early_timer(next_run_at: float) -> Case:
     return Case([], written, {"trip-1": cast("list[History]", runs)}, jumps=[(100.0, 110.0)])
 
 
-def test_a_timer_that_waited_while_the_clock_was_moved_is_not_judged_by_its_history() -> None:
+def test_timer_started_during_a_clock_jump_is_not_judged_by_its_history() -> None:
     """The time of an event never goes back, so a timer that began while the clock was ahead seems to fire at once."""
     assert list(checker.timers(_chain_with_early_timer(99.0)))
     assert not list(checker.timers(_chain_with_early_timer(101.0)))
 
 
-def test_every_check_is_shown_to_see_something() -> None:
+def test_every_check_detects_its_damage() -> None:
     """No check is without a damage that it must see."""
     assert {seen_by for _, seen_by in DAMAGES} == set(checker.CHECKS)

@@ -72,7 +72,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Fut
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_held(name: str, outcomes: dict[str, Future[str]]) -> None:
+def test_durability_program_passes(name: str, outcomes: dict[str, Future[str]]) -> None:
     """The program's own docstring says what holds."""
     outcomes[name].result()
 
@@ -82,12 +82,12 @@ def test_full_disk(path: Path) -> None:
     held("full_disk", path, mounted(path.parent, 'mount -t tmpfs -o size=64m none "$1"'))
 
 
-def test_full_at_opening(path: Path) -> None:
+def test_disk_full_while_opening(path: Path) -> None:
     """A disk that is full when a file is opened is told as full; what the file has can still be looked at."""
     held("full_at_opening", path, mounted(path.parent, 'mount -t tmpfs -o size=64m none "$1"'))
 
 
-def test_read_only(path: Path) -> None:
+def test_read_only_disk_is_rejected(path: Path) -> None:
     """A file on a disk that is read-only is refused in words that say so."""
     make(path)
     read_only = mounted(path.parent, 'mount --bind "$1" "$1"', 'mount -o remount,bind,ro "$1"')
@@ -127,7 +127,7 @@ def scribbled(path: Path) -> None:
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-def test_wrong_files(path: Path, harm: Callable[[Path], None], words: str) -> None:
+def test_invalid_files_are_rejected_unchanged(path: Path, harm: Callable[[Path], None], words: str) -> None:
     """A file of a newer version, a corrupt one and one that is no database are refused, and stay as they were."""
     make(path)
     harm(path)

@@ -62,7 +62,7 @@ print("held")
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
 
-def test_a_fork_waits_for_the_work() -> None:
+def test_fork_waits_for_threads_inside() -> None:
     """While a thread is inside, a fork waits; when it has left, the fork goes on, and the thread may enter again."""
     inside, leave = threading.Event(), threading.Event()
     order: list[str] = []
@@ -92,7 +92,7 @@ def test_a_fork_waits_for_the_work() -> None:
     assert "entered" in order
 
 
-def test_children_of_a_busy_owner(tmp_path: Path) -> None:
+def test_forked_children_of_a_busy_owner_use_sqlite(tmp_path: Path) -> None:
     """Children that are forked at random instants of an owner's work use SQLite on other files, and the owner as clients."""
     command = [
         sys.executable,
@@ -150,7 +150,7 @@ os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("call", ["open", "close"])
-def test_a_child_never_keeps_the_lock(tmp_path: Path, call: str) -> None:
+def test_forked_child_never_keeps_the_lock(tmp_path: Path, call: str) -> None:
     """A fork in the very middle of taking or dropping a file's lock leaves no child with it, so that others can own the file."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HALVES, tmp_path / "orders.db", call]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)

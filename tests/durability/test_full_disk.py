@@ -106,7 +106,7 @@ def working(client: Client) -> Iterator[Worker]:
         yield working
 
 
-def test_an_activity_that_could_not_be_begun_does_not_fail(
+def test_activity_that_cannot_start_on_a_full_disk_does_not_fail(
     client: Client, working: Worker, path: Path
 ) -> None:
     """A step of one second and one attempt waits for three on a full disk, and is then carried out."""

@@ -11,7 +11,7 @@ from .audit import complaints, recoveries
 from .storm import Death, Size, Storm, Told
 
 
-def test_killed_again_and_again(tmp_path: Path) -> None:
+def test_orders_survive_repeated_kills(tmp_path: Path) -> None:
     """No start, signal or result is lost or doubled, every order ends right, the file is sound, every history replays."""
     storm = Storm(tmp_path, Size(workflows=60, kills=12), seed=1)
     told = storm.rage()
@@ -21,7 +21,7 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     assert len(told.receipts) >= 60
 
 
-def test_any_of_several_that_work_is_killed_again_and_again(tmp_path: Path) -> None:
+def test_orders_survive_kills_of_any_process(tmp_path: Path) -> None:
     """Three processes work on a file, and any of them is killed at any time, the owner or another: the same holds."""
     kills = cases(25, 250)
     size = Size(workflows=60, kills=kills, processes=3, life=0.2, limit=kills * 2.0 + 100)

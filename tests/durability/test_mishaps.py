@@ -24,7 +24,7 @@ def is_possible(name: str) -> bool:
 
 
 @pytest.mark.parametrize("group", mishaps.MISHAPS)
-def test_nothing_acknowledged_is_lost_without_a_word(group: str) -> None:
+def test_mishaps_lose_nothing_acknowledged_silently(group: str) -> None:
     """A mishap ends in a refusal, or everything acknowledged is in the file, in the moved one or in the saved copy."""
     wanted = mishaps.MISHAPS[group] if THOROUGH else SHORT[group]
     names = [name for name in wanted if is_possible(name)]

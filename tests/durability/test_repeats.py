@@ -39,7 +39,7 @@ async def continue_as_new(world: World) -> None:
 
 
 @pytest.mark.parametrize(("runs", "another_owner"), [(1, False), (3, False), (1, True)])
-async def test_a_repeated_signal_is_one_signal(runs: int, another_owner: bool) -> None:
+async def test_repeated_signal_counts_once(runs: int, another_owner: bool) -> None:
     """A signal that arrived before its workflow continued as new is not given to the new run again; another one is."""
 
     store = memory_store()
@@ -87,7 +87,9 @@ class _Cut:
         return answer
 
 
-def test_an_activity_that_was_completed_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_activity_completion_is_accepted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A completion whose answer was lost is sent again, finds the attempt ended, and is content; a second one is not."""
     cut = _Cut(ac.CompleteActivity)
     monkeypatch.setattr(calls, "answer", cut)
@@ -105,7 +107,7 @@ def test_an_activity_that_was_completed_elsewhere(tmp_path: Path, monkeypatch: p
         assert caught.value.status == "NOT_FOUND"
 
 
-def test_a_queue_that_nobody_serves(
+def test_waiting_on_an_unserved_queue_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever waits for a workflow in a queue that no worker serves is told, once, and which queues are served."""

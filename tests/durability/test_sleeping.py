@@ -22,7 +22,7 @@ def in_memory(path: Path) -> list[str]:
     return [record.run.started.workflow_id for record in room.engine.runs.records()]
 
 
-def test_only_those_that_wake_are_brought_in(tmp_path: Path) -> None:
+def test_only_due_runs_are_loaded_at_opening(tmp_path: Path) -> None:
     """Opening a file brings in nobody who sleeps; one whose time has come is brought in, and ends."""
     path = tmp_path / "orders.db"
     target = f"local:{path}"

@@ -29,7 +29,7 @@ def test_soak_detects_growth(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALLOWANCES)
-def test_noise_and_warming_up_are_not_growth(name: str) -> None:
+def test_noise_and_warm_up_are_not_growth(name: str) -> None:
     """What swings, and what fills in the first fifth of the time, is flat."""
     allowed = judge(name, _series(100 * MIB, 0.0), 180).allowed
     assert judge(name, _series(100 * MIB, 0.0, noise=allowed, warm_up=50 * MIB), 180).is_flat
@@ -42,7 +42,7 @@ def test_soak_ignores_outliers() -> None:
     assert judge("log of the file", seen, 180).is_flat
 
 
-def test_soak_reports_the_course_of_a_value() -> None:
+def test_soak_reports_values_over_time() -> None:
     """At the beginning, after each quarter of the time, and at its end."""
     verdict = judge("threads", Series([*map(float, range(9))], [*map(float, range(9))]), 0)
     assert verdict.course == [0, 2, 4, 6, 8]
@@ -56,7 +56,7 @@ def test_soak_with_too_few_samples_fails() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_a_short_soak_runs_from_end_to_end(tmp_path: Path) -> None:
+def test_short_soak_runs_end_to_end(tmp_path: Path) -> None:
     """A worker in a process of its own, a load, and looks at all that it holds; too short for a judgement on growth."""
     path = tmp_path / "soak.db"
     report = soak(0.03, f"local:{path}", path, tmp_path, every=0.1)

@@ -26,7 +26,7 @@ def test_owners_die_under_web_processes(tmp_path: Path) -> None:
     assert 1 <= len(asked.served_by) <= PROCESSES
 
 
-def test_every_process_of_a_web_server_works(tmp_path: Path) -> None:
+def test_every_web_server_process_executes_work(tmp_path: Path) -> None:
     """`uvicorn --workers 3` with a worker in its lifespan, as it is: one workflow is done by all three."""
     pytest.importorskip("uvicorn")
     with socket.create_server(("127.0.0.1", 0)) as probe:

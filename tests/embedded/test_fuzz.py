@@ -85,7 +85,7 @@ _REQUESTS: tuple[s.Request[Any], ...] = (
 
 @_FUZZ
 @given(data=st.data(), request=st.sampled_from(_REQUESTS))
-def test_a_damaged_message_is_a_request_or_garbage(data: st.DataObject, request: s.Request[Any]) -> None:
+def test_damaged_request_is_rejected_or_valid(data: st.DataObject, request: s.Request[Any]) -> None:
     """What is still a request is carried out or refused by a living engine, which goes on."""
     frame = data.draw(damaged(wire.encode_request(1, "key", request)))
     try:
@@ -111,7 +111,7 @@ def test_a_damaged_message_is_a_request_or_garbage(data: st.DataObject, request:
 
 @_FUZZ
 @given(data=st.data())
-def test_a_damaged_answer_is_an_answer_or_garbage(data: st.DataObject) -> None:
+def test_damaged_answer_is_rejected_or_valid(data: st.DataObject) -> None:
     """The other direction: what an owner says is read, or is garbage."""
     frame = data.draw(damaged(wire.encode_answer(1, wf.Started(run_id="r"))))
     try:
@@ -181,7 +181,7 @@ _FILTERS = st.one_of(
 )
 
 
-def test_any_filter_lists_or_is_refused() -> None:
+def test_any_filter_is_answered_or_rejected() -> None:
     """Whatever the text: a page and a count, or an error that says what is wrong with it. Nothing of it reaches the index."""
     loop = asyncio.new_event_loop()
     world = loop.run_until_complete(World.new())
@@ -274,7 +274,7 @@ def _harm(history: Any, path: tuple[Any, ...], how: str, scrap: Any) -> None:
         holder[path[-1]] = scrap
 
 
-def test_a_damaged_history_is_replayed_or_refused() -> None:
+def test_damaged_history_is_replayed_or_rejected() -> None:
     """Any value in it may be missing, of another kind or elsewhere: a replay ends with a verdict."""
     whole = json.dumps(_history())
     places = _places(json.loads(whole))
@@ -310,7 +310,7 @@ def test_a_damaged_history_is_replayed_or_refused() -> None:
 
 @_FUZZ
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_history_are_refused(data: bytes) -> None:
+def test_malformed_history_bytes_are_rejected(data: bytes) -> None:
     """As text or in Temporal's binary form."""
     for form in (data, data.decode("latin-1")):
         try:
@@ -334,7 +334,7 @@ _HINTS: tuple[Any, ...] = (Any, int, str, bytes, list[int], dict[str, float], in
     metadata=st.dictionaries(st.text(max_size=8), st.binary(max_size=8), max_size=3),
     hint=st.sampled_from(_HINTS),
 )
-def test_a_damaged_payload_is_a_value_or_refused(
+def test_damaged_payload_is_decoded_or_rejected(
     data: bytes, encoding: str, metadata: dict[str, bytes], hint: Any
 ) -> None:
     """Whatever its bytes, encoding and metadata say."""
@@ -346,7 +346,7 @@ def test_a_damaged_payload_is_a_value_or_refused(
 
 @_FUZZ
 @given(data=st.binary(max_size=40), encoding=_ENCODINGS)
-def test_a_workflow_with_damaged_payloads_can_be_looked_at(data: bytes, encoding: str) -> None:
+def test_workflow_with_damaged_payloads_is_described(data: bytes, encoding: str) -> None:
     """Arguments, signals, memo and results are the authors' bytes: an engine keeps and shows them as they are."""
 
     async def body() -> None:

@@ -17,7 +17,7 @@ from hourglass.converter import Failure, FailureInfo
 from .memory_world import text
 
 
-def test_virtual_time_moves_only_when_told() -> None:
+def test_virtual_time_advances_only_on_request() -> None:
     """Callbacks run at their own time, in order; a cancelled one never; one may ask for another."""
     clock = VirtualClock(0)
     log: list[tuple[int, str]] = []
@@ -37,7 +37,7 @@ def test_virtual_time_moves_only_when_told() -> None:
         clock.advance(-1)
 
 
-def test_a_callback_that_is_overdue_does_not_turn_time_back() -> None:
+def test_overdue_callback_does_not_turn_time_back() -> None:
     """What was due before now runs now."""
     clock = VirtualClock(10)
     seen: list[int] = []
@@ -46,7 +46,7 @@ def test_a_callback_that_is_overdue_does_not_turn_time_back() -> None:
     assert seen == [10]
 
 
-async def test_the_real_clock_calls_back_on_its_loop() -> None:
+async def test_real_clock_calls_back_on_its_loop() -> None:
     """A callback that is due runs on the running loop; one that was cancelled does not."""
     clock = RealClock()
     done = asyncio.get_running_loop().create_future()
@@ -55,7 +55,7 @@ async def test_the_real_clock_calls_back_on_its_loop() -> None:
     assert await done <= clock.now_ns()
 
 
-async def test_the_real_clock_sleeps_in_pieces() -> None:
+async def test_real_clock_sleeps_in_intervals() -> None:
     """A callback far ahead wakes now and then to look at the wall clock, and runs only when its time has come."""
     clock = RealClock()
     clock.longest_wait = 0.0
@@ -80,13 +80,13 @@ def test_every_kind_of_failure_is_read() -> None:
         assert (proto.message, proto.cause.message) == ("m", "c")
 
 
-def test_the_names_of_causes_are_temporals() -> None:
+def test_task_failure_causes_match_temporals() -> None:
     """Numbers and names of task failures agree with Temporal's."""
     for number, name in TASK_FAILURE_CAUSES.items():
         assert WorkflowTaskFailedCause.Value(f"WORKFLOW_TASK_FAILED_CAUSE_{name}") == number
 
 
-def test_times_and_durations() -> None:
+def test_times_and_durations_round_trip() -> None:
     """Nanoseconds survive."""
     assert times.moment_text(1_700_000_000_000_000_001) == "2023-11-14T22:13:20.000000001Z"
     assert times.moment_text(1_700_000_000_000_500_000) == "2023-11-14T22:13:20.000500Z"

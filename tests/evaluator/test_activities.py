@@ -17,7 +17,7 @@ from .conftest import Drive
 from .driver import EPOCH, arguments_of, brief, encode
 
 
-def test_a_call_waits_for_the_result(drive: Drive) -> None:
+def test_activity_call_waits_for_the_result(drive: Drive) -> None:
     """Calling an activity schedules it once, and returns what it returned."""
 
     @workflow.defn
@@ -34,7 +34,7 @@ def test_a_call_waits_for_the_result(drive: Drive) -> None:
     assert d.result == "paid by card"
 
 
-def test_tasks_run_at_the_same_time(drive: Drive) -> None:
+def test_started_activities_run_concurrently(drive: Drive) -> None:
     """`start` schedules without waiting; results are taken in any order."""
 
     @workflow.defn
@@ -78,7 +78,7 @@ def test_options_apply_to_one_call(drive: Drive) -> None:
     assert (second.activity_id, second.spec.task_queue, second.spec.retry_policy) == ("2", "", None)
 
 
-def test_activities_by_name_need_no_definition(drive: Drive) -> None:
+def test_activity_by_name_needs_no_definition(drive: Drive) -> None:
     """An activity of another program is given by its name; its result is decoded as asked, and nobody beats for it."""
 
     @workflow.defn
@@ -111,7 +111,7 @@ def test_method_is_scheduled_without_self(drive: Drive) -> None:
     assert d.result == "12"
 
 
-def test_a_failed_activity_raises_with_its_cause(drive: Drive) -> None:
+def test_failed_activity_raises_with_its_cause(drive: Drive) -> None:
     """`ActivityError` names the activity, and its cause is what the activity raised."""
 
     @workflow.defn
@@ -172,7 +172,7 @@ def test_result_of_a_wrong_type_parks_the_run(drive: Drive) -> None:
     assert d.result == "not a list"
 
 
-def test_an_activity_without_result_returns_none(drive: Drive) -> None:
+def test_activity_without_result_returns_none(drive: Drive) -> None:
     """A completion without any payload is None."""
 
     @workflow.defn
@@ -222,7 +222,7 @@ def test_local_and_remote_activities_share_a_counter(drive: Drive) -> None:
     assert d.result == "abcd"
 
 
-def test_a_local_activity_backs_off_through_a_timer(drive: Drive) -> None:
+def test_local_activity_backs_off_through_a_timer(drive: Drive) -> None:
     """A long pause is a timer, then the next attempt under a new number."""
 
     @workflow.defn

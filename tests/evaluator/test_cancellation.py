@@ -75,7 +75,7 @@ def test_cancellation_at_each_kind_of_wait(drive: Drive, kind: str) -> None:
     assert d.was_cancelled
 
 
-def test_refund_after_a_cancel(drive: Drive) -> None:
+def test_refund_after_a_cancellation(drive: Drive) -> None:
     """The example of every page on cancellation: `except Cancelled`, a durable call, and out again."""
 
     @workflow.defn
@@ -94,7 +94,7 @@ def test_refund_after_a_cancel(drive: Drive) -> None:
     assert brief(d.send(d.done("refund", ""))) == ["CancelRun"]
 
 
-def test_an_exit_stack_unwinds_in_order(drive: Drive) -> None:
+def test_exit_stack_unwinds_in_order(drive: Drive) -> None:
     """Callbacks of an `ExitStack` are durable calls like any other."""
 
     @workflow.defn
@@ -112,7 +112,7 @@ def test_an_exit_stack_unwinds_in_order(drive: Drive) -> None:
     assert d.was_cancelled
 
 
-def test_a_swallowed_cancellation_lets_the_run_complete(drive: Drive) -> None:
+def test_swallowed_cancellation_lets_the_run_complete(drive: Drive) -> None:
     """It was delivered once, the author chose to go on: later waits are not disturbed."""
 
     @workflow.defn
@@ -151,7 +151,7 @@ def test_second_cancellation_is_delivered(drive: Drive) -> None:
     assert d.result == "2"
 
 
-def test_except_exception_does_not_catch_it(drive: Drive) -> None:
+def test_except_exception_does_not_catch_cancelled(drive: Drive) -> None:
     """`Cancelled` is a BaseException: retry loops let it pass."""
 
     @workflow.defn
@@ -203,7 +203,7 @@ def test_spawned_tasks_are_not_cancelled_by_the_run(drive: Drive) -> None:
     assert d.result == "still there"
 
 
-def test_a_cancelled_other_task_does_not_cancel_the_run(drive: Drive) -> None:
+def test_cancelled_task_does_not_cancel_the_run(drive: Drive) -> None:
     """The body learns of it as an ordinary exception, and the run is not cancelled: nobody asked for that."""
 
     @workflow.defn
@@ -224,7 +224,7 @@ def test_a_cancelled_other_task_does_not_cancel_the_run(drive: Drive) -> None:
     assert d.result == "ok"
 
 
-def test_an_escaping_task_cancellation_does_not_end_the_run_as_cancelled(drive: Drive) -> None:
+def test_escaped_task_cancellation_does_not_cancel_the_run(drive: Drive) -> None:
     """A run ends as cancelled only if its cancellation was requested."""
 
     @workflow.defn
@@ -239,7 +239,7 @@ def test_an_escaping_task_cancellation_does_not_end_the_run_as_cancelled(drive: 
     assert isinstance(d.run.error, TaskCancelledError)
 
 
-def test_a_task_that_is_cancelled_cleans_up(drive: Drive) -> None:
+def test_cancelled_task_cleans_up(drive: Drive) -> None:
     """`Task.cancel` raises `Cancelled` inside the task; its `finally` runs, its result is gone."""
 
     @workflow.defn
@@ -263,7 +263,7 @@ def test_a_task_that_is_cancelled_cleans_up(drive: Drive) -> None:
     assert d.result == [True, False, True, False]
 
 
-def test_a_task_cancelled_before_it_began_never_runs(drive: Drive) -> None:
+def test_task_cancelled_before_its_start_never_runs(drive: Drive) -> None:
     """Nothing of it is executed, and nothing scheduled."""
 
     @workflow.defn
@@ -279,7 +279,7 @@ def test_a_task_cancelled_before_it_began_never_runs(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("kind", list(ActivityCancellationType))
-def test_an_activity_cancelled_by_its_handle_raises_activity_error(
+def test_cancelled_activity_handle_raises_activity_error(
     drive: Drive, kind: ActivityCancellationType
 ) -> None:
     """Who waits for an activity that somebody else cancelled sees `ActivityError` with the cause, for each type."""
@@ -305,7 +305,7 @@ def test_an_activity_cancelled_by_its_handle_raises_activity_error(
     assert d.result == "CancelledError True"
 
 
-def test_an_activity_may_complete_in_spite_of_its_cancellation(drive: Drive) -> None:
+def test_activity_may_complete_despite_its_cancellation(drive: Drive) -> None:
     """With WAIT_CANCELLATION_COMPLETED the activity has the last word."""
 
     @workflow.defn
@@ -356,7 +356,7 @@ def test_failure_during_clean_up_replaces_the_cancellation(drive: Drive) -> None
     assert str(d.failure) == "clean-up failed"
 
 
-def test_an_activity_error_by_cancellation_ends_a_cancelled_run_as_cancelled(drive: Drive) -> None:
+def test_cancelled_activity_error_ends_a_cancelled_run_as_cancelled(drive: Drive) -> None:
     """A cancelled activity's error that gets out after a request ends the run as cancelled."""
 
     @workflow.defn
@@ -392,7 +392,7 @@ def test_info_shows_the_cancellation(drive: Drive) -> None:
     assert d.result == [True, "because"]
 
 
-def test_a_signal_handler_can_cancel_what_the_body_waits_for(drive: Drive) -> None:
+def test_signal_handler_can_cancel_a_task_of_the_body(drive: Drive) -> None:
     """A task kept on the object is cancelled from a handler; the body sees an ordinary error."""
 
     @workflow.defn

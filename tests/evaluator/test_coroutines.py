@@ -47,7 +47,7 @@ async def double(n: int) -> int:
 # --- an asynchronous workflow -----------------------------------------------------------------------------------------
 
 
-def test_an_async_function_is_a_workflow(drive: Drive) -> None:
+def test_async_function_is_a_workflow(drive: Drive) -> None:
     """Timers, activities and their results, awaited; each activation is executed again and gives the same."""
 
     @plain.defn
@@ -178,7 +178,7 @@ def test_cancelling_plain_code_cancels_its_coroutine(drive: Drive) -> None:
     assert seen[:2] == ["coroutine", "plain"]
 
 
-def test_a_limit_in_plain_code_ends_a_coroutine(drive: Drive) -> None:
+def test_timeout_in_plain_code_cancels_a_coroutine(drive: Drive) -> None:
     """`workflow.timeout` and `workflow.scope` reach into it."""
 
     @plain.defn
@@ -319,7 +319,7 @@ def test_handlers_of_both_kinds_in_a_plain_workflow(drive: Drive) -> None:
     assert sorted(d.result) == ["a 2", "b paid", "c"]
 
 
-def test_an_async_query_must_not_wait(drive: Drive) -> None:
+def test_async_query_must_not_wait(drive: Drive) -> None:
     """It is answered with a failure that says so."""
     d = drive(Mixed)
     d.begin()
@@ -327,7 +327,7 @@ def test_an_async_query_must_not_wait(drive: Drive) -> None:
         d.query("patient")
 
 
-def test_a_validator_is_plain() -> None:
+def test_async_validator_is_rejected() -> None:
     """An `async def` validator is refused where it is defined."""
     with pytest.raises(DefinitionError, match="plain `def`"):
 
@@ -467,7 +467,7 @@ def test_threads_are_allowed_in_unsafe(drive: Drive) -> None:
 # --- faults -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_bug_in_a_coroutine_parks_the_run(drive: Drive) -> None:
+def test_bug_in_a_coroutine_parks_the_run(drive: Drive) -> None:
     """An exception that is no failure fails the task; so does one that would end a thread."""
 
     @plain.defn
@@ -562,7 +562,7 @@ def test_dropped_coroutine_issues_no_commands(drive: Drive) -> None:
     assert "cancelled" in seen
 
 
-def test_a_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
+def test_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
     """What waits in one is closed with the run, and it is shown where it waits; what is left of the generator stays silent,
     whenever the collector finds it. While its run is at work one that is let go is closed at once.
     """
@@ -615,7 +615,7 @@ def test_a_dropped_async_generator_is_never_executed_again(drive: Drive) -> None
     assert other.timers == {1: 5.0}
 
 
-def test_a_dropped_async_generator_leaves_its_context_managers_in_the_context_of_its_task(
+def test_dropped_async_generator_resets_context_variables(
     drive: Drive,
 ) -> None:
     """One that waits is unwound with the run, not by the garbage collector, where `ContextVar.reset` raises."""

@@ -274,7 +274,7 @@ def test_exception_of_a_signal_handler_during_garbage_collection() -> None:
         signals.signal(signals.SIGUSR1, before)
 
 
-def test_a_run_is_freed_when_it_is_dropped(drive: Drive) -> None:
+def test_dropped_run_is_freed(drive: Drive) -> None:
     """Nothing keeps a dropped run's fibers alive."""
 
     class Marker:
@@ -299,7 +299,7 @@ def test_a_run_is_freed_when_it_is_dropped(drive: Drive) -> None:
 # --- I6 ---------------------------------------------------------------------------------------------------------------
 
 
-def test_results_are_fresh_objects(drive: Drive) -> None:
+def test_results_are_not_shared(drive: Drive) -> None:
     """Mutating an activity's result changes neither a second `result()` nor the state."""
 
     @workflow.defn
@@ -334,7 +334,7 @@ def test_arguments_are_encoded_at_the_call(drive: Drive) -> None:
     assert d.run.state.result == d.terminal
 
 
-def test_a_failure_is_raised_as_a_new_exception(drive: Drive) -> None:
+def test_failure_is_raised_as_a_new_exception(drive: Drive) -> None:
     """Two readers of a failed task get errors whose tracebacks and attributes do not grow together."""
 
     @workflow.defn
@@ -357,7 +357,7 @@ def test_a_failure_is_raised_as_a_new_exception(drive: Drive) -> None:
     assert len(set(d.result)) == 1
 
 
-def test_messages_are_fresh_objects(drive: Drive) -> None:
+def test_signal_arguments_are_not_shared(drive: Drive) -> None:
     """A handler that mutates its argument does not change what a re-execution sees."""
 
     @workflow.defn

@@ -20,7 +20,7 @@ from .conftest import Drive
 from .driver import EPOCH, SECOND, brief
 
 
-def test_time_stands_still_within_an_activation(drive: Drive) -> None:
+def test_time_is_constant_within_an_activation(drive: Drive) -> None:
     """`now`, `time` and `time_ns` tell the activation's time, exactly, and move only between activations."""
 
     @workflow.defn
@@ -64,7 +64,7 @@ def test_random_numbers_match_temporalio(drive: Drive) -> None:
     assert d.result == [first, str(drawn), generator.randint(0, 99)]
 
 
-def test_a_reset_changes_the_seed(drive: Drive) -> None:
+def test_reset_changes_the_random_seed(drive: Drive) -> None:
     """Randomness goes on from the new seed, from that activation on."""
 
     @workflow.defn
@@ -104,7 +104,7 @@ def test_seed_callback_must_not_wait(drive: Drive) -> None:
     assert d.result == [2, "only looking", "only looking", 2]
 
 
-def test_info_of_a_workflow(drive: Drive) -> None:
+def test_info_describes_the_run(drive: Drive) -> None:
     """Ids, type, queue and the facts of the current activation."""
 
     @workflow.defn
@@ -131,7 +131,7 @@ def test_info_of_a_workflow(drive: Drive) -> None:
     assert d.result == ["workflow-1", "run-1", "run", "default", 1, "run-1", None, 3, 6, True]
 
 
-def test_facts_need_a_workflow() -> None:
+def test_info_outside_a_workflow_is_rejected() -> None:
     """Outside a workflow they raise an error; `in_workflow` returns False."""
     for fact in (
         workflow.now,
@@ -239,7 +239,7 @@ def test_logger_with_a_percent_sign_in_a_name(drive: Drive, caplog: pytest.LogCa
     assert caplog.records[1].order == "o-1"  # type: ignore[attr-defined]
 
 
-def test_the_logger_is_quiet_when_replaying(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+def test_logger_is_silent_during_replay(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
     """What was said when it happened is not said again when history is replayed."""
     caplog.set_level(logging.INFO, "hourglass.workflow")
     d = drive(chatty, shadow=False)
@@ -248,7 +248,7 @@ def test_the_logger_is_quiet_when_replaying(drive: Drive, caplog: pytest.LogCapt
     assert [message.split()[0] for message in caplog.messages] == ["done"]
 
 
-def test_the_logger_is_quiet_when_fibers_are_rebuilt(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+def test_logger_is_silent_while_fibers_are_rebuilt(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
     """Re-execution of the journal says nothing; what is new is said."""
     caplog.set_level(logging.INFO, "hourglass.workflow")
     d = drive(chatty, shadow=False)

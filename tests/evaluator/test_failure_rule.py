@@ -79,7 +79,7 @@ def test_application_error_keeps_its_fields(drive: Drive) -> None:
     assert failure.cause.message == "deep down"
 
 
-def test_an_activitys_failure_fails_the_run(drive: Drive) -> None:
+def test_activity_failure_fails_the_run(drive: Drive) -> None:
     """An `ActivityError` that nobody catches."""
 
     @workflow.defn
@@ -93,7 +93,7 @@ def test_an_activitys_failure_fails_the_run(drive: Drive) -> None:
     assert str(d.failure.cause) == "broke"
 
 
-def test_gather_re_raises(drive: Drive) -> None:
+def test_gather_reraises_failures(drive: Drive) -> None:
     """A failing child of `gather` fails the run if nobody catches it."""
 
     @workflow.defn
@@ -111,7 +111,7 @@ def test_gather_re_raises(drive: Drive) -> None:
 @pytest.mark.parametrize(
     "kind", [ValueError, KeyError, Odd, AssertionError, RecursionError], ids=lambda kind: kind.__name__
 )
-def test_a_bug_parks_the_run(drive: Drive, kind: type[Exception]) -> None:
+def test_bug_parks_the_run(drive: Drive, kind: type[Exception]) -> None:
     """The task fails, the run does not; the reason is kept with the type that was raised."""
     d, completion = after_a_step(drive, lambda: kind("bug"))
     assert isinstance(completion, TaskFailed)
@@ -190,7 +190,7 @@ def test_bug_in_a_handler_parks_the_run(drive: Drive) -> None:
     assert isinstance(d.run.error, ZeroDivisionError)
 
 
-def test_a_spawned_tasks_bug_stays_in_the_task_until_it_is_looked_at(drive: Drive) -> None:
+def test_unread_bug_of_a_spawned_task_does_not_fail_the_run(drive: Drive) -> None:
     """A task that failed and that nobody looked at does not end the run; its failure is noticed when the run closes."""
 
     @workflow.defn
@@ -209,7 +209,7 @@ def test_a_spawned_tasks_bug_stays_in_the_task_until_it_is_looked_at(drive: Driv
     assert any("broken" in notice and "ValueError" in notice for notice in d.run.notices)
 
 
-def test_a_result_that_cannot_be_encoded_is_a_bug(drive: Drive) -> None:
+def test_unencodable_result_parks_the_run(drive: Drive) -> None:
     """The author returned something that has no encoding: the run parks, with a message that shows no contents."""
 
     @workflow.defn
@@ -222,7 +222,7 @@ def test_a_result_that_cannot_be_encoded_is_a_bug(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), (1, 2, 3), ("x",)], ids=["too few", "too many", "wrong type"])
-def test_arguments_that_do_not_fit_park_the_run(drive: Drive, arguments: tuple[Any, ...]) -> None:
+def test_invalid_start_arguments_park_the_run(drive: Drive, arguments: tuple[Any, ...]) -> None:
     """A start with wrong arguments is visible as a failed task that names the parameter."""
 
     @workflow.defn

@@ -31,7 +31,7 @@ def two_steps() -> None:
     charge("b")
 
 
-def test_the_first_completion_carries_our_flag(drive: Drive) -> None:
+def test_first_completion_carries_our_flag(drive: Drive) -> None:
     """1000, once, in the completion of the first task of a run that we begin."""
     d = drive(two_steps)
     d.begin()
@@ -148,7 +148,7 @@ class DrawsOnSignal:
 
 
 @pytest.mark.parametrize("flags", [(), (1000,)], ids=["temporalio's", "ours"])
-def test_new_seed_holds_after_the_messages_that_come_with_it(drive: Drive, flags: tuple[int, ...]) -> None:
+def test_new_seed_applies_after_signals_of_the_same_activation(drive: Drive, flags: tuple[int, ...]) -> None:
     """After a reset, signal handlers of the same activation still draw by the old seed."""
     d = drive(DrawsOnSignal, replaying=True, flags=flags)
     d.begin()
@@ -159,7 +159,7 @@ def test_new_seed_holds_after_the_messages_that_come_with_it(drive: Drive, flags
     assert used(d)[-1] == ()
 
 
-def test_a_single_batch_is_honoured(drive: Drive) -> None:
+def test_single_batch_flag_applies_events_before_code(drive: Drive) -> None:
     """temporalio's flag 2: all events are applied before anything runs, so a timer is not given up by a message."""
 
     @workflow.defn
@@ -208,7 +208,7 @@ def test_channel_drops_a_signal_without_a_value(drive: Drive) -> None:
     assert used(d)[-1] == ()
 
 
-def test_a_signal_without_a_value_is_none_where_the_channel_has_it(drive: Drive) -> None:
+def test_signal_without_a_value_is_none_if_the_channel_allows_it(drive: Drive) -> None:
     """A channel of anything, or of texts or nothing, takes it; no flag is needed."""
 
     @workflow.defn

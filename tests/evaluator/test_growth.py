@@ -25,7 +25,7 @@ def size_of_an_activation(d: Driver) -> float:
 
 
 @pytest.mark.parametrize("count", [10, 300, 3000])
-def test_the_journal_grows_by_a_constant(drive: Drive, count: int) -> None:
+def test_journal_grows_by_a_constant(drive: Drive, count: int) -> None:
     """An activation costs the same bytes early and late."""
     d = drive(steps, count, shadow=False, settings=run_settings())
     d.begin()
@@ -37,7 +37,7 @@ def test_the_journal_grows_by_a_constant(drive: Drive, count: int) -> None:
     assert size_of_an_activation(d) < 300
 
 
-def test_a_resumed_activation_calls_the_code_once(drive: Drive) -> None:
+def test_resumed_activation_executes_code_once(drive: Drive) -> None:
     """With live fibers each step of the workflow's code runs once, however many activations there are."""
     executed: list[int] = []
 
@@ -54,7 +54,7 @@ def test_a_resumed_activation_calls_the_code_once(drive: Drive) -> None:
     assert executed == list(range(200))
 
 
-def test_a_long_run_keeps_no_fibers_and_nothing_pending(drive: Drive) -> None:
+def test_long_run_keeps_no_finished_fibers(drive: Drive) -> None:
     """Fibers that ended, timers that fired and conditions that held are forgotten."""
 
     @workflow.defn

@@ -147,13 +147,13 @@ def play(d: Driver, activations: tuple[list[ev.AnyEvent], ...]) -> tuple[set[typ
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_case_is_handled(drive: Drive, name: str) -> None:
+def test_every_example_is_handled(drive: Drive, name: str) -> None:
     """Each example goes through without a failed task, and with the same bytes when it is executed again."""
     what, activations = CASES[name]
     play(drive(Everything, what), activations)
 
 
-def test_every_kind_occurs(drive: Drive) -> None:
+def test_examples_cover_every_kind(drive: Drive) -> None:
     """Together the examples meet every kind of event, and issue every kind of command that authors can ask for."""
     handled: set[type] = set()
     issued: set[type] = set()

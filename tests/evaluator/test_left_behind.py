@@ -80,7 +80,7 @@ def test_unfinished_handlers_are_named(drive: Drive) -> None:
     assert "all_handlers_finished" in notice
 
 
-def test_every_end_counts(drive: Drive) -> None:
+def test_every_kind_of_end_leaves_handlers_behind(drive: Drive) -> None:
     """Handlers are left behind by continuing as new, failing and being cancelled, too."""
     for how in ("continue", "fail"):
         d = drive(Hasty)
@@ -95,7 +95,7 @@ def test_every_end_counts(drive: Drive) -> None:
     assert "signal slow" in d.run.notices[0]
 
 
-def test_handlers_that_finish_in_time_are_not_named(drive: Drive) -> None:
+def test_handlers_that_finish_in_time_are_not_reported(drive: Drive) -> None:
     """A handler that ends in the activation in which the run closes has finished."""
     d = drive(Hasty)
     d.begin()
@@ -104,7 +104,7 @@ def test_handlers_that_finish_in_time_are_not_named(drive: Drive) -> None:
     assert d.result == "done"
 
 
-def test_messages_that_nobody_read(drive: Drive) -> None:
+def test_unread_messages_are_counted(drive: Drive) -> None:
     """Messages of a channel that are left when the run closes are counted, and not shown; so are unknown signals."""
 
     @workflow.defn
@@ -122,7 +122,7 @@ def test_messages_that_nobody_read(drive: Drive) -> None:
     assert "secret" not in "".join(d.run.notices)
 
 
-def test_it_is_not_said_again(drive: Drive) -> None:
+def test_reports_are_not_repeated_by_a_reexecution(drive: Drive) -> None:
     """A run that is executed again, up to its end, says nothing of what it said before."""
     d = drive(Hasty)
     d.begin()
@@ -158,7 +158,7 @@ class Leaving:
         self.told()
 
 
-def test_unfinished_handlers_are_warned_of() -> None:
+def test_unfinished_handlers_warn() -> None:
     """A filter can tell warnings of signals from those of updates; where it makes errors of them, nothing ends of it."""
     with warnings.catch_warnings(record=True) as caught, Environment() as env:
         warnings.simplefilter("always")

@@ -117,7 +117,7 @@ def signalled(drive: Drive) -> Driver:
     ],
     ids=["closed", "in a handler", "in an activity", "in a timer", "in a condition", "in many things"],
 )
-def test_a_dropped_run_leaves_nothing_to_collect(drive: Drive, make: Callable[[Drive], Driver]) -> None:
+def test_dropped_run_leaves_no_garbage_cycles(drive: Drive, make: Callable[[Drive], Driver]) -> None:
     """Its parts refer to each other in circles while it lives, and no more once it is dropped."""
     before = left()
     driver = make(drive)

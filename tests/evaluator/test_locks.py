@@ -14,7 +14,7 @@ from .conftest import Drive
 from .driver import brief
 
 
-def test_a_lock_is_fair(drive: Drive) -> None:
+def test_lock_is_fair(drive: Drive) -> None:
     """Those who wait get it in the order in which they came."""
 
     @workflow.defn
@@ -37,7 +37,7 @@ def test_a_lock_is_fair(drive: Drive) -> None:
     assert d.result == ["a", "b", "c", "False"]
 
 
-def test_a_lock_survives_the_cancellation_of_a_waiter(drive: Drive) -> None:
+def test_lock_survives_the_cancellation_of_a_waiter(drive: Drive) -> None:
     """A waiter that is cancelled while it waits, or just when it was woken, does not keep the others out."""
 
     @workflow.defn
@@ -64,7 +64,7 @@ def test_a_lock_survives_the_cancellation_of_a_waiter(drive: Drive) -> None:
     assert d.result[-1] == "d"
 
 
-def test_a_lock_nobody_holds_cannot_be_released(drive: Drive) -> None:
+def test_releasing_an_unheld_lock_is_rejected(drive: Drive) -> None:
     """A usage error, not a silent success."""
 
     @workflow.defn
@@ -80,7 +80,7 @@ def test_a_lock_nobody_holds_cannot_be_released(drive: Drive) -> None:
     assert d.result == "refused"
 
 
-def test_a_semaphore_admits_so_many(drive: Drive) -> None:
+def test_semaphore_limits_concurrency(drive: Drive) -> None:
     """At most its value at a time, in the order of arrival."""
 
     @workflow.defn
@@ -101,7 +101,7 @@ def test_a_semaphore_admits_so_many(drive: Drive) -> None:
     assert d.result is None
 
 
-def test_a_semaphore_loses_no_place_when_a_waiter_is_cancelled(drive: Drive) -> None:
+def test_semaphore_keeps_its_count_when_a_waiter_is_cancelled(drive: Drive) -> None:
     """A place that was handed to one who is cancelled in the same turn goes to the next."""
 
     @workflow.defn
@@ -126,13 +126,13 @@ def test_a_semaphore_loses_no_place_when_a_waiter_is_cancelled(drive: Drive) -> 
     assert d.result[-1] == "c"
 
 
-def test_a_semaphore_cannot_begin_below_nothing() -> None:
+def test_negative_semaphore_is_rejected() -> None:
     """Negative values are refused."""
     with pytest.raises(UsageError):
         workflow.Semaphore(-1)
 
 
-def test_an_event_lets_all_pass(drive: Drive) -> None:
+def test_event_wakes_all_waiters(drive: Drive) -> None:
     """Everybody who waits goes on, in order; later comers pass until it is cleared."""
 
     @workflow.defn
@@ -159,7 +159,7 @@ def test_an_event_lets_all_pass(drive: Drive) -> None:
     assert d.result == ["a", "b", "False"]
 
 
-def test_a_queue_passes_items_in_order(drive: Drive) -> None:
+def test_queue_passes_items_in_order(drive: Drive) -> None:
     """A bounded queue makes the producer wait, an empty one the consumer."""
 
     @workflow.defn
@@ -191,7 +191,7 @@ def test_a_queue_passes_items_in_order(drive: Drive) -> None:
     assert d.result[:2] == ["put 0", True]
 
 
-def test_a_queue_without_waiting(drive: Drive) -> None:
+def test_queue_nowait_methods_raise(drive: Drive) -> None:
     """`put_nowait` on a full and `get_nowait` on an empty queue raise."""
 
     @workflow.defn
@@ -214,7 +214,7 @@ def test_a_queue_without_waiting(drive: Drive) -> None:
     assert d.result == ["empty", "full"]
 
 
-def test_a_cancelled_getter_loses_no_item(drive: Drive) -> None:
+def test_cancelled_getter_loses_no_item(drive: Drive) -> None:
     """An item that woke a getter which is cancelled in the same turn goes to the next getter."""
 
     @workflow.defn

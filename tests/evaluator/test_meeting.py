@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Driver], list[AnyEvent]]]] =
 
 @pytest.mark.parametrize("cancel_first", [True, False], ids=["cancel first", "result first"])
 @pytest.mark.parametrize("kind", CASES)
-def test_the_cancellation_wins(drive: Drive, kind: str, cancel_first: bool) -> None:
+def test_cancellation_beats_a_result(drive: Drive, kind: str, cancel_first: bool) -> None:
     """The body sees `Cancelled`, not the result, and its clean-up runs."""
     wait, answer = CASES[kind]
 
@@ -97,7 +97,7 @@ def test_the_cancellation_wins(drive: Drive, kind: str, cancel_first: bool) -> N
     assert d.was_cancelled
 
 
-def test_a_message_and_a_cancellation(drive: Drive) -> None:
+def test_message_is_received_before_a_cancellation(drive: Drive) -> None:
     """Messages are handled before anything else of an activation: the one who receives gets it, and is cancelled next."""
 
     @workflow.defn
@@ -115,7 +115,7 @@ def test_a_message_and_a_cancellation(drive: Drive) -> None:
     assert d.result == 7
 
 
-def test_the_result_of_a_signal_to_another_workflow_and_a_cancellation(drive: Drive) -> None:
+def test_external_signal_result_and_cancellation_together(drive: Drive) -> None:
     """The cancellation is not lost, though the signal cannot be taken back any more."""
 
     @workflow.defn
@@ -135,7 +135,7 @@ def test_the_result_of_a_signal_to_another_workflow_and_a_cancellation(drive: Dr
     assert d.result == "saw it"
 
 
-def test_a_closed_run_says_nothing_more(drive: Drive) -> None:
+def test_closed_run_issues_no_commands(drive: Drive) -> None:
     """A fiber that reacts after the body has returned is muted: later activations yield no commands."""
 
     @workflow.defn

@@ -84,7 +84,7 @@ def test_queries_of_a_class(drive: Drive, settings: Any) -> None:
     assert d.query("facts") == ["workflow-1", 2023, False]
 
 
-def test_queries_change_nothing(drive: Drive, settings: Any) -> None:
+def test_queries_have_no_effect_on_the_run(drive: Drive, settings: Any) -> None:
     """Neither the journal nor later commands depend on queries."""
     asked, silent = drive(Counter, settings=settings), drive(Counter, settings=settings)
     for d in (asked, silent):
@@ -123,7 +123,7 @@ def test_dynamic_query_handles_unknown_names(drive: Drive) -> None:
     assert d.query("what", 1, "a") == "what [1, 'a']"
 
 
-def test_an_unknown_query_names_the_known_ones(drive: Drive, settings: Any) -> None:
+def test_unknown_query_lists_the_known_ones(drive: Drive, settings: Any) -> None:
     """Without a dynamic handler the answer says what could be asked."""
 
     @workflow.defn
@@ -165,7 +165,7 @@ def test_closed_run_answers_queries(drive: Drive, settings: Any) -> None:
     assert d.query("get") == 3
 
 
-def test_the_stack_trace_shows_every_fiber(drive: Drive, settings: Any) -> None:
+def test_stack_trace_shows_every_fiber(drive: Drive, settings: Any) -> None:
     """`__stack_trace` names the function and line where each line of execution stands."""
 
     def helper() -> None:

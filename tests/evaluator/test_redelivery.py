@@ -128,7 +128,7 @@ def test_mixed_activations_fail_the_task(drive: Drive) -> None:
         assert isinstance(d.offer(d.started, stranger), TaskFailed)
 
 
-def test_evaluate_of_a_closed_run_issues_no_commands(drive: Drive) -> None:
+def test_closed_run_issues_no_commands_when_evaluated(drive: Drive) -> None:
     """I7 follows from the journal alone."""
 
     @workflow.defn

@@ -71,7 +71,7 @@ def test_dropping_fibers_changes_nothing(program: dict[str, Any], script: Script
 
 @relaxed
 @given(programs(), steps)
-def test_a_rebuilt_state_is_the_same(program: dict[str, Any], script: Script) -> None:
+def test_rebuilt_state_is_the_same(program: dict[str, Any], script: Script) -> None:
     """Executing the journal again arrives at the same numbers, pending resolvers, signals and result."""
     run, _ = execute(program, script, [])
     before = derived(run.state)

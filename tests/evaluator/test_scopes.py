@@ -57,7 +57,7 @@ def test_scope_cancels_its_activities_and_fibers(drive: Drive) -> None:
     assert d.result == [True, True, True, "A"]
 
 
-def test_a_scope_that_nobody_cancels_is_transparent(drive: Drive) -> None:
+def test_uncancelled_scope_has_no_effect(drive: Drive) -> None:
     """Results and errors pass through it."""
 
     @workflow.defn
@@ -79,7 +79,7 @@ def test_a_scope_that_nobody_cancels_is_transparent(drive: Drive) -> None:
     assert d.result == ["A", False]
 
 
-def test_a_scope_cancelled_from_within_ends_at_the_next_wait(drive: Drive) -> None:
+def test_scope_cancelled_from_within_ends_at_the_next_wait(drive: Drive) -> None:
     """The block goes on to its next wait, and ends there."""
 
     @workflow.defn
@@ -112,7 +112,7 @@ def test_scope_cancelled_after_its_last_wait(drive: Drive) -> None:
     assert d.result == "A"
 
 
-def test_an_inner_scope_is_cancelled_with_the_outer(drive: Drive) -> None:
+def test_inner_scope_is_cancelled_with_the_outer(drive: Drive) -> None:
     """Cancelling the outer block ends both; the inner one does not swallow it."""
 
     @workflow.defn
@@ -141,7 +141,7 @@ def test_an_inner_scope_is_cancelled_with_the_outer(drive: Drive) -> None:
     assert d.result == ["left the outer"]
 
 
-def test_cancelling_only_the_inner_scope(drive: Drive) -> None:
+def test_cancelling_an_inner_scope_keeps_the_outer(drive: Drive) -> None:
     """The outer block goes on."""
 
     @workflow.defn
@@ -163,7 +163,7 @@ def test_cancelling_only_the_inner_scope(drive: Drive) -> None:
     assert brief(d.send(signal("stop"))) == ["cancel timer 1", "charge(outer)"]
 
 
-def test_the_cancelled_run_passes_through_a_scope(drive: Drive) -> None:
+def test_run_cancellation_passes_through_a_scope(drive: Drive) -> None:
     """A cancellation from outside is not swallowed by a scope, also when both come together."""
     d = drive(Scoped)
     d.begin()
@@ -173,7 +173,7 @@ def test_the_cancelled_run_passes_through_a_scope(drive: Drive) -> None:
     assert d.was_cancelled
 
 
-def test_a_scope_cancelled_during_clean_up_does_not_swallow_the_cancellation(drive: Drive) -> None:
+def test_scope_cancelled_during_clean_up_does_not_swallow_the_cancellation(drive: Drive) -> None:
     """A cancelled run cleans up inside a scope that is cancelled then: the run still ends as cancelled."""
 
     @workflow.defn
@@ -223,7 +223,7 @@ def test_scope_leaves_earlier_activities_alone(drive: Drive) -> None:
 # --- shield -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_shield_defers_the_cancellation(drive: Drive) -> None:
+def test_shield_defers_the_cancellation(drive: Drive) -> None:
     """It is delivered once, at the next wait after the block, and not lost."""
 
     @workflow.defn
@@ -265,7 +265,7 @@ def test_nested_shields_defer_to_the_end_of_the_outer(drive: Drive) -> None:
     assert d.was_cancelled
 
 
-def test_a_shield_without_cancellation_does_nothing(drive: Drive) -> None:
+def test_shield_without_cancellation_has_no_effect(drive: Drive) -> None:
     """No request, no effect."""
 
     @workflow.defn
@@ -281,7 +281,7 @@ def test_a_shield_without_cancellation_does_nothing(drive: Drive) -> None:
     assert d.result == "fine"
 
 
-def test_a_shield_in_finally_protects_the_clean_up(drive: Drive) -> None:
+def test_shield_in_finally_protects_the_clean_up(drive: Drive) -> None:
     """A second request during a shielded clean-up waits for its end."""
 
     @workflow.defn
@@ -302,7 +302,7 @@ def test_a_shield_in_finally_protects_the_clean_up(drive: Drive) -> None:
     assert d.was_cancelled
 
 
-def test_a_timeout_inside_a_shield_still_works(drive: Drive) -> None:
+def test_timeout_inside_a_shield_still_works(drive: Drive) -> None:
     """A shield holds back requests to stop, not the limits that its own block sets."""
 
     @workflow.defn

@@ -84,7 +84,7 @@ def test_signals_that_come_with_the_start_are_seen_by_the_body(drive: Drive) -> 
     assert d.result == ["first", "body"]
 
 
-def test_handlers_may_wait(drive: Drive) -> None:
+def test_signal_handlers_may_wait(drive: Drive) -> None:
     """A handler is a line of execution of its own; `all_handlers_finished` tells whether one still runs."""
     d = drive(Basket)
     d.begin()
@@ -93,7 +93,7 @@ def test_handlers_may_wait(drive: Drive) -> None:
     assert d.result == ["paid"]
 
 
-def test_a_handlers_failure_fails_the_run(drive: Drive) -> None:
+def test_handler_failure_fails_the_run(drive: Drive) -> None:
     """What a signal's handler lets out decides the run's fate, as if the body had raised it."""
     d = drive(Basket)
     d.begin()
@@ -101,7 +101,7 @@ def test_a_handlers_failure_fails_the_run(drive: Drive) -> None:
     assert str(d.failure) == "by signal"
 
 
-def test_the_first_terminal_command_is_the_result(drive: Drive) -> None:
+def test_first_terminal_command_is_the_result(drive: Drive) -> None:
     """The body returns and a handler fails in one activation: engines take the first, and so does the state."""
 
     @workflow.defn
@@ -130,7 +130,7 @@ def test_the_first_terminal_command_is_the_result(drive: Drive) -> None:
     assert d.run.state.result == d.terminal
 
 
-def test_a_cancelled_run_does_not_cancel_its_handlers(drive: Drive) -> None:
+def test_cancelled_run_does_not_cancel_its_handlers(drive: Drive) -> None:
     """A workflow's cancellation reaches the body, not the handlers of signals."""
 
     @workflow.defn
@@ -222,7 +222,7 @@ def test_dynamic_handler_receives_unknown_signals(drive: Drive) -> None:
 # --- channels ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_channel_is_read_in_order(drive: Drive) -> None:
+def test_channel_is_read_in_order(drive: Drive) -> None:
     """`receive` takes one message at a time, those first that came first, and waits while there is none."""
 
     @workflow.defn
@@ -267,7 +267,7 @@ def test_receive_in_time_cancels_its_timer(drive: Drive) -> None:
     assert brief(d.send(signal("numbers", 8))) == ["cancel timer 1", "CompleteRun"]
 
 
-def test_nowait_and_drain(drive: Drive) -> None:
+def test_receive_nowait_and_drain(drive: Drive) -> None:
     """Looking without waiting: one message or `ChannelEmptyError`; all that are there."""
 
     @workflow.defn

@@ -143,7 +143,7 @@ def test_both_timeouts_at_once_end_the_outer_block(drive: Drive, order: tuple[in
     assert d.result == "outer"
 
 
-def test_an_inner_timeout_during_clean_up_does_not_swallow_the_outer(drive: Drive) -> None:
+def test_inner_timeout_during_clean_up_does_not_swallow_the_outer(drive: Drive) -> None:
     """The outer limit was delivered and the block cleans up when the inner one runs out: the outer block must still end."""
 
     @workflow.defn
@@ -172,7 +172,7 @@ def test_an_inner_timeout_during_clean_up_does_not_swallow_the_outer(drive: Driv
     assert d.result == "outer"
 
 
-def test_a_timeout_during_clean_up_does_not_swallow_the_cancellation(drive: Drive) -> None:
+def test_timeout_during_clean_up_does_not_swallow_the_cancellation(drive: Drive) -> None:
     """A cancelled run cleans up inside a block whose time runs out: it ends as cancelled, not as timed out."""
 
     @workflow.defn
@@ -224,7 +224,7 @@ def test_message_together_with_the_timer_of_a_block(drive: Drive) -> None:
     assert d.result == "fine"
 
 
-def test_a_message_that_comes_with_the_timeout_is_in_time(drive: Drive) -> None:
+def test_message_beats_a_timeout_in_the_same_activation(drive: Drive) -> None:
     """Messages are handled before the timer of the same activation is looked at."""
 
     @workflow.defn
@@ -241,7 +241,7 @@ def test_a_message_that_comes_with_the_timeout_is_in_time(drive: Drive) -> None:
     assert brief(d.send(signal("inbox", 1), d.fired(1))) == ["cancel timer 1", "charge(after)"]
 
 
-def test_a_cancelled_run_is_not_a_timeout(drive: Drive) -> None:
+def test_run_cancellation_is_not_a_timeout(drive: Drive) -> None:
     """A cancellation from outside goes through a timeout block as what it is."""
 
     @workflow.defn
@@ -279,7 +279,7 @@ def test_cancellation_and_timeout_together_cancel_the_run(drive: Drive, cancel_f
     assert d.was_cancelled
 
 
-def test_a_swallowed_timeout_is_not_delivered_later(drive: Drive) -> None:
+def test_swallowed_timeout_is_not_delivered_later(drive: Drive) -> None:
     """A block that swallows its cancellation ends as it likes, and nothing strikes afterwards."""
 
     @workflow.defn
@@ -299,7 +299,7 @@ def test_a_swallowed_timeout_is_not_delivered_later(drive: Drive) -> None:
     assert d.result == [True]
 
 
-def test_blocks_are_entered_once(drive: Drive) -> None:
+def test_timeout_blocks_are_entered_once(drive: Drive) -> None:
     """A timeout or scope object serves one block."""
 
     @workflow.defn
@@ -320,7 +320,7 @@ def test_blocks_are_entered_once(drive: Drive) -> None:
     assert d.result == 2
 
 
-def test_blocks_need_a_workflow() -> None:
+def test_timeout_blocks_need_a_workflow() -> None:
     """Outside a workflow there is no time to limit and nothing to cancel."""
     for block in (workflow.timeout(1), workflow.scope(), workflow.shield()):
         with pytest.raises(NotInWorkflowError), block:

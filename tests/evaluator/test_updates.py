@@ -65,7 +65,7 @@ class Account:
         raise ValueError("a bug")
 
 
-def test_an_accepted_update_is_answered_at_once(drive: Drive) -> None:
+def test_accepted_update_completes_at_once(drive: Drive) -> None:
     """Accepted, then completed with its result, in the activation in which it came."""
     d = drive(Account)
     d.begin()
@@ -75,7 +75,7 @@ def test_an_accepted_update_is_answered_at_once(drive: Drive) -> None:
     assert decode(completed.result) == 5
 
 
-def test_an_update_may_wait(drive: Drive) -> None:
+def test_update_handler_may_wait(drive: Drive) -> None:
     """Accepted now, completed when its handler returns."""
     d = drive(Account)
     d.begin()
@@ -85,7 +85,7 @@ def test_an_update_may_wait(drive: Drive) -> None:
     assert decode(completed.result) == "paid"
 
 
-def test_a_validator_rejects(drive: Drive) -> None:
+def test_validator_rejects_an_update(drive: Drive) -> None:
     """What it raises is the reason; the handler does not run."""
     d = drive(Account)
     d.begin()
@@ -94,7 +94,7 @@ def test_a_validator_rejects(drive: Drive) -> None:
     assert rejected.failure.message == "must be positive"
 
 
-def test_a_validator_cannot_change_the_arguments(drive: Drive) -> None:
+def test_validator_cannot_change_the_arguments(drive: Drive) -> None:
     """The handler gets arguments of its own."""
     d = drive(Account)
     d.begin()
@@ -125,7 +125,7 @@ def test_rejected_update_changes_nothing(drive: Drive) -> None:
     assert as_bytes(commands[0]) == as_bytes(commands[1])
 
 
-def test_a_rejected_update_does_not_look_at_conditions(drive: Drive) -> None:
+def test_rejected_update_does_not_check_conditions(drive: Drive) -> None:
     """A condition that has become true by itself is not let through by an update that history will not know."""
 
     @workflow.defn
@@ -156,7 +156,7 @@ def test_a_rejected_update_does_not_look_at_conditions(drive: Drive) -> None:
     assert d.terminal is None
 
 
-def test_wrong_arguments_are_a_rejection(drive: Drive) -> None:
+def test_invalid_arguments_reject_the_update(drive: Drive) -> None:
     """Arguments that cannot be decoded reject the update, and do not show themselves."""
     d = drive(Account)
     d.begin()
@@ -166,7 +166,7 @@ def test_wrong_arguments_are_a_rejection(drive: Drive) -> None:
     assert "secret" not in repr(rejected)
 
 
-def test_an_unknown_update_names_the_known_ones(drive: Drive) -> None:
+def test_unknown_update_lists_the_known_ones(drive: Drive) -> None:
     """The reason lists what could be asked for."""
     d = drive(Account)
     d.begin()
@@ -175,7 +175,7 @@ def test_an_unknown_update_names_the_known_ones(drive: Drive) -> None:
     assert "deposit, fails, pay" in rejected.failure.message
 
 
-def test_a_durable_call_in_a_validator_fails_the_task(drive: Drive) -> None:
+def test_durable_call_in_a_validator_fails_the_task(drive: Drive) -> None:
     """It is a bug, not a rejection."""
     d = drive(Account)
     d.begin()
@@ -183,7 +183,7 @@ def test_a_durable_call_in_a_validator_fails_the_task(drive: Drive) -> None:
     assert isinstance(d.run.error, ReadOnlyError)
 
 
-def test_a_failure_in_a_handler_fails_the_update_only(drive: Drive) -> None:
+def test_failure_in_an_update_handler_fails_only_the_update(drive: Drive) -> None:
     """An `ApplicationError` goes to the one who asked; the run goes on."""
     d = drive(Account)
     d.begin()
@@ -194,7 +194,7 @@ def test_a_failure_in_a_handler_fails_the_update_only(drive: Drive) -> None:
     assert not isinstance(d.terminal, FailRun)
 
 
-def test_a_bug_in_a_handler_parks_the_run(drive: Drive) -> None:
+def test_bug_in_an_update_handler_parks_the_run(drive: Drive) -> None:
     """Any other exception fails the task, as in the body."""
     d = drive(Account)
     d.begin()
@@ -202,7 +202,7 @@ def test_a_bug_in_a_handler_parks_the_run(drive: Drive) -> None:
     assert isinstance(d.run.error, ValueError)
 
 
-def test_a_handler_registered_by_the_body_answers_the_first_update(drive: Drive) -> None:
+def test_handler_registered_by_the_body_answers_the_first_update(drive: Drive) -> None:
     """Update-with-start: the update waits until the body has blocked, and is answered in the same activation."""
 
     @workflow.defn
@@ -230,7 +230,7 @@ def test_a_handler_registered_by_the_body_answers_the_first_update(drive: Drive)
     assert d.result == 13
 
 
-def test_a_foreign_history_rejects_at_once(drive: Drive) -> None:
+def test_foreign_history_rejects_an_unhandled_update_at_once(drive: Drive) -> None:
     """In a run that another SDK began, an update without a handler is rejected where that SDK rejected it."""
 
     @workflow.defn

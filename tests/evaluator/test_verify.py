@@ -125,7 +125,7 @@ def test_verify_reports_contain_no_payloads(drive: Drive) -> None:
     assert "bytes" in str(found)
 
 
-def test_verify_needs_a_record(drive: Drive) -> None:
+def test_nothing_is_recorded_without_verify(drive: Drive) -> None:
     """Without `verify` nothing is kept for a comparison."""
     d = drive(global_counter, shadow=False, settings=run_settings())
     d.begin()

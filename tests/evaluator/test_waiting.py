@@ -16,7 +16,7 @@ from .conftest import Drive
 from .driver import brief, signal
 
 
-def test_a_sleep_is_a_timer(drive: Drive) -> None:
+def test_sleep_is_a_timer(drive: Drive) -> None:
     """Durations are timedeltas or seconds, and arrive in nanoseconds."""
 
     @workflow.defn
@@ -155,7 +155,7 @@ def test_gather_can_return_errors_in_place(drive: Drive) -> None:
     assert d.result == ["ActivityError", "ApplicationError", "TaskCancelledError", "B"]
 
 
-def test_gather_of_a_task_cancelled_by_another_raises_an_ordinary_error(drive: Drive) -> None:
+def test_gather_of_a_task_cancelled_elsewhere_raises_an_ordinary_error(drive: Drive) -> None:
     """A cancelled child does not cancel the one who gathers: it sees `TaskCancelledError`."""
 
     @workflow.defn
@@ -174,7 +174,7 @@ def test_gather_of_a_task_cancelled_by_another_raises_an_ordinary_error(drive: D
     assert d.result == "goes on"
 
 
-def test_gather_takes_tasks_only(drive: Drive) -> None:
+def test_gather_accepts_only_tasks(drive: Drive) -> None:
     """The usual mistake, calling instead of starting, is named."""
 
     @workflow.defn
@@ -220,7 +220,7 @@ def test_map_cancels_pending_calls_after_a_failure(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_map_refuses_a_limit_below_one(drive: Drive, limit: int) -> None:
+def test_map_rejects_a_limit_below_one(drive: Drive, limit: int) -> None:
     """A limit of nothing would wait for ever."""
 
     @workflow.defn
@@ -260,7 +260,7 @@ def waiter(mode: Any) -> Any:
     return run
 
 
-def test_wait_for_all(drive: Drive) -> None:
+def test_wait_all_completed(drive: Drive) -> None:
     """ALL_COMPLETED waits for every task, failed ones included, and gives the timer up."""
     d = drive(waiter("ALL_COMPLETED"))
     d.begin()
@@ -270,7 +270,7 @@ def test_wait_for_all(drive: Drive) -> None:
     assert d.result == [[0, 1, 2], []]
 
 
-def test_wait_for_the_first(drive: Drive) -> None:
+def test_wait_first_completed(drive: Drive) -> None:
     """FIRST_COMPLETED returns what is done by then, in the given order."""
     d = drive(waiter("FIRST_COMPLETED"))
     d.begin()
@@ -278,7 +278,7 @@ def test_wait_for_the_first(drive: Drive) -> None:
     assert d.result == [[0, 2], [1]]
 
 
-def test_wait_for_the_first_failure(drive: Drive) -> None:
+def test_wait_first_exception(drive: Drive) -> None:
     """FIRST_EXCEPTION lets successes pass and returns on the first failure."""
     d = drive(waiter("FIRST_EXCEPTION"))
     d.begin()
@@ -296,7 +296,7 @@ def test_wait_times_out(drive: Drive) -> None:
     assert d.result == [[1], [0, 2]]
 
 
-def test_wait_checks_what_it_is_given(drive: Drive) -> None:
+def test_invalid_wait_arguments_are_rejected(drive: Drive) -> None:
     """No tasks and unknown modes are refused."""
 
     @workflow.defn
@@ -314,7 +314,7 @@ def test_wait_checks_what_it_is_given(drive: Drive) -> None:
     assert d.result == 2
 
 
-def test_as_completed_follows_the_order_of_ends(drive: Drive) -> None:
+def test_as_completed_yields_in_completion_order(drive: Drive) -> None:
     """Tasks come as they end; those that ended together in the order of their ends."""
 
     @workflow.defn
@@ -328,7 +328,7 @@ def test_as_completed_follows_the_order_of_ends(drive: Drive) -> None:
     assert d.result == ["C", "A", "B"]
 
 
-def test_a_condition_that_holds_already_still_takes_its_turn(drive: Drive) -> None:
+def test_condition_that_already_holds_still_takes_a_turn(drive: Drive) -> None:
     """With a timeout it takes a timer's number too, which is given up at once."""
 
     @workflow.defn
@@ -425,7 +425,7 @@ def test_conditions_are_checked_in_the_order_of_registration(drive: Drive) -> No
     assert d.result == ["a", "b", "c"]
 
 
-def test_a_task_cannot_wait_for_itself(drive: Drive) -> None:
+def test_task_cannot_wait_for_itself(drive: Drive) -> None:
     """Waiting for oneself would last for ever: it is refused."""
 
     @workflow.defn

@@ -29,7 +29,7 @@ from .conftest import EXAMPLES
 # --- the ETL ---------------------------------------------------------------------------------------------------------
 
 
-def test_etl_loads_all_that_can_be_read(hourglass_env: Environment) -> None:
+def test_etl_loads_all_valid_rows(hourglass_env: Environment) -> None:
     """Five rows of five hundred are broken and set aside; loading is tried again where it fails."""
     env = hourglass_env
 
@@ -87,7 +87,7 @@ def limited(count: int) -> int:
     return count
 
 
-def test_limits_of_five_hundred_items_leave_next_to_nothing(hourglass_env: Environment) -> None:
+def test_limits_add_few_events_for_five_hundred_items(hourglass_env: Environment) -> None:
     """The history of the run is a tenth longer at most, and there is no other."""
     env = hourglass_env
     env.fake(etl.load, returns=None, takes=1)
@@ -102,7 +102,7 @@ def test_limits_of_five_hundred_items_leave_next_to_nothing(hourglass_env: Envir
 QUESTION = "What shall I wear in Oslo and in Rome?"
 
 
-def test_agent_streams_what_the_model_says(hourglass_env: Environment) -> None:
+def test_agent_streams_the_models_words(hourglass_env: Environment) -> None:
     """Word by word, from the activity that asks the model, without an event more."""
     env = hourglass_env
     run = env.start_workflow(agent.agent, QUESTION)
@@ -112,7 +112,7 @@ def test_agent_streams_what_the_model_says(hourglass_env: Environment) -> None:
     assert not any("MARKER" in each or "UPDATE" in each for each in kinds)
 
 
-def test_agent_streams_anew_when_the_model_fails(hourglass_env: Environment) -> None:
+def test_agent_streams_again_after_a_model_failure(hourglass_env: Environment) -> None:
     """What was said before the model broke off stays; the next attempt says so by its number."""
     env = hourglass_env
 
@@ -132,7 +132,7 @@ def test_agent_streams_anew_when_the_model_fails(hourglass_env: Environment) -> 
 # --- the order service -----------------------------------------------------------------------------------------------
 
 
-def test_an_order_that_is_paid_is_sent(hourglass_env: Environment) -> None:
+def test_paid_order_is_shipped(hourglass_env: Environment) -> None:
     """Charged once, with the order's number, and sent."""
     env = hourglass_env
     run = env.start_workflow(order_service.fulfil, order_service.Order("lamp", 3900), id="o-1")
@@ -142,7 +142,7 @@ def test_an_order_that_is_paid_is_sent(hourglass_env: Environment) -> None:
     assert list(order_service.stages.follow(run))[-1] == "shipped"
 
 
-def test_an_order_that_is_not_paid_is_undone(hourglass_env: Environment) -> None:
+def test_unpaid_order_is_undone(hourglass_env: Environment) -> None:
     """After three days, or when the card does not work, the goods are released."""
     env = hourglass_env
     begin = env.now()
@@ -158,7 +158,7 @@ def test_an_order_that_is_not_paid_is_undone(hourglass_env: Environment) -> None
     assert env.calls(order_service.ship) == []
 
 
-def test_an_order_survives_crashes(hourglass_env: Environment) -> None:
+def test_order_survives_crashes(hourglass_env: Environment) -> None:
     """Wherever the process dies."""
     env = hourglass_env
     run = env.start_workflow(order_service.fulfil, order_service.Order("lamp", 3900), id="o-1")
@@ -190,7 +190,7 @@ def service(tmp_path: Path) -> Iterator[str]:
         running.wait(30)
 
 
-def test_the_service_in_two_processes(service: str) -> None:
+def test_web_service_in_two_processes(service: str) -> None:
     """Both answer for the same orders; one is killed, and what it had begun goes on."""
     transport = httpx.HTTPTransport(retries=30)  # until the processes listen
     with httpx.Client(base_url=service, transport=transport, timeout=60) as web:

@@ -17,7 +17,7 @@ PLAIN = Payload(b'"measles"')
 
 
 @pytest.mark.parametrize("codec", [None, Encryption({"a": KEY}, "a")], ids=["plain", "encrypted"])
-def test_nothing_readable_is_stored(codec: Encryption | None, tmp_path: Path) -> None:
+def test_stored_data_is_encrypted(codec: Encryption | None, tmp_path: Path) -> None:
     """With the codec neither the file nor the history holds the secret. Without it both do, so this test can see."""
     file = tmp_path / "clinic.db"
     with (
@@ -31,7 +31,7 @@ def test_nothing_readable_is_stored(codec: Encryption | None, tmp_path: Path) ->
     assert (in_history, on_disk) == (codec is None, codec is None)
 
 
-def test_keys_can_be_replaced() -> None:
+def test_encryption_keys_can_be_replaced() -> None:
     """What an old key has sealed is still read when a new one is current."""
     sealed = Encryption({"old": KEY}, "old").encode([PLAIN])
     both = Encryption({"old": KEY, "new": AESGCM.generate_key(256)}, "new")
@@ -39,13 +39,13 @@ def test_keys_can_be_replaced() -> None:
     assert both.decode(both.encode([PLAIN])) == [PLAIN]
 
 
-def test_the_same_value_looks_different_each_time() -> None:
+def test_equal_values_have_different_ciphertexts() -> None:
     """Nobody can tell that two values are the same."""
     codec = Encryption({"a": KEY}, "a")
     assert codec.encode([PLAIN]) != codec.encode([PLAIN])
 
 
-def test_strangers_are_refused() -> None:
+def test_foreign_payloads_are_rejected() -> None:
     """Plain payloads, unknown keys and changed ciphertexts are refused."""
     codec = Encryption({"a": KEY}, "a")
     with pytest.raises(ValueError, match="not encrypted with a key of ours"):

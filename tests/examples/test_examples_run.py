@@ -73,7 +73,7 @@ def test_checkout_in_memory() -> None:
     assert "approved_by='Ann'" in _run("checkout.py", "--pace", 0, HOURGLASS_TARGET="local:")
 
 
-def test_checkout_is_killed_and_goes_on(tmp_path: Path) -> None:
+def test_checkout_continues_after_a_kill(tmp_path: Path) -> None:
     """Killed by SIGKILL, then by Ctrl-C, the demo goes on where it was, and the bank has charged once."""
     folder = tmp_path / "place"
     paced = ("checkout.py", "--folder", folder, "--pace", 0.05)

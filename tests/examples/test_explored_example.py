@@ -21,13 +21,13 @@ def _pytest(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_checkout_holds() -> None:
+def test_explored_checkout_passes() -> None:
     """The example passes."""
     done = _pytest(EXAMPLES)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_mistake_in_it_is_found(tmp_path: Path) -> None:
+def test_bug_in_the_explored_checkout_is_found(tmp_path: Path) -> None:
     """A checkout that ships before it has charged is found out, and the story says how."""
     for name in ("checkout.py", "test_checkout_explored.py"):
         (tmp_path / name).write_text((EXAMPLES / name).read_text())

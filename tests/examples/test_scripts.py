@@ -72,7 +72,7 @@ ELSEWHERE = {
     "flask_app.py": "test_web.py",
     "order_service.py": "test_applications.py",
     "orders.py": "test_web.py",
-    "test_approval.py": "test_suite_of_approval below",
+    "test_approval.py": "test_approval_test_suite_passes below",
     "test_checkout_explored.py": "test_explored_example.py",
 }
 
@@ -99,7 +99,7 @@ def test_every_example_is_listed() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SAYS))
-def test_on_a_file(name: str, program: Program, tmp_path: Path) -> None:
+def test_example_runs_on_a_file(name: str, program: Program, tmp_path: Path) -> None:
     """Without a target an example works in `hourglass.db`, in the folder where it was started."""
     says(program(str(EXAMPLES / name)), SAYS[name])
     assert (tmp_path / "hourglass.db").is_file()
@@ -109,31 +109,33 @@ def test_on_a_file(name: str, program: Program, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["agent.py", "children.py", "entity.py", "limits.py", "report.py", "saga.py"]
 )
-def test_on_a_server(name: str, program: Program, quick_server: DevServer, tmp_path: Path) -> None:
+def test_example_runs_on_a_server(
+    name: str, program: Program, quick_server: DevServer, tmp_path: Path
+) -> None:
     """The same command with `HOURGLASS_TARGET` does the same on a Temporal server, and leaves no file."""
     says(program(str(EXAMPLES / name), HOURGLASS_TARGET=quick_server.target), SAYS[name])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_twice(program: Program) -> None:
+def test_example_runs_twice_on_one_file(program: Program) -> None:
     """An example whose workflows have names can be run again on the same file."""
     for _ in range(2):
         says(program(str(EXAMPLES / "entity.py")), SAYS["entity.py"])
 
 
-def test_with_the_command_line(program: Program) -> None:
+def test_example_runs_from_the_command_line(program: Program) -> None:
     """`hourglass run FILE` runs the workflow of an example, with arguments as its page says."""
     assert "Hello, Ann!" in program(HOURGLASS, "run", "--quiet", str(EXAMPLES / "hello.py"), "Ann")
     order = '{"id": "o-1", "items": ["lamp"], "cents": 3900}'
     assert "parcel-o-1" in program(HOURGLASS, "run", "--quiet", str(EXAMPLES / "saga.py"), order)
 
 
-def test_the_checker_finds_nothing(program: Program) -> None:
+def test_linter_finds_nothing_in_the_examples(program: Program) -> None:
     """`hourglass check` has nothing to say against the examples."""
     assert "nothing found" in program(HOURGLASS, "check", str(EXAMPLES))
 
 
-def test_suite_of_approval(program: Program) -> None:
+def test_approval_test_suite_passes(program: Program) -> None:
     """The suite that shows how to test passes, for whoever runs it as its page says."""
     output = program("-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_approval.py"))
     assert "9 passed" in output

@@ -41,7 +41,7 @@ def flask_client() -> Iterator[FlaskClient]:
         yield flask_app.create_app(client).test_client()
 
 
-def test_fastapi(in_fastapi: Callable[..., None]) -> None:
+def test_fastapi_application_handles_an_order(in_fastapi: Callable[..., None]) -> None:
     """An order is started, asked for, paid and waited for."""
 
     async def conversation(web: AsyncClient) -> None:
@@ -56,7 +56,7 @@ def test_fastapi(in_fastapi: Callable[..., None]) -> None:
     in_fastapi(conversation)
 
 
-def test_fastapi_follows_an_open_order(in_fastapi: Callable[..., None]) -> None:
+def test_fastapi_streams_an_open_order(in_fastapi: Callable[..., None]) -> None:
     """The stream has every stage until the order is closed, and goes on after the event that was seen last."""
 
     async def conversation(web: AsyncClient) -> None:
@@ -72,7 +72,7 @@ def test_fastapi_follows_an_open_order(in_fastapi: Callable[..., None]) -> None:
     in_fastapi(conversation)
 
 
-def test_fastapi_refuses(in_fastapi: Callable[..., None]) -> None:
+def test_fastapi_rejects_invalid_requests(in_fastapi: Callable[..., None]) -> None:
     """An order that is not there is a 404, a body that is none a 422."""
 
     async def conversation(web: AsyncClient) -> None:
@@ -84,7 +84,7 @@ def test_fastapi_refuses(in_fastapi: Callable[..., None]) -> None:
     in_fastapi(conversation)
 
 
-def test_flask(flask_client: FlaskClient) -> None:
+def test_flask_application_handles_an_order(flask_client: FlaskClient) -> None:
     """An order is started, asked for, paid and waited for."""
     created = flask_client.post("/orders", json={"item": "rug"})
     assert created.status_code == 201
@@ -95,7 +95,7 @@ def test_flask(flask_client: FlaskClient) -> None:
     assert flask_client.get(order).get_json() == {"stage": "shipped", "paid": True}
 
 
-def test_flask_refuses(flask_client: FlaskClient) -> None:
+def test_flask_rejects_unknown_orders(flask_client: FlaskClient) -> None:
     """An order that is not there is a 404, and so is paying for it."""
     assert flask_client.get("/orders/none").status_code == 404
     assert flask_client.post("/orders/none/payment").status_code == 404

@@ -27,7 +27,7 @@ ORDER = saga.Order("o-1", ["lamp"], 3900)
 # --- saga ------------------------------------------------------------------------------------------------------------
 
 
-def test_saga_undoes_the_last_first(hourglass_env: Environment) -> None:
+def test_saga_compensates_in_reverse_order(hourglass_env: Environment) -> None:
     """A parcel that cannot be sent: the refund, tried until it works, and then the release."""
     env = hourglass_env
     steps: list[str] = []
@@ -45,7 +45,7 @@ def test_saga_undoes_the_last_first(hourglass_env: Environment) -> None:
     assert steps == ["refund", "refund", "refund", "release"]
 
 
-def test_saga_is_undone_when_cancelled(hourglass_env: Environment) -> None:
+def test_cancelled_saga_compensates(hourglass_env: Environment) -> None:
     """Cancelled while the bank takes its time, the order is undone as well."""
     env = hourglass_env
     env.fake(saga.charge, returns=None, takes=timedelta(minutes=5))
@@ -57,7 +57,7 @@ def test_saga_is_undone_when_cancelled(hourglass_env: Environment) -> None:
     assert env.calls(saga.release) == [call("o-1")]
 
 
-def test_saga_explored(hourglass_env: Environment) -> None:
+def test_saga_compensates_in_every_explored_order(hourglass_env: Environment) -> None:
     """Whatever fails, and whenever: what was begun is undone where the order fails, and only there."""
     env = hourglass_env
     for step in (saga.reserve, saga.release, saga.charge, saga.refund):
@@ -86,7 +86,7 @@ def test_billing_for_a_year(hourglass_env: Environment) -> None:
     ]
 
 
-def test_billing_waits_for_a_card(hourglass_env: Environment) -> None:
+def test_billing_waits_for_a_valid_card(hourglass_env: Environment) -> None:
     """A card that works on the third day is charged then; one that never does suspends the subscription."""
     env = hourglass_env
     env.fake(billing.charge, returns="paid", raises=[ApplicationError("declined")] * 2)
@@ -101,7 +101,7 @@ def test_billing_waits_for_a_card(hourglass_env: Environment) -> None:
     assert env.now() - begun == timedelta(days=4)
 
 
-def test_billing_ends_when_the_customer_leaves(hourglass_env: Environment) -> None:
+def test_billing_ends_with_the_subscription(hourglass_env: Environment) -> None:
     """Who leaves in the fourth month has paid four."""
     env = hourglass_env
     handle = env.start_workflow(billing.subscription, billing.Plan("eve", 900))
@@ -113,7 +113,7 @@ def test_billing_ends_when_the_customer_leaves(hourglass_env: Environment) -> No
 # --- fan-out, polling, resuming --------------------------------------------------------------------------------------
 
 
-def test_fanout_keeps_its_limit_and_tells_its_progress(hourglass_env: Environment) -> None:
+def test_fanout_keeps_its_limit_and_reports_progress(hourglass_env: Environment) -> None:
     """Fifty at a time: after each minute that an item takes, fifty more are done."""
     env = hourglass_env
     env.fake(fanout.thumbnail, lambda image: f"name {image}", takes=timedelta(minutes=1))
@@ -139,7 +139,7 @@ def test_polling_backs_off_and_gives_up(hourglass_env: Environment) -> None:
     assert max(pauses) == 300
 
 
-def test_polling_comes_again_when_it_is_told(hourglass_env: Environment) -> None:
+def test_polling_respects_the_retry_delay_of_the_api(hourglass_env: Environment) -> None:
     """The pause that the API asks for counts, not the policy's."""
     env = hourglass_env
     env.fake(polling.outcome, returns="text", raises=[ApplicationError("not yet", next_retry_delay=3600)])
@@ -148,7 +148,7 @@ def test_polling_comes_again_when_it_is_told(hourglass_env: Environment) -> None
     assert env.now() - begun == timedelta(hours=1)
 
 
-def test_resume_skips_what_is_done(tmp_path: Path) -> None:
+def test_retry_resumes_after_the_processed_rows(tmp_path: Path) -> None:
     """A second attempt begins after the rows that the first has reported, and a finished file is finished."""
     file = tmp_path / "rows.csv"
     file.write_text("a,1\nb,2\nc,3\n")
@@ -163,13 +163,13 @@ def test_resume_skips_what_is_done(tmp_path: Path) -> None:
 # --- children, entity ------------------------------------------------------------------------------------------------
 
 
-def test_children_fail_alone(hourglass_env: Environment) -> None:
+def test_failing_child_does_not_fail_its_siblings(hourglass_env: Environment) -> None:
     """A child that fails is named with its reason, and the others are closed."""
     summary = hourglass_env.execute_workflow(children.monthly_close, ["north", "atlantis"])
     assert summary == children.Summary({"north": 15003}, {"atlantis": "there is no such region"})
 
 
-def test_entity_refuses_and_continues_as_new(hourglass_env: Environment) -> None:
+def test_entity_rejects_overspending_and_continues_as_new(hourglass_env: Environment) -> None:
     """Points survive the change to a new run, and nobody spends more than there are."""
     env = hourglass_env
     account = env.start_workflow(entity.Loyalty.run, entity.Account("ann"), id="loyalty-ann")
@@ -190,7 +190,7 @@ def test_entity_refuses_and_continues_as_new(hourglass_env: Environment) -> None
 QUESTION = "What shall I wear in Rome?"
 
 
-def test_agent_asks_before_it_acts(hourglass_env: Environment) -> None:
+def test_agent_asks_for_approval(hourglass_env: Environment) -> None:
     """Without consent no mail is sent, whether somebody says no or nobody says anything for two days."""
     env = hourglass_env
     refused = env.start_workflow(agent.agent, QUESTION)
@@ -200,7 +200,7 @@ def test_agent_asks_before_it_acts(hourglass_env: Environment) -> None:
     assert env.calls(agent.mail) == []
 
 
-def test_agent_tells_the_model_what_failed(hourglass_env: Environment) -> None:
+def test_agent_reports_tool_errors_to_the_model(hourglass_env: Environment) -> None:
     """A tool that does not work, does not exist or is used wrongly is an answer to the model, not the end."""
     env = hourglass_env
     wanted = [
@@ -221,7 +221,7 @@ def test_agent_tells_the_model_what_failed(hourglass_env: Environment) -> None:
     assert len(env.calls(agent.weather)) == 3
 
 
-def test_agent_ends(hourglass_env: Environment) -> None:
+def test_endless_agent_is_stopped(hourglass_env: Environment) -> None:
     """A model that never comes to an end is ended."""
     env = hourglass_env
     loop = agent.Message("model", calls=[agent.ToolCall("1", "weather", {"city": "Rome"})])

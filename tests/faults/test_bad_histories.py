@@ -307,7 +307,7 @@ def spoiled(good: Events, name: str) -> History:
 
 
 @pytest.mark.parametrize("name", list(MUTATIONS))
-def test_mutation(good: Events, replayer: Replayer, name: str) -> None:
+def test_mutated_history_is_rejected(good: Events, replayer: Replayer, name: str) -> None:
     """A history spoiled in one way is refused, with a message, long before the time limit."""
     with pytest.raises((HistoryError, NondeterminismError)) as caught:
         replayer.replay(spoiled(good, name))
@@ -351,13 +351,13 @@ def test_replayer_works_after_a_bad_history(good: Events, replayer: Replayer) ->
     ],
     ids=lambda text: ascii(text)[-24:],
 )
-def test_other_objects_are_not_histories(replayer: Replayer, text: str | bytes) -> None:
+def test_other_objects_are_rejected_as_histories(replayer: Replayer, text: str | bytes) -> None:
     """They are rejected with an error."""
     with pytest.raises(HistoryError):
         replayer.replay(History.from_json(text))
 
 
-def test_every_truncation(good: Events, replayer: Replayer) -> None:
+def test_every_truncated_history_is_replayed_or_rejected(good: Events, replayer: Replayer) -> None:
     """A history cut off anywhere replays as an open run or is refused: it never hangs."""
     for length in range(len(good)):
         result = replayer.try_replay(History.from_json(json.dumps({"events": good[:length]})))
@@ -406,7 +406,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
             yield from places(item, (*path, key))
 
 
-def test_any_damage_is_a_history_error(good: Events, replayer: Replayer) -> None:
+def test_damaged_history_raises_a_history_error(good: Events, replayer: Replayer) -> None:
     """Histories with any value, or any event in another place: the replay never raises anything but our own errors."""
     choose = random.Random(7)
     for number in range(effort.cases(300, 10_000)):
@@ -429,7 +429,7 @@ def test_any_damage_is_a_history_error(good: Events, replayer: Replayer) -> None
         assert error is None or isinstance(error, HourglassError), text
 
 
-def test_update_accepted_after_it_was_completed() -> None:
+def test_update_accepted_after_its_completion_is_rejected() -> None:
     """A history in which an update is completed before it is accepted is refused with the number of the event."""
     update = {
         "protocolInstanceId": "u",
@@ -465,7 +465,7 @@ def test_update_accepted_after_it_was_completed() -> None:
         replayer.replay(History.from_json(json.dumps({"events": renumbered(kinds)})))
 
 
-def test_files(tmp_path: Any, replayer: Replayer) -> None:
+def test_unreadable_history_files_are_rejected(tmp_path: Any, replayer: Replayer) -> None:
     """A file that is not there, a directory and a binary file are refused with their names or as no JSON."""
     with pytest.raises(HistoryError, match=r"gone\.json"):
         History.from_file(tmp_path / "gone.json")

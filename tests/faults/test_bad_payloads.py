@@ -110,7 +110,7 @@ def queue(client: Client) -> Iterator[str]:
 
 
 @bad_payloads
-def test_workflow_argument(
+def test_undecodable_workflow_argument_parks_the_run(
     client: Client, queue: str, payload: Payload, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The run is parked with a message that names workflow and argument; other runs go on."""
@@ -125,7 +125,9 @@ def test_workflow_argument(
 
 
 @pytest.mark.parametrize("name", ["no JSON", "unknown encoding", "no encoding", "too deep", "not UTF-8"])
-def test_signal(client: Client, queue: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_undecodable_signal_is_dropped(
+    client: Client, queue: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A signal that cannot be read is dropped with a line in the log; the next one arrives."""
     handle = client.start_workflow(listens, task_queue=queue)
     handle.signal("put", BAD[name][0])
@@ -140,7 +142,9 @@ def test_signal(client: Client, queue: str, name: str, caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("name", ["no JSON", "unknown encoding", "no encoding", "too deep", "not UTF-8"])
-def test_channel(client: Client, queue: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_undecodable_channel_message_is_dropped(
+    client: Client, queue: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A message that cannot be read does not reach the receiver."""
     handle = client.start_workflow(receives, task_queue=queue)
     handle.signal("number", BAD[name][0])
@@ -151,7 +155,7 @@ def test_channel(client: Client, queue: str, name: str, caplog: pytest.LogCaptur
 
 
 @bad_payloads
-def test_query(client: Client, queue: str, payload: Payload, words: str) -> None:
+def test_undecodable_query_is_rejected(client: Client, queue: str, payload: Payload, words: str) -> None:
     """The asker is told; the run does not notice."""
     handle = client.start_workflow(listens, task_queue=queue)
     with pytest.raises(QueryFailedError, match="argument 'number' of query plus"):
@@ -164,7 +168,7 @@ def test_query(client: Client, queue: str, payload: Payload, words: str) -> None
 
 
 @pytest.mark.parametrize("name", list(BAD))
-def test_activity_argument(client: Client, queue: str, name: str) -> None:
+def test_undecodable_activity_argument_fails_the_attempt(client: Client, queue: str, name: str) -> None:
     """The attempt fails for good, naming activity and argument: trying again would change nothing."""
     said = client.execute_workflow(sends_on, name, task_queue=queue)
     assert said.startswith("ArgumentError: argument 'number' of activity wants_number")
@@ -172,7 +176,7 @@ def test_activity_argument(client: Client, queue: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(BAD))
-def test_activity_result(client: Client, queue: str, name: str) -> None:
+def test_undecodable_activity_result_raises(client: Client, queue: str, name: str) -> None:
     """The workflow gets an error where it waits for the result."""
     said = client.execute_workflow(gets_back, name, task_queue=queue)
     assert said.startswith("DecodeError: ")
@@ -180,7 +184,7 @@ def test_activity_result(client: Client, queue: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["no JSON", "unknown encoding", "no encoding", "too deep", "not UTF-8"])
-def test_workflow_result(client: Client, queue: str, name: str) -> None:
+def test_undecodable_workflow_result_raises(client: Client, queue: str, name: str) -> None:
     """Whoever asks for the result is told; the run has completed."""
     handle = client.start_workflow("returns_raw", name, task_queue=queue, result_type=int)
     with pytest.raises(DecodeError):
@@ -189,7 +193,9 @@ def test_workflow_result(client: Client, queue: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), (1, 2), ("one",), ({"a": 1},), (None,)])
-def test_wrong_arguments_from_strangers(client: Client, queue: str, arguments: tuple[Any, ...]) -> None:
+def test_wrong_arguments_of_another_client_park_the_run(
+    client: Client, queue: str, arguments: tuple[Any, ...]
+) -> None:
     """Wrong in number or type: the run is parked and says which argument."""
     handle = client.start_workflow("takes", *arguments, task_queue=queue, task_timeout=1)
     (message, *_) = until(lambda: task_failures(handle))

@@ -68,48 +68,48 @@ def closed_port() -> str:
         return f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-def test_nobody_listens() -> None:
+def test_refused_connection_names_the_address() -> None:
     """The error names host and port, and comes when the connection is refused: it does not wait for the timeout."""
     target = closed_port()
     with pytest.raises(ConnectionFailedError, match=rf"{target}: connection refused"):
         Client.connect(target, timeout=LONG)
 
 
-def test_no_such_host() -> None:
+def test_unknown_host_is_named() -> None:
     """A name that cannot be resolved is named in the error."""
     with pytest.raises(ConnectionFailedError, match=r"no-such-host\.invalid:7233"):
         Client.connect("no-such-host.invalid:7233", timeout=2)
 
 
 @pytest.mark.parametrize("answer", [speaks_http, hangs_up])
-def test_somebody_else_listens(answer: Callable[[socket.socket], None]) -> None:
+def test_server_that_is_not_temporal_is_named(answer: Callable[[socket.socket], None]) -> None:
     """A peer that is no Temporal server: an error that names it as soon as it shows that."""
     with peer(answer) as target, pytest.raises(ServiceError, match=rf"{target}: the process at this address"):
         Client.connect(target, timeout=LONG)
 
 
-def test_somebody_who_says_nothing_listens() -> None:
+def test_silent_server_times_out() -> None:
     """It is the timeout that ends the wait, and the error says so."""
     with peer(says_nothing) as target, pytest.raises(ServiceError, match=rf"{target}: no answer within 1 s"):
         Client.connect(target, timeout=1)
 
 
 @pytest.mark.server
-def test_wrong_namespace(quick_server: DevServer) -> None:
+def test_unknown_namespace_is_named(quick_server: DevServer) -> None:
     """The error names the namespace and says how to make it."""
     with pytest.raises(NamespaceNotFoundError, match="no namespace 'elsewhere'"):
         Client.connect(quick_server.target, namespace="elsewhere", timeout=5)
 
 
 @pytest.mark.server
-def test_tls_to_a_plain_server(quick_server: DevServer) -> None:
+def test_tls_to_a_plain_server_is_reported(quick_server: DevServer) -> None:
     """A TLS client at a plain server is an error that names the server."""
     with pytest.raises(ConnectionFailedError, match=quick_server.target):
         Client.connect(quick_server.target, tls=True, timeout=2)
 
 
 @pytest.mark.parametrize("tls", [True, False, TLSConfig(client_cert=PEM, client_private_key=PEM)])
-def test_secrets_are_never_told(tls: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_never_shown(tls: object, caplog: pytest.LogCaptureFixture) -> None:
     """Neither log nor error nor repr shows an API key or a private key."""
     caplog.set_level(logging.DEBUG)
     with pytest.raises(ServiceError) as caught:
@@ -120,7 +120,7 @@ def test_secrets_are_never_told(tls: object, caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.server
-def test_secrets_of_a_client_that_lives(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_connected_client_shows_no_secrets(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
     """A connected client and its parts do not show their key, nor does an error of theirs."""
     caplog.set_level(logging.DEBUG)
     with Client.connect(
@@ -140,7 +140,7 @@ def where_am_i() -> str:
 
 
 @pytest.mark.server
-def test_two_targets_do_not_meet(quick_server: DevServer) -> None:
+def test_two_targets_are_independent(quick_server: DevServer) -> None:
     """Two engines with the same queue and the same ids in one process: each run is its own engine's."""
     with (
         Client.connect("local:") as one,

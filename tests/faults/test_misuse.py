@@ -315,7 +315,7 @@ def _keyword_only(*, name: str) -> None: ...
 
 
 @pytest.mark.parametrize("name", list(MISTAKES))
-def test_mistake(name: str, local: Client) -> None:
+def test_misuse_is_rejected_with_advice(name: str, local: Client) -> None:
     """Refused at once, with the words that lead to the mend."""
     mistake, kind, words = MISTAKES[name]
     with pytest.raises(kind, match=words) as caught:
@@ -347,7 +347,7 @@ def errs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(INSIDE))
-def test_mistake_inside_a_workflow(name: str, local: Client) -> None:
+def test_misuse_inside_a_workflow_parks_the_run(name: str, local: Client) -> None:
     """A mistake in workflow code is a bug: the run is parked with the words that lead to the mend."""
     with Worker(local, workflows=[errs], activities=[good]):
         handle = local.start_workflow(errs, name, task_timeout=1)
@@ -356,14 +356,14 @@ def test_mistake_inside_a_workflow(name: str, local: Client) -> None:
         handle.terminate("seen")
 
 
-def test_what_a_type_takes_is_not_refused(local: Client) -> None:
+def test_convertible_arguments_are_accepted(local: Client) -> None:
     """A dict with a class's fields, an int for a float and what Python cannot compare arrive as they did."""
     _takes: Any = takes_item
     with Worker(local, workflows=[takes_item]):
         assert local.execute_workflow(_takes, {"name": "pen", "cents": 3}, 2, ("a",)) == 3
 
 
-def test_a_run_that_cannot_begin_says_why(local: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_unstartable_run_names_the_argument(local: Client, caplog: pytest.LogCaptureFixture) -> None:
     """Started by name there is no signature to ask: the worker says once what does not fit, without a line of ours; the
     run begins when the code takes it.
     """
@@ -408,7 +408,7 @@ def leaves_a_workflow() -> None:
     sys.exit(3)
 
 
-def test_an_activity_that_exits_says_where(caplog: pytest.LogCaptureFixture) -> None:
+def test_exiting_activity_names_its_line(caplog: pytest.LogCaptureFixture) -> None:
     """`sys.exit` in an activity fails the attempt, and the author's line is in the log and at the client."""
     with (
         Client.connect("local:") as client,
@@ -420,7 +420,7 @@ def test_an_activity_that_exits_says_where(caplog: pytest.LogCaptureFixture) -> 
     assert 'sys.exit("bad input")' in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_recursion_is_told_in_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_recursion_is_logged_briefly(caplog: pytest.LogCaptureFixture) -> None:
     """The frames that a recursion repeats are said once, with how many there were, as in Python's own tracebacks."""
     with (
         Client.connect("local:") as client,
@@ -433,7 +433,7 @@ def test_a_recursion_is_told_in_a_few_lines(caplog: pytest.LogCaptureFixture) ->
         assert text.count("in calls_itself") < 20
 
 
-def test_a_workflow_that_exits_is_parked_at_its_own_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_exiting_workflow_is_parked_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
     """`sys.exit` in a workflow: the log names SystemExit, the author's line, and how a workflow ends."""
     with Client.connect("local:") as client, Worker(client, workflows=[leaves_a_workflow]):
         handle = client.start_workflow(leaves_a_workflow, id="exits")

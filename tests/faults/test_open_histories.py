@@ -48,7 +48,7 @@ def open_history() -> History:
 
 
 @pytest.mark.parametrize("changed", [asks_first, gives_up], ids=lambda each: each.fn.__name__)
-def test_what_an_open_run_was_not_waiting_for(changed: Any) -> None:
+def test_unexpected_command_of_an_open_run_is_named(changed: Any) -> None:
     """Code that would ask for more than the last task did does not fit, and its line is named."""
     history = open_history()
     with Replayer(workflows=[waits]) as same:

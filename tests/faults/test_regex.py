@@ -45,7 +45,9 @@ def worker(quick_server: DevServer, tmp_path: Path) -> Iterator[Command]:
         yield command
 
 
-def test_a_task_that_waits_already(quick_server: DevServer, server_client: Client, tmp_path: Path) -> None:
+def test_waiting_task_that_hangs_the_process_is_detected(
+    quick_server: DevServer, server_client: Client, tmp_path: Path
+) -> None:
     """It may hold the interpreter before the worker has said that it works: that is noticed as soon."""
     queue = f"{QUEUE}-early"
     handle = server_client.start_workflow("catastrophe", FOREVER, id=queue, task_queue=queue)
@@ -54,7 +56,7 @@ def test_a_task_that_waits_already(quick_server: DevServer, server_client: Clien
         handle.terminate("seen enough")
 
 
-def test_an_activity_is_not_a_workflows_fault(
+def test_hanging_activity_blames_no_workflow(
     quick_server: DevServer, server_client: Client, tmp_path: Path
 ) -> None:
     """The process is replaced as well; the log shows the activity's line and blames no run."""
@@ -68,7 +70,7 @@ def test_an_activity_is_not_a_workflows_fault(
         handle.terminate("seen enough")
 
 
-def test_the_process_is_replaced_and_others_go_on(
+def test_hung_process_is_replaced_and_other_runs_continue(
     worker: Command, server_client: Client, tmp_path: Path
 ) -> None:
     """The author's line is in the log and in the history, the process is another one, and other workflows go on."""

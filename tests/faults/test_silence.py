@@ -121,7 +121,7 @@ def messages(caplog: pytest.LogCaptureFixture, part: str) -> list[str]:
     return [text for each in records(caplog) if part in (text := each.getMessage())]
 
 
-def test_each_failed_attempt_is_told_once(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_failed_attempt_is_logged_once(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """A WARNING with ids, attempt, next attempt and the author's lines; the last is an ERROR; no payload, no frame of ours."""
     with caplog.at_level(logging.INFO, "hourglass"), worker(client), pytest.raises(WorkflowFailedError):
         client.execute_workflow(order, "secret-7", id="order-1", task_queue="silence")
@@ -156,7 +156,7 @@ def test_each_failed_attempt_is_told_once(client: Client, caplog: pytest.LogCapt
     assert run.workflow_id == "order-1"
 
 
-def test_children_without_end_are_told(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_endless_children_are_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """A WARNING, once, when children of children are as deep as those of a workflow that calls itself."""
     with caplog.at_level(logging.WARNING, "hourglass"), worker(client):
         assert client.execute_workflow(down, DEEP + 5, task_queue="silence") == DEEP + 5
@@ -164,9 +164,7 @@ def test_children_without_end_are_told(client: Client, caplog: pytest.LogCapture
     assert told.startswith("workflow down (")
 
 
-def test_a_workflow_that_fails_is_told_with_its_lines(
-    client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_workflow_is_logged_with_its_lines(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """A WARNING with type, id and the author's lines."""
     with caplog.at_level(logging.WARNING, "hourglass"), worker(client), pytest.raises(WorkflowFailedError):
         client.execute_workflow(checks, 7, id="checks-1", task_queue="silence")
@@ -187,12 +185,12 @@ def test_a_workflow_that_fails_is_told_with_its_lines(
         (172_800, "2 days, 0:00:00"),
     ],
 )
-def test_durations_are_told_as_people_read_them(seconds: float, said: str) -> None:
+def test_durations_are_logged_readably(seconds: float, said: str) -> None:
     """No log speaks of 8e-05 s, or of 1.73e+05 s."""
     assert work_log.duration_text(round(seconds * 1e9)) == said
 
 
-def test_benign_errors_are_quiet(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_benign_errors_are_not_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """An error that its author called benign is retried and recorded as any other, and not logged; it stays benign."""
     with (
         caplog.at_level(logging.INFO, "hourglass"),
@@ -206,7 +204,7 @@ def test_benign_errors_are_quiet(client: Client, caplog: pytest.LogCaptureFixtur
     assert caught.value.cause.category is ApplicationErrorCategory.BENIGN
 
 
-def test_a_wait_says_once_what_fails(
+def test_waiting_client_logs_failing_activity_once(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that waits for a run whose activity fails, or whose child's does, says so once; the worker is not asked."""
@@ -228,7 +226,7 @@ def test_a_wait_says_once_what_fails(
 
 
 @pytest.mark.server
-def test_a_wait_without_a_worker_says_so_on_a_server(
+def test_waiting_client_logs_missing_worker_on_a_server(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that waits for a run without a worker on their task queue says so once for the queue."""
@@ -257,7 +255,7 @@ def parent_on_no_queue() -> int:
     return waits_long.options(task_queue="silence-no-queue")()
 
 
-def test_a_wait_says_what_no_worker_takes(
+def test_waiting_client_logs_tasks_that_no_worker_takes(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An activity that no worker has been given, one on a queue of its own, a child's, a child without a worker, a workflow
@@ -303,7 +301,7 @@ def test_a_wait_says_what_no_worker_takes(
         assert told.endswith(". Give it to one: Worker(client, 'silence-alone', activities=[fails_for_long])")
 
 
-def test_a_wait_says_that_a_child_lacks_an_activity(
+def test_waiting_client_logs_missing_activity_of_a_child(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What no worker takes is told once on a connection, of a child's too, however many wait for it."""
@@ -326,7 +324,7 @@ def test_a_wait_says_that_a_child_lacks_an_activity(
     assert len(messages(caplog, "is taken by no worker")) == 1
 
 
-def test_a_wait_without_a_worker_says_so_in_memory(
+def test_waiting_client_logs_missing_worker_in_memory(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine in memory has no file to be named: it is the run that is."""
@@ -351,7 +349,7 @@ class Basket:
         return item
 
 
-def test_an_update_that_no_worker_takes_is_told_of(
+def test_waiting_client_logs_update_without_a_worker(
     client: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits for an update's answer waits for a worker, as who waits for a result does."""
@@ -369,7 +367,7 @@ def test_an_update_that_no_worker_takes_is_told_of(
 
 
 @pytest.mark.server
-def test_workers_that_have_ended_count_no_more(
+def test_ended_workers_are_ignored(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server lists pollers for minutes after they have gone: those that leave a task where it is are told of as gone."""
@@ -386,7 +384,7 @@ def test_workers_that_have_ended_count_no_more(
     assert told.startswith("workflow ended-1 has no worker: ")
 
 
-def test_an_attempt_that_times_out_is_told(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_timed_out_attempt_is_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """One that the engine has given up is told with its limits, once, where it still runs."""
     _released.clear()
     with (
@@ -403,7 +401,7 @@ def test_an_attempt_that_times_out_is_told(client: Client, caplog: pytest.LogCap
     assert "start_to_close_timeout 0.3 s" in given_up[0]
 
 
-def test_an_error_shows_where_it_was_raised(client: Client) -> None:
+def test_printed_error_shows_remote_lines(client: Client) -> None:
     """Printed, an error shows the remote lines of its cause, and of ours only the method that was called."""
     with (
         worker(client),
@@ -423,7 +421,7 @@ def test_an_error_shows_where_it_was_raised(client: Client) -> None:
     assert "/hourglass/_worker/" in str(getattr(caught.value.root_cause, "remote_traceback", ""))
 
 
-def test_a_file_that_cannot_be_used_is_told_in_words(
+def test_unusable_file_is_reported_without_traceback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A directory, or what is no database: an error in words, in the log and at the call, without the way through our files."""
@@ -444,7 +442,7 @@ def test_a_file_that_cannot_be_used_is_told_in_words(
     assert messages(caplog, "is not a database")
 
 
-def test_whole_tracebacks_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_tracebacks_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """With HOURGLASS_TRACEBACK=full our frames stay."""
     monkeypatch.setenv("HOURGLASS_TRACEBACK", "full")
     with Client.connect("local:") as client, worker(client), pytest.raises(WorkflowFailedError) as caught:
@@ -458,7 +456,7 @@ def asks_nobody() -> None:
     charge.options(task_queue="nobody", schedule_to_start_timeout=0.05)("o", 1)
 
 
-def test_an_attempt_that_no_worker_took_is_told_by_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+def test_attempt_without_a_worker_is_logged_by_the_engine(caplog: pytest.LogCaptureFixture) -> None:
     """Where there is no worker to log it, the embedded engine does."""
     with (
         Client.connect("local:") as client,
@@ -495,7 +493,7 @@ if __name__ == "__main__":
 """
 
 
-def test_an_attempt_that_died_with_its_worker_is_told_by_the_next(tmp_path: Path) -> None:
+def test_attempt_lost_with_its_worker_is_logged_by_the_next(tmp_path: Path) -> None:
     """After a kill the process that takes over says which attempts were lost."""
     program = tmp_path / "risky.py"
     target, once = f"local:{tmp_path / 'a.db'}", str(tmp_path / "once")
@@ -528,7 +526,7 @@ with Client.connect(TARGET) as client, Worker(client, "plain", workflows=[order]
 """
 
 
-def test_a_plain_program_shows_it(client: Client, tmp_path: Path) -> None:
+def test_unconfigured_logging_shows_failures(client: Client, tmp_path: Path) -> None:
     """A program that never configured logging shows a planted error within a second, with the line."""
     target = client.target if client.target != "local:" else f"local:{tmp_path / 'a.db'}"
     program = tmp_path / "plain.py"

@@ -41,7 +41,7 @@ def _page(worker: Worker, page: str) -> tuple[int, dict[str, Any]]:
             return error.code, json.loads(error.read())
 
 
-def test_a_process_without_a_parent_is_not_ready() -> None:
+def test_unguarded_process_with_stuck_threads_is_not_ready() -> None:
     """`/ready` says so while there are too many of them, and no longer."""
     Gate.opened.clear()
     with (
@@ -60,7 +60,7 @@ def test_a_process_without_a_parent_is_not_ready() -> None:
 
 
 @pytest.mark.server
-def test_a_process_with_a_parent_is_replaced(quick_server: DevServer, tmp_path: Path) -> None:
+def test_guarded_process_with_stuck_threads_is_replaced(quick_server: DevServer, tmp_path: Path) -> None:
     """It asks for it; the next one knows which runs hung, so that it does not come to the same."""
     (tmp_path / "shop.py").write_text(SHOP)
     queue = f"stuck-{os.getpid()}"

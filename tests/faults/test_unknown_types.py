@@ -56,7 +56,9 @@ def queue() -> str:
     return f"faults-{uuid.uuid4().hex[:8]}"
 
 
-def test_workflow_type(client: Client, queue: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_workflow_type_fails_the_task(
+    client: Client, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The task fails with a message that lists what is known; others go on; a later worker continues the run."""
     with Worker(client, queue, workflows=[fine], activities=[known]):
         handle = client.start_workflow("mystery", task_queue=queue, task_timeout=1)
@@ -70,7 +72,7 @@ def test_workflow_type(client: Client, queue: str, caplog: pytest.LogCaptureFixt
         assert handle.result(timeout=30) == "solved"
 
 
-def test_activity_type(client: Client, queue: str) -> None:
+def test_unknown_activity_type_fails_the_attempt(client: Client, queue: str) -> None:
     """The attempt fails with a message and is tried again, until a worker knows it."""
     with Worker(client, queue, workflows=[fine, needs_later], activities=[known]):
         handle = client.start_workflow(needs_later, task_queue=queue)
@@ -101,7 +103,7 @@ def test_activity_type(client: Client, queue: str) -> None:
         "mystery\n2026 ERROR forged line",
     ],
 )
-def test_names_that_lead_outside(name: str, queue: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_types_outside_the_roots_are_unknown(name: str, queue: str, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing outside the roots is imported, nothing undecorated is called: the type is just not known."""
     before = set(sys.modules)
     root: Any = sys.modules[__name__]

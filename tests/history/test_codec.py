@@ -149,7 +149,7 @@ events = settings(
 @pytest.mark.parametrize("kind", ALL, ids=named)
 @events
 @given(data=st.data(), time_ns=st.integers(1, 4 * 10**18))
-def test_json_holds_all_that_an_event_says(kind: type[h.Attributes], data: Any, time_ns: int) -> None:
+def test_events_round_trip_as_json(kind: type[h.Attributes], data: Any, time_ns: int) -> None:
     """Typed to JSON and back; and protobuf reads the same JSON, writes it alike, and is read back to the same."""
     event = h.HistoryEvent(7, time_ns, data.draw(made(kind).filter(readable)), data.draw(groups))
     text = codec.event_json(event)
@@ -179,14 +179,14 @@ def alike(value: Any) -> Any:
 @pytest.mark.parametrize("kind", h.KINDS, ids=named)
 @events
 @given(data=st.data())
-def test_stored_bytes_hold_all_that_an_event_says(kind: type[h.Attributes], data: Any) -> None:
+def test_events_round_trip_as_stored_bytes(kind: type[h.Attributes], data: Any) -> None:
     """Typed to MessagePack and back."""
     event = h.HistoryEvent(7, 1, data.draw(made(kind)), data.draw(groups))
     assert decode_events(bytes(array(1, encode_events([event])))) == [event]
 
 
 @pytest.mark.parametrize("kind", ALL, ids=named)
-def test_an_event_that_says_nothing_is_read(kind: type[h.Attributes]) -> None:
+def test_event_without_attributes_is_read(kind: type[h.Attributes]) -> None:
     """Missing attributes, and attributes of the wrong shape, read as unset."""
     name = h.name_of(kind)
     key = f"{name[0].lower()}{name[1:]}EventAttributes"
@@ -203,7 +203,7 @@ def test_an_event_that_says_nothing_is_read(kind: type[h.Attributes]) -> None:
 @pytest.mark.parametrize(
     "result", [{}, {"result": None}, {"result": {}}, {"result": {"payloads": []}}], ids=str
 )
-def test_a_result_of_no_payloads_is_none(result: dict[str, Any]) -> None:
+def test_empty_result_is_none(result: dict[str, Any]) -> None:
     """However a history says that a run returned nothing."""
     event = {
         "eventId": "5",
@@ -216,7 +216,7 @@ def test_a_result_of_no_payloads_is_none(result: dict[str, Any]) -> None:
     assert attributes.result == h.NO_RESULT
 
 
-def test_kinds_that_are_not_known_are_named() -> None:
+def test_unknown_event_kinds_are_named() -> None:
     """In today's spelling, with what they say."""
     event = codec.read_event({"eventType": "SomethingNew", "somethingNewEventAttributes": {"a": 1}}, 3)
     assert event.attributes == h.UnknownEvent(name="SOMETHING_NEW", document={"a": 1})
@@ -240,7 +240,7 @@ class Held(h.Attributes, frozen=True, kw_only=True):
     arguments: tuple[Payload, ...] = ()
 
 
-def test_a_struct_that_is_inlined() -> None:
+def test_inlined_struct_fields_are_read() -> None:
     """Its fields stand among those of the event that holds it."""
 
     known = tables._INLINE
@@ -254,7 +254,7 @@ def test_a_struct_that_is_inlined() -> None:
         tables._INLINE = known
 
 
-def test_overrides_of_versions() -> None:
+def test_versioning_overrides_round_trip() -> None:
     """All kinds."""
     shape = tables._TYPES[VersioningOverride]
     version = WorkerDeploymentVersion("shop", "2")
@@ -266,7 +266,7 @@ def test_overrides_of_versions() -> None:
         assert shape.read(shape.write(each)) == each
 
 
-def test_moments_of_every_zone() -> None:
+def test_timestamps_of_every_time_zone_are_read() -> None:
     """And what is none."""
     expected = 1_709_251_199_123_456_789
     for text in (

@@ -179,7 +179,7 @@ def looks_up() -> None:
     raise KeyError("k")
 
 
-def test_interceptors_may_change_what_passes() -> None:
+def test_interceptors_may_change_arguments_and_results() -> None:
     """Arguments and results of activities, their timeouts, how long a sleep is, a start's id and options, what fails a run."""
     with Environment(interceptors=[Changing()]) as env:
         handle = env.start_workflow(doubles, 1, id="x")
@@ -252,14 +252,14 @@ class OnlyClients(Interceptor):
     """Wants to see nothing of workflows."""
 
 
-def test_no_chain_without_interceptors() -> None:
+def test_runs_without_interceptors_have_no_chain() -> None:
     """A run has no chain if no interceptor overrides a method for runs."""
     for interceptors in ([], [OnlyClients()]):
         with Environment(interceptors=interceptors) as env:
             assert env.execute_workflow(has_no_chain) is True
 
 
-def test_inputs_show_no_arguments() -> None:
+def test_repr_of_inputs_hides_arguments() -> None:
     """Their repr is fit for a log."""
     shown: list[str] = []
 

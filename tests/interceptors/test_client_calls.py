@@ -179,7 +179,7 @@ async def _awaited(target: str, log: Seeing) -> None:
         await schedule.delete()
 
 
-def test_every_call_of_a_client_is_seen(target: str) -> None:
+def test_every_client_call_is_intercepted(target: str) -> None:
     """What a client asks for passes its interceptors, which may change it: starts, activities, lists, histories, schedules."""
     log = Seeing()
     _blocking(target, log)
@@ -302,7 +302,7 @@ class Outward(Interceptor):
         return Inbound(next)
 
 
-def test_interceptors_see_calls_of_activities() -> None:
+def test_interceptors_see_calls_inside_activities() -> None:
     """Heartbeats and `info` of both kinds of activities, and `info` of a workflow."""
     log = Outward()
     with Environment(activities=[awaits], interceptors=[log]) as env:

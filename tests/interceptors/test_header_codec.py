@@ -107,7 +107,7 @@ def test_workflow_only_codec_for_headers() -> None:
     assert seen == ["binary/turned"]
 
 
-def test_what_makes_no_sense() -> None:
+def test_header_codec_without_a_codec_is_rejected() -> None:
     """Headers cannot pass a codec that there is not."""
     with pytest.raises(UsageError, match="CODEC, and there is no codec"):
         Client.connect("local:", header_codec_behavior=HeaderCodecBehavior.CODEC)

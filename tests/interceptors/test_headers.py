@@ -116,7 +116,7 @@ EXPECTED = {
 }
 
 
-def test_headers_travel_everywhere(target: str) -> None:
+def test_headers_reach_activities_children_and_signals(target: str) -> None:
     """From the client to the run, to activities of all kinds, children and what they signal."""
     log = Carrying()
     with (
@@ -174,7 +174,7 @@ def test_asynchronous_client_passes_interceptors(target: str) -> None:
     } <= set(log.seen)
 
 
-def test_with_start_passes_interceptors_once(target: str) -> None:
+def test_start_with_signal_or_update_is_intercepted_once(target: str) -> None:
     """As a start with a signal, or as an update with a start."""
     log = Carrying()
     with (
@@ -199,7 +199,7 @@ def test_with_start_passes_interceptors_once(target: str) -> None:
     } <= set(log.seen)
 
 
-def test_a_signal_that_waited_for_its_handler_has_its_headers(target: str) -> None:
+def test_delayed_signal_keeps_its_headers(target: str) -> None:
     """What came before its handler was there is handled with the headers that it came with."""
     log = Carrying()
     with (
@@ -213,7 +213,7 @@ def test_a_signal_that_waited_for_its_handler_has_its_headers(target: str) -> No
     assert "signal word by guy" in log.seen
 
 
-def test_headers_go_along_a_chain_of_runs(target: str) -> None:
+def test_headers_follow_a_chain_of_runs(target: str) -> None:
     """A run that continues as new hands its headers to the next, as its interceptor says."""
     log = Carrying()
     with (

@@ -53,7 +53,7 @@ def until(handle: Any, event: str, count: int = 1) -> None:
         assert time.monotonic() < deadline, f"there never were {count} {event}"
 
 
-def test_their_client_talks_to_our_workflow(quick_server: DevServer, client: Client, queue: str) -> None:
+def test_temporalio_client_uses_our_workflow(quick_server: DevServer, client: Client, queue: str) -> None:
     """Starts it with a dataclass, an enum, a time and a UUID, signals and queries it, reads its result."""
 
     async def talk() -> None:
@@ -81,7 +81,9 @@ def test_their_client_talks_to_our_workflow(quick_server: DevServer, client: Cli
         asyncio.run(talk())
 
 
-def test_our_workflow_calls_their_activity(quick_server: DevServer, client: Client, queue: str) -> None:
+def test_our_workflow_calls_a_temporalio_activity(
+    quick_server: DevServer, client: Client, queue: str
+) -> None:
     """A dataclass goes to an activity of theirs and comes back whole; a failure of theirs arrives in full."""
     other = f"{queue}-theirs"
     with theirs.worker(quick_server.target, other), Worker(client, queue, verify="always", **OURS):
@@ -98,7 +100,7 @@ def test_our_workflow_calls_their_activity(quick_server: DevServer, client: Clie
     )
 
 
-def test_their_workflow_calls_our_activity(quick_server: DevServer, client: Client, queue: str) -> None:
+def test_temporalio_workflow_calls_our_activity(quick_server: DevServer, client: Client, queue: str) -> None:
     """The other way round."""
     other = f"{queue}-theirs"
     with theirs.worker(quick_server.target, other), Worker(client, queue, **OURS):
@@ -111,7 +113,7 @@ def test_their_workflow_calls_our_activity(quick_server: DevServer, client: Clie
 EXPECTED = ["first!", "one", "left!", "right!", "two", "last!"]
 
 
-def test_they_take_over_our_run(quick_server: DevServer, client: Client, queue: str) -> None:
+def test_temporalio_continues_our_run(quick_server: DevServer, client: Client, queue: str) -> None:
     """Begun by our worker, stopped in the middle, finished by theirs."""
     with Worker(client, queue, verify="always", **OURS):
         handle = client.start_workflow("Relay", task_queue=queue)
@@ -124,7 +126,7 @@ def test_they_take_over_our_run(quick_server: DevServer, client: Client, queue: 
     assert_replays_on_both(handle)
 
 
-def test_we_take_over_their_run(quick_server: DevServer, client: Client, queue: str) -> None:
+def test_our_worker_continues_a_temporalio_run(quick_server: DevServer, client: Client, queue: str) -> None:
     """Begun by their worker, stopped in the middle, finished by ours."""
     with theirs.worker(quick_server.target, queue):
         handle = client.start_workflow("Relay", task_queue=queue)
@@ -138,7 +140,7 @@ def test_we_take_over_their_run(quick_server: DevServer, client: Client, queue: 
 
 
 @pytest.mark.parametrize("engine", ["local", "server"])
-def test_our_histories_replay_on_theirs(quick_server: DevServer, queue: str, engine: str) -> None:
+def test_our_histories_replay_in_temporalio(quick_server: DevServer, queue: str, engine: str) -> None:
     """A whole run of ours, on either engine, replays in Temporal's own replayer on the equivalent coroutine."""
     with (
         Client.connect("local:" if engine == "local" else quick_server.target) as client,
@@ -166,7 +168,7 @@ def assert_replays_on_both(handle: Any) -> None:
     asyncio.run(replay())
 
 
-def test_raw_payloads_of_their_client(quick_server: DevServer, client: Client, queue: str) -> None:
+def test_unreadable_payload_parks_one_run(quick_server: DevServer, client: Client, queue: str) -> None:
     """Bytes that no converter of ours would write park one run, with a message, and disturb no other."""
 
     async def start() -> None:

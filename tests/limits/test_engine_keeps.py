@@ -89,7 +89,7 @@ def read(journal: Path) -> list[str]:
     return journal.read_text().split("\n")[:-1] if journal.exists() else []
 
 
-def test_kills_neither_lose_a_slot_nor_give_one_twice(tmp_path: Path) -> None:
+def test_kills_neither_lose_nor_duplicate_slots(tmp_path: Path) -> None:
     """A process is killed again and again while eight runs go through two slots: never are three inside, all get through, and
     nothing is left of the slots.
     """

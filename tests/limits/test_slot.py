@@ -218,7 +218,7 @@ def test_cancelled_scope_returns_its_slot() -> None:
 
 
 @pytest.mark.parametrize("waited", [0.0, 3600.0])
-def test_a_terminated_holder_loses_its_slot(waited: float, kept_by: str) -> None:
+def test_terminated_holder_loses_its_slot(waited: float, kept_by: str) -> None:
     """Nobody hears from a run that was terminated: the slot is free within `notice`, at once where nobody had looked for long."""
     with Environment() as env:
         holder = env.start_workflow(hold, "dead", 1, 1e6)
@@ -306,7 +306,7 @@ def test_slots_survive_a_worker_crash() -> None:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_the_keeper_continues_as_new_and_ends_when_it_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeper_continues_as_new_and_ends_when_unused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its history stays short however often the key is used, and it goes when nobody has used it for a while."""
     monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 7)
     with Environment() as env:
@@ -332,7 +332,7 @@ def test_keeper_ignores_cancellation() -> None:
         assert behind.result()[0] == holder.result()[1]
 
 
-def test_a_terminated_keeper_is_replaced(kept_by: str) -> None:
+def test_terminated_keeper_is_replaced(kept_by: str) -> None:
     """Those who wait ask again after a while, and a new keeper serves them."""
     with Environment() as env:
         env.start_workflow(hold, "gone", 1, 5.0)
@@ -352,7 +352,7 @@ def test_dynamic_signal_handler_does_not_receive_limit_messages() -> None:
     ("key", "limit", "words"),
     [("", 1, "must be a non-empty str"), ("k" * 201, 1, "at most 200"), ("k", 0, "at least 1")],
 )
-def test_nonsense_is_refused(key: str, limit: int, words: str) -> None:
+def test_invalid_slot_arguments_are_rejected(key: str, limit: int, words: str) -> None:
     """A key or limit that makes no sense is told in the workflow that gives it."""
     with Environment() as env:
         with pytest.raises(WorkflowParked) as caught:
@@ -378,7 +378,7 @@ LIVES = st.lists(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(LIVES, st.integers(1, 3))
-def test_never_more_than_the_limit_whatever_happens(kept_by: str, lives: list[Life], limit: int) -> None:
+def test_slot_limit_holds_under_random_faults(kept_by: str, lives: list[Life], limit: int) -> None:
     """With runs that come, are cancelled or terminated and workers that crash, no more than the limit hold slots, and all who
     stay get one.
     """

@@ -84,7 +84,7 @@ def test_cancelled_throttle_ends_the_run() -> None:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_the_keeper_remembers_through_crashes_and_continuing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keeper_state_survives_crashes_and_continue_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds across the keeper's runs and a worker's death; when it is not needed any more the keeper ends."""
     monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 7)
     with Environment() as env:
@@ -120,7 +120,7 @@ def test_keeper_remembers_future_turns(kept_by: str) -> None:
     ("limit", "per", "words"),
     [(0, 1.0, "at least 1"), (1, 0.0, "longer than nothing"), (1001, 1.0, "smooth=True")],
 )
-def test_nonsense_is_refused(limit: int, per: float, words: str) -> None:
+def test_invalid_throttle_arguments_are_rejected(limit: int, per: float, words: str) -> None:
     """A rate that makes no sense is told in the workflow that gives it."""
     with Environment() as env:
         with pytest.raises(WorkflowParked) as caught:
@@ -226,7 +226,7 @@ def test_turns_after_a_clock_jump_are_corrected(env: Environment) -> None:
 
 
 @pytest.mark.parametrize("pause", [0.0, 1.0])
-def test_a_run_whose_time_is_ahead_keeps_the_rate(env: Environment, pause: float) -> None:
+def test_run_started_while_the_clock_was_ahead_keeps_the_rate(env: Environment, pause: float) -> None:
     """A run began while the clock was ahead, so that its own time stands still when that is set right: it waits for every turn
     as long as the rate wants, with the key on loan or not, and beside a run that began later.
     """
@@ -244,7 +244,7 @@ def test_a_run_whose_time_is_ahead_keeps_the_rate(env: Environment, pause: float
     assert all(there - here >= 10 - 2e-6 for here, there in zip(since, since[3:], strict=False))
 
 
-def test_a_wait_for_a_slot_ends_in_time_though_the_clock_was_set_back(env: Environment) -> None:
+def test_slot_timeout_holds_after_the_clock_was_set_back(env: Environment) -> None:
     """A wait that may take five seconds, begun while the clock was ahead, takes no hours once it is right again."""
     set_clock(env, HOURS)
     env.start_workflow(no_slot, "k")

@@ -83,7 +83,7 @@ def test_past_turns_count_for_one_period() -> None:
 
 
 @given(st.lists(st.integers(0, 3_000_000), max_size=12), st.integers(1, 4), st.booleans(), st.booleans())
-def test_turns_go_back_with_a_clock_that_was_wrong(
+def test_turns_are_corrected_after_the_clock_was_wrong(
     gaps: list[int], limit: int, smooth: bool, stored: bool
 ) -> None:
     """Whatever was given while the clock was ahead: set right, the next turn is as near as it would have been by that clock,

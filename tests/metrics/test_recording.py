@@ -160,7 +160,7 @@ def test_replayed_run_records_no_metrics(client: Client) -> None:
     assert total(registry, "went_on") == 1
 
 
-def test_a_replayed_history_records_nothing() -> None:
+def test_replayer_records_no_metrics() -> None:
     """What is replayed was counted when it happened."""
     registry = Registry()
     with (
@@ -176,7 +176,7 @@ def test_a_replayed_history_records_nothing() -> None:
     assert total(default_registry, "runs") == before
 
 
-def test_a_worker_counts_what_it_does(client: Client) -> None:
+def test_worker_metrics_count_tasks_and_outcomes(client: Client) -> None:
     """Tasks, activities by outcome, how long they took and waited, runs by how they closed, polls."""
     registry = Registry()
     worker = Worker(
@@ -218,7 +218,7 @@ def test_parked_runs_are_counted() -> None:
         assert total(registry, "hourglass_workflow_tasks_failed") >= 1
 
 
-def test_the_status_endpoint_has_metrics() -> None:
+def test_status_endpoint_serves_metrics() -> None:
     """`/metrics` is the registry in Prometheus' format, with what the worker knows of itself."""
     registry = Registry()
     with (
@@ -311,7 +311,7 @@ def test_process_activity_has_no_meter() -> None:
         assert "runs in a separate process" in client.execute_workflow(asks_for_another_process)
 
 
-def test_meters_are_for_workflows_and_activities() -> None:
+def test_meter_outside_workflows_and_activities_is_rejected() -> None:
     """Elsewhere there is nobody to record for: make one on a registry."""
     with pytest.raises(NotInWorkflowError):
         workflow.metric_meter()

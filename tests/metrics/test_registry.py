@@ -19,7 +19,7 @@ def value_of(registry: Registry, name: str, **labels: str) -> float | Buckets:
     return found[tuple(sorted(labels.items()))]
 
 
-def test_a_counter_counts_each_combination_of_attributes() -> None:
+def test_counter_has_a_series_per_attributes() -> None:
     """Attributes of the meter, of the counter and of the call make one series together; the innermost wins."""
     registry = Registry()
     meter = MetricMeter(registry, {"queue": "q", "kind": "outer"})
@@ -41,7 +41,7 @@ def test_gauge_keeps_its_last_value() -> None:
     assert value_of(registry, "depth") == -1
 
 
-def test_a_histogram_counts_by_size() -> None:
+def test_histogram_counts_by_bucket() -> None:
     """A value belongs to the first bucket whose bound it does not exceed; a timedelta counts in seconds."""
     registry = Registry()
     sizes = MetricMeter(registry).create_histogram("sizes", buckets=[1, 10])
@@ -54,7 +54,7 @@ def test_a_histogram_counts_by_size() -> None:
     assert found.count == 6
 
 
-def test_a_name_is_one_metric() -> None:
+def test_metric_name_has_one_kind() -> None:
     """The same name gives the same metric; of another kind it is refused."""
     meter = MetricMeter(Registry())
     meter.create_counter("a").add(1)
@@ -78,20 +78,20 @@ def test_counter_rejects_negative_amounts() -> None:
 
 
 @pytest.mark.parametrize("buckets", [[], [2, 1], [1, 1], [1, float("inf")]])
-def test_buckets_are_checked(buckets: list[float]) -> None:
+def test_invalid_histogram_buckets_are_rejected(buckets: list[float]) -> None:
     """They are finite and grow."""
     with pytest.raises(UsageError, match="buckets"):
         MetricMeter(Registry()).create_histogram("h", buckets=buckets)
 
 
 @pytest.mark.parametrize("name", ["", "  "])
-def test_a_metric_has_a_name(name: str) -> None:
+def test_empty_metric_name_is_rejected(name: str) -> None:
     """An empty one is refused."""
     with pytest.raises(UsageError, match="name"):
         MetricMeter(Registry()).create_counter(name)
 
 
-def test_the_number_of_series_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_number_of_series_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """An attribute with endless values fills the memory of nobody: what is new is dropped, what is known goes on."""
     registry = Registry(max_series=2)
     counter = MetricMeter(registry).create_counter("c")
@@ -105,7 +105,7 @@ def test_the_number_of_series_is_bounded(caplog: pytest.LogCaptureFixture) -> No
     ]
 
 
-def test_threads_lose_nothing() -> None:
+def test_concurrent_records_are_all_counted() -> None:
     """Many threads record at once, and every record counts."""
     registry = Registry()
     counter = MetricMeter(registry).create_counter("c")
@@ -131,7 +131,7 @@ def test_meter_can_be_disabled() -> None:
     assert value_of(registry, "c") == 1
 
 
-def test_sources_are_asked_when_somebody_collects() -> None:
+def test_sources_are_read_at_collection() -> None:
     """They add families, of two samples of one series the later counts, and can be taken back; one that raises spoils nothing."""
     registry = Registry()
     registry.metric("m", "gauge").record(1)
@@ -141,7 +141,7 @@ def test_sources_are_asked_when_somebody_collects() -> None:
     assert value_of(registry, "m") == 1
 
 
-def test_a_source_that_raises_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_source_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     """The others are still told, and the log says what happened."""
     registry = Registry()
     registry.metric("m", "gauge").record(1)

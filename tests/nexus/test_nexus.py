@@ -215,7 +215,7 @@ class Backwards:
 
 @pytest.mark.server
 @pytest.mark.parametrize("codec", [None, Backwards()], ids=["plain", "codec"])
-def test_operations_are_called_and_served(quick_server: DevServer, endpoint: str, codec: Any) -> None:
+def test_nexus_operations_are_called_and_served(quick_server: DevServer, endpoint: str, codec: Any) -> None:
     """A workflow calls plain functions of another worker, by themselves and by name; they know the call, and its headers; a
     worker with services alone serves; runs are executed again to the same end.
     """
@@ -236,7 +236,7 @@ def test_operations_are_called_and_served(quick_server: DevServer, endpoint: str
 
 
 @pytest.mark.server
-def test_calls_that_cannot_be_handled(quick_server: DevServer, endpoint: str) -> None:
+def test_failing_nexus_calls_reach_the_caller(quick_server: DevServer, endpoint: str) -> None:
     """An operation that is not there, an argument that does not fit, and what a handler will not try again are told to the
     caller; what takes too long times out, and its worker ends all the same.
     """
@@ -310,7 +310,7 @@ class _Operations(interceptors.NexusOperationInboundInterceptor):
 
 @pytest.mark.server
 @pytest.mark.parametrize("codec", [None, Backwards()], ids=["plain", "codec"])
-def test_long_operations(
+def test_nexus_operation_is_backed_by_a_workflow_or_activity(
     quick_server: DevServer, endpoint: str, codec: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An operation is a workflow, or an activity, until that ends; cancelling it cancels that."""
@@ -354,7 +354,7 @@ def test_long_operations(
 
 
 @pytest.mark.server
-def test_a_replay_that_calls_another_operation_is_told(quick_server: DevServer, endpoint: str) -> None:
+def test_replay_detects_a_different_nexus_operation(quick_server: DevServer, endpoint: str) -> None:
     """Code that calls with another argument, or another operation, than its history is nondeterministic, and both are named."""
     with (
         Client.connect(quick_server.target) as client,
@@ -383,7 +383,7 @@ def first_call(endpoint: str) -> int:
     return client.execute_operation(awaited, 4)
 
 
-def test_tokens_of_operations() -> None:
+def test_nexus_operation_tokens_match_temporals() -> None:
     """A token is Temporal's own; what is none is refused."""
     handle: nexus.OperationHandle[str] = nexus.OperationHandle(namespace="default", workflow_id="w-1")
     assert handle.token == "eyJ0IjoxLCJucyI6ImRlZmF1bHQiLCJ3aWQiOiJ3LTEifQ"
@@ -423,7 +423,7 @@ def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None
                 run.result()
 
 
-def test_what_makes_no_sense() -> None:
+def test_invalid_nexus_services_are_rejected() -> None:
     """Services and operations that cannot be are refused where they are said."""
     service = nexus.Service("s")
     with pytest.raises(DefinitionError, match="at most one argument"):

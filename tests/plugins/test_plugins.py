@@ -40,7 +40,7 @@ def greets(name: str) -> str:
         (ReplayerConfig, Replayer),
     ],
 )
-def test_settings_are_the_arguments(config: Any, call: Any) -> None:
+def test_plugin_settings_match_the_arguments(config: Any, call: Any) -> None:
     """A setting that is forgotten here, or not there any more, is seen."""
     assert list(config.__annotations__) == list(inspect.signature(call).parameters)
 
@@ -90,7 +90,7 @@ def test_plugins_are_applied_in_order() -> None:
     assert log == ["client a", "worker a", "worker b", "in a q-a-b", "in b q-a-b", "works", "out b", "out a"]
 
 
-def test_on_an_event_loop() -> None:
+def test_plugins_on_an_event_loop() -> None:
     """The same for an `AsyncClient` and `async with`."""
     log: list[str] = []
 
@@ -211,7 +211,7 @@ class Forgets(Plugin):
         return {**config, "task_que": "q"}  # type: ignore[typeddict-unknown-key]
 
 
-def test_what_makes_no_sense() -> None:
+def test_invalid_plugins_are_rejected() -> None:
     """A plugin that is none, returns nothing, or makes settings that do not exist is named."""
     with pytest.raises(UsageError, match=r"Plugin's subclasses, not .*give an instance"):
         Client.connect("local:", plugins=[Plugin])  # type: ignore[list-item]

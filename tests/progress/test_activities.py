@@ -207,7 +207,7 @@ def test_items_of_workflow_and_activities_are_one_stream(client: Client, queue: 
     }
 
 
-def test_an_item_arrives_while_the_activity_runs(client: Client, queue: str) -> None:
+def test_item_arrives_while_the_activity_runs(client: Client, queue: str) -> None:
     """The activity ends only when its item was read."""
     seen.clear()
     handle = client.start_workflow(live, task_queue=queue)
@@ -253,7 +253,7 @@ def test_published_items_do_not_change_heartbeat_details(client: Client, queue: 
 
 
 @pytest.mark.parametrize("codec", [None, "upside"])
-def test_a_heartbeat_that_is_late_takes_no_item_along(
+def test_late_heartbeat_loses_no_item(
     codec: str | None, quick_server: DevServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server keeps items and details in one place, and hears of them by two ways: what a heartbeat has written over that was
@@ -364,7 +364,7 @@ with Client.connect(sys.argv[1]) as client:
 """
 
 
-def test_a_reader_in_another_process(tmp_path: Path) -> None:
+def test_reader_in_another_process(tmp_path: Path) -> None:
     """Over the socket of the process that owns the file, while the activity runs there."""
     target = f"local:{tmp_path / 'p.db'}"
     seen.clear()
@@ -380,7 +380,7 @@ def test_a_reader_in_another_process(tmp_path: Path) -> None:
             assert reader.wait() == 0
 
 
-def test_an_asynchronous_reader(tmp_path: Path) -> None:
+def test_async_reader_of_activity_items(tmp_path: Path) -> None:
     """The same awaited."""
 
     async def main() -> list[str]:
@@ -397,7 +397,7 @@ def test_an_asynchronous_reader(tmp_path: Path) -> None:
 # --- on virtual time ----------------------------------------------------------------------------------
 
 
-def test_the_same_on_virtual_time() -> None:
+def test_activity_items_on_virtual_time() -> None:
     """Real activities and fakes publish, and the order is that of the workflow."""
     with Environment() as env:
         handle = env.start_workflow(tell, ["thread", "loop"])
@@ -448,7 +448,7 @@ def test_too_large_item_is_rejected() -> None:
     assert env.published == [("words", "a"), ("words", "b")]
 
 
-def test_publish_needs_a_run() -> None:
+def test_publish_outside_a_run_is_rejected() -> None:
     """A plain call has no run that could be followed."""
     with pytest.raises(UsageError):
         activity.publish("words", "x")

@@ -61,7 +61,7 @@ def queue(client: Client) -> Iterator[str]:
         yield name
 
 
-def test_several_follow_a_run_while_it_works(client: Client, queue: str) -> None:
+def test_several_readers_follow_a_running_workflow(client: Client, queue: str) -> None:
     """Three readers in threads of their own get every item, in order, once."""
     handle = client.start_workflow(count, 20, task_queue=queue)
     found: list[list[int]] = [[], [], []]

@@ -89,7 +89,7 @@ def test_follower_queries_after_completed_tasks_only() -> None:
     assert script.offsets == [0, 1, 2]
 
 
-def test_an_answer_that_is_not_all_is_followed_by_the_next_question_at_once() -> None:
+def test_partial_answer_is_followed_by_another_query_at_once() -> None:
     """While there is more, nobody waits for the history."""
     script = Script([page(TASK), page(END, more=False)], [batch(0, 2, "a"), batch(1, 2, "b"), batch(2, 2)])
     assert read(script)[0] == ["a", "b"]
@@ -114,7 +114,7 @@ def test_failed_query_keeps_the_position() -> None:
     assert follower.missed == 0
 
 
-def test_new_ones_are_all_of_them_where_nothing_was_published_yet() -> None:
+def test_new_items_include_all_if_none_were_published() -> None:
     """Whoever waits for what is to come begins with the very first item."""
     script = Script(
         [page(TASK), page(TASK), page(END, more=False)],
@@ -123,7 +123,7 @@ def test_new_ones_are_all_of_them_where_nothing_was_published_yet() -> None:
     assert read(script, _following.NEW_ONES)[0] == ["a"]
 
 
-def test_a_closed_run_that_cannot_tell_its_last_items_is_an_error() -> None:
+def test_closed_run_without_its_last_items_raises() -> None:
     """A stream that ended early in silence would be taken for the whole."""
     script = Script([page(TASK), page(END, more=False)], [batch(0, 1, "a"), QueryFailedError("code is gone")])
     with pytest.raises(QueryFailedError, match="code is gone"):
@@ -142,7 +142,7 @@ def test_follower_waits_through_an_outage(monkeypatch: pytest.MonkeyPatch) -> No
         read(Script([ServiceError("forbidden", status="PERMISSION_DENIED")], []))
 
 
-def test_a_wait_that_is_interrupted_loses_nothing() -> None:
+def test_interrupted_wait_loses_nothing() -> None:
     """A reader that gives up between the news and the answer asks at once when it comes back."""
     script = Script([page(TASK), page(END, more=False)], [TimeoutError(), batch(0, 1, "a"), batch(1, 1)])
     follower: Follower[str] = Follower("lines", str, Reference("w", "r"), 0, None)
@@ -157,14 +157,14 @@ def test_a_wait_that_is_interrupted_loses_nothing() -> None:
     assert [type(each).__name__ for each in script.asked] == ["GetHistory", *["QueryWorkflow"] * 3]
 
 
-def test_items_that_were_dropped_are_counted() -> None:
+def test_dropped_items_are_counted() -> None:
     """An answer that begins later than was asked for says how many are gone."""
     script = Script([page(TASK), page(END, more=False)], [batch(4, 5, "e"), batch(5, 5)])
     items, follower = read(script, "r/1")
     assert (items, follower.missed) == (["e"], 3)
 
 
-def test_a_position_is_read_as_it_was_written() -> None:
+def test_position_round_trips_as_text() -> None:
     """Run and offset; anything else is refused."""
     assert read_position("run-1/12") == ("run-1", 12)
     for wrong in ("", "12", "run/", "run/-1", "/1", "run/x"):

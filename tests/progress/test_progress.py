@@ -85,7 +85,7 @@ class Wrong:
         workflow.sleep(60)
 
 
-def test_a_follower_gets_every_item_in_order_until_the_end() -> None:
+def test_follower_gets_every_item_in_order() -> None:
     """All that is published comes, typed and in order, and the loop ends with the run."""
     with Environment() as env:
         handle = env.start_workflow(work, 5, 10.0)
@@ -94,7 +94,7 @@ def test_a_follower_gets_every_item_in_order_until_the_end() -> None:
         assert list(steps.follow(handle)) == [Step(done, 5) for done in range(5)]
 
 
-def test_items_come_when_they_are_published() -> None:
+def test_items_arrive_when_they_are_published() -> None:
     """A follower does not wait for the end, nor ask on and on: it hears of each at its time."""
     with Environment() as env:
         handle = env.start_workflow(work, 3, 10.0)
@@ -104,7 +104,7 @@ def test_items_come_when_they_are_published() -> None:
         assert moments == [0, 10, 20]
 
 
-def test_followers_leave_no_trace() -> None:
+def test_followers_add_no_events() -> None:
     """The history is the same, event by event, whether ten follow or none."""
     kinds = []
     for followers in (0, 10):
@@ -119,7 +119,7 @@ def test_followers_leave_no_trace() -> None:
     assert kinds[0] == kinds[1]
 
 
-def test_a_stream_goes_on_where_another_stood() -> None:
+def test_stream_resumes_at_a_position() -> None:
     """A position is a text that can be kept; what came before it does not come again."""
     with Environment() as env:
         handle = env.start_workflow(work, 5, 10.0)
@@ -129,7 +129,7 @@ def test_a_stream_goes_on_where_another_stood() -> None:
         assert [step.done for step in steps.follow(again, after=stream.position)] == [2, 3, 4]
 
 
-def test_a_position_counts_what_was_taken_not_what_was_fetched() -> None:
+def test_position_counts_consumed_items() -> None:
     """Items that were fetched together and not looked at are still to come."""
     with Environment() as env:
         handle = env.start_workflow(burst, 5)
@@ -140,7 +140,7 @@ def test_a_position_counts_what_was_taken_not_what_was_fetched() -> None:
         ]
 
 
-def test_the_newest_few_or_only_new_ones() -> None:
+def test_last_items_or_only_new_ones() -> None:
     """`last` begins with the newest so many; 0 with what is still to come."""
     with Environment() as env:
         handle = env.start_workflow(work, 4, 10.0)
@@ -151,7 +151,7 @@ def test_the_newest_few_or_only_new_ones() -> None:
         assert [step.done for step in steps.follow(handle, last=0)] == [2, 3]
 
 
-def test_only_the_newest_are_kept_and_who_comes_late_is_told() -> None:
+def test_old_items_are_dropped_and_counted() -> None:
     """A buffer is bounded: what was dropped is counted."""
     with Environment() as env:
         handle = env.start_workflow(burst, 10)
@@ -160,7 +160,7 @@ def test_only_the_newest_are_kept_and_who_comes_late_is_told() -> None:
         assert stream.missed == 7
 
 
-def test_many_items_come_in_several_answers() -> None:
+def test_many_items_are_fetched_in_several_answers() -> None:
     """More than fit into one answer are fetched one after another."""
     count = 3 * MOST_AT_ONCE + 7
     with Environment() as env:
@@ -168,7 +168,7 @@ def test_many_items_come_in_several_answers() -> None:
         assert list(lines.follow(handle)) == [f"line {number}" for number in range(count)]
 
 
-def test_a_stream_goes_along_with_runs_that_continue_as_new() -> None:
+def test_stream_follows_continue_as_new() -> None:
     """Every run of the chain is followed, in order, also from a position in one of them."""
     with Environment() as env:
         handle = env.start_workflow(chain, 3)
@@ -179,7 +179,7 @@ def test_a_stream_goes_along_with_runs_that_continue_as_new() -> None:
         assert list(lines.follow(handle, after=position)) == ["1 left", "0 left"]
 
 
-def test_nothing_published_is_an_empty_stream() -> None:
+def test_stream_without_items_is_empty() -> None:
     """A run that publishes nothing is followed to its end all the same."""
     with Environment() as env:
         handle = env.start_workflow(silent)
@@ -187,7 +187,7 @@ def test_nothing_published_is_an_empty_stream() -> None:
         assert lines.latest(handle) is None
 
 
-def test_a_stream_ends_with_a_run_that_was_terminated() -> None:
+def test_stream_ends_with_a_terminated_run() -> None:
     """However a run ends, the loop does; the result says how."""
     with Environment() as env:
         handle = env.start_workflow(work, 5, 10.0)
@@ -197,7 +197,7 @@ def test_a_stream_ends_with_a_run_that_was_terminated() -> None:
             handle.result()
 
 
-def test_the_latest_item() -> None:
+def test_latest_item_is_returned() -> None:
     """One question, one answer: how far is it?"""
     with Environment() as env:
         handle = env.start_workflow(work, 5, 10.0)
@@ -205,7 +205,7 @@ def test_the_latest_item() -> None:
         assert steps.latest(handle) == Step(2, 5)
 
 
-def test_the_wait_for_one_item_can_be_limited() -> None:
+def test_latest_item_times_out() -> None:
     """After the time limit there is a TimeoutError, and the same stream can be asked again."""
     with Environment() as env:
         handle = env.start_workflow(work, 2, 10.0)
@@ -218,14 +218,14 @@ def test_the_wait_for_one_item_can_be_limited() -> None:
         assert next(stream).done == 1
 
 
-def test_an_item_is_what_it_was_when_it_was_published() -> None:
+def test_published_items_are_not_shared() -> None:
     """Changing the object afterwards changes nothing."""
     with Environment() as env:
         handle = env.start_workflow(careless)
         assert list(steps.follow(handle)) == [Step(1, 2)]
 
 
-def test_crashes_change_nothing() -> None:
+def test_items_survive_worker_crashes() -> None:
     """A worker that comes back has executed the run again, and its items with it."""
     with Environment() as env:
         handle = env.start_workflow(work, 4, 10.0)
@@ -238,7 +238,7 @@ def test_crashes_change_nothing() -> None:
         assert stream.missed == 0
 
 
-async def test_the_asynchronous_twin() -> None:
+async def test_async_client_follows_progress() -> None:
     """`async for` follows, and `latest` is awaited."""
 
     async with Environment() as env:
@@ -247,7 +247,7 @@ async def test_the_asynchronous_twin() -> None:
         assert await steps.latest(handle) == Step(2, 3)
 
 
-def test_a_query_cannot_publish() -> None:
+def test_query_cannot_publish() -> None:
     """Who may only look may not publish."""
     with Environment() as env:
         handle = env.start_workflow(Wrong.run)
@@ -257,7 +257,7 @@ def test_a_query_cannot_publish() -> None:
             lines.publish("outside")
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_progress_arguments_are_rejected() -> None:
     """Positions, numbers and names that make no sense are told at once."""
     with Environment() as env:
         handle = env.start_workflow(silent)
@@ -273,7 +273,7 @@ def test_nonsense_is_refused() -> None:
         Progress("p", keep=0)
 
 
-def test_what_cannot_travel_is_told_where_it_is_published() -> None:
+def test_unencodable_item_is_rejected_at_publish() -> None:
     """An item that cannot be encoded is a mistake of the line that publishes it."""
     token = Progress("odd")
 
@@ -304,7 +304,7 @@ def test_large_items_come_in_several_answers() -> None:
     assert "bytes" in str(caught.value.__cause__)
 
 
-def test_a_buffer_reads_from_anywhere() -> None:
+def test_buffer_reads_from_any_position() -> None:
     """Before the oldest it begins with the oldest, past the newest there is nothing, and negative counts from the end."""
     buffer = Buffer(3)
     for number in range(5):

@@ -59,7 +59,7 @@ def histories(request: pytest.FixtureRequest) -> list[History]:
 
 
 @pytest.mark.parametrize("change", [{"limit": 3}, {"rate": 7}, {"per": 2.0}, {"smooth": True}], ids=str)
-def test_limit_and_rate_may_change(histories: list[History], change: dict[str, Any]) -> None:
+def test_changed_limit_or_rate_replays(histories: list[History], change: dict[str, Any]) -> None:
     """A changed limit or rate is no break, also where arguments are compared."""
     with Replayer(workflows=programs(**change)) as replayer:
         assert [str(each.error) for each in replayer.replay_all(histories) if not each.ok] == []

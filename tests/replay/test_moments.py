@@ -55,7 +55,7 @@ def moments(history: History) -> tuple[Moment, ...]:
     return found
 
 
-def test_a_moment_shows_the_authors_frames_and_their_variables(moments: tuple[Moment, ...]) -> None:
+def test_moment_shows_frames_and_variables(moments: tuple[Moment, ...]) -> None:
     """The body and the function that it called are there, outermost first, with the values they had."""
     (fiber,) = moments[1].fibers or ()
     assert [frame.function for frame in fiber.frames] == ["Totals.run", "doubled"]
@@ -67,7 +67,7 @@ def test_a_moment_shows_the_authors_frames_and_their_variables(moments: tuple[Mo
     assert fiber.at[1] == doubled.__code__.co_firstlineno + 1
 
 
-def test_a_moment_says_what_the_run_was_told_and_what_it_asked_for(moments: tuple[Moment, ...]) -> None:
+def test_moment_shows_events_and_commands(moments: tuple[Moment, ...]) -> None:
     """By the names that authors gave, with the line of the code that asked."""
     assert moments[0].events == ("run started Totals",)
     assert moments[1].events == ("activity completed add",)
@@ -78,7 +78,7 @@ def test_a_moment_says_what_the_run_was_told_and_what_it_asked_for(moments: tupl
     assert moments[-1].closed
 
 
-def test_changes_are_those_of_one_step(moments: tuple[Moment, ...]) -> None:
+def test_changes_between_moments(moments: tuple[Moment, ...]) -> None:
     """Only what has another value than at the moment before, with both values."""
     values = {
         (each.function, each.name): (each.before, each.after) for each in changes(moments[0], moments[1])
@@ -91,7 +91,7 @@ def test_changes_are_those_of_one_step(moments: tuple[Moment, ...]) -> None:
     }
 
 
-def test_fibers_that_were_spawned_are_there(moments: tuple[Moment, ...]) -> None:
+def test_moment_shows_spawned_fibers(moments: tuple[Moment, ...]) -> None:
     """Each fiber stands where it waits, by the name of its function."""
     assert sorted(fiber.name for fiber in moments[2].fibers or ()) == ["doubled", "workflow"]
 
@@ -110,7 +110,7 @@ def test_unselected_moments_have_no_fibers(history: History, moments: tuple[Mome
     assert found[1] == moments[1]
 
 
-def test_code_that_does_not_fit_is_walked_up_to_where_it_differs(history: History) -> None:
+def test_moments_precede_a_nondeterminism_error(history: History) -> None:
     """The moments before are there, and the result says what differs."""
 
     @workflow.defn(name="Totals")
@@ -157,7 +157,7 @@ class Asks:
         return f"asks {add(1, 1)}"
 
 
-def test_values_of_all_kinds_are_shown_short_and_change_nothing() -> None:
+def test_values_are_shown_briefly_without_side_effects() -> None:
     """A repr that raises, one without end, long ones, and one that asks for an activity: the replay goes on unharmed."""
     with Client.connect("local:") as client, Worker(client, workflows=[holds_odd_values], activities=[add]):
         handle = client.start_workflow(holds_odd_values, 1, id="odd")

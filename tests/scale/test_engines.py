@@ -40,14 +40,14 @@ def _executed(workflow: Any, verify: Any, size: int) -> int:
 
 
 @pytest.mark.parametrize("workflow", [shapes.acting, shapes.sequence, shapes.four_ways])
-def test_an_event_costs_the_same_on_the_engine(workflow: Any) -> None:
+def test_event_cost_is_constant_on_the_engine(workflow: Any) -> None:
     """Engine, evaluator and activities together."""
     assert_flat(lambda size: _executed(workflow, "off", size), small=32, large=128)
 
 
 @pytest.mark.parametrize("size", [32, 128])
 @pytest.mark.parametrize("workflow", [shapes.acting, shapes.sequence, shapes.four_ways])
-def test_verifying_costs_a_small_multiple_however_large_the_run(workflow: Any, size: int) -> None:
+def test_verification_cost_is_a_constant_multiple(workflow: Any, size: int) -> None:
     """Executing everything again at every task would cost as many times as much as there are tasks."""
     _executed(workflow, "always", size)  # what a first time loads and fills is not what is counted
     counts = {}
@@ -65,7 +65,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("workflow", [shapes.acting, shapes.sleeping, shapes.mapped, shapes.four_ways])
-def test_a_thousand_fibers_finish(target: str, workflow: Any) -> None:
+def test_thousand_fibers_finish(target: str, workflow: Any) -> None:
     """A worker with everything verified; no task fails however much happens during it."""
     with Client.connect(target) as client, Worker(client, workflows=WORKFLOWS, activities=[shapes.echo]):
         handle = client.start_workflow(workflow, 1000, id="large")
@@ -76,7 +76,7 @@ def test_a_thousand_fibers_finish(target: str, workflow: Any) -> None:
 
 @pytest.mark.parametrize("workflow", [shapes.reader, shapes.Handler.run])
 @pytest.mark.parametrize("first", ["signals", "worker"])
-def test_a_thousand_signals_arrive(target: str, workflow: Any, first: str) -> None:
+def test_thousand_signals_arrive(target: str, workflow: Any, first: str) -> None:
     """All before the first task, or while the run goes on: each is counted once."""
 
     async def send(client: AsyncClient) -> Any:
@@ -97,7 +97,7 @@ def test_a_thousand_signals_arrive(target: str, workflow: Any, first: str) -> No
     assert asyncio.run(script()) == 1000
 
 
-def test_two_thousand_fibers_in_line_finish(target: str) -> None:
+def test_two_thousand_waiting_fibers_finish(target: str) -> None:
     """Events, locks and queues with thousands who wait."""
     with Client.connect(target) as client, Worker(client, workflows=WORKFLOWS, activities=[shapes.echo]):
         handle = client.start_workflow(shapes.in_line, 2000, id="line")

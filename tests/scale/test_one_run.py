@@ -31,13 +31,13 @@ def whole(workflow: Any, at_a_time: int = 1) -> Any:
 @pytest.mark.parametrize(
     "workflow", [shapes.acting, shapes.sleeping, shapes.mapped, shapes.sequence, shapes.four_ways]
 )
-def test_activities_and_timers_cost_the_same(workflow: Any, at_a_time: int) -> None:
+def test_activity_and_timer_cost_is_constant(workflow: Any, at_a_time: int) -> None:
     """Answers that come one by one, or many together, to one fiber or to hundreds."""
     assert_flat(whole(workflow, at_a_time))
 
 
 @pytest.mark.parametrize("workflow", [shapes.in_line, shapes.conditions])
-def test_fibers_that_wait_for_each_other_cost_the_same(workflow: Any) -> None:
+def test_cost_of_waiting_fibers_is_constant(workflow: Any) -> None:
     """A fiber that waits for an event, a lock, a queue or a condition, however many others do."""
 
     def work(size: int) -> int:
@@ -54,7 +54,7 @@ def test_fibers_that_wait_for_each_other_cost_the_same(workflow: Any) -> None:
 
 @pytest.mark.parametrize("workflow", [shapes.reader, shapes.receivers, shapes.Handler])
 @pytest.mark.parametrize("way", ["before", "together", "one by one"])
-def test_signals_cost_the_same(workflow: Any, way: str) -> None:
+def test_signal_cost_is_constant(workflow: Any, way: str) -> None:
     """Signals to a channel or a handler: with the start, later all together, or each by itself."""
 
     def work(size: int) -> int:
@@ -79,7 +79,7 @@ def test_cost_of_receive_timeouts_is_constant() -> None:
     assert_flat(whole(shapes.impatient))
 
 
-def test_failures_that_nobody_looks_at_cost_later_events_nothing() -> None:
+def test_unread_failures_add_no_cost() -> None:
     """A thousand fibers that failed are not looked through after every activation."""
     assert_flat(whole(shapes.left_alone))
 
@@ -89,7 +89,7 @@ def test_cost_of_a_chain_of_fibers_is_constant() -> None:
     assert_flat(whole(shapes.relay))
 
 
-def test_the_names_of_a_relay_stay_short_and_differ() -> None:
+def test_command_ids_of_successive_fibers_stay_short() -> None:
     """Each of many generations asks under a name of its own."""
     run = run_of(shapes.relay)
     pump = Pump(run.activate, shapes.relay, 200)
@@ -118,7 +118,7 @@ def test_cost_of_a_replayed_activation_is_constant(workflow: Any) -> None:
     assert_flat(work)
 
 
-def test_dropping_a_run_costs_the_same_for_each_fiber() -> None:
+def test_cost_of_dropping_a_run_is_linear() -> None:
     """Fibers that wait are unwound one by one, and each is told."""
 
     def work(size: int) -> int:
@@ -133,7 +133,7 @@ def test_dropping_a_run_costs_the_same_for_each_fiber() -> None:
     assert_flat(work)
 
 
-def test_conditions_are_asked_once_after_each_event_and_nothing_else_is_done() -> None:
+def test_conditions_are_checked_once_per_event() -> None:
     """What thousands of conditions cost is the call of each: that they are called is Temporal's order, and cannot be saved."""
     asked = 0
 

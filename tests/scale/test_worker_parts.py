@@ -36,7 +36,7 @@ def pump_on(evaluations: Any, workflow: Any, size: int) -> Pump:
 
 @pytest.mark.parametrize("workflow", [shapes.acting, shapes.sequence])
 @pytest.mark.parametrize("at_a_time", [1, 5])
-def test_verifying_everything_costs_the_same(workflow: Any, at_a_time: int) -> None:
+def test_verification_cost_is_linear(workflow: Any, at_a_time: int) -> None:
     """What is executed a second time, over the whole life of a run, grows with the run and not faster."""
 
     def work(size: int) -> int:
@@ -49,7 +49,7 @@ def test_verifying_everything_costs_the_same(workflow: Any, at_a_time: int) -> N
     assert_flat(work, small=128, large=512)
 
 
-def test_a_large_run_is_checked_when_it_has_grown() -> None:
+def test_large_run_is_verified_after_growth() -> None:
     """Thousands of fibers that begin at once are executed again once, not at each of the next powers of two."""
     evaluations = lane(verify="always")
     pump = pump_on(evaluations, shapes.acting, 2000)
@@ -61,7 +61,7 @@ def test_a_large_run_is_checked_when_it_has_grown() -> None:
     assert evaluations.steps == first
 
 
-def test_a_small_run_is_checked_at_every_power_of_two() -> None:
+def test_small_run_is_verified_at_powers_of_two() -> None:
     """Early faults are found early."""
     evaluations = lane(verify="always")
     pump = pump_on(evaluations, shapes.sequence, 100)
@@ -74,7 +74,7 @@ def test_a_small_run_is_checked_at_every_power_of_two() -> None:
     assert changed == [1, 2, 4, 8]
 
 
-def test_the_journal_of_the_longest_history_is_kept() -> None:
+def test_journal_of_the_longest_history_is_kept() -> None:
     """A run as long as Temporal allows is not evicted after each of its tasks, which would replay it each time."""
     limits = CacheLimits()
     assert limits.journal_entries > 51_200
@@ -91,7 +91,7 @@ def entry(run_id: str, **facts: Any) -> Entry:
     return Entry(Key("q", run_id), run_of(shapes.sequence), **facts)
 
 
-def test_many_long_journals_are_limited_together() -> None:
+def test_total_journal_size_is_limited() -> None:
     """The least recently used go, as many as it takes, each asked for once; what has gone counts no more."""
     cache = StateCache(CacheLimits(all_journals_bytes=1000))
     cache.admit("me")
@@ -107,7 +107,7 @@ def test_many_long_journals_are_limited_together() -> None:
     assert [key.run_id for key in cache.to_evict(entries[1])] == ["c"]
 
 
-def test_one_journal_that_is_too_much_alone_stays_for_its_own_task() -> None:
+def test_oversized_journal_is_kept_for_its_own_task() -> None:
     """The run at hand is not given up for what it takes itself, and those handed over are counted once."""
     cache = StateCache(CacheLimits(all_journals_bytes=1000))
     cache.admit("old")
@@ -167,13 +167,13 @@ def looks(moving: bool, share: float = 0.0, until: float = 1000.0) -> float | No
     return None
 
 
-def test_a_lane_that_moves_does_not_hang() -> None:
+def test_lane_that_makes_progress_does_not_hang() -> None:
     """Executing a long journal again may take longer than the timeout; standing still may not."""
     assert looks(moving=True) is None
     assert looks(moving=False) == 2.5
 
 
-def test_a_lane_that_is_starved_does_not_hang_yet() -> None:
+def test_starved_lane_does_not_hang() -> None:
     """Code that computes has its seconds of a processor, however few of those of the clock it gets: up to ten times as long. Code
     that waits has none of it, nor has code that waits after it has computed.
     """
@@ -184,7 +184,7 @@ def test_a_lane_that_is_starved_does_not_hang_yet() -> None:
     assert looks(moving=False, share=0.1, until=5.0) == 5.5
 
 
-def test_progress_moves_with_every_fiber_and_every_activation_executed_again() -> None:
+def test_progress_counts_fibers_and_activations() -> None:
     """Fibers that begin, end and are unwound, and activations of a journal, each move the number."""
     evaluations = lane()
     pump = pump_on(evaluations, shapes.in_line, 50)
@@ -207,7 +207,7 @@ def the_run(evaluations: Any) -> Any:
     return kept.run
 
 
-def test_endless_fibers_are_no_progress() -> None:
+def test_endless_fibers_count_as_hang() -> None:
     """A run that spawns without end is found to hang at last."""
     evaluations = lane()
     pump = pump_on(evaluations, shapes.sequence, 2)
@@ -222,7 +222,7 @@ def test_endless_fibers_are_no_progress() -> None:
     assert progress_of(evaluations) == first
 
 
-def test_a_dropped_run_goes_on_where_it_was() -> None:
+def test_dropped_run_continues_where_it_was() -> None:
     """After its fibers were dropped a large run is brought back, and finishes with the same result."""
     evaluations = lane(cache={"live": 0})
     pump = pump_on(evaluations, shapes.acting, 60)

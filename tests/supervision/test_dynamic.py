@@ -36,7 +36,7 @@ async def grown(world: World, **options: float) -> tuple[Tree, DynamicSupervisor
 
 
 @on_both_loops
-async def test_children_come_and_go(world: World) -> None:
+async def test_children_are_started_and_terminated(world: World) -> None:
     """`start_child` gives the running process, `terminate_child` stops it in order, `children` lists them."""
     tree, pool = await grown(world)
     process = await pool.start_child(world.worker("a"))
@@ -49,7 +49,7 @@ async def test_children_come_and_go(world: World) -> None:
 
 
 @on_both_loops
-async def test_ids_are_unique_and_known(world: World) -> None:
+async def test_duplicate_and_unknown_child_ids_are_rejected(world: World) -> None:
     """A second child of an id and an unknown id are refused; after the end of the first its id is free."""
     _, pool = await grown(world)
     await pool.start_child(world.worker("a"))
@@ -62,7 +62,7 @@ async def test_ids_are_unique_and_known(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_bad_spec_is_refused(world: World) -> None:
+async def test_invalid_child_spec_is_rejected(world: World) -> None:
     """A dynamic child's spec is checked like any other."""
     _, pool = await grown(world)
     with pytest.raises(SpecError, match="restart must be one of"):
@@ -70,7 +70,7 @@ async def test_a_bad_spec_is_refused(world: World) -> None:
 
 
 @on_both_loops
-async def test_each_is_restarted_by_itself(world: World) -> None:
+async def test_dynamic_child_is_restarted_alone(world: World) -> None:
     """A crash restarts the one child; its siblings do not notice."""
     tree, pool = await grown(world)
     a, b = [await pool.start_child(world.worker(id)) for id in "ab"]
@@ -82,7 +82,7 @@ async def test_each_is_restarted_by_itself(world: World) -> None:
 
 
 @on_both_loops
-async def test_children_that_are_not_restarted_are_forgotten(world: World) -> None:
+async def test_unrestarted_children_are_forgotten(world: World) -> None:
     """A transient child that ended normally and a temporary one that crashed leave no trace."""
     _, pool = await grown(world)
     await pool.start_child(world.worker("a", restart="transient"))
@@ -93,7 +93,7 @@ async def test_children_that_are_not_restarted_are_forgotten(world: World) -> No
 
 
 @on_both_loops
-async def test_a_failed_first_start_is_the_callers(world: World) -> None:
+async def test_failed_first_start_is_raised_to_the_caller(world: World) -> None:
     """A child that does not start is not kept, not restarted and not counted; its id is free at once."""
     tree, pool = await grown(world, max_restarts=0)
     world.refusals["a"] = 2
@@ -135,7 +135,7 @@ async def test_backoff_of_a_dynamic_child(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_pause_that_ends_as_the_child_is_ended(world: World) -> None:
+async def test_child_terminated_at_the_end_of_its_backoff(world: World) -> None:
     """A child that is ended in the instant in which its pause is over does not come back."""
     tree, pool = await grown(world)
     await pool.start_child(world.worker("a", backoff=(1.0, 1.0)))
@@ -147,7 +147,7 @@ async def test_a_pause_that_ends_as_the_child_is_ended(world: World) -> None:
 
 
 @on_both_loops
-async def test_starts_do_not_wait_for_one_another(world: World) -> None:
+async def test_starts_are_concurrent(world: World) -> None:
     """A child that takes its time to start keeps nobody else from starting, nor from being restarted."""
     _, pool = await grown(world)
     ready = asyncio.Event()
@@ -210,7 +210,7 @@ async def test_terminating_a_child_that_is_starting(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_caller_that_gives_up_does_not_take_the_child_along(world: World) -> None:
+async def test_cancelled_start_child_keeps_the_child(world: World) -> None:
     """Cancelling `start_child` leaves the child to its supervisor."""
     tree, pool = await grown(world)
     ready = asyncio.Event()
@@ -230,7 +230,7 @@ async def test_a_caller_that_gives_up_does_not_take_the_child_along(world: World
 
 
 @on_both_loops
-async def test_dynamic_children_are_stopped_at_the_same_time(world: World) -> None:
+async def test_dynamic_children_are_stopped_concurrently(world: World) -> None:
     """Ten children that each use up their limit take one limit together, not ten."""
     tree, pool = await grown(world)
 
@@ -250,7 +250,7 @@ async def test_dynamic_children_are_stopped_at_the_same_time(world: World) -> No
 
 
 @on_both_loops
-async def test_one_object_runs_in_one_place(world: World) -> None:
+async def test_supervisor_object_cannot_be_used_twice(world: World) -> None:
     """The same dynamic supervisor cannot be in a tree twice."""
     pool = DynamicSupervisor()
     with pytest.raises(StartFailed) as caught:
@@ -260,7 +260,7 @@ async def test_one_object_runs_in_one_place(world: World) -> None:
 
 
 @on_both_loops
-async def test_survivors_do_not_notice(world: World) -> None:
+async def test_killed_job_does_not_affect_others(world: World) -> None:
     """A job that crashes and one that is killed change nothing for the others, and are reported; good ends are not."""
     tasks = TaskSupervisor()
     tree = await world.grow(tasks.as_child("Tasks"))
@@ -279,7 +279,7 @@ async def test_survivors_do_not_notice(world: World) -> None:
 
 
 @on_both_loops
-async def test_jobs_outlive_a_crash_elsewhere(world: World) -> None:
+async def test_jobs_survive_a_crash_of_another_subsystem(world: World) -> None:
     """Jobs under their own supervisor survive the restart of the subsystem next to it."""
     tasks = TaskSupervisor()
     subsystem = Supervisor("rest_for_one", [world.worker("holder"), world.worker("worker")])

@@ -25,7 +25,7 @@ def imported(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda path: path.name)
-def test_it_knows_nothing_of_hourglass_but_the_errors(path: Path) -> None:
+def test_supervision_imports_nothing_but_the_errors(path: Path) -> None:
     """Each file imports the standard library, this package and `hourglass.errors` only."""
     allowed = {"hourglass.errors", *(f"hourglass._supervision.{each.stem}" for each in PACKAGE.glob("*.py"))}
     foreign = {name for name in imported(path) if name.partition(".")[0] not in sys.stdlib_module_names}

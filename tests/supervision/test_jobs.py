@@ -26,7 +26,7 @@ async def grown(world: World) -> tuple[Tree, TaskSupervisor]:
 
 
 @on_both_loops
-async def test_a_job_lives_until_it_is_finished(world: World) -> None:
+async def test_job_lives_until_it_is_finished(world: World) -> None:
     """It stands in the tree, counts, and its monitors hear of its normal end."""
     tree, tasks = await grown(world)
     job = tasks.spawn_job(Job, "evaluation")
@@ -40,7 +40,7 @@ async def test_a_job_lives_until_it_is_finished(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_job_that_failed_is_a_crash_and_is_reported(world: World) -> None:
+async def test_failed_job_is_reported_as_a_crash(world: World) -> None:
     """The error is in its exit, and a report tells of it as of any process that ends badly."""
     _, tasks = await grown(world)
     job = tasks.spawn_job(Job)
@@ -51,7 +51,7 @@ async def test_a_job_that_failed_is_a_crash_and_is_reported(world: World) -> Non
 
 
 @on_both_loops
-async def test_a_killed_job_is_dead_at_once_and_cannot_finish(world: World) -> None:
+async def test_killed_job_cannot_finish(world: World) -> None:
     """Whoever does its work asks whether it is alive; what it says later changes nothing."""
     tree, tasks = await grown(world)
     job = tasks.spawn_job(Job)
@@ -65,7 +65,7 @@ async def test_a_killed_job_is_dead_at_once_and_cannot_finish(world: World) -> N
 
 
 @on_both_loops
-async def test_a_job_that_is_stopped_ends_there_and_then(world: World) -> None:
+async def test_stopped_job_ends_at_once(world: World) -> None:
     """It has nothing that would have to unwind: it does not use up its limit."""
     _, tasks = await grown(world)
     job = tasks.spawn_job(Job)
@@ -86,7 +86,7 @@ async def test_jobs_end_with_their_supervisor(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_jobs_name_is_a_segment_of_a_path(world: World) -> None:
+async def test_job_name_must_be_a_path_segment(world: World) -> None:
     """A name that would break paths is refused."""
     _, tasks = await grown(world)
     with pytest.raises(SpecError, match="without '/'"):
@@ -112,7 +112,7 @@ def told(tasks: TaskSupervisor) -> Told:
 
 
 @on_both_loops
-async def test_a_kind_of_job_is_told_of_its_end_once(world: World) -> None:
+async def test_job_is_notified_of_its_end_once(world: World) -> None:
     """Whatever the reason, and before its monitors."""
     tree, tasks = await grown(world)
     finished, killed, failed = told(tasks), told(tasks), told(tasks)
@@ -127,7 +127,9 @@ async def test_a_kind_of_job_is_told_of_its_end_once(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_job_whose_end_is_taken_badly_is_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_exception_in_a_jobs_death_callback_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """What its owner raises is logged, and harms nobody."""
     _, tasks = await grown(world)
     job = tasks.spawn_job(Told)  # without its list: writing there raises

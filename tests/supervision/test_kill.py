@@ -32,7 +32,7 @@ async def grown(world: World, body: Callable[[Context], Any], **options: Any) ->
 
 
 @on_both_loops
-async def test_it_is_dead_when_kill_returns(world: World) -> None:
+async def test_process_is_dead_when_kill_returns(world: World) -> None:
     """State, exit, monitors and the waiting of others change at the instant of the kill, not later."""
     _, process = await grown(world, world.body("a"))
     seen: list[Exit] = []
@@ -43,7 +43,7 @@ async def test_it_is_dead_when_kill_returns(world: World) -> None:
 
 
 @on_both_loops
-async def test_finally_runs_and_terminate_does_not(world: World) -> None:
+async def test_kill_runs_finally_but_not_terminate(world: World) -> None:
     """A kill unwinds the body through its `finally`, past `except Exception`, and never runs `terminate`."""
     said: list[str] = []
 
@@ -67,7 +67,7 @@ async def test_finally_runs_and_terminate_does_not(world: World) -> None:
 
 
 @on_both_loops
-async def test_kill_does_not_wait_for_what_the_body_waits_for(world: World) -> None:
+async def test_kill_interrupts_an_uncancellable_wait(world: World) -> None:
     """A body that waits for a task which refuses to be cancelled is taken away from there all the same."""
     release = asyncio.Event()
     unwound: list[str] = []
@@ -97,7 +97,7 @@ async def test_kill_does_not_wait_for_what_the_body_waits_for(world: World) -> N
 
 
 @on_both_loops
-async def test_what_the_body_gathered_is_cancelled(world: World) -> None:
+async def test_kill_cancels_gathered_tasks(world: World) -> None:
     """Tasks that the killed body was waiting for are cancelled: they do not go on for nobody."""
     ended: list[int] = []
 
@@ -140,7 +140,7 @@ async def test_kill_before_the_first_step(world: World) -> None:
 
 
 @on_both_loops
-async def test_kill_when_the_wake_up_is_on_its_way(world: World) -> None:
+async def test_kill_before_a_pending_wake_up(world: World) -> None:
     """A body whose future is done but which has not run since is killed, and does not see the result."""
     got: list[object] = []
     future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -158,7 +158,7 @@ async def test_kill_when_the_wake_up_is_on_its_way(world: World) -> None:
 
 
 @on_both_loops
-async def test_kill_while_it_yields_without_waiting(world: World) -> None:
+async def test_kill_of_a_process_that_only_yields(world: World) -> None:
     """A body that only gives way (`sleep(0)`) is killed at its next step."""
     rounds: list[int] = []
 
@@ -178,7 +178,7 @@ async def test_kill_while_it_yields_without_waiting(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_process_may_kill_itself(world: World) -> None:
+async def test_process_may_kill_itself(world: World) -> None:
     """Suicide works too: what follows until the next await runs unheard, and then it unwinds."""
     said: list[str] = []
     now = asyncio.Event()
@@ -202,7 +202,7 @@ async def test_a_process_may_kill_itself(world: World) -> None:
 
 
 @on_both_loops
-async def test_suicide_does_not_wait_either(world: World) -> None:
+async def test_self_kill_interrupts_an_uncancellable_wait(world: World) -> None:
     """A body that has killed itself and then waits for a task which refuses to end is taken away, and the task is asked to."""
     now, release = asyncio.Event(), asyncio.Event()
     said: list[str] = []
@@ -235,7 +235,7 @@ async def test_suicide_does_not_wait_either(world: World) -> None:
 
 
 @on_both_loops
-async def test_who_swallows_the_kill_is_detached(world: World) -> None:
+async def test_process_that_swallows_the_kill_is_detached(world: World) -> None:
     """A body that swallows `Killed` and goes on is no longer the process: its successor runs, and nobody hears it."""
     release = asyncio.Event()
     heard: list[str] = []
@@ -275,7 +275,7 @@ async def test_who_swallows_the_kill_is_detached(world: World) -> None:
 
 
 @on_both_loops
-async def test_an_awaiting_finally_may_finish_within_the_grace(world: World) -> None:
+async def test_awaiting_finally_may_finish_within_the_grace(world: World) -> None:
     """Clean-up that awaits goes on unheard after a kill, and stopping the tree waits for it."""
     release = asyncio.Event()
     said: list[str] = []
@@ -300,7 +300,7 @@ async def test_an_awaiting_finally_may_finish_within_the_grace(world: World) -> 
 
 
 @on_both_loops
-async def test_who_lingers_beyond_the_grace_is_thrown_away(world: World) -> None:
+async def test_process_that_exceeds_the_grace_is_closed(world: World) -> None:
     """After the grace a coroutine that will not end is closed, and its task ends."""
     closed: list[str] = []
 
@@ -326,7 +326,7 @@ async def test_who_lingers_beyond_the_grace_is_thrown_away(world: World) -> None
 
 
 @on_both_loops
-async def test_who_refuses_even_that_loses_its_task(world: World) -> None:
+async def test_process_that_ignores_closing_loses_its_task(world: World) -> None:
     """A coroutine that also ignores being closed is dropped: its task ends, and the report says that it refused."""
     refused: list[str] = []
 
@@ -352,7 +352,7 @@ async def test_who_refuses_even_that_loses_its_task(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_killed_supervisor_takes_its_children_along(world: World) -> None:
+async def test_killed_supervisor_kills_its_children(world: World) -> None:
     """Links: when a supervisor is killed, those below it are dead at the same instant, the youngest first."""
     tasks = TaskSupervisor()
     inner = Supervisor("one_for_one", [world.worker("a"), world.worker("b"), tasks.as_child("Tasks")])
@@ -369,7 +369,7 @@ async def test_a_killed_supervisor_takes_its_children_along(world: World) -> Non
 
 
 @on_both_loops
-async def test_a_successor_starts_after_the_killed_has_unwound(world: World) -> None:
+async def test_successor_starts_after_the_killed_process_has_unwound(world: World) -> None:
     """The `finally` of the killed body runs before its successor begins."""
     tree = await world.start(world.worker("a"))
     for _ in range(3):

@@ -57,14 +57,14 @@ def verdict(
     return decide(strategy, kinds, failed, reason, history, now, intensity=limit, counted=counted)
 
 
-def test_the_matrix_is_complete() -> None:
+def test_restart_matrix_is_complete() -> None:
     """Every kind meets every exit."""
     assert set(RESTARTED) == set(product(("permanent", "transient", "temporary"), EXITS))
 
 
 @pytest.mark.parametrize("strategy", CASCADE)
 @pytest.mark.parametrize(("kind", "reason"), RESTARTED)
-def test_matrix(kind: RestartKind, reason: str, strategy: Strategy) -> None:
+def test_restart_matrix(kind: RestartKind, reason: str, strategy: Strategy) -> None:
     """Restart kind × exit reason says whether, the strategy says who: stopped in reverse, started in order."""
     kinds: list[RestartKind] = ["permanent", kind, "permanent", "permanent"]
     found = verdict(kinds, 1, EXITS[reason], strategy)
@@ -72,14 +72,14 @@ def test_matrix(kind: RestartKind, reason: str, strategy: Strategy) -> None:
     assert found == (RestartChildren(stop, start, (100.0,)) if RESTARTED[kind, reason] else NoRestart())
 
 
-def test_temporary_siblings_go_down_and_stay_down() -> None:
+def test_temporary_siblings_are_not_restarted() -> None:
     """A cascade stops a temporary sibling and does not start it again."""
     kinds: list[RestartKind] = ["temporary", "permanent", "temporary", "transient"]
     assert verdict(kinds, 1, CRASH, "one_for_all") == RestartChildren((3, 2, 0), (1, 3), (100.0,))
     assert verdict(kinds, 1, CRASH, "rest_for_one") == RestartChildren((3, 2), (1, 3), (100.0,))
 
 
-def test_intensity_allows_its_number_and_not_one_more() -> None:
+def test_intensity_allows_exactly_its_number_of_restarts() -> None:
     """With three restarts in five seconds allowed, the fourth escalates."""
     limit = Intensity(3, 5.0)
     assert verdict(["permanent"], 0, CRASH, history=(99.0, 99.5), limit=limit) == RestartChildren(
@@ -103,7 +103,7 @@ def test_no_restarts_allowed_means_every_restart_escalates() -> None:
     assert verdict(["transient"], 0, NORMAL, limit=limit) == NoRestart()
 
 
-def test_uncounted_restarts_leave_the_budget_alone() -> None:
+def test_backoff_restarts_do_not_count() -> None:
     """A restart that back-off slows down neither adds to the history nor escalates."""
     found = verdict(["permanent"], 0, CRASH, history=(99.0,), limit=Intensity(0, 5.0), counted=False)
     assert found == RestartChildren((), (0,), (99.0,))
@@ -124,7 +124,9 @@ KINDS = st.sampled_from(["permanent", "transient", "temporary"])
     kinds=st.lists(KINDS, min_size=1, max_size=8),
     data=st.data(),
 )
-def test_any_verdict_is_in_order(strategy: Strategy, kinds: list[RestartKind], data: st.DataObject) -> None:
+def test_stops_and_starts_are_ordered(
+    strategy: Strategy, kinds: list[RestartKind], data: st.DataObject
+) -> None:
     """Stops are in reverse order of starts, the failed child is started and not stopped, no temporary is started."""
     failed = data.draw(st.integers(0, len(kinds) - 1))
     found = verdict(kinds, failed, data.draw(st.sampled_from(list(EXITS.values()))), strategy)

@@ -118,7 +118,7 @@ async def test_shutdown_matrix(
 
 
 @on_both_loops
-async def test_infinity_waits_for_as_long_as_it_takes(world: World) -> None:
+async def test_infinite_shutdown_waits_for_the_child(world: World) -> None:
     """With `infinity` a child that ignores its cancellation is waited for, until somebody kills it."""
     said: list[str] = []
     tree = await world.start(ChildSpec("a", stubborn(said), "temporary", "infinity"))
@@ -186,7 +186,7 @@ async def test_terminate_is_bounded_by_the_shutdown_limit(world: World) -> None:
 
 
 @on_both_loops
-async def test_dying_in_its_own_terminate(world: World) -> None:
+async def test_exception_in_terminate_is_a_crash(world: World) -> None:
     """A `terminate` that raises makes the exit a crash; the body is still cancelled in order and siblings are stopped."""
     said: list[str] = []
 
@@ -210,7 +210,7 @@ async def test_dying_in_its_own_terminate(world: World) -> None:
 
 
 @on_both_loops
-async def test_killed_in_its_own_terminate(world: World) -> None:
+async def test_kill_during_terminate(world: World) -> None:
     """A kill during `terminate` ends both at once."""
     said: list[str] = []
 
@@ -237,7 +237,7 @@ async def test_killed_in_its_own_terminate(world: World) -> None:
 
 
 @on_both_loops
-async def test_exits_are_told_apart(world: World) -> None:
+async def test_exits_are_recorded(world: World) -> None:
     """A body that returns ends normally; one that raises crashes with its error; both are in the process's record."""
     tree = await world.start(world.worker("a", restart="temporary"), world.worker("b", restart="temporary"))
     a, b = tree.find("App/a"), tree.find("App/b")
@@ -250,7 +250,7 @@ async def test_exits_are_told_apart(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_stray_cancellation_is_a_crash(world: World) -> None:
+async def test_unrequested_cancellation_is_a_crash(world: World) -> None:
     """A `CancelledError` that no stop asked for is no ordered end: a transient child that meets one is restarted."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -269,7 +269,7 @@ async def test_a_stray_cancellation_is_a_crash(world: World) -> None:
 
 
 @on_both_loops
-async def test_monitors_are_told_once_in_order(world: World) -> None:
+async def test_monitors_are_notified_once_in_order(world: World) -> None:
     """Monitors hear of a death once, in order; a cancelled one does not, a late one hears at once, a failing one harms nobody."""
     tree = await world.start(world.worker("a", restart="temporary"))
     process = tree.find("App/a")
@@ -284,7 +284,7 @@ async def test_monitors_are_told_once_in_order(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_body_that_returns_without_starting_has_failed_to_start(world: World) -> None:
+async def test_return_before_started_is_a_failed_start(world: World) -> None:
     """Returning before `started` is a failed start, and says so."""
 
     async def body(context: Context) -> None:
@@ -297,7 +297,7 @@ async def test_a_body_that_returns_without_starting_has_failed_to_start(world: W
 
 
 @on_both_loops
-async def test_a_start_that_is_no_coroutine_function_has_failed(world: World) -> None:
+async def test_start_must_be_a_coroutine_function(world: World) -> None:
     """A start that gives no coroutine is a failed start like any other."""
     with pytest.raises(StartFailed):
         await world.start(ChildSpec("a", lambda context: None))  # type: ignore[arg-type, return-value]

@@ -10,7 +10,7 @@ from .world import World, on_both_loops
 
 
 @on_both_loops
-async def test_names_lead_to_processes(world: World) -> None:
+async def test_registered_names_are_found(world: World) -> None:
     """`whereis` finds a registered process, and nothing for an unknown name."""
     tree = await world.start(world.worker("a"))
     registry = ProcessRegistry()
@@ -20,7 +20,7 @@ async def test_names_lead_to_processes(world: World) -> None:
 
 
 @on_both_loops
-async def test_duplicates_are_refused(world: World) -> None:
+async def test_duplicate_names_are_rejected(world: World) -> None:
     """A name has one process; the error names both."""
     tree = await world.start(world.worker("a"), world.worker("b"))
     registry = ProcessRegistry()
@@ -30,7 +30,7 @@ async def test_duplicates_are_refused(world: World) -> None:
 
 
 @on_both_loops
-async def test_entries_vanish_with_their_process(world: World) -> None:
+async def test_names_are_released_when_their_process_ends(world: World) -> None:
     """At the instant of a death its names are free, and the successor can take them."""
     tree = await world.start(world.worker("a"))
     registry = ProcessRegistry()
@@ -61,7 +61,7 @@ async def test_unregistering_is_idempotent_and_final(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_registry_in_a_tree_is_empty_after_its_restart(world: World) -> None:
+async def test_restarted_registry_is_empty(world: World) -> None:
     """A registry that dies forgets all names and takes none until it is back; then it begins empty."""
     registry = ProcessRegistry()
     tree = await world.start(world.worker("a"), registry.as_child("Names"))

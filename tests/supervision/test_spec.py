@@ -38,26 +38,26 @@ async def idle(context: Context) -> None:
         ({"backoff": (0, 1)}, "0 < first <= maximum"),
     ],
 )
-def test_bad_fields_are_refused(fields: dict[str, Any], message: str) -> None:
+def test_invalid_fields_are_rejected(fields: dict[str, Any], message: str) -> None:
     """Each bad field is refused by name, with what was found and what is expected."""
     with pytest.raises(SpecError) as caught:
         Supervisor("one_for_one", [ChildSpec(**{"id": "a", "start": idle, **fields})])
     assert message in str(caught.value)
 
 
-def test_duplicate_ids_are_refused() -> None:
+def test_duplicate_child_ids_are_rejected() -> None:
     """Two children of one id are refused, and both places are named."""
     with pytest.raises(SpecError, match="duplicate child id 'a': children 0 and 2"):
         Supervisor("one_for_one", [ChildSpec("a", idle), ChildSpec("b", idle), ChildSpec("a", idle)])
 
 
-def test_what_is_no_spec_is_refused() -> None:
+def test_object_that_is_no_spec_is_rejected() -> None:
     """A child must be a ChildSpec."""
     with pytest.raises(SpecError, match="must be a ChildSpec, not function"):
         Supervisor("one_for_one", [idle])  # type: ignore[list-item]
 
 
-def test_bad_supervisor_options_are_refused() -> None:
+def test_invalid_supervisor_options_are_rejected() -> None:
     """An unknown strategy and a senseless intensity are refused."""
     with pytest.raises(
         SpecError, match="strategy must be one of 'one_for_one', 'one_for_all', 'rest_for_one'"
@@ -76,7 +76,7 @@ def test_defaults_depend_on_the_type() -> None:
 
 
 @on_both_loops
-async def test_a_root_is_checked_too(world: World) -> None:
+async def test_root_spec_is_checked(world: World) -> None:
     """Starting a tree checks its root before anything runs."""
     with pytest.raises(SpecError, match="restart must be one of"):
         await start_tree(ChildSpec("a", idle, "never"))  # type: ignore[arg-type]

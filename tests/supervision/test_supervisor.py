@@ -32,7 +32,7 @@ async def test_ordered_start_and_reverse_stop(world: World) -> None:
 
 
 @on_both_loops
-async def test_the_next_child_starts_only_after_the_one_before_said_so(world: World) -> None:
+async def test_next_child_starts_after_the_previous_has_started(world: World) -> None:
     """A child that takes its time keeps those after it waiting."""
     ready = asyncio.Event()
 
@@ -51,7 +51,7 @@ async def test_the_next_child_starts_only_after_the_one_before_said_so(world: Wo
 
 
 @on_both_loops
-async def test_a_failing_child_during_startup_stops_the_started_in_reverse(world: World) -> None:
+async def test_failing_start_stops_earlier_children_in_reverse(world: World) -> None:
     """If a child does not start, those before it are stopped in reverse, those after it never run, and the start fails."""
     world.refusals["c"] = 1
     with pytest.raises(StartFailed) as caught:
@@ -63,7 +63,7 @@ async def test_a_failing_child_during_startup_stops_the_started_in_reverse(world
 
 
 @on_both_loops
-async def test_a_start_that_exceeds_its_limit_has_failed(world: World) -> None:
+async def test_start_timeout(world: World) -> None:
     """A child that does not say in time that it has started is killed, and the start fails."""
 
     async def never(context: Context) -> None:
@@ -91,7 +91,7 @@ async def test_a_start_that_exceeds_its_limit_has_failed(world: World) -> None:
 )
 @pytest.mark.parametrize("way", ["crash", "kill"])
 @on_both_loops
-async def test_strategies(world: World, strategy: Any, expected: list[str], way: str) -> None:
+async def test_restart_strategies(world: World, strategy: Any, expected: list[str], way: str) -> None:
     """one_for_one restarts the one, one_for_all all, rest_for_one it and the later ones; stops reversed, starts in order."""
     tree = await world.start(*(world.worker(id) for id in "abcd"), strategy=strategy)
     world.took()
@@ -105,7 +105,7 @@ async def test_strategies(world: World, strategy: Any, expected: list[str], way:
 
 
 @on_both_loops
-async def test_rest_for_one_cascades_only_to_later_ones(world: World) -> None:
+async def test_rest_for_one_restarts_only_later_children(world: World) -> None:
     """Earlier siblings are the same processes after the cascade, later ones are new."""
     tree = await world.start(*(world.worker(id) for id in "abc"), strategy="rest_for_one")
     before = processes(tree)
@@ -116,7 +116,7 @@ async def test_rest_for_one_cascades_only_to_later_ones(world: World) -> None:
 
 @pytest.mark.parametrize(("kind", "reason"), RESTARTED)
 @on_both_loops
-async def test_restart_kinds_live(world: World, kind: Any, reason: str) -> None:
+async def test_restart_kinds_of_running_children(world: World, kind: Any, reason: str) -> None:
     """The matrix of restart kind × exit reason holds for running children."""
     tree = await world.start(world.worker("a", restart=kind))
     process = tree.find("App/a")
@@ -136,7 +136,7 @@ async def test_restart_kinds_live(world: World, kind: Any, reason: str) -> None:
 
 
 @on_both_loops
-async def test_a_transient_child_that_ended_runs_again_with_a_cascade(world: World) -> None:
+async def test_transient_child_restarts_with_a_cascade(world: World) -> None:
     """A launcher that has done its work and ended normally does it again after those before it were restarted."""
     children = (world.worker("holder"), world.worker("launcher", restart="transient"))
     tree = await world.start(*children, strategy="rest_for_one")
@@ -147,7 +147,7 @@ async def test_a_transient_child_that_ended_runs_again_with_a_cascade(world: Wor
 
 
 @on_both_loops
-async def test_a_cascade_drops_temporary_siblings(world: World) -> None:
+async def test_cascade_drops_temporary_siblings(world: World) -> None:
     """A temporary sibling that a cascade stopped stays down."""
     tree = await world.start(
         world.worker("a"), world.worker("t", restart="temporary"), strategy="one_for_all"
@@ -157,7 +157,7 @@ async def test_a_cascade_drops_temporary_siblings(world: World) -> None:
 
 
 @on_both_loops
-async def test_intensity_escalates_to_the_parent_which_restarts_the_subtree(world: World) -> None:
+async def test_too_many_restarts_escalate_to_the_parent(world: World) -> None:
     """One restart too many: the supervisor stops its children in reverse and fails; its parent starts all of it anew."""
     inner = Supervisor("one_for_one", [world.worker("a"), world.worker("b")], max_restarts=2, window=5.0)
     tree = await world.start(inner.as_child("Sub"), world.worker("c"))
@@ -178,7 +178,7 @@ async def test_intensity_escalates_to_the_parent_which_restarts_the_subtree(worl
 
 
 @on_both_loops
-async def test_the_window_slides(world: World) -> None:
+async def test_restart_window_slides(world: World) -> None:
     """Restarts that lie further apart than the window never escalate."""
     tree = await world.start(world.worker("a"), max_restarts=1, window=5.0)
     for _ in range(10):
@@ -211,7 +211,7 @@ async def test_failing_restarts_count_towards_the_intensity(world: World) -> Non
 
 
 @on_both_loops
-async def test_a_sibling_that_fails_to_start_in_a_cascade(world: World) -> None:
+async def test_sibling_that_fails_to_start_in_a_cascade(world: World) -> None:
     """In a cascade a later child's failed start is that child's failure: what started before it stays under rest_for_one."""
     tree = await world.start(*(world.worker(id) for id in "abc"), strategy="rest_for_one")
     world.took()
@@ -222,7 +222,7 @@ async def test_a_sibling_that_fails_to_start_in_a_cascade(world: World) -> None:
 
 
 @on_both_loops
-async def test_backoff_spares_the_intensity(world: World) -> None:
+async def test_backoff_does_not_use_up_the_intensity(world: World) -> None:
     """A child with back-off waits longer and longer, and however often it fails its supervisor does not give up."""
     child = world.worker("a", backoff=(0.25, 1.0))
     tree = await world.start(child, world.worker("b"), max_restarts=0)
@@ -243,7 +243,7 @@ async def test_backoff_spares_the_intensity(world: World) -> None:
 
 
 @on_both_loops
-async def test_backoff_begins_anew_after_a_long_life(world: World) -> None:
+async def test_backoff_is_reset_after_a_long_life(world: World) -> None:
     """A child that lived for as long as its longest pause waits for the first pause again."""
     tree = await world.start(world.worker("a", backoff=(0.5, 4.0)))
     for _ in range(2):
@@ -260,7 +260,7 @@ async def test_backoff_begins_anew_after_a_long_life(world: World) -> None:
 
 
 @on_both_loops
-async def test_other_children_are_looked_after_during_a_pause(world: World) -> None:
+async def test_siblings_are_restarted_during_a_backoff(world: World) -> None:
     """While one child waits out its back-off its siblings are restarted as ever, and a cascade takes the waiting one along."""
     tree = await world.start(
         world.worker("a"), world.worker("b", backoff=(9.0, 9.0)), world.worker("c"), strategy="rest_for_one"
@@ -275,7 +275,7 @@ async def test_other_children_are_looked_after_during_a_pause(world: World) -> N
 
 
 @on_both_loops
-async def test_a_pause_that_ends_as_a_cascade_begins(world: World) -> None:
+async def test_backoff_that_ends_during_a_cascade(world: World) -> None:
     """A pause that is over while a cascade is about to take the waiting child along starts nobody twice."""
     tree = await world.start(
         world.worker("a"), world.worker("b", backoff=(9.0, 9.0)), strategy="rest_for_one"
@@ -290,7 +290,7 @@ async def test_a_pause_that_ends_as_a_cascade_begins(world: World) -> None:
 
 
 @on_both_loops
-async def test_stop_during_a_pause(world: World) -> None:
+async def test_stop_during_a_backoff(world: World) -> None:
     """A tree that is stopped while a child waits for its restart does not start it, and leaves no timer."""
     tree = await world.start(world.worker("a", backoff=(1.0, 1.0)))
     await world.crash("App/a")
@@ -326,7 +326,7 @@ async def test_stop_during_restart(world: World) -> None:
 
 
 @on_both_loops
-async def test_stop_during_the_stops_of_a_cascade(world: World) -> None:
+async def test_stop_during_a_cascade(world: World) -> None:
     """A stop that meets a cascade which waits for a slow sibling to end does not lengthen that sibling's limit."""
 
     async def stubborn(context: Context) -> None:
@@ -379,7 +379,7 @@ async def test_stop_during_the_first_start(world: World) -> None:
     ],
 )
 @on_both_loops
-async def test_several_deaths_at_once(world: World, order: str, expected: list[str]) -> None:
+async def test_several_simultaneous_deaths(world: World, order: str, expected: list[str]) -> None:
     """Children that die in the same instant are handled in that order, and one that was replaced is not replaced again."""
     tree = await world.start(*(world.worker(id) for id in "abc"), strategy="rest_for_one")
     world.took()
@@ -391,7 +391,7 @@ async def test_several_deaths_at_once(world: World, order: str, expected: list[s
 
 
 @on_both_loops
-async def test_cancelling_the_supervisors_own_task_stops_its_children_in_order(world: World) -> None:
+async def test_cancelled_root_task_stops_its_children_in_order(world: World) -> None:
     """Who cancels the root's task from outside gets an ordered stop; doing it again does not break the order."""
 
     async def slow(context: Context) -> None:
@@ -418,7 +418,7 @@ async def test_cancelling_the_supervisors_own_task_stops_its_children_in_order(w
     assert world.took() == ["-slow", "-a"]
 
 
-def test_closing_the_loop_over_a_running_tree() -> None:
+def test_closing_the_loop_stops_a_running_tree() -> None:
     """When a program ends without stopping its tree, everything is ended and no task is destroyed while pending."""
     world = World()
 
@@ -434,7 +434,7 @@ def test_closing_the_loop_over_a_running_tree() -> None:
 
 
 @on_both_loops
-async def test_a_supervisor_can_be_part_of_a_process(world: World) -> None:
+async def test_supervisor_can_be_part_of_a_process(world: World) -> None:
     """A worker that brackets its children with something of its own says goodbye before they are stopped."""
 
     async def worker(context: Context) -> None:
@@ -449,7 +449,7 @@ async def test_a_supervisor_can_be_part_of_a_process(world: World) -> None:
 
 
 @on_both_loops
-async def test_an_overdue_supervisor_is_killed_with_all_below(world: World) -> None:
+async def test_overdue_supervisor_is_killed_with_its_children(world: World) -> None:
     """A supervisor with a limit of its own is killed when its children take longer, and they with it."""
 
     async def stubborn(context: Context) -> None:

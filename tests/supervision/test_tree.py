@@ -37,7 +37,7 @@ async def grown(world: World) -> tuple[Tree, DynamicSupervisor]:
 
 
 @on_both_loops
-async def test_paths_list_the_living_in_order(world: World) -> None:
+async def test_paths_list_living_processes_in_order(world: World) -> None:
     """`paths` names every living process, parents first, in order of start."""
     tree, _ = await grown(world)
     assert tree.paths() == [
@@ -55,7 +55,7 @@ async def test_paths_list_the_living_in_order(world: World) -> None:
 
 
 @on_both_loops
-async def test_render_draws_states_and_restarts(world: World) -> None:
+async def test_render_shows_states_and_restarts(world: World) -> None:
     """The drawing shows who is where, in which state and how often restarted, the ended and the waiting included."""
     tree, _ = await grown(world)
     for _ in range(2):
@@ -78,7 +78,7 @@ async def test_render_draws_states_and_restarts(world: World) -> None:
 
 
 @on_both_loops
-async def test_what_is_not_there_is_not_found(world: World) -> None:
+async def test_unknown_path_is_rejected(world: World) -> None:
     """A path that leads nowhere is refused, with the place where it ends."""
     tree, _ = await grown(world)
     for path, message in (
@@ -101,7 +101,7 @@ async def test_killing_the_root_ends_the_tree(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_tree_on_the_loops_own_clock(world: World) -> None:
+async def test_tree_uses_the_loops_clock(world: World) -> None:
     """Without a clock of its own a tree uses the loop's: a pause before a restart passes by itself."""
     back = asyncio.Event()
     seen: list[str] = []
@@ -145,7 +145,7 @@ async def test_every_start_exit_restart_and_escalation_is_reported(world: World)
     assert isinstance(world.reports[3].error, Boom)
 
 
-def test_the_ring_is_bounded_and_keeps_no_errors() -> None:
+def test_report_ring_is_bounded_and_keeps_no_errors() -> None:
     """Only the latest reports are kept, and none holds on to an error and what hangs on it."""
     reports = Reports(lambda report: None, size=3)
     for number in range(10):
@@ -154,7 +154,7 @@ def test_the_ring_is_bounded_and_keeps_no_errors() -> None:
     assert [report.error for report in reports.recent()] == [None] * 3
 
 
-def test_the_text_of_a_report_carries_no_message_of_an_error() -> None:
+def test_report_text_contains_no_error_message() -> None:
     """Errors may carry what a process worked on: texts and reprs name the type and the place only."""
     with pytest.raises(ValueError) as caught:
         raise ValueError("secret")
@@ -185,7 +185,7 @@ def test_the_default_sink_logs_by_severity(caplog: pytest.LogCaptureFixture) -> 
 
 
 @on_both_loops
-async def test_a_failing_sink_harms_nobody(world: World) -> None:
+async def test_failing_sink_is_logged(world: World) -> None:
     """A sink that raises is logged; the tree lives on."""
 
     def broken(report: object) -> None:
@@ -201,7 +201,7 @@ async def test_a_failing_sink_harms_nobody(world: World) -> None:
 
 
 @on_both_loops
-async def test_a_tree_that_does_not_start_leaves_nothing(world: World) -> None:
+async def test_failed_tree_start_leaves_nothing(world: World) -> None:
     """A failed start raises, and the runner finds no task left."""
     world.refusals["a"] = 1
     with pytest.raises(StartFailed, match="App did not start"):

@@ -51,7 +51,7 @@ SIGNATURES: dict[tuple[str, ...], str] = {
 
 
 @pytest.mark.parametrize("path", SIGNATURES, ids=".".join)
-def test_signature(path: tuple[str, ...]) -> None:
+def test_bridge_signatures_are_unchanged(path: tuple[str, ...]) -> None:
     """A function or method that we call has the parameters that we give it."""
     thing: Any = bridge
     for name in path:
@@ -59,7 +59,7 @@ def test_signature(path: tuple[str, ...]) -> None:
     assert thing.__text_signature__ == SIGNATURES[path]
 
 
-def test_every_name_touched_is_listed() -> None:
+def test_every_used_bridge_name_is_listed() -> None:
     """The list above holds each name of the bridge that `core.py` uses; so it cannot grow unseen."""
     source = Path(core.__file__).read_text()
     touched = set(re.findall(r"_rust(?:\.envconfig)?\.(\w+)", source))
@@ -68,7 +68,7 @@ def test_every_name_touched_is_listed() -> None:
     assert touched - {"PollShutdownError", "RPCError"} == listed
 
 
-def test_the_exceptions() -> None:
+def test_bridge_exceptions_are_unchanged() -> None:
     """The two exceptions are ordinary ones, and an RPC error carries number, message and details."""
     assert issubclass(bridge.PollShutdownError, Exception)
     assert issubclass(bridge.RPCError, Exception)
@@ -91,7 +91,7 @@ def _not_read_yet() -> set[str]:
     return {name for name, since in _SINCE.items() if installed < since}
 
 
-def test_the_settings_have_the_attributes_that_core_reads() -> None:
+def test_settings_have_the_attributes_that_core_reads() -> None:
     """Each of our plain objects has exactly the attributes of the Rust struct that is read from it; newer ones aside."""
     sources = Path(temporalio.bridge.__path__[0]) / "src"
     client, worker, runtime = (
@@ -127,7 +127,7 @@ def test_the_settings_have_the_attributes_that_core_reads() -> None:
         assert given - _not_read_yet() == read, struct
 
 
-def test_a_replay_worker_is_made_and_freed() -> None:
+def test_replay_worker_is_created_and_freed() -> None:
     """Core takes our settings, gives futures of the running loop, and its shutdown is the exception that we know."""
 
     async def test() -> None:
@@ -151,7 +151,7 @@ def test_a_replay_worker_is_made_and_freed() -> None:
     asyncio.run(test())
 
 
-def test_bytes_that_are_no_message_are_a_value_error() -> None:
+def test_malformed_bytes_raise_value_error() -> None:
     """Core refuses what it cannot read with the error that the handle turns into a failed task."""
 
     async def test() -> None:

@@ -31,7 +31,7 @@ def listens(target: str) -> bool:
 
 
 @pytest.mark.server
-def test_a_server_for_a_block(tmp_path: Path) -> None:
+def test_dev_server_runs_inside_its_block(tmp_path: Path) -> None:
     """A server with a namespace, a database file and the web UI serves inside the block, and is gone after it."""
     with dev_server(namespace="mine", db_filename=tmp_path / "t.db", ui=True) as server:
         assert server.pid is not None
@@ -52,7 +52,7 @@ def test_a_server_for_a_block(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_restart_on_a_file(tmp_path: Path) -> None:
+def test_dev_server_on_a_file_survives_a_restart(tmp_path: Path) -> None:
     """A server on a file that is killed and started again has the same address and forgets nothing."""
     with dev_server(db_filename=tmp_path / "t.db") as server:
 
@@ -79,7 +79,7 @@ def test_restart_on_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_it_does_not_outlive_us() -> None:
+def test_dev_server_ends_with_its_parent() -> None:
     """A server whose owner is killed without a chance to say goodbye ends too."""
     program = (
         "import sys, time\n"
@@ -101,14 +101,14 @@ def test_it_does_not_outlive_us() -> None:
 
 
 @pytest.mark.server
-def test_a_port_that_is_taken(server: DevServer) -> None:
+def test_used_port_is_rejected(server: DevServer) -> None:
     """A port where another process already listens is refused: that one would answer in our server's place."""
     port = int(server.target.rpartition(":")[2])
     with pytest.raises(UsageError, match="another process already listens"), dev_server(port=port):
         pass
 
 
-def test_a_port_of_its_own_that_is_taken(tmp_path: Path) -> None:
+def test_dev_server_retries_another_port(tmp_path: Path) -> None:
     """A server that finds one of the ports it chose taken is started again; what else it dies of is told at once."""
     log = tmp_path / "starts"
     program = (
@@ -123,7 +123,7 @@ def test_a_port_of_its_own_that_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_a_server_that_dies_early() -> None:
+def test_failing_dev_server_shows_its_output() -> None:
     """A server that cannot start is an error that shows its last words."""
     with (
         pytest.raises(ConnectionFailedError, match=r"(?s)before it was ready.*last output:.*no-such-flag"),
@@ -132,7 +132,7 @@ def test_a_server_that_dies_early() -> None:
         pass
 
 
-def test_a_program_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_failure_shows_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that ends at once and is silent is reported with its status."""
     monkeypatch.setenv(CLI, "/bin/false")
     with (
@@ -142,7 +142,7 @@ def test_a_program_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
 
-def test_where_the_command_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_dev_server_command_is_located(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The command comes from its variable, then from the PATH, then from the wheel; else the error says how to get it."""
     program = tmp_path / "temporal"
     program.write_text("#!/bin/sh\n")
@@ -161,7 +161,7 @@ def test_where_the_command_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         find_cli()
 
 
-def test_free_ports() -> None:
+def test_free_port_can_be_bound() -> None:
     """A free port can be bound."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", free_port()))

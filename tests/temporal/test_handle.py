@@ -78,7 +78,7 @@ def completions(worker: FakeWorker) -> list[tuple[str, str | None]]:
     return [(each.run_id, each.WhichOneof("status")) for each in sent]
 
 
-async def test_items_are_delivered_as_they_come() -> None:
+async def test_items_are_delivered_as_they_arrive() -> None:
     """Each raw poll's result goes to the receiver in the turn in which it comes, and the next raw poll is made; one at a time."""
     worker = FakeWorker()
     got = Received(handle(worker, workflow_polls_only=True))
@@ -90,7 +90,7 @@ async def test_items_are_delivered_as_they_come() -> None:
     assert got.activations[0].events == (ev.TimerFired(1),)
 
 
-async def test_a_handle_that_is_paused_keeps_its_raw_poll() -> None:
+async def test_paused_handle_keeps_its_raw_poll() -> None:
     """It is neither cancelled nor repeated: its result is delivered, and polling goes on when the handle is resumed."""
     worker = FakeWorker()
     it = handle(worker, workflow_polls_only=True)
@@ -109,7 +109,7 @@ async def test_a_handle_that_is_paused_keeps_its_raw_poll() -> None:
     assert got.run_ids == ["on its way", "next"]
 
 
-async def test_a_raw_poll_that_somebody_cancels_is_made_again() -> None:
+async def test_cancelled_raw_poll_is_repeated() -> None:
     """Against the rules, and yet the worker does not become one that polls nothing."""
     worker = FakeWorker()
     got = Received(handle(worker, workflow_polls_only=True))
@@ -120,7 +120,7 @@ async def test_a_raw_poll_that_somebody_cancels_is_made_again() -> None:
     assert got.run_ids == ["r"]
 
 
-async def test_a_handle_that_shuts_down_polls_to_the_end() -> None:
+async def test_closing_handle_polls_to_the_end() -> None:
     """Also while it is paused: Core's shutdown would hang on what is not fetched."""
     worker = FakeWorker()
     it = handle(worker, workflow_polls_only=True)
@@ -139,7 +139,7 @@ async def test_a_handle_that_shuts_down_polls_to_the_end() -> None:
 
 
 @pytest.mark.parametrize("kind", ["workflows", "activities"])
-async def test_a_kind_that_is_switched_off_ends_with_the_shutdown(kind: str) -> None:
+async def test_disabled_kind_ends_with_the_shutdown(kind: str) -> None:
     """It makes no raw poll, and ends no sooner. (Where there are workflows there are local activities.)"""
     worker = FakeWorker()
     it = handle(worker, only(kind))
@@ -155,7 +155,7 @@ async def test_a_kind_that_is_switched_off_ends_with_the_shutdown(kind: str) -> 
     assert {type(why) for _, why in got.ends} == {Shutdown}
 
 
-async def test_a_refused_completion_is_failed_though_nobody_waits() -> None:
+async def test_rejected_completion_is_failed_without_a_waiter() -> None:
     """The call is seen to its end, and the handle is not freed before."""
     worker = FakeWorker()
     it = handle(worker)
@@ -179,7 +179,7 @@ async def test_a_refused_completion_is_failed_though_nobody_waits() -> None:
         (PanicException("boom"), HandleBroken),
     ],
 )
-async def test_how_polls_end(error: BaseException, expected: type[Exception]) -> None:
+async def test_errors_that_end_polls(error: BaseException, expected: type[Exception]) -> None:
     """Core's shutdown is `Shutdown`, every other error and a panic `HandleBroken`; both are final, and said once per kind."""
     worker = FakeWorker()
     it = handle(worker)
@@ -195,7 +195,7 @@ async def test_how_polls_end(error: BaseException, expected: type[Exception]) ->
     assert len(worker.polls) == 2
 
 
-async def test_activities_have_a_receiver_of_their_own() -> None:
+async def test_activities_have_their_own_receiver() -> None:
     """Activity tasks and cancellations; kinds that we do not know are passed over."""
     worker = FakeWorker()
     got = Received(handle(worker, only("activities")))
@@ -207,7 +207,7 @@ async def test_activities_have_a_receiver_of_their_own() -> None:
     assert len(worker.polls) == 3
 
 
-async def test_an_unsupported_event_fails_its_task() -> None:
+async def test_unsupported_event_fails_its_task() -> None:
     """An activation that we cannot read is completed as failed, and the next one is delivered."""
     worker = FakeWorker()
     got = Received(handle(worker, workflow_polls_only=True))
@@ -221,7 +221,7 @@ async def test_an_unsupported_event_fails_its_task() -> None:
     assert "resolve_nexus_operation" in failed.failed.failure.message
 
 
-async def test_bytes_that_cannot_be_read_end_the_handle() -> None:
+async def test_unreadable_bytes_end_the_handle() -> None:
     """Which run they concern is unknown, so nothing can be failed: the handle is replaced."""
     worker = FakeWorker()
     got = Received(handle(worker, workflow_polls_only=True))
@@ -231,7 +231,7 @@ async def test_bytes_that_cannot_be_read_end_the_handle() -> None:
     assert len(worker.polls) == 1
 
 
-async def test_a_worker_that_is_gone_ends_the_handle() -> None:
+async def test_dropped_core_worker_ends_the_handle() -> None:
     """If no further raw poll can be made the kind ends; what was delivered before stays delivered."""
     worker = FakeWorker()
     it = handle(worker, workflow_polls_only=True)
@@ -244,7 +244,7 @@ async def test_a_worker_that_is_gone_ends_the_handle() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("Invalid proto"), RuntimeError("Completion failure")])
-async def test_a_refused_completion_becomes_a_failed_task(error: Exception) -> None:
+async def test_rejected_completion_becomes_a_failed_task(error: Exception) -> None:
     """Core keeps an activation open whose completion it refused, so that a failed task follows at once."""
     worker = FakeWorker()
     worker.answers = [error]
@@ -252,7 +252,7 @@ async def test_a_refused_completion_becomes_a_failed_task(error: Exception) -> N
     assert completions(worker) == [("r", "successful"), ("r", "failed")]
 
 
-async def test_a_completion_that_cannot_be_encoded_becomes_a_failed_task() -> None:
+async def test_unencodable_completion_becomes_a_failed_task() -> None:
     """It never reaches Core, which would wait for it."""
     worker = FakeWorker()
     broken = cmd.Succeeded("r", (object(),))  # type: ignore[arg-type]
@@ -260,7 +260,7 @@ async def test_a_completion_that_cannot_be_encoded_becomes_a_failed_task() -> No
     assert completions(worker) == [("r", "failed")]
 
 
-async def test_a_refused_result_becomes_a_failed_attempt() -> None:
+async def test_rejected_result_becomes_a_failed_attempt() -> None:
     """An activity's result that Core refuses is followed by a failed attempt, or the attempt would never end."""
     worker = FakeWorker()
     worker.answers = [RuntimeError("Malformed activity completion")]
@@ -270,7 +270,7 @@ async def test_a_refused_result_becomes_a_failed_attempt() -> None:
 
 
 @pytest.mark.parametrize("is_last_here", [False, True])
-async def test_a_local_attempt_that_is_the_last_here_is_final_for_core(is_last_here: bool) -> None:
+async def test_last_local_attempt_before_shutdown_is_final_for_core(is_last_here: bool) -> None:
     """Core would begin it again on the very handle that shuts down, and never end."""
     worker = FakeWorker()
     failure = Failure("stopped", ApplicationFailure(type="WorkerShutdown"))
@@ -279,7 +279,7 @@ async def test_a_local_attempt_that_is_the_last_here_is_final_for_core(is_last_h
     assert sent.result.failed.failure.application_failure_info.non_retryable is is_last_here
 
 
-async def test_a_completion_that_is_refused_twice() -> None:
+async def test_completion_rejected_twice_breaks_the_handle() -> None:
     """A handle that refuses even the failed task, or panics, is broken."""
     for answers in ([RuntimeError("a"), RuntimeError("b")], [PanicException("p")]):
         worker = FakeWorker()
@@ -288,7 +288,7 @@ async def test_a_completion_that_is_refused_twice() -> None:
             await handle(worker).complete_workflow_task(cmd.Succeeded("r"))
 
 
-async def test_a_cancelled_completion_goes_through() -> None:
+async def test_cancelled_completion_is_still_sent() -> None:
     """A future that a caller cancels is not Core's: the completion goes on, and freeing the handle waits for it."""
     worker = FakeWorker()
     held: asyncio.Future[None] = asyncio.get_running_loop().create_future()

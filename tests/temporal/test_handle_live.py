@@ -39,7 +39,7 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_workflow_with_an_activity(server: DevServer, loop: Callable[[], Any]) -> None:
+def test_workflow_with_an_activity(server: DevServer, loop: Callable[[], Any]) -> None:
     """A workflow task, an activity and their completions go through the handle, on asyncio's loop and on uvloop."""
 
     async def test() -> None:
@@ -84,7 +84,7 @@ class Unheard(cmd.Command, frozen=True):
     [(Unheard(),), (cmd.AnswerQuery("legacy_query", live.value(1)), cmd.CompleteRun(live.value(1)))],
     ids=["ours", "core's"],
 )
-async def test_a_malformed_completion_fails_the_task_only(
+async def test_malformed_completion_fails_only_its_task(
     server: DevServer, malformed: tuple[cmd.Command, ...]
 ) -> None:
     """A completion that we or Core refuse becomes a failed task, and the run goes on when it is tried again."""
@@ -104,7 +104,7 @@ async def test_a_malformed_completion_fails_the_task_only(
         assert ev.RunEvicted in {type(event) for event in loops.events(ev.Event)}
 
 
-async def test_an_eviction_on_request(server: DevServer) -> None:
+async def test_requested_eviction(server: DevServer) -> None:
     """A run whose eviction is requested is evicted with that reason, and replayed from its start afterwards."""
     queue = live.unique("q")
 
@@ -135,7 +135,7 @@ async def test_an_eviction_on_request(server: DevServer) -> None:
         assert len(loops.events(ev.RunStarted)) == 2
 
 
-async def test_an_activity_is_cancelled(server: DevServer) -> None:
+async def test_activity_is_cancelled(server: DevServer) -> None:
     """A heartbeat brings the news that an activity was cancelled, and its end as cancelled reaches the workflow."""
     queue = live.unique("q")
     cancelled: dict[bytes, asyncio.Event] = {}
@@ -184,7 +184,7 @@ async def test_an_activity_is_cancelled(server: DevServer) -> None:
 
 @pytest.mark.parametrize("by", ["token", "ids"])
 @pytest.mark.parametrize("end", ["result", "failure", "cancelled"])
-async def test_an_activity_is_completed_from_outside(server: DevServer, by: str, end: str) -> None:
+async def test_activity_is_completed_asynchronously(server: DevServer, by: str, end: str) -> None:
     """A deferred activity is kept alive and ended by somebody else, by its token or by its ids, in each way."""
     queue = live.unique("q")
     deferred: asyncio.Future[ActivityTask] = asyncio.get_running_loop().create_future()
@@ -245,7 +245,7 @@ async def test_an_activity_is_completed_from_outside(server: DevServer, by: str,
         assert caught.value.status == "NOT_FOUND"
 
 
-async def test_shutdown(server: DevServer) -> None:
+async def test_shutdown_ends_both_kinds_of_work(server: DevServer) -> None:
     """After `initiate_shutdown` both kinds end, once; then the handle is freed and refuses everything."""
     async with live.connected(server.target) as connection:
         handle = Polled(await connection.open_handle(HandleConfig(task_queue=live.unique("q"))))
@@ -269,7 +269,7 @@ async def test_shutdown(server: DevServer) -> None:
 
 
 @pytest.mark.parametrize("off", ["workflows", "activities"])
-async def test_what_is_switched_off_waits_for_the_end(server: DevServer, off: str) -> None:
+async def test_disabled_kind_ends_with_the_handle(server: DevServer, off: str) -> None:
     """A kind that the handle does not serve gives nothing, and ends with the rest: no early `Shutdown`."""
     async with live.connected(server.target) as connection:
         config = HandleConfig(
@@ -285,7 +285,7 @@ async def test_what_is_switched_off_waits_for_the_end(server: DevServer, off: st
         await handle.finalize()
 
 
-async def test_a_second_handle_on_the_same_queue_is_refused(server: DevServer) -> None:
+async def test_second_handle_on_the_same_queue_is_rejected(server: DevServer) -> None:
     """Core takes one handle per connection and queue; the second is an error that names the queue."""
     queue = live.unique("q")
     async with live.connected(server.target) as connection, live.working(connection, queue):
@@ -293,7 +293,7 @@ async def test_a_second_handle_on_the_same_queue_is_refused(server: DevServer) -
             await connection.open_handle(HandleConfig(task_queue=queue))
 
 
-async def test_a_queue_without_a_name_is_refused(server: DevServer) -> None:
+async def test_empty_queue_name_is_rejected(server: DevServer) -> None:
     """What Core would silently accept is refused before it sees it."""
     async with live.connected(server.target) as connection:
         with pytest.raises(ValueError, match="must have a name"):

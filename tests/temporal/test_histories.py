@@ -87,7 +87,7 @@ def old_spelling(modern: str) -> str:
     return re.sub(rf'"({prefixes})_([A-Z_]+)"', camel, modern)
 
 
-def test_both_spellings() -> None:
+def test_old_and_new_enum_names_are_read() -> None:
     """Enums are read as they are written today and as they were, in events, queues and nested failures."""
     modern = text(STARTED, SCHEDULED, *ASKED, FAILED)
     old = old_spelling(modern)
@@ -101,7 +101,7 @@ def test_both_spellings() -> None:
     assert failed.failure.cause.timeout_failure_info.timeout_type == TimeoutType.TIMEOUT_TYPE_HEARTBEAT
 
 
-def test_the_same_as_temporalio() -> None:
+def test_history_json_matches_temporalio() -> None:
     """We read and write what temporalio's own reader and writer do, in both spellings."""
     for source in (
         text(STARTED, SCHEDULED, *ASKED, FAILED),
@@ -113,14 +113,14 @@ def test_the_same_as_temporalio() -> None:
         assert json.loads(history_to_json(ours)) == json.loads(theirs.to_json())
 
 
-def test_events_one_by_one() -> None:
+def test_events_are_read_one_by_one() -> None:
     """Events written one by one are read together as the same history."""
     source = text(STARTED, SCHEDULED, *ASKED, FAILED)
     pieces = [event_to_json(event) for event in History.FromString(history_message(source)).events]
     assert ReplayedHistory.from_events("w", pieces).replayable == ReplayedHistory.from_json(source).replayable
 
 
-def test_fields_of_newer_servers_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     """A field that we do not know is no reason to refuse a history."""
     assert history_message(text({**STARTED, "newField": {"x": 1}})) == history_message(text(STARTED))
 
@@ -173,13 +173,13 @@ def test_fields_of_newer_servers_are_passed_over() -> None:
         ),
     ],
 )
-def test_malformed(source: str, message: str) -> None:
+def test_malformed_history_is_rejected(source: str, message: str) -> None:
     """A malformed history is refused with what is wrong and where."""
     with pytest.raises(HistoryError, match=message):
         history_message(source)
 
 
-def test_deeply_nested() -> None:
+def test_deeply_nested_failure_is_rejected() -> None:
     """A failure nested deeper than any real one is refused, not a crash of the interpreter."""
     failure: dict[str, Any] = {"message": "m"}
     for _ in range(400):
@@ -189,7 +189,7 @@ def test_deeply_nested() -> None:
         history_message(text(STARTED, SCHEDULED, deep))
 
 
-def test_bytes_that_are_no_history() -> None:
+def test_bytes_that_are_not_a_history_are_rejected() -> None:
     """Bytes that are neither a message nor JSON are refused."""
     with pytest.raises(HistoryError, match="must be JSON"):
         history_message(b"\xff\xff")

@@ -112,14 +112,14 @@ index out of bounds: the len is 0 but the index is 0
 
 
 @pytest.mark.parametrize("harmless", [PANIC, OTHER_PANIC + NOTE, PANIC + TRACE + NOTE, PANIC + OTHER_PANIC])
-def test_only_harmless_panics_are_left_out(harmless: bytes) -> None:
+def test_only_harmless_panics_are_filtered(harmless: bytes) -> None:
     """What stands around them stays, and so does every other panic."""
     around = b"before\n" + harmless + REAL_PANIC + NOTE + b"after\n"
     assert core.without_harmless_panics(around) == b"before\n" + REAL_PANIC + NOTE + b"after\n"
     assert core.without_harmless_panics(harmless) == b""
 
 
-def test_a_panic_while_workers_are_dropped_at_exit_is_not_printed() -> None:
+def test_panic_while_workers_are_dropped_at_exit_is_not_printed() -> None:
     """Core writes to the descriptor itself; other words that are said meanwhile arrive."""
     program = f"""
 import os
@@ -137,14 +137,14 @@ print("leaving")
 
 
 @pytest.mark.server
-def test_leaving_with_everything_open(server: DevServer) -> None:
+def test_exit_with_everything_open(server: DevServer) -> None:
     """A process that ends with a polling worker, an open connection and a runtime ends at once and without a crash."""
     for _ in range(3):
         assert run(EXIT, server.target) == "leaving"
 
 
 @pytest.mark.server
-def test_fork(server: DevServer) -> None:
+def test_forked_child_creates_its_own_runtime(server: DevServer) -> None:
     """A forked child cannot use what it inherited, makes its own, and ends cleanly; its parent goes on."""
     assert run(FORK, server.target).splitlines() == [
         "inherited connection refused",
@@ -277,7 +277,7 @@ except TypeError:
     assert lines == [*(["WARNING hourglass.core"] if connects_first else []), "no settings"]
 
 
-def test_a_runtime_that_was_made_after_a_fork_is_left_alone_at_the_end() -> None:
+def test_runtime_created_after_a_fork_is_leaked_at_exit() -> None:
     """To end it would wait for a wake-up that Core's locks, inherited with threads that are not there, may lose. Where nothing
     was forked it is dropped, if this release of Core can.
     """
@@ -298,7 +298,7 @@ else:
     assert sorted(run(program).split()) == ["0", str(int(core._DROPS_RUNTIME))]
 
 
-def test_what_is_loaded() -> None:
+def test_imports_load_as_little_as_possible() -> None:
     """Importing the package loads the guard alone; connecting loads neither temporalio's client nor its worker."""
     program = """
 import hourglass._temporal

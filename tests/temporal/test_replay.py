@@ -91,7 +91,7 @@ async def close(handle: live.Replaying) -> None:
     await handle.finalize()
 
 
-async def test_a_history_that_fits() -> None:
+async def test_matching_history_replays() -> None:
     """A workflow that does what its history says is replayed to its end and evicted for that; several in a row."""
     handle = live.replay_handle()
     for number in range(3):
@@ -100,7 +100,7 @@ async def test_a_history_that_fits() -> None:
     await close(handle)
 
 
-async def test_a_history_that_does_not_fit() -> None:
+async def test_history_of_changed_code_fails() -> None:
     """A workflow that does something else is evicted for nondeterminism, and the next history still replays."""
 
     def other(activation: ev.Activation) -> tuple[cmd.Command, ...]:
@@ -116,7 +116,7 @@ async def test_a_history_that_does_not_fit() -> None:
     await close(handle)
 
 
-def test_a_malformed_history_never_reaches_core() -> None:
+def test_malformed_history_never_reaches_core() -> None:
     """A history that is cut in the middle or is no history is refused, and one without a task has nothing to replay."""
     with pytest.raises(HistoryError):
         encoded(events()[1:])
@@ -138,7 +138,7 @@ async def test_shutdown_without_a_history() -> None:
 
 
 @pytest.mark.server
-async def test_a_recorded_history(server: DevServer) -> None:
+async def test_recorded_history_replays(server: DevServer) -> None:
     """What a live run recorded replays, and its activations say that they are a replay."""
     queue = live.unique("q")
     async with live.connected(server.target) as connection, live.working(connection, queue):

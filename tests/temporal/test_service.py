@@ -60,7 +60,7 @@ def signal(workflow_id: str, name: str, *arguments: Payload, **options: Any) -> 
     )
 
 
-async def test_start_with_everything_and_describe(server: DevServer) -> None:
+async def test_start_options_appear_in_the_description(server: DevServer) -> None:
     """What a workflow is started with is what its description shows."""
     queue = live.unique("q")
     async with live.connected(server.target) as connection:
@@ -104,7 +104,7 @@ async def test_start_with_everything_and_describe(server: DevServer) -> None:
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-async def test_pending_activities(server: DevServer) -> None:
+async def test_pending_activities_are_described(server: DevServer) -> None:
     """A description shows the activities that a run waits for, and why the last attempt failed."""
     queue = live.unique("q")
 
@@ -128,7 +128,7 @@ async def test_pending_activities(server: DevServer) -> None:
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-async def test_ends(server: DevServer) -> None:
+async def test_wait_for_close_reports_every_kind_of_end(server: DevServer) -> None:
     """`WaitForClose` tells how a run ended: returned, failed, cancelled, terminated, continued, timed out."""
     queue = live.unique("q")
     async with live.connected(server.target) as connection, live.working(connection, queue, obedient):
@@ -157,7 +157,7 @@ async def test_ends(server: DevServer) -> None:
         await connection.call(wf.TerminateWorkflow(workflow_id=e))
 
 
-async def test_still_open(server: DevServer) -> None:
+async def test_wait_for_close_of_an_open_run(server: DevServer) -> None:
     """Waiting for a run that does not close ends with `StillOpen`, for that is no error."""
     async with live.connected(server.target) as connection:
         queue = live.unique("q")
@@ -176,7 +176,7 @@ async def test_still_open(server: DevServer) -> None:
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-async def test_signal_with_start(server: DevServer) -> None:
+async def test_signal_with_start_starts_once(server: DevServer) -> None:
     """A start that carries a signal starts once, and signals the running workflow the next time."""
     queue = live.unique("q")
     both: dict[str, Any] = {"signal_name": "return", "signal_arguments": (live.value(3),)}
@@ -189,7 +189,7 @@ async def test_signal_with_start(server: DevServer) -> None:
         assert await live.outcome(connection, queue) == wf.RunCompleted((live.value(3),))
 
 
-async def test_a_start_that_is_repeated(server: DevServer) -> None:
+async def test_repeated_start_request_starts_once(server: DevServer) -> None:
     """The same request id starts once; another is refused with the run that exists, or uses it where asked."""
     queue = live.unique("q")
     async with live.connected(server.target) as connection:
@@ -206,7 +206,7 @@ async def test_a_start_that_is_repeated(server: DevServer) -> None:
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 
 
-async def test_queries(server: DevServer) -> None:
+async def test_queries_are_answered_or_fail(server: DevServer) -> None:
     """A query is answered by the worker; a handler that fails becomes `QueryFailedError` with its message."""
     queue = live.unique("q")
     async with live.connected(server.target) as connection:
@@ -265,7 +265,7 @@ async def test_list_and_count(server: DevServer) -> None:
         lambda name: wf.GetHistory(workflow_id=name),
     ],
 )
-async def test_no_such_workflow(server: DevServer, request_for: Any) -> None:
+async def test_unknown_workflow_is_named(server: DevServer, request_for: Any) -> None:
     """Every request about a workflow that is not there says which one."""
     name = live.unique("missing")
     async with live.connected(server.target) as connection:
@@ -274,7 +274,7 @@ async def test_no_such_workflow(server: DevServer, request_for: Any) -> None:
         assert caught.value.status == "NOT_FOUND"
 
 
-async def test_a_history_in_temporals_json(server: DevServer) -> None:
+async def test_fetched_history_is_read_by_temporalio(server: DevServer) -> None:
     """The events that we fetch, put together, are a history that temporalio's own reader takes."""
     queue = live.unique("q")
     async with live.connected(server.target) as connection, live.working(connection, queue):
@@ -287,7 +287,7 @@ async def test_a_history_in_temporals_json(server: DevServer) -> None:
     assert json.loads(read.to_json()) == json.loads(text)
 
 
-async def test_a_closed_connection(server: DevServer) -> None:
+async def test_closed_connection_rejects_requests(server: DevServer) -> None:
     """A connection that was closed says so instead of hanging or crashing."""
     async with live.connected(server.target) as connection:
         pass

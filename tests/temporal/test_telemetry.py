@@ -71,7 +71,7 @@ def _asked(program: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.server
-def test_metrics_of_core_beside_ours(quick_server: DevServer) -> None:
+def test_metrics_of_core_are_included(quick_server: DevServer) -> None:
     """`/metrics` has what Core counts, with its labels, and histograms; once each, however often it is asked."""
     queue = f"telemetry-{uuid4().hex[:8]}"
     with _program(quick_server, queue, HOURGLASS_CORE_METRICS="status") as program:
@@ -87,7 +87,7 @@ def test_metrics_of_core_beside_ours(quick_server: DevServer) -> None:
 
 
 @pytest.mark.server
-def test_the_log_of_core_and_the_heartbeats_of_a_worker(quick_server: DevServer, tmp_path: Path) -> None:
+def test_core_log_and_worker_heartbeats(quick_server: DevServer, tmp_path: Path) -> None:
     """Core's log, as asked for, comes through Python's logging; the server's list of workers has ours; the process ends."""
     queue = f"telemetry-{uuid4().hex[:8]}"
     more = {"HOURGLASS_CORE_LOG": "INFO", "HOURGLASS_WORKER_HEARTBEAT": "1"}
@@ -100,7 +100,7 @@ def test_the_log_of_core_and_the_heartbeats_of_a_worker(quick_server: DevServer,
 
 
 @pytest.mark.server
-def test_a_collector_gets_cores_metrics(quick_server: DevServer) -> None:
+def test_otel_collector_receives_core_metrics(quick_server: DevServer) -> None:
     """Core sends what it counts to a collector, as a program said: with its headers, tags and prefix."""
     got: list[tuple[str, str, bytes]] = []
     enough = threading.Event()
@@ -146,13 +146,13 @@ def test_a_collector_gets_cores_metrics(quick_server: DevServer) -> None:
         (lambda: set_telemetry("on"), "TelemetryConfig"),
     ],
 )
-def test_what_makes_no_sense(make: Any, why: str) -> None:
+def test_invalid_telemetry_settings_are_rejected(make: Any, why: str) -> None:
     """Settings that cannot work are refused when they are said."""
     with pytest.raises(UsageError, match=why):
         make()
 
 
-def test_what_core_is_told() -> None:
+def test_telemetry_settings_override_the_environment() -> None:
     """What a program says counts before the environment; the environment may name a collector, too."""
     said = TelemetryConfig(
         metrics=PrometheusConfig("127.0.0.1:9464", unit_suffix=True),
@@ -186,7 +186,7 @@ def _entry(**fields: Any) -> SimpleNamespace:
     return SimpleNamespace(level=logging.ERROR, target="core", message="it failed", time=1.5, fields=fields)
 
 
-def test_errors_are_told_without_payloads(caplog: pytest.LogCaptureFixture) -> None:
+def test_core_log_hides_payloads(caplog: pytest.LogCaptureFixture) -> None:
     """Without being asked for, a field that may hold a payload is left out; asked for, all are there."""
     telemetry.forward_errors([_entry(run_id="r", failure="secret")])
     telemetry.forward_everything([_entry(run_id="r", failure="secret")])
@@ -207,13 +207,13 @@ def test_errors_are_told_without_payloads(caplog: pytest.LogCaptureFixture) -> N
         ("HOURGLASS_WORKER_HEARTBEAT", "nan"),
     ],
 )
-def test_settings_that_are_none(name: str, value: str) -> None:
+def test_invalid_telemetry_variable_is_named(name: str, value: str) -> None:
     """The error names the variable, and what it may be."""
     with pytest.raises(TargetError, match=name):
         telemetry.runtime_settings({name: value})
 
 
-def test_heartbeats_can_be_off() -> None:
+def test_worker_heartbeats_can_be_disabled() -> None:
     """By a zero; they are on by default."""
     off: Any = telemetry.runtime_settings({"HOURGLASS_WORKER_HEARTBEAT": "0"})
     on: Any = telemetry.runtime_settings({})

@@ -110,18 +110,18 @@ def refused(target: str, tls: TLSConfig | bool | None) -> str:
     return said[0]
 
 
-def test_an_authority_that_is_not_trusted(peer: Callable[..., str]) -> None:
+def test_untrusted_authority(peer: Callable[..., str]) -> None:
     """The message names the option that trusts it."""
     assert "server_root_ca_cert" in refused(peer(certificate("localhost")), True)
 
 
-def test_an_expired_certificate(peer: Callable[..., str]) -> None:
+def test_expired_certificate(peer: Callable[..., str]) -> None:
     """It may be the clock."""
     pair = certificate("localhost", days=-1)
     assert "has expired" in refused(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
 
 
-def test_a_certificate_for_another_name(peer: Callable[..., str]) -> None:
+def test_certificate_for_another_name(peer: Callable[..., str]) -> None:
     """The names that it carries are told, and the option that says another one."""
     pair = certificate("example.org")
     said = refused(peer(pair), TLSConfig(server_root_ca_cert=pair[0]))
@@ -129,7 +129,7 @@ def test_a_certificate_for_another_name(peer: Callable[..., str]) -> None:
     assert "domain=" in said
 
 
-def test_a_server_that_wants_a_certificate(peer: Callable[..., str]) -> None:
+def test_missing_client_certificate(peer: Callable[..., str]) -> None:
     """Mutual TLS, and we have none."""
     pair = certificate("localhost")
     said = refused(peer(pair, wants_ours=True), TLSConfig(server_root_ca_cert=pair[0]))
@@ -138,17 +138,17 @@ def test_a_server_that_wants_a_certificate(peer: Callable[..., str]) -> None:
     )  # the peer may be gone before its reason is read
 
 
-def test_no_tls_where_it_is_needed(peer: Callable[..., str]) -> None:
+def test_plain_connection_to_a_tls_server(peer: Callable[..., str]) -> None:
     """The question is asked."""
     assert "Does the server need TLS" in refused(peer(certificate("localhost")), None)
 
 
-def test_tls_where_there_is_none(peer: Callable[..., str]) -> None:
+def test_tls_connection_to_a_plain_server(peer: Callable[..., str]) -> None:
     """The server answers in plain text."""
     assert "does not speak TLS" in refused(peer(None), True)
 
 
-def test_a_key_that_cannot_be_read(peer: Callable[..., str]) -> None:
+def test_unreadable_private_key(peer: Callable[..., str]) -> None:
     """It is ours that is wrong."""
     pair = certificate("localhost")
     tls = TLSConfig(client_cert=pair[0], client_private_key=b"junk")
@@ -165,13 +165,13 @@ def test_a_key_that_cannot_be_read(peer: Callable[..., str]) -> None:
         ("hyper::Error(Io, Kind(ConnectionReset))", "does not speak gRPC"),
     ],
 )
-def test_other_words_of_core(reason: str, said: str) -> None:
+def test_other_tls_errors_of_core(reason: str, said: str) -> None:
     """What a real peer does not say on demand."""
     told = explain_transport(reason)
     assert told is not None
     assert said in told
 
 
-def test_what_is_not_about_tls_is_told_as_before() -> None:
+def test_other_connection_errors_are_unchanged() -> None:
     """A refused connection is no matter of TLS."""
     assert explain_transport('code: 111, kind: ConnectionRefused, message: "Connection refused"') is None

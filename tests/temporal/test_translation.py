@@ -42,14 +42,14 @@ def _ids(pairs: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("event", "fields"), ex.EVENTS, ids=_ids(ex.EVENTS))
-def test_event(event: ev.Event, fields: dict[str, Any]) -> None:
+def test_job_of_core_becomes_an_event(event: ev.Event, fields: dict[str, Any]) -> None:
     """A job of Core's becomes the event of its example, field by field."""
     message = WorkflowActivation(run_id="r", jobs=[ex.job(fields)])
     assert read_activation(message).events == (event,)
 
 
 @pytest.mark.parametrize(("command", "fields"), ex.COMMANDS, ids=_ids(ex.COMMANDS))
-def test_command(command: cmd.Command, fields: dict[str, Any]) -> None:
+def test_command_becomes_a_message_for_core(command: cmd.Command, fields: dict[str, Any]) -> None:
     """A command becomes the message of its example, field by field, and nothing else."""
     assert list(completion(cmd.Succeeded("r", (command,))).successful.commands) == [ex.command(fields)]
 
@@ -80,13 +80,13 @@ def test_every_kind_of_core_is_known() -> None:
         {},
     ],
 )
-def test_an_unknown_kind_names_its_run(job: dict[str, Any]) -> None:
+def test_unknown_job_names_its_run(job: dict[str, Any]) -> None:
     """A job that we do not know is refused with its kind and its run, so that the run's task can be failed."""
     message = WorkflowActivation(run_id="run-1", jobs=[ex.job({"fire_timer": {"seq": 1}}), ex.job(job)])
     assert unsupported_run(message) == "run-1"
 
 
-def test_the_facts_of_an_activation() -> None:
+def test_activation_fields_are_translated() -> None:
     """Time, replay, history size, hints and flags arrive with the events, in the order of the jobs."""
     message: Any = WorkflowActivation(
         run_id="r",
@@ -110,7 +110,7 @@ def test_the_facts_of_an_activation() -> None:
     )
 
 
-def test_an_empty_success_is_a_success() -> None:
+def test_empty_completion_is_a_success() -> None:
     """A completion without commands, as evictions need it, still says that it succeeded; flags are recorded."""
     message = completion(cmd.Succeeded("r"))
     assert (message.run_id, message.WhichOneof("status")) == ("r", "successful")
@@ -118,7 +118,7 @@ def test_an_empty_success_is_a_success() -> None:
     assert list(flagged.successful.used_internal_flags) == [1000, 1001]
 
 
-def test_a_failed_task() -> None:
+def test_failed_task_carries_its_cause() -> None:
     """A failed task carries its failure and its cause."""
     failed = cmd.TaskFailed("r", ex.BOOM, cmd.TaskFailureCause.NON_DETERMINISTIC_ERROR)
     message = completion(failed)
@@ -127,7 +127,7 @@ def test_a_failed_task() -> None:
 
 
 @pytest.mark.parametrize(("payload", "fields"), ex.PAYLOADS)
-def test_payload(payload: Payload, fields: dict[str, Any]) -> None:
+def test_payload_round_trip(payload: Payload, fields: dict[str, Any]) -> None:
     """A payload crosses both ways, with all its metadata, whatever its encoding is called."""
     expected = ex.fill(PayloadMessage(), fields)
     assert payload_message(payload) == expected
@@ -135,14 +135,14 @@ def test_payload(payload: Payload, fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("failure", "fields"), ex.FAILURES, ids=lambda value: getattr(value, "message", ""))
-def test_failure(failure: Failure, fields: dict[str, Any]) -> None:
+def test_failure_round_trip(failure: Failure, fields: dict[str, Any]) -> None:
     """A failure of each kind crosses both ways, with its cause."""
     expected = ex.fill(FailureMessage(), fields)
     assert failure_message(failure) == expected
     assert read_failure(expected) == failure
 
 
-def test_a_failure_of_an_unknown_kind_keeps_its_message() -> None:
+def test_failure_of_an_unknown_kind_keeps_its_message() -> None:
     """A failure whose kind or numbers are newer than us is read as far as we can."""
     message: Any = ex.fill(FailureMessage(), {"message": "n", "nexus_handler_failure_info": {"type": "t"}})
     assert read_failure(message) == Failure("n")
@@ -153,14 +153,14 @@ def test_a_failure_of_an_unknown_kind_keeps_its_message() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 1.0, 2.5, 1e-9, 86400.0 * 365, 1.999999999])
-def test_durations(seconds: float) -> None:
+def test_duration_round_trip(seconds: float) -> None:
     """A duration crosses both ways to the nanosecond."""
     message = duration_message(seconds)
     assert 0 <= message.nanos < 10**9
     assert read_duration(message) == pytest.approx((seconds, round(seconds * 10**9)), abs=1e-9)
 
 
-def test_an_activity_task() -> None:
+def test_activity_task_is_translated() -> None:
     """An activity's start arrives with all that an attempt may ask for; the queue is the handle's."""
     fields = {
         "task_token": b"t",
@@ -223,13 +223,13 @@ def test_an_activity_task() -> None:
         (9, "9"),
     ],
 )
-def test_an_activity_cancel(number: int, name: str) -> None:
+def test_activity_cancellation_is_translated(number: int, name: str) -> None:
     """A cancellation carries Core's name for its reason, and its number where it is newer than us."""
     message = ex.fill(TaskMessage(), {"task_token": b"t", "cancel": {"reason": number}})
     assert read_activity(message) == hd.ActivityCancel(b"t", name)
 
 
-def test_an_unknown_activity_item_is_none() -> None:
+def test_unknown_activity_item_is_none() -> None:
     """A kind of activity task that we do not know is told apart."""
     assert read_activity(TaskMessage(task_token=b"t")) is None
 
@@ -244,7 +244,7 @@ def test_an_unknown_activity_item_is_none() -> None:
         (hd.ActivityDeferred(b"t"), "will_complete_async"),
     ],
 )
-def test_an_activity_result(result: hd.ActivityResult, kind: str) -> None:
+def test_activity_results_are_translated(result: hd.ActivityResult, kind: str) -> None:
     """Each end of an attempt becomes its own status, with its payload or failure."""
     message = activity_completion(result)
     assert message.task_token == b"t"
@@ -255,7 +255,7 @@ def test_an_activity_result(result: hd.ActivityResult, kind: str) -> None:
         assert message.result.completed.HasField("result") == (result.result is not None)
 
 
-def test_a_heartbeat() -> None:
+def test_heartbeat_is_translated() -> None:
     """A heartbeat carries its details in order."""
     message = heartbeat(b"t", (ex.ONE, ex.NULL))
     assert message.task_token == b"t"

@@ -99,7 +99,7 @@ def length(text: str) -> int:
     return len(text)
 
 
-def test_a_proxy_and_a_changed_key(quick_server: DevServer, proxy: Proxy) -> None:
+def test_proxy_and_changed_api_key(quick_server: DevServer, proxy: Proxy) -> None:
     """A client goes through a proxy with its password, and a key that is changed is the one that is sent from then on, by
     its worker, too.
     """
@@ -129,7 +129,7 @@ def test_a_proxy_and_a_changed_key(quick_server: DevServer, proxy: Proxy) -> Non
         assert client.api_key == second
 
 
-def test_compression(quick_server: DevServer, proxy: Proxy) -> None:
+def test_grpc_compression(quick_server: DevServer, proxy: Proxy) -> None:
     """With gzip a long argument is a short message."""
     sizes = []
     for compression in GrpcCompression:
@@ -144,7 +144,7 @@ def test_compression(quick_server: DevServer, proxy: Proxy) -> None:
     assert sizes[0] > 200_000 > 20_000 > sizes[1]
 
 
-def test_headers_of_a_call(quick_server: DevServer) -> None:
+def test_rpc_metadata_is_sent(quick_server: DevServer) -> None:
     """A server reads the headers of a client, and of single calls: one that excludes its version is refused."""
     excluding = {"client-name": "temporal-go", "supported-server-versions": "<1.0.0"}
     with Client.connect(quick_server.target) as client:
@@ -182,7 +182,7 @@ def test_headers_of_a_call(quick_server: DevServer) -> None:
             client.with_rpc_metadata({"x": "a\nb"})
 
 
-def test_a_lazy_client(quick_server: DevServer) -> None:
+def test_lazy_client_connects_with_its_first_call(quick_server: DevServer) -> None:
     """It connects with its first call, and says then what is wrong; a worker, too, opens it."""
     with Client.connect(
         "127.0.0.1:9", lazy=True, timeout=5, retry_config=RetryConfig(max_retries=1)
@@ -194,7 +194,7 @@ def test_a_lazy_client(quick_server: DevServer) -> None:
         assert client.execute_workflow(length, "abcd", task_queue="lazy") == 4
 
 
-def test_raw_services(quick_server: DevServer) -> None:
+def test_raw_service_calls(quick_server: DevServer) -> None:
     """Every RPC of a server can be called, blocking or awaited; a refusal is a `ServiceError`."""
     from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
     from temporalio.api.testservice.v1 import LockTimeSkippingRequest
@@ -247,18 +247,18 @@ def test_raw_services(quick_server: DevServer) -> None:
         ),
     ],
 )
-def test_settings_that_cannot_be(wrong: Any) -> None:
+def test_invalid_transport_settings_are_rejected(wrong: Any) -> None:
     """What Core would take for something else is refused where it is written."""
     with pytest.raises(TargetError):
         wrong()
 
 
-def test_secrets_are_not_shown() -> None:
+def test_proxy_password_is_not_shown() -> None:
     """A proxy's password is in no repr."""
     assert "secret" not in repr(HttpConnectProxyConfig("h:1", ("me", "secret")))
 
 
-def test_an_engine_in_this_process_has_none_of_it() -> None:
+def test_transport_options_are_rejected_by_embedded_engines() -> None:
     """Keys and raw services are a server's, and said to be; headers of a call are read by no engine here."""
     with Client.connect("local:", lazy=True) as client:
         with pytest.raises(UsageError, match="server's"):

@@ -15,13 +15,13 @@ from hourglass.errors import UsageError
 
 
 @pytest.mark.parametrize("installed", ["1.34.0", "1.34.1", "1.35", "1.35.0", "1.35.7", "1.35.0rc1"])
-def test_known_releases(installed: str) -> None:
+def test_known_temporalio_releases_are_accepted(installed: str) -> None:
     """The minor releases that we know are taken, whatever their patch."""
     assert version.refusal(installed, anyway=False) is None
 
 
 @pytest.mark.parametrize("installed", ["1.33.9", "1.36.0", "1.350.0", "2.0", "1.3", "unknown"])
-def test_other_releases(installed: str) -> None:
+def test_other_temporalio_releases_are_rejected(installed: str) -> None:
     """Any other is refused by name, with what to install; the switch lets it pass."""
     reason = version.refusal(installed, anyway=False)
     assert reason is not None
@@ -31,12 +31,12 @@ def test_other_releases(installed: str) -> None:
     assert version.refusal(installed, anyway=True) is None
 
 
-def test_none_installed() -> None:
+def test_missing_temporalio_is_reported() -> None:
     """Without temporalio the error says what to install, and the switch does not help."""
     assert "not installed" in (version.refusal(None, anyway=True) or "")
 
 
-def test_the_guard_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_guard_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard looks at what is installed and at its switch each time it is asked."""
     version.check()
     monkeypatch.setattr(version, "installed", lambda: "9.9")
@@ -50,13 +50,13 @@ def test_the_guard_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     version.check()
 
 
-def test_the_package_says_the_same() -> None:
+def test_package_dependency_matches_the_guard() -> None:
     """What the package depends on is the range that the guard lets pass."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert version.WANTED.strip('"') in project["dependencies"]
 
 
-def test_what_an_older_release_cannot_carry_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_option_unsupported_by_an_older_release_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """An option of a child that the installed Core has no place for is an error, not lost; the others are carried."""
     monkeypatch.setattr(version, "installed", lambda: "1.34.2")
     monkeypatch.setattr(specs, "installed", version.installed)
@@ -75,7 +75,9 @@ def test_what_an_older_release_cannot_carry_is_refused_by_name(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("installed", "found"), [("1.34.9", False), ("1.35.0", True), ("2.0", True), ("unknown", True)]
 )
-def test_what_a_release_has(monkeypatch: pytest.MonkeyPatch, installed: str, found: bool) -> None:
+def test_features_of_a_release_are_known(
+    monkeypatch: pytest.MonkeyPatch, installed: str, found: bool
+) -> None:
     """Older ones have not, newer ones have, and one without a number is believed to be new."""
     monkeypatch.setattr(version, "installed", lambda: installed)
     assert version.has((1, 35)) is found

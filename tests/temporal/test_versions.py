@@ -31,13 +31,13 @@ def behaviour_sent(own: CommandDefaults) -> int:
     return WorkflowActivationCompletion.FromString(data).successful.versioning_behavior
 
 
-def test_only_a_worker_of_a_version_speaks_of_versions() -> None:
+def test_unversioned_worker_sends_no_version() -> None:
     """A server refuses, for ever, what a worker without a version says of them."""
     assert behaviour_sent(CommandDefaults("q", "ns", versioned=True)) == 1
     assert behaviour_sent(CommandDefaults("q", "ns")) == 0
 
 
-def test_whose_task_it_is() -> None:
+def test_activation_names_the_version_of_its_task() -> None:
     """An activation names the version of its task; a build id alone is no version."""
     message: Any = WorkflowActivation(run_id="r", target_worker_deployment_version_changed=True)
     assert activation_from_proto(message.SerializeToString()).deployment_version is None
@@ -51,7 +51,7 @@ def test_whose_task_it_is() -> None:
     assert again.deployment_version is found.deployment_version  # kept for each activation, so kept once
 
 
-def test_what_core_is_told() -> None:
+def test_worker_version_is_passed_to_core() -> None:
     """A worker's version is what Core routes by; without one the build id is for people."""
     config = HandleConfig(task_queue="q", version=ONE, default_behavior=PINNED)
     settings: Any = configs.worker_settings("ns", config, "me")
@@ -62,7 +62,7 @@ def test_what_core_is_told() -> None:
     assert plain.versioning_strategy.build_id_no_versioning == "b"
 
 
-def test_overrides() -> None:
+def test_versioning_override_round_trip() -> None:
     """An override is written in today's words and in those of older servers, and read back."""
 
     def written(override: Any) -> Any:
@@ -90,7 +90,7 @@ def test_overrides() -> None:
     assert read(None) == (VersioningBehavior.AUTO_UPGRADE, None)
 
 
-def test_what_a_server_says_of_a_deployment() -> None:
+def test_deployment_description_is_translated() -> None:
     """A deployment's versions come newest first; none is current where the server names none."""
     answer: Any = ws.DescribeWorkerDeploymentResponse()
     info = answer.worker_deployment_info

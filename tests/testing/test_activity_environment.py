@@ -36,14 +36,14 @@ async def greet(name: str) -> str:
     return f"{name} {activity.info().activity_type}"
 
 
-def test_heartbeats_and_details() -> None:
+def test_heartbeats_and_details_are_recorded() -> None:
     """Heartbeats are recorded, and the details of an earlier attempt are there."""
     env = ActivityEnvironment(attempt=4, heartbeat_details=(1,))
     assert env.run(copy_rows, "t", until=3) == 4
     assert env.heartbeats == [(2,), (3,)]
 
 
-def test_info_is_made_up_or_given() -> None:
+def test_default_and_custom_info() -> None:
     """The activity's name is its own, and an `Info` can be given."""
     info = activity.Info(activity_id="7", activity_type="other", attempt=9, workflow_id="w")
     assert ActivityEnvironment().run(lambda: activity.info().activity_type) == "<lambda>"
@@ -53,7 +53,7 @@ def test_info_is_made_up_or_given() -> None:
         activity.info()
 
 
-def test_cancelling_a_plain_activity() -> None:
+def test_cancelled_activity_raises_at_its_heartbeat() -> None:
     """A `def` activity that was cancelled before it began hears of it at its first heartbeat."""
     env = ActivityEnvironment()
     env.cancel()
@@ -61,7 +61,7 @@ def test_cancelling_a_plain_activity() -> None:
         env.run(copy_rows, "t")
 
 
-def test_a_worker_that_shuts_down() -> None:
+def test_worker_shutdown_stops_an_activity() -> None:
     """An activity can be stopped in the middle, at a heartbeat of the test's choice."""
 
     def stop(row: int) -> None:
@@ -74,7 +74,7 @@ def test_a_worker_that_shuts_down() -> None:
     assert during.heartbeats == [(1,), (2,)]
 
 
-def test_waiting_for_cancellation() -> None:
+def test_wait_cancelled_returns() -> None:
     """An activity that waits to be cancelled is told from another thread."""
     env = ActivityEnvironment()
     timer = threading.Timer(0, env.cancel)
@@ -83,7 +83,7 @@ def test_waiting_for_cancellation() -> None:
     timer.join()
 
 
-def test_async_activities() -> None:
+def test_async_activity_is_awaited_and_cancelled() -> None:
     """An async activity is run to its end, or awaited, and cancelled by asyncio."""
     assert ActivityEnvironment().run(greet, "a") == "a greet"
     env = ActivityEnvironment(on_heartbeat=lambda name: env.cancel())
@@ -103,7 +103,7 @@ def test_async_activities() -> None:
     asyncio.run(story())
 
 
-def test_what_it_raises_is_raised() -> None:
+def test_exceptions_are_raised_unwrapped() -> None:
     """No wrapping, no retry: the exception itself."""
 
     def fails() -> None:

@@ -30,7 +30,7 @@ def in_loop(coro: Coroutine[Any, Any, None]) -> None:
     asyncio.run(coro)
 
 
-def test_the_same_awaited() -> None:
+def test_async_environment_matches_the_blocking_one() -> None:
     """Starting, results, fakes, calls, skips and actions have the same names, and are awaited where they wait."""
 
     async def story() -> None:
@@ -54,7 +54,7 @@ def test_the_same_awaited() -> None:
     in_loop(story())
 
 
-def test_troubles_are_raised_in_the_test() -> None:
+def test_parked_and_stuck_runs_raise_in_the_test() -> None:
     """Parked and stuck runs raise where they are awaited."""
 
     async def story() -> None:
@@ -67,7 +67,7 @@ def test_troubles_are_raised_in_the_test() -> None:
     in_loop(story())
 
 
-def test_the_loop_goes_on_meanwhile() -> None:
+def test_callers_loop_is_not_blocked() -> None:
     """The test's own loop is not blocked, and a wait that is cancelled ends; the environment is usable after it."""
     began, release = threading.Event(), threading.Event()
 
@@ -91,7 +91,7 @@ def test_the_loop_goes_on_meanwhile() -> None:
     in_loop(story())
 
 
-def test_misuse_is_told() -> None:
+def test_misuse_is_rejected() -> None:
     """A blocking environment in a running loop, awaiting one that blocks, and using one after its end are refused."""
 
     async def story() -> None:
@@ -107,7 +107,7 @@ def test_misuse_is_told() -> None:
     in_loop(story())
 
 
-def test_another_thread_is_refused() -> None:
+def test_another_thread_is_rejected() -> None:
     """An environment belongs to its thread; each thread may have its own."""
     problems: list[BaseException] = []
     results: list[str] = []
@@ -130,12 +130,12 @@ def test_another_thread_is_refused() -> None:
     assert results == ["charged o-1"]
 
 
-def test_the_fixture(hourglass_env: Environment) -> None:
+def test_pytest_fixture(hourglass_env: Environment) -> None:
     """`hourglass_env` is an open environment."""
     assert hourglass_env.execute_workflow(checkout, ORDER) == "charged o-1"
 
 
-def test_the_asynchronous_fixture(hourglass_async_env: AsyncEnvironment) -> None:
+def test_async_pytest_fixture(hourglass_async_env: AsyncEnvironment) -> None:
     """`hourglass_async_env` is one for async tests, whatever runs them."""
 
     async def story() -> None:
@@ -151,7 +151,7 @@ def shared_env() -> Any:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_one_environment_for_a_session(shared_env: Environment, number: int) -> None:
+def test_session_environment_serves_many_tests(shared_env: Environment, number: int) -> None:
     """An environment that outlives tests serves them one after another, also with another one inside."""
 
     @workflow.defn
@@ -185,7 +185,7 @@ with Environment() as env:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_a_forked_process_has_its_own() -> None:
+def test_forked_process_has_its_own_environment() -> None:
     """A process that forked after using environments uses new ones in the child, and both end cleanly."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM],
@@ -198,7 +198,7 @@ def test_a_forked_process_has_its_own() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def test_orders_are_explored() -> None:
+def test_async_environment_explores_orders() -> None:
     """`await env.explore(…)` finds the order that breaks a property, and passes where none does, as the blocking face does."""
 
     def prepare(env: Environment) -> None:

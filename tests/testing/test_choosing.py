@@ -50,7 +50,7 @@ def _told(chooser: Chooser | None) -> tuple[list[str], Telling]:
         return result, telling
 
 
-def test_in_order_without_a_word() -> None:
+def test_default_order_is_first_come_first_served() -> None:
     """What came first happens first."""
     result, telling = _told(None)
     assert result == ["a", "b", "c", "d"]
@@ -58,7 +58,7 @@ def test_in_order_without_a_word() -> None:
     assert telling.widest == 4
 
 
-def test_seeds_give_orders() -> None:
+def test_seed_determines_the_order() -> None:
     """A seed gives the same order each time, and different seeds reach different ones."""
     orders = {seed: tuple(_told(Shuffled(seed))[0]) for seed in range(12)}
     assert orders == {seed: tuple(_told(Shuffled(seed))[0]) for seed in range(12)}

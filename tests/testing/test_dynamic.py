@@ -66,7 +66,7 @@ def plain(name: str) -> str:
 # --- running -----------------------------------------------------------------------------------------------------------
 
 
-def test_it_takes_any_type_and_decodes_what_it_wants() -> None:
+def test_dynamic_workflow_receives_any_type() -> None:
     """Whatever a run is called, the dynamic workflow gets it, and its arguments as they came."""
     with Environment(workflows=[any_workflow, plain]) as env:
         assert env.execute_workflow("orders", Order("o-1", 7)) == ["orders", "o-1", 7]
@@ -74,13 +74,13 @@ def test_it_takes_any_type_and_decodes_what_it_wants() -> None:
         assert env.execute_workflow("plain", "x") == "plain x"
 
 
-def test_raw_arguments_are_given_on_untouched() -> None:
+def test_raw_arguments_are_passed_on_unchanged() -> None:
     """An argument that is not decoded travels on with its own bytes and encoding."""
     with Environment(workflows=[any_workflow], activities=[any_activity]) as env:
         assert env.execute_workflow("forwards", "a", 2, None) == "step['a', 2, None]"
 
 
-def test_a_coroutine_can_be_dynamic() -> None:
+def test_coroutine_can_be_dynamic() -> None:
     """An `async def` activity takes any type too."""
     with (
         Client.connect("local:") as client,
@@ -89,7 +89,7 @@ def test_a_coroutine_can_be_dynamic() -> None:
         assert client.execute_workflow("forwards", 1, 2, 3) == 3
 
 
-def test_a_dynamic_method_needs_its_instance() -> None:
+def test_dynamic_method_needs_its_instance() -> None:
     """A dynamic activity can be a method of an object that the worker has."""
 
     class Shop:
@@ -101,7 +101,7 @@ def test_a_dynamic_method_needs_its_instance() -> None:
         assert client.execute_workflow("forwards", 1) == "shop step 1"
 
 
-def test_what_cannot_be_decoded_parks_or_fails_as_anywhere() -> None:
+def test_undecodable_dynamic_argument_raises() -> None:
     """A wrong type in `decode` is a DecodeError, where it is written."""
     raw = RawPayload(default_converter.encode("text"), default_converter)
     with pytest.raises(DecodeError, match="expected int, got str"):
@@ -111,7 +111,7 @@ def test_what_cannot_be_decoded_parks_or_fails_as_anywhere() -> None:
     assert "text" not in repr(raw)
 
 
-def test_names_in_sight_come_first() -> None:
+def test_explicit_definitions_precede_dynamic_ones() -> None:
     """In an environment a child that is called as an object, and an activity likewise, are not taken by the dynamic ones."""
 
     @activity.defn
@@ -130,7 +130,7 @@ def test_names_in_sight_come_first() -> None:
         assert env.execute_workflow(parent) == ["child", "own", "other[]"]
 
 
-def test_a_failure_names_what_was_called() -> None:
+def test_failure_of_a_dynamic_activity_names_its_type() -> None:
     """The failure of a dynamic activity carries the type that was asked for."""
 
     @activity.defn(dynamic=True)
@@ -163,7 +163,7 @@ def optional(arguments: Sequence[RawPayload], more: int = 1) -> None: ...
 
 @pytest.mark.parametrize("fn", [none, two, rest, wrong, a_text, a_dict, optional])
 @pytest.mark.parametrize("define", [workflow.defn(dynamic=True), activity.defn(dynamic=True)])
-def test_a_wrong_signature_is_refused(define: Callable[..., Any], fn: Callable[..., Any]) -> None:
+def test_wrong_dynamic_signature_is_rejected(define: Callable[..., Any], fn: Callable[..., Any]) -> None:
     """A dynamic definition takes one parameter, a sequence of raw payloads, and the message says so."""
     with pytest.raises(DefinitionError, match=r"takes one parameter, a Sequence\[RawPayload\]"):
         define(fn)
@@ -175,13 +175,13 @@ def any_sequence(arguments: Sequence[Any]) -> None: ...
 
 
 @pytest.mark.parametrize("fn", [bare, a_list, any_sequence])
-def test_loose_annotations_are_taken(fn: Callable[..., Any]) -> None:
+def test_loose_dynamic_annotations_are_accepted(fn: Callable[..., Any]) -> None:
     """No annotation, a list and a sequence of anything say the same."""
     assert workflow.defn(dynamic=True)(fn).__hourglass_workflow__.dynamic
     assert activity.defn(dynamic=True)(fn).__hourglass_activity__.dynamic
 
 
-def test_it_has_no_name_of_its_own() -> None:
+def test_named_dynamic_definition_is_rejected() -> None:
     """A name, or options, on a dynamic definition mean nothing, and are refused."""
     with pytest.raises(DefinitionError, match="must not have a name"):
         workflow.defn(dynamic=True, name="x")(a_list)
@@ -191,7 +191,7 @@ def test_it_has_no_name_of_its_own() -> None:
         activity.defn(dynamic=True, start_to_close_timeout=5)(a_list)
 
 
-def test_two_are_one_too_many() -> None:
+def test_second_dynamic_definition_is_rejected() -> None:
     """A worker has at most one dynamic workflow and one dynamic activity; the same one twice is one."""
 
     @workflow.defn(dynamic=True)
@@ -204,7 +204,7 @@ def test_two_are_one_too_many() -> None:
     assert Resolver(workflows=[any_workflow, any_workflow]).workflow("x").dynamic
 
 
-def test_it_cannot_be_called_by_its_own_name() -> None:
+def test_dynamic_definition_cannot_be_called_directly() -> None:
     """A dynamic definition has no type: whoever calls or starts it as an object is told to give one."""
 
     @workflow.defn
@@ -221,7 +221,7 @@ def test_it_cannot_be_called_by_its_own_name() -> None:
     assert any_workflow.fn is not None
 
 
-def test_a_resolver_without_one_still_refuses() -> None:
+def test_resolver_without_dynamic_definitions_rejects_unknown_names() -> None:
     """Where there is no dynamic definition an unknown name is an error that lists what is known."""
     resolver = Resolver(workflows=[plain])
     with pytest.raises(UnknownTypeError, match="it knows plain"):
@@ -230,7 +230,7 @@ def test_a_resolver_without_one_still_refuses() -> None:
     assert Resolver(activities=[any_activity], modules=["json"]).known_activity("other") is None
 
 
-def test_an_unmatched_payload_is_not_looked_at() -> None:
+def test_unread_dynamic_arguments_are_not_decoded() -> None:
     """Arguments whose encoding nobody knows reach a dynamic activity all the same."""
     raw = RawPayload(Payload(b"\x00\x01", "binary/own"), default_converter)
     assert (

@@ -42,7 +42,7 @@ from .shop import (
 ORDER = Order("o-1", 1200)
 
 
-def test_a_month_passes_in_no_time() -> None:
+def test_month_passes_on_virtual_time() -> None:
     """A workflow that is listed nowhere runs with its real activities, and sleeps thirty days of virtual time."""
     with Environment() as env:
         before = env.now()
@@ -67,7 +67,7 @@ def test_calls_are_recorded_with_attempt_and_time() -> None:
         assert env.calls(fetch) == []
 
 
-def test_time_stands_still_while_nobody_waits() -> None:
+def test_virtual_time_advances_only_while_waiting() -> None:
     """Starting, signalling and asking take no virtual time; what can happen without time has happened."""
     with Environment() as env:
         env.fake(charge, returns="c-1")
@@ -80,7 +80,7 @@ def test_time_stands_still_while_nobody_waits() -> None:
         assert env.calls(ship) == []
 
 
-def test_skip_lets_time_pass_up_to_a_point() -> None:
+def test_skip_advances_virtual_time() -> None:
     """`skip` does what is due on the way and stops exactly where it should."""
     with Environment() as env:
         env.fake(charge, returns="c-1")
@@ -96,7 +96,7 @@ def test_skip_lets_time_pass_up_to_a_point() -> None:
         assert env.now() - before == timedelta(days=30, milliseconds=500)
 
 
-def test_signals_come_when_they_are_put_down() -> None:
+def test_signals_arrive_at_their_scheduled_time() -> None:
     """`after` sends a signal at a chosen virtual time, by channel or by name."""
     with Environment() as env:
         before = env.now()
@@ -109,7 +109,7 @@ def test_signals_come_when_they_are_put_down() -> None:
         assert late.result() == "b: too late"
 
 
-def test_cancel_and_terminate_at_chosen_times() -> None:
+def test_scheduled_cancel_and_terminate() -> None:
     """`after` and `at` cancel and terminate too, and call functions that use the environment."""
     with Environment() as env:
         before = env.now()
@@ -128,7 +128,7 @@ def test_cancel_and_terminate_at_chosen_times() -> None:
         assert seen == [before + timedelta(hours=3)]
 
 
-def test_an_action_that_fails_is_raised_by_the_wait() -> None:
+def test_failing_scheduled_action_is_raised_by_the_wait() -> None:
     """A signal that comes too late is the test's own error, and says when it was to come."""
     with Environment() as env:
         handle = env.start_workflow(doomed)
@@ -139,7 +139,7 @@ def test_an_action_that_fails_is_raised_by_the_wait() -> None:
         assert any("signal to" in note for note in caught.value.__notes__)
 
 
-def test_failures_are_the_clients() -> None:
+def test_failed_run_raises_like_a_client() -> None:
     """A run that fails raises what a client's handle raises."""
     with Environment() as env, pytest.raises(WorkflowFailedError) as caught:
         env.execute_workflow(doomed)
@@ -147,7 +147,7 @@ def test_failures_are_the_clients() -> None:
     assert caught.value.cause.type == "Doom"
 
 
-def test_a_parked_run_is_raised_at_once_with_its_line() -> None:
+def test_parked_run_raises_at_once() -> None:
     """A bug in workflow code is raised by the first wait, with the line and the exception itself, every time."""
     with Environment() as env:
         handle = env.start_workflow(buggy, id="b-1")
@@ -159,7 +159,7 @@ def test_a_parked_run_is_raised_at_once_with_its_line() -> None:
             env.client.get_workflow_handle("b-1").result()
 
 
-def test_skip_meets_a_parked_run() -> None:
+def test_skip_raises_for_a_parked_run() -> None:
     """Nobody passes by a parked run unawares, but it is told once, and others go on."""
     with Environment() as env:
         env.start_workflow(buggy)
@@ -168,7 +168,7 @@ def test_skip_meets_a_parked_run() -> None:
         assert env.execute_workflow(checkout, ORDER) == "charged o-1"
 
 
-def test_a_run_that_can_never_move_is_told() -> None:
+def test_stuck_run_is_reported() -> None:
     """Waiting for a signal that nobody sends raises at once, and says where the workflow stands."""
     with Environment() as env:
         handle = env.start_workflow(approval, "a", id="stuck-1")
@@ -178,7 +178,7 @@ def test_a_run_that_can_never_move_is_told() -> None:
         assert handle.result() == "a: yes"
 
 
-def test_the_horizon_ends_what_never_ends() -> None:
+def test_horizon_stops_an_endless_workflow() -> None:
     """A workflow that sleeps again and again is stopped at the horizon, not by the patience of whoever waits."""
 
     @workflow.defn
@@ -190,7 +190,7 @@ def test_the_horizon_ends_what_never_ends() -> None:
         env.execute_workflow(forever)
 
 
-def test_a_timeout_of_result_is_virtual() -> None:
+def test_result_timeout_is_virtual() -> None:
     """`result(timeout=…)` counts virtual time, and the run goes on."""
     with Environment() as env:
         before = env.now()
@@ -201,7 +201,7 @@ def test_a_timeout_of_result_is_virtual() -> None:
         assert handle.result() == "charged o-1"
 
 
-def test_queries_see_a_settled_present() -> None:
+def test_queries_see_a_settled_state() -> None:
     """A query is answered when everything has happened that takes no time."""
 
     @workflow.defn
@@ -227,7 +227,7 @@ def test_queries_see_a_settled_present() -> None:
         assert handle.result() == "charged"
 
 
-def test_unknown_types_are_told_at_once() -> None:
+def test_unknown_types_are_reported_at_once() -> None:
     """A name that nobody knows is an error of the test, not a retry for ever."""
     with Environment() as env:
         with pytest.raises(UnknownTypeError, match="charge-by-name"):
@@ -236,7 +236,7 @@ def test_unknown_types_are_told_at_once() -> None:
             env.execute_workflow("nobody")
 
 
-def test_an_environment_has_its_time() -> None:
+def test_environment_cannot_be_used_outside_its_block() -> None:
     """It is used after it is opened, before it is closed, and once; each misuse says so."""
     env = Environment()
     with pytest.raises(UsageError, match="not open"):
@@ -251,7 +251,7 @@ def test_an_environment_has_its_time() -> None:
             use()
 
 
-def test_the_environments_client_stays_in_it() -> None:
+def test_environment_client_cannot_be_closed_or_reused() -> None:
     """Its client is neither closed nor given to a worker, and says why."""
     with Environment() as env:
         with pytest.raises(UsageError, match="do not close the client, and do not pass it to a Worker"):
@@ -277,7 +277,7 @@ def test_closed_environment_is_freed() -> None:
     assert (engine(), driver()) == (None, None)
 
 
-def test_two_environments_do_not_meet() -> None:
+def test_open_environments_are_independent() -> None:
     """Environments that are open together have their own runs, ids, times and fakes."""
     with Environment() as one, Environment() as other:
         one.fake(charge, returns="one")
@@ -289,7 +289,7 @@ def test_two_environments_do_not_meet() -> None:
         assert (second.result(), first.result()) == ("other", "one")
 
 
-def test_workflow_code_is_verified_and_watched() -> None:
+def test_nondeterminism_is_detected() -> None:
     """A workflow that is not deterministic is found, as by a worker in development."""
     numbers = iter(range(1000))
 
@@ -309,7 +309,7 @@ def test_workflow_code_is_verified_and_watched() -> None:
         env.execute_workflow(curious)
 
 
-def test_a_run_that_never_closes_is_verified_when_its_environment_ends() -> None:
+def test_open_run_is_verified_when_the_environment_closes() -> None:
     """One that is open at the end, and does something else when it is executed again, is told of there; not where the test
     has failed already.
     """
@@ -334,7 +334,7 @@ def test_a_run_that_never_closes_is_verified_when_its_environment_ends() -> None
         env.start_workflow(moody)
 
 
-def test_a_crash_loses_nothing() -> None:
+def test_simulated_crash_loses_nothing() -> None:
     """After a crash runs are rebuilt from their histories and go on where they were."""
     with Environment() as env:
         env.fake(charge, returns="c-1")
@@ -345,7 +345,7 @@ def test_a_crash_loses_nothing() -> None:
         assert len(env.calls(charge)) == 1
 
 
-def test_a_run_that_its_history_does_not_fit_is_parked() -> None:
+def test_run_of_changed_code_is_parked() -> None:
     """Code that changed under a run is found when the run is rebuilt, and raised instead of tried for ever."""
     changed: list[bool] = []
 
@@ -377,7 +377,7 @@ def test_other_task_queues_are_served() -> None:
         assert env.execute_workflow(elsewhere, task_queue="near") == "charged o-1"
 
 
-def test_a_history_is_a_clients() -> None:
+def test_histories_are_available() -> None:
     """Handles give histories, in virtual time."""
     with Environment() as env:
         handle = env.start_workflow(browse, "u")

@@ -161,7 +161,7 @@ def test_failed_attempts_are_not_logged(caplog: pytest.LogCaptureFixture) -> Non
     ]
 
 
-def test_local_activities_of_two_queues_do_not_meet() -> None:
+def test_local_activities_of_two_queues_are_independent() -> None:
     """Handles number their local activities separately: two with the same number on two queues have two results."""
 
     @activity.defn

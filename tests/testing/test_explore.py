@@ -150,7 +150,7 @@ def found(case: Case, **options: Any) -> ExplorationFailed:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
-def test_no_false_alarm(case: Case) -> None:
+def test_correct_workflow_passes_exploration(case: Case) -> None:
     """A workflow that is right holds in hundreds of orders."""
     runs = cases(250, 1000)
     report = explore(case, case.right, runs=runs)
@@ -163,7 +163,7 @@ def _lines(error: ExplorationFailed) -> list[str]:
     return [line[4:].strip() for line in str(error).split("\n") if line.startswith(" !")]
 
 
-def test_saga_that_forgets_to_refund() -> None:
+def test_saga_without_refund_is_found() -> None:
     """A timeout is not the failure that the author thought of: one deviation, six lines."""
     error = found(Saga())
     assert (error.broken, error.token, len(error.story)) == ("check", "3.3", 6)
@@ -178,7 +178,7 @@ def test_saga_that_forgets_to_refund() -> None:
     assert "charged and not refunded" in str(error).split("\n")[0]
 
 
-def test_payment_with_a_fresh_key() -> None:
+def test_payment_with_a_new_idempotency_key_is_found() -> None:
     """A payment whose answer was lost is made again under another key."""
     error = found(Payment())
     assert len(_lines(error)) == 1
@@ -186,14 +186,14 @@ def test_payment_with_a_fresh_key() -> None:
     assert len(error.story) == 6
 
 
-def test_approval_that_meets_its_deadline() -> None:
+def test_approval_at_its_deadline_is_found() -> None:
     """The deadline passes, and the approval comes while the order is being cancelled."""
     error = found(Approval())
     assert len(error.story) == 8
     assert [line.split("  ")[-1] for line in _lines(error)] == ["a timer fires", "signal approve() arrives"]
 
 
-def test_signal_before_the_body_is_ready() -> None:
+def test_signal_before_the_body_is_ready_is_found() -> None:
     """The signal comes first: two lines, and the line of the code is named."""
     error = found(Early())
     assert error.broken == "parked"
@@ -202,14 +202,14 @@ def test_signal_before_the_body_is_ready() -> None:
     assert "explored.py" in str(error)
 
 
-def test_lost_update() -> None:
+def test_lost_update_is_found() -> None:
     """Two handlers read before either has written."""
     error = found(Updates())
     assert len(_lines(error)) == 1
     assert len(error.story) == 8
 
 
-def test_state_that_a_crash_leaves_behind() -> None:
+def test_state_outside_the_workflow_is_found() -> None:
     """One of twenty places for a crash shows it, and the difference is named with its line."""
     error = found(Steps())
     assert error.broken == "nondeterministic"
@@ -224,14 +224,14 @@ def test_state_that_a_crash_leaves_behind() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
 @pytest.mark.parametrize("seed", [1])
-def test_every_seed_finds_the_same_size(case: Case, seed: int) -> None:
+def test_every_seed_finds_a_story_of_the_same_size(case: Case, seed: int) -> None:
     """Whatever the seed, the story has the same length and the same number of deviations."""
     first, other = found(case), found(case, seed=seed)
     assert (len(_lines(first)), len(first.story)) == (len(_lines(other)), len(other.story))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: type(case).__name__)
-def test_a_story_again(case: Case) -> None:
+def test_token_repeats_a_story(case: Case) -> None:
     """The token runs exactly the same order, which fails in the same way; on the right workflow it holds."""
     error = found(case)
     again = found(case, story=error.token)

@@ -125,7 +125,7 @@ def test_all_orders_of_a_small_workflow() -> None:
     assert again == seen
 
 
-def test_timers_of_the_same_instant() -> None:
+def test_simultaneous_timers_fire_in_any_order() -> None:
     """Timers that are due at the same instant fire in any order."""
     seen, report = outcomes(timers, 3, **NO_MISHAPS)
     assert seen == {
@@ -134,7 +134,7 @@ def test_timers_of_the_same_instant() -> None:
     assert report.is_complete
 
 
-def test_a_result_races_with_a_timer() -> None:
+def test_result_races_with_a_timer() -> None:
     """The result comes first, the timer comes first, or both are heard of at once."""
     seen, _ = outcomes(result_or_timer, **NO_MISHAPS)
     pairs = [eval_free(each) for each in seen]
@@ -150,13 +150,13 @@ def eval_free(shown: str) -> list[tuple[str, str]]:
     return [(word.split(" ")[0], word.split(" ")[1]) for word in words]
 
 
-def test_failures_and_timeouts_are_reached() -> None:
+def test_failures_and_timeouts_are_explored() -> None:
     """An activity succeeds, fails for good, fails as often as it may, and times out for good."""
     seen, _ = outcomes(careful)
     assert seen == {"'a'", "'Explored'", "'ExploredPermanently'", f"'{TimedOutError.__name__}'"}
 
 
-def test_each_sort_can_be_left_out() -> None:
+def test_each_kind_of_deviation_can_be_disabled() -> None:
     """Without failures nothing fails; without timeouts and lost answers nothing times out."""
     assert outcomes(careful, failures=False)[0] == {"'a'", "'TimedOutError'"}
     assert "'TimedOutError'" not in outcomes(careful, timeouts=False, redeliveries=False, crashes=False)[0]
@@ -167,7 +167,7 @@ class CardDeclined(ApplicationError):
     """Of the author's own."""
 
 
-def test_the_errors_that_an_author_lists() -> None:
+def test_may_fail_limits_the_explored_errors() -> None:
     """`may_fail` names the errors, and no others come."""
     seen: set[str] = set()
     with Environment() as env:
@@ -180,7 +180,7 @@ def test_the_errors_that_an_author_lists() -> None:
         assert seen == {"a", "CardDeclined", "ValueError"}
 
 
-def test_what_cannot_fail_succeeds_in_the_end() -> None:
+def test_infallible_activity_finally_succeeds() -> None:
     """Its attempts fail and time out, but never the last one."""
     attempts: set[int] = set()
 
@@ -194,7 +194,7 @@ def test_what_cannot_fail_succeeds_in_the_end() -> None:
     assert attempts == {1, 2}
 
 
-def test_signals_keep_to_their_windows() -> None:
+def test_signals_arrive_within_their_windows() -> None:
     """A signal comes at the beginning of its window, at its end, or where something else happens in it."""
     heard: set[float] = set()
 
@@ -214,13 +214,13 @@ def test_signals_keep_to_their_windows() -> None:
     assert heard == {100.0, 200.0}
 
 
-def test_a_cancel_comes_at_any_time() -> None:
+def test_cancellation_is_explored_at_any_time() -> None:
     """Before the workflow begins, while it sleeps, or too late; what it does then is explored, too."""
     seen, _ = outcomes(patient, arrivals=[sometime().cancel("enough")])
     assert seen >= {"CancelledError", "'slept'"}
 
 
-def test_termination_and_calls() -> None:
+def test_termination_and_calls_are_explored() -> None:
     """Whatever a handle can do may come from outside."""
     asked: list[str] = []
     seen, _ = outcomes(
@@ -231,7 +231,7 @@ def test_termination_and_calls() -> None:
     assert set(asked) == {"explored"}
 
 
-def test_durations_of_fakes_are_kept() -> None:
+def test_durations_of_fakes_are_respected() -> None:
     """A fake that takes its time can be overtaken by a timer only then."""
     seen: set[str] = set()
     with Environment() as env:
@@ -250,7 +250,7 @@ def reads(url: str) -> str:
     return fetch(url) + note("!")
 
 
-def test_real_activities() -> None:
+def test_real_activities_are_explored() -> None:
     """Activities without a fake are called, one at a time: `def` ones here, `async def` ones on their loop."""
     with Environment() as env:
         report = env.explore(
@@ -306,7 +306,7 @@ class Counter:
             raise ValueError("a name is needed")
 
 
-def test_children() -> None:
+def test_children_are_explored() -> None:
     """Children end in any order, and their workers crash, too."""
     with Environment() as env:
         env.cannot_fail(note)
@@ -318,14 +318,14 @@ def test_children() -> None:
         assert report.orders > 100
 
 
-def test_runs_that_continue() -> None:
+def test_continued_runs_are_explored() -> None:
     """A workflow is followed through all its runs."""
     with Environment() as env:
         env.cannot_fail(note)
         assert env.explore(goes_on, 1, check=lambda result, _: result == 3, allowed=()).orders > 100
 
 
-def test_updates() -> None:
+def test_updates_are_explored() -> None:
     """Updates come like signals; one that is refused leaves no trace."""
     seen: set[str] = set()
     arrivals = [sometime().update(Counter.add, name) for name in ("a", "", "b")]
@@ -348,7 +348,7 @@ print(sorted(outcomes(race, ["a", "b", "c", "d"], runs=60)[0]))
 """
 
 
-def test_the_same_seed_gives_the_same_story() -> None:
+def test_same_seed_gives_the_same_story() -> None:
     """In another process, with other hashes, every word is the same."""
     tests = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     told = [
@@ -366,13 +366,13 @@ def test_the_same_seed_gives_the_same_story() -> None:
     assert told[0].count("broken:") == 5
 
 
-def test_seeds_differ() -> None:
+def test_different_seeds_try_different_orders() -> None:
     """Another seed tries other orders."""
     one, other = (outcomes(race, list("abcdef"), runs=30, seed=seed, **NO_MISHAPS)[0] for seed in (1, 2))
     assert one != other
 
 
-def test_a_bug_that_takes_several_deviations() -> None:
+def test_bug_that_needs_several_deviations_is_found() -> None:
     """What no single deviation shows is found by chance or by pairs, and shrunk to what it needs."""
 
     def check(result: list[str], env: Environment) -> None:

@@ -65,7 +65,7 @@ def report(workflow: Any, *args: Any, **options: Any) -> Exploration:
         return env.explore(workflow, *args, **options)
 
 
-def test_an_invariant_holds_after_every_step() -> None:
+def test_invariant_is_checked_after_every_step() -> None:
     """It is looked at all the time, not only at the end: the story ends where it breaks."""
     error = failed(steps, 5, invariant=lambda env: len(env.calls(act)) < 3)
     assert error.broken == "invariant"
@@ -73,21 +73,21 @@ def test_an_invariant_holds_after_every_step() -> None:
     assert error.story[-1] == "act(2) succeeds"
 
 
-def test_a_check_fails_by_raising_or_by_false() -> None:
+def test_check_fails_by_raising_or_returning_false() -> None:
     """Any exception breaks it, and False does; what it returns else does not matter."""
     assert "ZeroDivisionError" in str(failed(steps, 1, check=lambda result, env: 1 / result))
     assert "returned False" in str(failed(steps, 1, check=lambda result, env: result == 1))
     assert report(steps, 1, runs=5, check=lambda result, env: None).orders > 2
 
 
-def test_pytest_in_a_check() -> None:
+def test_pytest_outcomes_in_a_check() -> None:
     """`pytest.fail` is a failed check; `pytest.skip` skips the test."""
     assert "so it is" in str(failed(steps, 1, check=lambda result, env: pytest.fail("so it is")))
     with pytest.raises(pytest.skip.Exception):
         report(steps, 1, check=lambda result, env: pytest.skip("not now"))
 
 
-def test_failing_without_a_reason() -> None:
+def test_unexplained_failure_is_reported() -> None:
     """By default a run may fail when something went wrong, and not out of the blue."""
     assert report(wraps).orders > 10
     error = failed(grumpy)
@@ -95,7 +95,7 @@ def test_failing_without_a_reason() -> None:
     assert error.token == "usual"
 
 
-def test_how_a_run_may_fail() -> None:
+def test_allowed_failures_are_accepted() -> None:
     """What is allowed is named, by class or by the type of an application error, and looked for among the causes."""
 
     class CheckoutFailed(ApplicationError):
@@ -109,7 +109,7 @@ def test_how_a_run_may_fail() -> None:
     assert failed(wraps, allowed=["Grumpy"]).broken == "end"
 
 
-def test_a_workflow_that_is_stuck() -> None:
+def test_stuck_workflow_is_reported() -> None:
     """A signal that nobody sends: said at once, with the place."""
     error = failed(waits)
     assert error.broken == "stuck"
@@ -117,7 +117,7 @@ def test_a_workflow_that_is_stuck() -> None:
     assert report(waits, arrivals=[sometime().signal(words, "go")]).orders > 10
 
 
-def test_a_workflow_that_hangs() -> None:
+def test_hanging_workflow_is_reported() -> None:
     """Code that never comes back is interrupted, and its place is told."""
     error = failed(hangs, 1)
     assert error.broken == "stuck"
@@ -125,18 +125,21 @@ def test_a_workflow_that_hangs() -> None:
     assert "does not return" in str(error)
 
 
-def test_the_message() -> None:
+def test_message_names_problem_and_reproduction() -> None:
     """The first line says what is broken, the last ones how to run it again and what was tried."""
     text = str(failed(steps, 1, check=lambda result, env: result == 1))
     lines = text.split("\n")
-    assert lines[0] == "steps: the check does not hold: test_the_message.<locals>.<lambda> returned False"
+    assert (
+        lines[0]
+        == "steps: the check does not hold: test_message_names_problem_and_reproduction.<locals>.<lambda> returned False"
+    )
     assert lines[2] == "    1  0:00:00  steps(1) starts"
     assert lines[3].strip() == "→ calls act(0)"
     assert lines[-2] == "repeat: the same call with story='usual'"
     assert lines[-1] == "tried:  steps: 1 orders explored, 3 choice points, 2 states (seed 0)"
 
 
-def test_mishaps_are_told() -> None:
+def test_mishaps_are_in_the_story() -> None:
     """Each mishap has its line in the story."""
     told: dict[str, str] = {}
     with Environment() as env:
@@ -156,7 +159,7 @@ def test_mishaps_are_told() -> None:
     assert "the worker crashes; another one takes over" in told["2.1"]
 
 
-def test_what_a_lost_answer_leaves() -> None:
+def test_lost_answer_keeps_the_attempts_effects() -> None:
     """An attempt whose answer was lost has done its work; one that never answers was not even called."""
     seen: set[tuple[bool, ...]] = set()
 
@@ -168,7 +171,7 @@ def test_what_a_lost_answer_leaves() -> None:
     assert {(True,), (True, True), (False, True), (False,)} <= seen
 
 
-def test_what_remembers() -> None:
+def test_stateful_check_or_fake_is_reported() -> None:
     """A check or a fake that remembers former orders makes a failure that does not come again: said so."""
     checks: list[object] = []
 
@@ -180,7 +183,7 @@ def test_what_remembers() -> None:
         env.explore(steps, 1, check=check)
 
 
-def test_ctrl_c_tells_what_was_covered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_reports_the_coverage(capsys: pytest.CaptureFixture[str]) -> None:
     """An interrupted exploration says how far it came."""
     left = [10]
 
@@ -194,7 +197,7 @@ def test_ctrl_c_tells_what_was_covered(capsys: pytest.CaptureFixture[str]) -> No
     assert "interrupted; steps: 9 orders explored" in capsys.readouterr().err
 
 
-def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal a line comes every second; else none."""
 
     class Terminal(io.StringIO):
@@ -213,7 +216,7 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert quiet.getvalue() == ""
 
 
-def test_what_makes_no_sense() -> None:
+def test_invalid_explore_arguments_are_rejected() -> None:
     """Wrong arguments are refused at once."""
     with Environment() as env:
         with pytest.raises(UsageError, match="runs="):
@@ -232,7 +235,7 @@ def test_what_makes_no_sense() -> None:
             sometime(after=2, before=1)
 
 
-def test_the_environment_itself_is_left_alone() -> None:
+def test_exploring_environment_is_not_affected() -> None:
     """What orders call is theirs: the environment that explores has seen nothing."""
     with Environment() as env:
         env.explore(steps, 1, runs=10)
@@ -241,7 +244,7 @@ def test_the_environment_itself_is_left_alone() -> None:
         assert len(env.calls(act)) == 3
 
 
-def test_the_usual_order_is_watched(caplog: pytest.LogCaptureFixture) -> None:
+def test_default_order_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """What the workflow must not call is logged once, and its own log comes once; hundreds of orders log no more."""
 
     @workflow.defn

@@ -25,7 +25,7 @@ def play(choices: Choices, widths: Sequence[int]) -> None:
         choices.choose([Option("task")] * width)
 
 
-def test_every_order_once() -> None:
+def test_every_order_is_tried_once() -> None:
     """All orders of a small space are tried, each once, those with fewer deviations first."""
     search, seen = OrderSearch(1000, seed=0), list[Script]()
     while (choices := search.next()) is not None:
@@ -38,7 +38,7 @@ def test_every_order_once() -> None:
     assert deviations == sorted(deviations)
 
 
-def test_a_space_that_is_too_large() -> None:
+def test_large_space_is_sampled() -> None:
     """Where there is no room for all, single deviations come first, then chance; and it is not called complete."""
     search, seen = OrderSearch(100, seed=0), list[Script]()
     while (choices := search.next()) is not None:
@@ -51,7 +51,7 @@ def test_a_space_that_is_too_large() -> None:
     assert max(size(each)[0] for each in seen) > 2
 
 
-def test_a_script_that_does_not_fit() -> None:
+def test_mismatching_script_falls_back_to_the_default() -> None:
     """What is not there is not taken; the first is, in its place."""
     choices = Choices((1, 7, 1))
     play(choices, (2, 2, 1, 2, 2))
@@ -59,20 +59,20 @@ def test_a_script_that_does_not_fit() -> None:
 
 
 @given(scripts)
-def test_tokens_come_back(script: Script) -> None:
+def test_tokens_round_trip(script: Script) -> None:
     """A token names its order, whatever follows as usual."""
     assert script_of(token_of(script)) == stripped(script)
 
 
 @pytest.mark.parametrize("token", ["", "4", "4.2-", "a.b", "4.2-3.1", "4.2 5.1", "1.1-1.1"])
-def test_bad_tokens(token: str) -> None:
+def test_invalid_tokens_are_rejected(token: str) -> None:
     """What is no token is refused."""
     with pytest.raises(UsageError):
         script_of(token)
 
 
 @given(scripts, st.sets(st.integers(0, 11), min_size=1, max_size=3))
-def test_shrinking_finds_what_matters(script: Script, needed: set[int]) -> None:
+def test_shrinking_keeps_only_relevant_choices(script: Script, needed: set[int]) -> None:
     """Of an order that fails because of a few choices, only those are left, as small as they can be."""
     padded = (*script, *[0] * 24)[:24]
     failing = [max(choice, 1) if place in needed else choice for place, choice in enumerate(padded)]
@@ -85,7 +85,7 @@ def test_shrinking_finds_what_matters(script: Script, needed: set[int]) -> None:
     assert smallest == tuple(1 if place in needed else 0 for place in range(max(needed) + 1))
 
 
-def test_shrinking_ends() -> None:
+def test_shrinking_terminates() -> None:
     """It is content with what it has when it has tried enough."""
     tried: list[Script] = []
 
@@ -97,7 +97,7 @@ def test_shrinking_ends() -> None:
     assert len(tried) == 50
 
 
-def test_chance_is_the_seed_s() -> None:
+def test_random_choices_follow_the_seed() -> None:
     """The same seed deviates in the same places, and not too often."""
 
     def drawn(seed: int) -> list[int]:
@@ -110,7 +110,7 @@ def test_chance_is_the_seed_s() -> None:
     assert len(set(counts)) > 3
 
 
-def test_chance_keeps_to_its_sorts() -> None:
+def test_random_choices_respect_disabled_kinds() -> None:
     """Deviations of other sorts are not taken."""
     swarm = Swarm(Random(0), frozenset({"crashes"}), 1.0, 100)
     assert [swarm.choose([Option("task"), Option("time")]) for _ in range(10)] == [0] * 10
@@ -129,6 +129,6 @@ def test_chance_keeps_to_its_sorts() -> None:
         (7 * 86_400 * 10**9, "7d 0:00:00", "7 days"),
     ],
 )
-def test_times_in_words(ns: int, clock: str, duration: str) -> None:
+def test_times_are_formatted_for_people(ns: int, clock: str, duration: str) -> None:
     """Times and durations as people write them."""
     assert (clock_text(ns), duration_text(ns)) == (clock, duration)

@@ -59,7 +59,7 @@ def buy_in_time(order_id: str) -> str:
 # --- what a fake is ---------------------------------------------------------------------------------------
 
 
-def test_a_function_takes_the_place_of_an_activity() -> None:
+def test_function_replaces_an_activity() -> None:
     """It gets the activity's arguments, decoded, and an activity's context."""
 
     def fake(order_id: str, cents: int = 1) -> str:
@@ -70,7 +70,7 @@ def test_a_function_takes_the_place_of_an_activity() -> None:
         assert env.execute_workflow(buy, "a") == "a/5/1/buy"
 
 
-def test_mocks_and_lambdas_are_functions() -> None:
+def test_mocks_and_lambdas_are_accepted_as_fakes() -> None:
     """Whatever can be called with the activity's arguments will do."""
     with Environment() as env:
         mock = Mock(return_value="mocked")
@@ -97,7 +97,7 @@ def test_async_fakes_and_fakes_of_async_activities() -> None:
         assert env.execute_workflow(buy, "a") == "slowly a"
 
 
-def test_fakes_by_name() -> None:
+def test_activity_is_faked_by_name() -> None:
     """An activity that is known by its name only is faked by its name; the function's own types count."""
     with Environment() as env:
         env.fake("charge-by-name", returns="named")
@@ -107,7 +107,7 @@ def test_fakes_by_name() -> None:
         assert env.calls("charge-by-name") == [call("o"), call("o")]
 
 
-def test_raising_once_for_each_attempt() -> None:
+def test_list_of_exceptions_is_raised_per_attempt() -> None:
     """A list of exceptions is raised attempt by attempt, at the times of the retry policy; then the result counts."""
     with Environment() as env:
         before = env.now()
@@ -118,7 +118,7 @@ def test_raising_once_for_each_attempt() -> None:
         assert env.now() - before == timedelta(minutes=1 + 1 + 2 + 4)
 
 
-def test_exceptions_in_fakes_are_failures_of_activities() -> None:
+def test_exceptions_in_fakes_are_activity_failures() -> None:
     """What a fake raises is what the activity raised."""
 
     def fails(order_id: str, cents: int = 0) -> str:
@@ -133,7 +133,7 @@ def test_exceptions_in_fakes_are_failures_of_activities() -> None:
         assert caught.value.cause.cause.type == "Broke"
 
 
-def test_what_fails_for_ever_is_told() -> None:
+def test_activity_that_fails_forever_is_reported() -> None:
     """An activity without a limit to its attempts that always fails ends the test, not its reader's patience."""
     with Environment() as env:
         env.fake(charge, raises=ConnectionError("down"))
@@ -141,7 +141,7 @@ def test_what_fails_for_ever_is_told() -> None:
             env.execute_workflow(buy, "a")
 
 
-def test_ctrl_c_and_pytest_are_let_out() -> None:
+def test_ctrl_c_and_pytest_outcomes_propagate() -> None:
     """`pytest.fail` in a fake or in workflow code fails the test; it is no failure of an activity."""
 
     def fails(order_id: str, cents: int = 0) -> str:
@@ -162,7 +162,7 @@ def test_ctrl_c_and_pytest_are_let_out() -> None:
 # --- what a fake must be ----------------------------------------------------------------------------------
 
 
-def test_fakes_are_checked_where_they_are_made() -> None:
+def test_invalid_fakes_are_rejected() -> None:
     """A fake that cannot be called as the activity is, or returns something else, is refused at once."""
     with Environment() as env:
         with pytest.raises(DefinitionError, match="must accept the arguments of the activity"):
@@ -188,7 +188,7 @@ def test_fakes_are_checked_where_they_are_made() -> None:
 # --- how long it takes ------------------------------------------------------------------------------------
 
 
-def test_an_attempt_takes_virtual_time() -> None:
+def test_attempt_takes_virtual_time() -> None:
     """`takes` lasts so long, beyond the timeout of automatic heartbeats, which come as a worker sends them."""
     with Environment() as env:
         before = env.now()
@@ -197,7 +197,7 @@ def test_an_attempt_takes_virtual_time() -> None:
         assert env.now() - before == timedelta(minutes=9)
 
 
-def test_timeouts_see_how_long_it_takes() -> None:
+def test_long_attempt_times_out() -> None:
     """An attempt that takes longer than its start-to-close timeout times out there, and is tried again."""
     with Environment() as env:
         before = env.now()
@@ -216,7 +216,7 @@ def test_timeouts_see_how_long_it_takes() -> None:
         assert [each.attempt for each in env.calls(charge)] == [1, 2]
 
 
-def test_a_promise_of_heartbeats_is_kept_or_not() -> None:
+def test_promised_heartbeats_are_required() -> None:
     """An activity that promised heartbeats times out without them, and lives with them."""
     with Environment() as env:
         env.fake(promised, returns="ok", takes=timedelta(minutes=5))
@@ -225,7 +225,7 @@ def test_a_promise_of_heartbeats_is_kept_or_not() -> None:
         assert env.execute_workflow(patient, "a") == "ok"
 
 
-def test_cancellation_sees_how_long_it_takes() -> None:
+def test_long_attempt_is_cancelled() -> None:
     """A workflow that gives up after five minutes cancels an attempt that would take nine."""
     with Environment() as env:
         before = env.now()
@@ -236,7 +236,7 @@ def test_cancellation_sees_how_long_it_takes() -> None:
         assert env.execute_workflow(buy_in_time, "b") == "done"
 
 
-def test_a_fake_may_use_the_environment() -> None:
+def test_fake_may_use_the_environment() -> None:
     """What a fake does to workflows happens: here it cancels the one that called it."""
     with Environment() as env:
         handle = env.start_workflow(checkout, ORDER, start_delay=10)
@@ -253,7 +253,7 @@ def test_a_fake_may_use_the_environment() -> None:
 # --- real ones --------------------------------------------------------------------------------------------
 
 
-def test_real_activities_run_where_they_would() -> None:
+def test_real_activities_run_in_their_usual_place() -> None:
     """`def` activities run in threads, process activities too, async ones on a loop; time stands still."""
     with Environment() as env:
         before = env.now()
@@ -274,7 +274,7 @@ def test_methods_need_an_instance_or_a_fake() -> None:
         env.execute_workflow(give_back, "o")
 
 
-def test_listed_activities_and_modules() -> None:
+def test_activities_are_found_in_lists_and_modules() -> None:
     """What is called by name is found in a list or in a module."""
 
     @activity.defn(name="charge-by-name")
@@ -293,7 +293,7 @@ def test_real_activities_may_be_forbidden() -> None:
         env.execute_workflow(buy, "a")
 
 
-def test_a_real_activity_may_use_the_client() -> None:
+def test_real_activity_may_use_the_client() -> None:
     """An activity in its thread starts a workflow and waits for it, while the test waits for the activity."""
 
     @activity.defn(heartbeat_timeout=None, start_to_close_timeout=timedelta(days=60))
@@ -312,7 +312,7 @@ def test_a_real_activity_may_use_the_client() -> None:
         assert env.now() - before == timedelta(days=30)
 
 
-def test_an_activity_that_waits_is_freed_at_the_end() -> None:
+def test_waiting_activity_is_released_at_the_end() -> None:
     """An activity that waits in an environment for what never comes is told when the environment closes."""
     told: list[str] = []
     over = threading.Event()
@@ -339,7 +339,7 @@ def test_an_activity_that_waits_is_freed_at_the_end() -> None:
     assert told == ["the Environment was closed while an activity waited in it"]
 
 
-def test_completion_from_outside() -> None:
+def test_asynchronous_activity_is_completed_by_the_test() -> None:
     """An activity that is completed by somebody else waits for the test to do so."""
     tokens: list[bytes] = []
 
@@ -358,7 +358,7 @@ def test_completion_from_outside() -> None:
         assert handle.result() == "because"
 
 
-def test_cancelling_a_real_async_activity() -> None:
+def test_real_async_activity_is_cancelled() -> None:
     """A real async activity is cancelled by asyncio when its workflow is."""
     began = threading.Event()
 

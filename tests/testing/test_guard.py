@@ -47,7 +47,7 @@ def greets(name: str) -> str:
 
 
 @pytest.mark.parametrize("hanging", [spins, stubborn])
-def test_code_that_never_comes_back(hanging: Callable[[], None], caplog: pytest.LogCaptureFixture) -> None:
+def test_endless_code_is_interrupted(hanging: Callable[[], None], caplog: pytest.LogCaptureFixture) -> None:
     """It is interrupted, its place is told once, and the thread is good for the next environment."""
     with Environment(deadlock_timeout=0.2) as env, pytest.raises(WorkflowStuck, match=r"test_guard\.py:\d+"):
         env.execute_workflow(hanging)
@@ -56,7 +56,7 @@ def test_code_that_never_comes_back(hanging: Callable[[], None], caplog: pytest.
         assert env.execute_workflow(greets, "Ann") == "hello Ann"
 
 
-def test_slow_code_is_left_alone() -> None:
+def test_slow_code_is_not_interrupted() -> None:
     """Code that takes its time and comes back is not interrupted; without a limit nothing is."""
 
     @workflow.defn
@@ -70,7 +70,7 @@ def test_slow_code_is_left_alone() -> None:
             assert env.execute_workflow(slow) == "done"
 
 
-def test_stuck_beside_a_parked_run() -> None:
+def test_stuck_run_is_reported_beside_a_parked_run() -> None:
     """A parked run is not tried again: a wait for another run that is stuck is told at once, time hardly moves, and both
     are named.
     """
@@ -102,7 +102,7 @@ def test_time_passes_beside_a_parked_run(monkeypatch: pytest.MonkeyPatch) -> Non
         assert 0 < moves[0] < 10
 
 
-def test_queries_of_a_parked_run() -> None:
+def test_queries_of_a_parked_run_raise() -> None:
     """Whoever asks a parked run is told why it does not answer, every time."""
     with Environment() as env:
         handle = env.start_workflow(buggy)

@@ -37,7 +37,7 @@ def by_name_with_the_wrong_thing() -> object:
 executed: list[str] = []
 
 
-def test_back_off_takes_its_time_and_nobody_elses() -> None:
+def test_retry_backoff_takes_virtual_time() -> None:
     """Ten failures are ten calls, each twice as long after the last, and only the eleventh has returned."""
     with Environment() as env:
         begun = env.now()
@@ -51,7 +51,7 @@ def test_back_off_takes_its_time_and_nobody_elses() -> None:
         assert env.now() - begun == timedelta(minutes=2**10 - 1, days=30)
 
 
-def test_calls_are_nobody_elses_objects() -> None:
+def test_recorded_calls_are_not_shared() -> None:
     """What a fake does to its arguments reaches no call, no call shares its arguments, and calls stay the same ones."""
 
     def empty(items: list[str]) -> int:
@@ -67,7 +67,7 @@ def test_calls_are_nobody_elses_objects() -> None:
         assert env.calls(pack)[0] is first
 
 
-def test_a_call_that_cannot_be_made_is_not_among_the_calls() -> None:
+def test_uncallable_activity_records_no_call() -> None:
     """Arguments that an activity cannot take fail it, with no call."""
     with Environment(activities=[pack]) as env, pytest.raises(WorkflowFailedError) as caught:
         env.execute_workflow(by_name_with_the_wrong_thing)
@@ -79,7 +79,7 @@ def test_a_call_that_cannot_be_made_is_not_among_the_calls() -> None:
         assert env.calls(pack) == []
 
 
-def test_the_last_failure_is_told_whole() -> None:
+def test_last_failure_is_complete() -> None:
     """The failure that ends the retries arrives with its message, its type and its details."""
     with Environment() as env:
         env.fake(pack, raises=ApplicationError("straße zu", 7, type="Closed"))
@@ -93,7 +93,7 @@ def test_the_last_failure_is_told_whole() -> None:
         assert (cause.message, cause.type, cause.details) == ("straße zu", "Closed", (7,))
 
 
-def test_a_parked_run_is_not_executed_again_while_others_go_on() -> None:
+def test_parked_run_is_not_retried_while_time_passes() -> None:
     """After its bug a run stays as it is, however much time passes for the others."""
     executed.clear()
     with Environment() as env:

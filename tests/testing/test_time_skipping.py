@@ -50,7 +50,7 @@ def skipping(quick_server: DevServer) -> Iterator[tuple[Client, TimeSkipper, str
 
 
 @pytest.mark.server
-def test_a_run_that_waits_goes_on_at_once(
+def test_waiting_run_continues_at_once(
     skipping: tuple[Client, TimeSkipper, str], quick_server: DevServer
 ) -> None:
     """Days pass at once, in the run's own time; its children's too; a client that is awaited does the same."""
@@ -72,7 +72,7 @@ def test_a_run_that_waits_goes_on_at_once(
 
 
 @pytest.mark.server
-def test_time_goes_as_far_as_it_is_told(skipping: tuple[Client, TimeSkipper, str]) -> None:
+def test_time_advances_on_request(skipping: tuple[Client, TimeSkipper, str]) -> None:
     """With real time at first, a run's time is moved on by so much and no more, and in the end until it is over."""
     client, skipper, queue = skipping
     with skipper.disabled():
@@ -93,7 +93,7 @@ def test_time_goes_as_far_as_it_is_told(skipping: tuple[Client, TimeSkipper, str
 
 
 @pytest.mark.server
-def test_a_start_that_says_itself(skipping: tuple[Client, TimeSkipper, str]) -> None:
+def test_start_option_overrides_the_clients_time_mode(skipping: tuple[Client, TimeSkipper, str]) -> None:
     """What a start says of its time counts before the client's."""
     client, _, queue = skipping
     real = TimeSkippingConfig(enabled=False)
@@ -104,7 +104,7 @@ def test_a_start_that_says_itself(skipping: tuple[Client, TimeSkipper, str]) -> 
 
 
 @pytest.mark.server
-def test_under_temporalios_names() -> None:
+def test_time_skipping_environment_of_temporalio() -> None:
     """`WorkflowEnvironment.start_time_skipping` is a server that skips, with a client and all that is asked of it."""
 
     async def tries() -> None:
@@ -140,7 +140,7 @@ class Naps:
         return "rested"
 
 
-def test_the_embedded_engine_refuses_by_name() -> None:
+def test_embedded_engine_rejects_time_skipping() -> None:
     """A worker has real time there: the environment for tests is named."""
     with Client.connect("local:") as client:
         with pytest.raises(ServiceError, match="has virtual time"):

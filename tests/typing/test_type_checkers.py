@@ -63,13 +63,13 @@ def reports(request: pytest.FixtureRequest) -> Reports:
 
 
 @pytest.mark.parametrize("good", GOOD, ids=lambda path: path.stem)
-def test_right_uses_are_accepted(reports: Reports, good: Path) -> None:
+def test_correct_uses_type_check(reports: Reports, good: Path) -> None:
     """Nothing is reported where the API is used as meant, and every asserted type is the one found."""
     assert reports[good] == {}
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda path: path.stem)
-def test_wrong_uses_are_reported(reports: Reports, bad: Path) -> None:
+def test_wrong_uses_are_type_errors(reports: Reports, bad: Path) -> None:
     """Each wrong line is reported, and no line that is not wrong."""
     lines = bad.read_text().splitlines()
     wrong = {at for at, line in enumerate(lines, 1) if line.endswith("# E")}

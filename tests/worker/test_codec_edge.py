@@ -49,7 +49,7 @@ def with_codec(script):
     asyncio.run(main())
 
 
-def test_payloads_are_opened_on_the_way_in_and_sealed_on_the_way_out():
+def test_payloads_are_decoded_and_encoded():
     """The worker sees plain payloads, the engine sealed ones; the codec runs in its own threads."""
 
     async def script(edge, inner, codec):
@@ -66,7 +66,7 @@ def test_payloads_are_opened_on_the_way_in_and_sealed_on_the_way_out():
     with_codec(script)
 
 
-def test_failures_are_sealed_too():
+def test_failure_messages_are_encoded():
     """The message of a failure does not leave in the clear."""
 
     async def script(edge, inner, codec):
@@ -77,7 +77,7 @@ def test_failures_are_sealed_too():
     with_codec(script)
 
 
-def test_what_the_codec_refuses_is_answered_as_failed():
+def test_undecodable_item_is_answered_as_failed():
     """A payload that was not sealed fails its task or attempt, and the next item is served."""
 
     async def script(edge, inner, codec):
@@ -95,7 +95,7 @@ def test_what_the_codec_refuses_is_answered_as_failed():
     with_codec(script)
 
 
-def test_what_cannot_be_sealed_is_answered_as_failed():
+def test_unencodable_completion_is_answered_as_failed():
     """A codec that breaks on the way out loses no answer, and leaks nothing."""
 
     async def script(edge, inner, codec):
@@ -109,7 +109,7 @@ def test_what_cannot_be_sealed_is_answered_as_failed():
     with_codec(script)
 
 
-def test_heartbeats_are_sealed_and_the_newest_wins():
+def test_newest_heartbeat_is_encoded_and_sent():
     """While one is being sealed only the newest waits; none goes out in the clear."""
 
     async def script(edge, inner, codec):

@@ -74,7 +74,7 @@ def test_settings_that_the_program_changed_meanwhile_stay() -> None:
         ({"gc_threshold": 2**40}, "gc_threshold must be an int above 0"),
     ],
 )
-def test_bad_interpreter_options_are_rejected(options: dict[str, object], message: str) -> None:
+def test_invalid_interpreter_options_are_rejected(options: dict[str, object], message: str) -> None:
     """A value that Python would reject or misunderstand raises `UsageError` when the worker is made."""
     with Client.connect("local:") as client, pytest.raises(UsageError, match=message):
         Worker(client, workflows=[returns_settings], **options)  # type: ignore[arg-type]

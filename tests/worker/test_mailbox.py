@@ -10,7 +10,7 @@ import pytest
 from hourglass._worker.mailbox import Mailbox
 
 
-def test_a_burst_wakes_the_loop_once(monkeypatch):
+def test_burst_wakes_the_loop_once(monkeypatch):
     """All of it is delivered, in order, by one call."""
 
     async def main():
@@ -34,7 +34,7 @@ def test_a_burst_wakes_the_loop_once(monkeypatch):
     assert wakes == 2
 
 
-def test_nothing_is_lost_between_threads():
+def test_mailbox_loses_nothing_between_threads():
     """Posts of many threads against a loop that delivers all the time: each arrives once, in its thread's order."""
 
     async def main():
@@ -57,7 +57,7 @@ def test_nothing_is_lost_between_threads():
         assert [number for whose, number in seen if whose == name] == list(range(500))
 
 
-def test_what_one_letter_raises_harms_no_other(caplog):
+def test_failing_callback_does_not_affect_others(caplog):
     """It is logged, and the rest is delivered."""
 
     async def main():
@@ -73,7 +73,7 @@ def test_what_one_letter_raises_harms_no_other(caplog):
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_closed_loop_takes_nothing_and_raises_nothing(times):
+def test_closed_loop_ignores_posts(times):
     """Nobody is left to be told."""
 
     async def main():
@@ -87,7 +87,7 @@ def test_a_closed_loop_takes_nothing_and_raises_nothing(times):
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, ValueError])
-def test_what_one_delivery_raises_keeps_nothing_back(error):
+def test_failing_delivery_delivers_the_rest(error):
     """Also where it is no Exception: the rest is delivered, without anybody who posts again."""
 
     async def main():

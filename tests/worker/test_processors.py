@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
         ({"a/b": "100000 0"}, None),
     ],
 )
-def test_a_containers_quota_counts(
+def test_container_quota_limits_processors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quotas: dict[str, str], expected: float | None
 ) -> None:
     """Sixty processors of which a container may use two are two; what cannot be read is no quota."""
@@ -72,9 +72,7 @@ def _in_a_thread(job: Callable[[], object]) -> None:
     thread.join()
 
 
-def test_a_kind_is_bound_once_it_has_turned_out_to_be_brief(
-    binding: ProcessorBinding, clock: list[float]
-) -> None:
+def test_brief_activity_types_are_bound(binding: ProcessorBinding, clock: list[float]) -> None:
     """The first may start threads or programs that stay: those are free. One that ran long sets its kind free for good."""
     given, own = set(processors.allowed()), {binding.own}
     seen: list[set[int]] = []
@@ -100,9 +98,7 @@ def test_a_kind_is_bound_once_it_has_turned_out_to_be_brief(
     assert len(seen) == 7  # all of it was executed
 
 
-def test_waiting_for_the_interpreter_is_not_running_long(
-    binding: ProcessorBinding, clock: list[float]
-) -> None:
+def test_waiting_for_the_interpreter_counts_as_brief(binding: ProcessorBinding, clock: list[float]) -> None:
     """Among twenty that compute at a time each takes twenty times as long by the clock."""
     began, go_on = threading.Barrier(21), threading.Event()
 
@@ -123,9 +119,7 @@ def test_waiting_for_the_interpreter_is_not_running_long(
     assert found == [{binding.own}]
 
 
-def test_what_an_attempt_raises_is_let_out_and_learned_from(
-    binding: ProcessorBinding, clock: list[float]
-) -> None:
+def test_failed_attempts_count_for_binding(binding: ProcessorBinding, clock: list[float]) -> None:
     """The thread pool logs it; the kind is known all the same."""
     found: list[set[int]] = []
 
@@ -142,7 +136,7 @@ def test_what_an_attempt_raises_is_let_out_and_learned_from(
     assert found == [set(processors.allowed()), {binding.own}]
 
 
-def test_a_processor_that_is_refused_changes_nothing(
+def test_rejected_binding_changes_nothing(
     binding: ProcessorBinding, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sandbox may forbid it, a container lose the processor: the attempt is made where the thread stands."""

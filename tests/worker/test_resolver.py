@@ -108,7 +108,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             del sys.modules[name]
 
 
-def test_explicit_lists():
+def test_listed_definitions_are_found():
     """What was listed is found by its type name."""
     resolver = Resolver(workflows=[checkout], activities=[charge])
     assert resolver.workflow("checkout").name == "checkout"
@@ -117,7 +117,7 @@ def test_explicit_lists():
     assert resolver.known_activity("other") is None
 
 
-def test_an_instance_brings_all_its_activities():
+def test_instance_registers_its_methods():
     """An object registers its decorated methods, bound to it; a bound method registers alone."""
     payments = Payments()
     assert Resolver(activities=[payments]).activity("refund").fn() == "refunded"
@@ -125,7 +125,7 @@ def test_an_instance_brings_all_its_activities():
     assert Resolver(activities=[payments.refund]).known_activity("Void") is None
 
 
-def test_an_object_may_bring_activities():
+def test_object_may_provide_activities():
     """What an object says that it brings is registered, from the list and from a module that has it."""
 
     class Bridge:
@@ -141,7 +141,7 @@ def test_an_object_may_bring_activities():
     assert Resolver(modules=[module]).activity("brought").name == "brought"
 
 
-def test_a_method_without_an_instance_is_refused():
+def test_method_without_an_instance_is_rejected():
     """The message says what to give instead."""
     with pytest.raises(DefinitionError, match=r"needs an instance: give Payments\(…\)"):
         Resolver(activities=[Payments.refund])
@@ -159,13 +159,13 @@ def test_a_method_without_an_instance_is_refused():
         ({"modules": ["no_such_module_anywhere"]}, "there is no module"),
     ],
 )
-def test_what_is_not_decorated_is_refused(lists, message):
+def test_undecorated_object_is_rejected(lists, message):
     """Each list says what is wrong with what stands in it."""
     with pytest.raises(DefinitionError, match=message):
         Resolver(**lists)
 
 
-def test_two_things_of_one_name():
+def test_duplicate_names_are_rejected():
     """The message names both places; the same thing twice is fine."""
 
     @activity.defn(name="charge")
@@ -182,7 +182,7 @@ def test_two_things_of_one_name():
         Resolver(activities=[Payments(), Payments()])
 
 
-def test_unknown_names_say_what_is_known():
+def test_unknown_name_lists_the_known_ones():
     """Known names, the nearest one, and what to do."""
     resolver = Resolver(workflows=[checkout], activities=[charge])
     with pytest.raises(UnknownTypeError) as caught:
@@ -198,7 +198,7 @@ def test_unknown_names_say_what_is_known():
     assert len(str(caught.value)) < 1000
 
 
-def test_modules_are_searched_when_a_name_is_missing(app):
+def test_modules_are_searched_for_a_missing_name(app):
     """The root is imported at once, what is under it when first needed; broken modules do not stop it."""
     resolver = Resolver(modules=["app"])
     assert resolver.known_activity("top") is not None
@@ -222,7 +222,7 @@ def test_private_modules_are_not_imported_to_find_a_name(app):
     assert Resolver(modules=["app"]).activity("hidden").fn() == "hidden"
 
 
-def test_methods_in_modules_say_that_they_need_an_instance(app):
+def test_methods_in_modules_need_an_instance(app):
     """A class with activities is found, but nobody can make its object."""
     with pytest.raises(
         UnknownTypeError, match=r"a method of app\.orders\.work\.Desk: give the worker an instance"
@@ -230,7 +230,7 @@ def test_methods_in_modules_say_that_they_need_an_instance(app):
         Resolver(modules=["app"]).activity("serve")
 
 
-def test_two_things_of_one_name_in_modules(app, tmp_path):
+def test_duplicate_names_in_modules_are_rejected(app, tmp_path):
     """At the root it is refused at once, further down when the name is asked for; other names still work."""
     twin = "from hourglass import activity\n@activity.defn(name='deep')\ndef twin() -> None: ...\n"
     (tmp_path / "app" / "twin.py").write_text(twin)
@@ -243,7 +243,7 @@ def test_two_things_of_one_name_in_modules(app, tmp_path):
         Resolver(modules=["app.orders.work", "app.twin"])
 
 
-def test_dotted_names_resolve_structurally(app):
+def test_dotted_names_resolve_to_decorated_objects(app):
     """A path under a root leads to decorated objects, in modules and in classes, importing only what is on
     the way.
     """
@@ -255,7 +255,7 @@ def test_dotted_names_resolve_structurally(app):
     assert resolver.activity("app.top").fn() == "top"
 
 
-def test_what_was_imported_from_elsewhere_is_not_taken_up(app):
+def test_foreign_imports_of_a_module_are_ignored(app):
     """An activity of another package is not this module's."""
     resolver = Resolver(modules=["app"])
     for name in ("foreign", "app.orders.work.foreign"):
@@ -288,7 +288,7 @@ def test_what_was_imported_from_elsewhere_is_not_taken_up(app):
         "app." * 200 + "x",
     ],
 )
-def test_names_from_the_wire_stay_under_the_roots(app, name):
+def test_received_names_resolve_only_under_the_roots(app, name):
     """No import outside the roots, no private segment, no undecorated object: unknown, and nothing else
     happens.
     """
@@ -299,7 +299,7 @@ def test_names_from_the_wire_stay_under_the_roots(app, name):
     assert app() == []
 
 
-def test_without_roots_nothing_is_imported(app):
+def test_nothing_is_imported_without_roots(app):
     """A dotted name alone opens no door."""
     with pytest.raises(UnknownTypeError):
         Resolver(activities=[charge]).activity("evil.run")

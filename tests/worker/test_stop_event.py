@@ -24,7 +24,7 @@ print("all heard")
 """
 
 
-def test_a_handler_may_set_it_at_any_moment() -> None:
+def test_signal_handler_may_set_it_at_any_time() -> None:
     """Thousands of signals come while the main thread waits for it, or begins to: none waits for a lock that the thread which
     it interrupts holds, as with an event of `threading`.
     """
@@ -32,7 +32,7 @@ def test_a_handler_may_set_it_at_any_moment() -> None:
     assert done.stdout == "all heard\n", done.stderr
 
 
-def test_it_is_an_event() -> None:
+def test_stop_event_behaves_like_an_event() -> None:
     """All that wait are woken, one that comes later does not wait, and it can be set back."""
     event = StopEvent()
     assert not event.wait(0)

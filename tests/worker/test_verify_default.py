@@ -11,7 +11,7 @@ from hourglass.errors import UsageError
 @pytest.mark.parametrize(
     ("text", "chosen"), [("always", "always"), ("off", "off"), ("0.25", 0.25), ("", 0.0), (None, 0.0)]
 )
-def test_the_environment_stands_in(
+def test_environment_sets_the_default_of_verify(
     monkeypatch: pytest.MonkeyPatch, text: str | None, chosen: str | float
 ) -> None:
     """A worker that is not told verifies what the variable says, and nothing without it."""
@@ -21,7 +21,7 @@ def test_the_environment_stands_in(
     assert checked_verify(None) == chosen
 
 
-def test_what_is_said_outweighs_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_verify_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is told does as it is told."""
     monkeypatch.setenv(VERIFY_VARIABLE, "always")
     assert checked_verify("off") == "off"
@@ -29,20 +29,20 @@ def test_what_is_said_outweighs_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("text", ["sometimes", "2", "-1", "nan"])
-def test_nonsense_in_the_environment_names_the_variable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_invalid_verify_variable_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """The message says where the nonsense comes from."""
     monkeypatch.setenv(VERIFY_VARIABLE, text)
     with pytest.raises(UsageError, match=VERIFY_VARIABLE):
         checked_verify(None)
 
 
-def test_the_watcher_follows_what_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watcher_follows_the_verify_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where everything is verified because the environment says so, calls are watched as well."""
     monkeypatch.setenv(VERIFY_VARIABLE, "always")
     assert checked_watch(None, checked_verify(None)) == "warn"
     assert checked_watch(None, checked_verify("off")) is None
 
 
-def test_this_suite_verifies_everything() -> None:
+def test_suite_verifies_everything() -> None:
     """A worker that a test does not tell executes its runs twice."""
     assert checked_verify(None) == "always"

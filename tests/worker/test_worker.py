@@ -158,7 +158,7 @@ def test_methods_run_on_the_workers_instance(client):
         assert client.execute_workflow(greets, "Ann", id="w") == "Bob greets Ann"
 
 
-def test_retries_and_failures(client):
+def test_activity_retries_and_failures(client):
     """An attempt that fails is made again; when attempts are used up the workflow fails with the reason."""
     with worker(client):
         assert client.execute_workflow(retries, 2, id="good") == 3
@@ -170,7 +170,7 @@ def test_retries_and_failures(client):
     assert "not yet" in str(caught.value.cause.cause)
 
 
-def test_a_parked_run_is_loud_and_goes_on_when_the_code_is_mended(client, caplog):
+def test_parked_run_is_logged_and_continues_with_fixed_code(client, caplog):
     """The log and the statistics name it; after the mend it completes by itself."""
     with worker(client) as working:
         handle = client.start_workflow(buggy, id="w")
@@ -189,7 +189,7 @@ def test_cancellation_reaches_a_running_activity(client):
         assert client.execute_workflow(cancels_activity, id="w") == "ActivityError"
 
 
-def test_completion_from_outside(client):
+def test_completion_by_token(client):
     """The client completes an activity by its token."""
     with worker(client):
         handle = client.start_workflow(defers, id="w")
@@ -198,7 +198,7 @@ def test_completion_from_outside(client):
         assert handle.result(timeout=20) == "from outside"
 
 
-def test_the_watcher_is_on_when_everything_is_verified(client, caplog):
+def test_watcher_is_on_when_everything_is_verified(client, caplog):
     """verify="always" logs a clock read in a workflow; watch="off" does not."""
     with worker(client, verify="always"), caplog.at_level(logging.WARNING):
         handle = client.start_workflow(reads_clock, id="w")
@@ -215,7 +215,7 @@ def test_modules_need_no_lists(client):
         assert client.execute_workflow(greets, "Ann", id="v") == "Eve greets Ann"
 
 
-def test_two_workers_on_one_queue_of_one_client(client):
+def test_second_worker_on_a_queue_of_one_client_is_rejected(client):
     """Refused with a clear message; another queue is fine, and so is the same one after the first has ended."""
     with worker(client):
         with pytest.raises(UsageError, match="already runs a worker on task queue 'default'"):
@@ -226,7 +226,7 @@ def test_two_workers_on_one_queue_of_one_client(client):
         assert client.execute_workflow(sums, 1, id="v") == 8
 
 
-def test_a_worker_can_be_started_again(client):
+def test_worker_can_be_started_again(client):
     """The object is not used up by one life."""
     again = worker(client)
     for number in range(3):
@@ -236,7 +236,7 @@ def test_a_worker_can_be_started_again(client):
     again.shutdown()
 
 
-def test_async_with_and_the_async_client():
+def test_worker_on_an_event_loop():
     """The same worker on an event loop of the user's, whose loop stays free."""
 
     async def main() -> int:
@@ -248,7 +248,7 @@ def test_async_with_and_the_async_client():
 
 
 @pytest.mark.parametrize("name", ["task_queue", "max_concurrent_activities", "status_address"])
-def test_what_was_said_when_it_was_made_cannot_be_set(client, name):
+def test_options_cannot_be_changed_after_construction(client, name):
     """Setting it would do nothing: it is refused, with advice, before and while it runs."""
     working = worker(client)
     assert working.client is client
@@ -329,14 +329,14 @@ def test_run_ends_on_signals_and_drains(number):
         ({"activities": [len]}, DefinitionError, "neither decorated"),
     ],
 )
-def test_bad_options_are_refused_at_once(client, options, kind, message):
+def test_invalid_options_are_rejected_at_once(client, options, kind, message):
     """Each with a message that names it."""
     given = {"workflows": EVERYTHING, "activities": ACTIVITIES, **options}
     with pytest.raises(kind, match=message):
         Worker(client, **given)
 
 
-def test_a_worker_needs_something_to_do_and_a_client(client):
+def test_worker_without_work_or_client_is_rejected(client):
     """Nothing to serve, or no client, is said so."""
     with pytest.raises(UsageError, match="needs workflows or activities"):
         Worker(client)
@@ -344,7 +344,7 @@ def test_a_worker_needs_something_to_do_and_a_client(client):
         Worker("local:", workflows=EVERYTHING)  # type: ignore[arg-type]
 
 
-def test_a_shutdown_that_does_not_end_is_left_behind(client, monkeypatch, caplog):
+def test_overlong_shutdown_continues_in_the_background(client, monkeypatch, caplog):
     """Whatever does not end: who waits is told after the limit, and it goes on in the background."""
     monkeypatch.setattr("hourglass.worker._worker._EXIT_MARGIN", 0.05)
     stop, going_on = Application._stop_worker, threading.Event()
@@ -364,14 +364,14 @@ def test_a_shutdown_that_does_not_end_is_left_behind(client, monkeypatch, caplog
     assert going_on.wait(60)
 
 
-def test_a_plain_call_beside_a_worker_warns(client):
+def test_plain_call_beside_a_worker_warns(client):
     """While a worker lives in the process, a plain call of an activity warns; inside activities it does not."""
     with worker(client), pytest.warns(activity.PlainCallWarning, match="double is called plainly"):
         double(1)
     assert double(1) == 2
 
 
-def test_the_codec_of_the_client_is_the_workers_too():
+def test_worker_uses_the_codec_of_its_client():
     """With a codec nothing travels in the clear, and workflows run as before."""
     from .test_codec_edge import Reverse
 

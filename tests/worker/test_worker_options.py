@@ -67,7 +67,7 @@ HALF = ResourceBasedTunerConfig(0.5, 0.5)
         ),
     ],
 )
-def test_what_makes_no_sense(make: Any, why: str) -> None:
+def test_invalid_supplier_and_poller_numbers_are_rejected(make: Any, why: str) -> None:
     """Numbers that a supplier or a poller cannot have are refused when they are said."""
     with pytest.raises(UsageError, match=why):
         make()
@@ -89,14 +89,14 @@ def test_what_makes_no_sense(make: Any, why: str) -> None:
         ({"workflows": (), "no_remote_activities": True}, "nothing to do"),
     ],
 )
-def test_options_of_a_worker_that_make_no_sense(options: dict[str, Any], why: str) -> None:
+def test_invalid_worker_options_are_rejected(options: dict[str, Any], why: str) -> None:
     """A worker says so when it is made, on any engine."""
     with Client.connect("local:") as client, pytest.raises(UsageError, match=why):
         Worker(client, **{"workflows": [doubles], "activities": [double], **options})
 
 
 @pytest.mark.parametrize("target", ["local:", "local:{}/runs.db"])
-def test_the_embedded_engine_refuses_by_name(target: str, tmp_path: Any) -> None:
+def test_embedded_engine_rejects_unsupported_options(target: str, tmp_path: Any) -> None:
     """What only Core and a server can do is refused with the reason and the way out; fixed numbers and polls are taken."""
     refused = [
         (
@@ -124,7 +124,7 @@ def test_the_embedded_engine_refuses_by_name(target: str, tmp_path: Any) -> None
 
 
 @pytest.mark.parametrize("where", ["memory", pytest.param("server", marks=pytest.mark.server)])
-def test_a_worker_without_remote_activities(where: str, request: pytest.FixtureRequest) -> None:
+def test_worker_without_remote_activities(where: str, request: pytest.FixtureRequest) -> None:
     """It executes its workflows' local activities; those of the queue wait for another worker."""
     server: DevServer | None = request.getfixturevalue("quick_server") if where == "server" else None
     with Client.connect(server.target if server else "local:") as client:
@@ -182,7 +182,7 @@ class Counted(CustomSlotSupplier):
 
 
 @pytest.mark.server
-def test_slots_by_a_rule_of_ones_own(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_custom_slot_supplier(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
     """A custom supplier gives every slot, on a loop of its own; what it raises is logged, and it is asked again."""
     supplier = Counted(2)
     tuner = WorkerTuner.create_composite(
@@ -214,7 +214,7 @@ def test_slots_by_a_rule_of_ones_own(quick_server: DevServer, caplog: pytest.Log
 
 
 @pytest.mark.server
-def test_pollers_that_scale(quick_server: DevServer) -> None:
+def test_autoscaling_pollers(quick_server: DevServer) -> None:
     """A worker whose polls scale, and whose slots follow the machine, does what any does."""
     with (
         Client.connect(quick_server.target) as client,

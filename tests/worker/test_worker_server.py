@@ -138,7 +138,7 @@ def test_workflows_run_to_their_results(client):
         assert [handle.result(timeout=60) for handle in handles] == [n * 2 + 8 for n in range(10)]
 
 
-def test_without_a_cache_each_task_is_a_replay(client):
+def test_runs_complete_without_a_cache(client):
     """Core evicts a run after each task; every result is the same. (No local activities: Core evicts while they run.)"""
     with worker(client, verify="always", max_cached_workflows=0) as working:
         handles = [client.start_workflow(remote_sums, n) for n in range(10)]
@@ -146,7 +146,7 @@ def test_without_a_cache_each_task_is_a_replay(client):
         assert working.statistics().failed_tasks == 0
 
 
-def test_a_run_closes_while_its_local_activity_runs(client):
+def test_run_closes_while_its_local_activity_runs(client):
     """The run closes at once, no task is refused, and the held result harms nobody when it is let go."""
     with worker(client) as working:
         handles = [client.start_workflow(closes_before_its_local_activity) for _ in range(4)]
@@ -163,7 +163,7 @@ def test_heartbeat_details_survive_an_attempt(client):
     assert place.details == [None, "cursor"]
 
 
-def test_cancellation_travels_by_heartbeat(client):
+def test_cancellation_arrives_with_a_heartbeat(client):
     """A workflow that waits for the cancellation to complete gets it, and the activity's thread saw it."""
     with worker(client):
         assert client.execute_workflow(cancelling) == "ActivityError"
@@ -179,7 +179,7 @@ def test_shutdown_with_open_runs_leaves_the_client_usable(client):
             assert client.execute_workflow(sums, round_) == round_ * 2 + 8
 
 
-def test_the_interpreter_exits_with_a_worker_that_nobody_stopped(server):
+def test_interpreter_exits_with_a_running_worker(server):
     """Forgetting the shutdown neither hangs nor crashes the exit."""
     program = f"""
         from hourglass import activity, workflow
@@ -224,7 +224,7 @@ def healthy(number: int) -> int:
     return twice(twice(number))
 
 
-def test_the_healthy_leave_a_thread_that_does_not_come_back(client):
+def test_healthy_runs_leave_a_blocked_thread(client):
     """Nobody calls the code hung, and its thread is the only one for workflows: the others end on a spare one."""
     with Worker(
         client,

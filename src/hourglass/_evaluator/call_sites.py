@@ -26,7 +26,7 @@ _RAISE = opmap["RAISE_VARARGS"]
 _CALLERS = 2  # the number of the author's frames above the call site that are reported
 
 
-class Place(tuple[str, int]):
+class CallSite(tuple[str, int]):
     """A call site with the author's frames that led to it, the nearest first."""
 
     callers: tuple[Site, ...] = ()
@@ -34,10 +34,10 @@ class Place(tuple[str, int]):
     """Whether the library issues commands of its own for this call, whose contents are not the author's."""
 
 
-def on_behalf(site: Site) -> Place:
+def on_behalf(site: Site) -> CallSite:
     """Return the place of an author's call for which the library issues its own commands."""
-    place = Place(site)
-    place.callers = site.callers if isinstance(site, Place) else ()
+    place = CallSite(site)
+    place.callers = site.callers if isinstance(site, CallSite) else ()
     place.is_on_behalf = True
     return place
 
@@ -154,7 +154,7 @@ def _only_return(code: CodeType) -> int:
 def _placed(sites: list[Site]) -> Site:
     if len(sites) < 2:
         return sites[0] if sites else NOWHERE
-    place = Place(sites[0])
+    place = CallSite(sites[0])
     place.callers = tuple(sites[1:])
     return place
 

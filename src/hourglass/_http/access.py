@@ -126,7 +126,7 @@ class Credentials:
         return cls(token, bytes.fromhex(key), OneTimeCode(code, unused))
 
 
-class Verdict(Enum):
+class AccessDecision(Enum):
     """The answer to a request for access."""
 
     ADMITTED = "admitted"
@@ -188,22 +188,22 @@ class Access:
         self._guesses = GuessLimit()
         self.cookie_name = f"hourglass_{port}"
 
-    def check_request(self, headers: Mapping[str, str], address: str) -> Verdict:
+    def check_request(self, headers: Mapping[str, str], address: str) -> AccessDecision:
         """Decide about a request by its header `Authorization` or its cookie. Header names are in lower case."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self.check_token(token.strip(), address)
         valid = any(self._is_valid(value) for value in self._cookies(headers.get("cookie", "")))
-        return Verdict.ADMITTED if valid else Verdict.REFUSED
+        return AccessDecision.ADMITTED if valid else AccessDecision.REFUSED
 
-    def check_token(self, token: str, address: str) -> Verdict:
+    def check_token(self, token: str, address: str) -> AccessDecision:
         """Decide about a token from an address."""
         if self._guesses.is_reached(address):
-            return Verdict.LIMITED
+            return AccessDecision.LIMITED
         if hmac.compare_digest(self._credentials.token.encode(), token.encode(errors="replace")):
-            return Verdict.ADMITTED
+            return AccessDecision.ADMITTED
         self._guesses.count(address)
-        return Verdict.REFUSED
+        return AccessDecision.REFUSED
 
     def redeem(self, code: str) -> bool:
         """Return whether `code` is that of the one-time link and has not been used before."""

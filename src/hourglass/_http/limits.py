@@ -38,7 +38,7 @@ def most_connections() -> int:
     return max(8, min(_MOST_CONNECTIONS, allowed // _SHARE_OF_DESCRIPTORS))
 
 
-class Phase(Enum):
+class RequestPhase(Enum):
     """The phase of a connection. In all phases except `ANSWER` the server waits for its peer."""
 
     HEAD = "head"
@@ -57,20 +57,20 @@ class Timeouts:
     body: float = 30.0
     flush: float = 30.0
 
-    def of(self, phase: Phase) -> float | None:
+    def of(self, phase: RequestPhase) -> float | None:
         """Return the timeout of a phase; None for no timeout."""
         match phase:
-            case Phase.HEAD:
+            case RequestPhase.HEAD:
                 return self.head
-            case Phase.BODY:
+            case RequestPhase.BODY:
                 return self.body
-            case Phase.FLUSH:
+            case RequestPhase.FLUSH:
                 return self.flush
-            case Phase.ANSWER:
+            case RequestPhase.ANSWER:
                 return None
 
 
-class Connection(Protocol):
+class Transport(Protocol):
     """An asyncio transport."""
 
     def abort(self) -> None:
@@ -83,24 +83,24 @@ class ConnectionGate:
     def __init__(self, most: int | None = None, timeouts: Timeouts | None = None) -> None:
         self._most = most_connections() if most is None else most
         self._timeouts = timeouts or Timeouts()
-        self._phases: dict[Connection, Phase] = {}
+        self._phases: dict[Transport, RequestPhase] = {}
         # The connections that wait for their peers, the longest first, with their timers.
-        self._waiting: OrderedDict[Connection, asyncio.TimerHandle] = OrderedDict()
+        self._waiting: OrderedDict[Transport, asyncio.TimerHandle] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._phases)
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: Transport) -> bool:
         """Admit a new connection, or close it and return False if all are in use."""
         if len(self._phases) >= self._most:
             if not self._waiting:
                 connection.abort()
                 return False
             self._close(next(iter(self._waiting)))
-        self.enter(connection, Phase.HEAD)
+        self.enter(connection, RequestPhase.HEAD)
         return True
 
-    def enter(self, connection: Connection, phase: Phase) -> None:
+    def enter(self, connection: Transport, phase: RequestPhase) -> None:
         """Record the phase of a connection. Its timeout starts with the phase."""
         if self._phases.get(connection) is phase:
             return
@@ -111,16 +111,21 @@ class ConnectionGate:
             loop = asyncio.get_running_loop()
             self._waiting[connection] = loop.call_later(timeout, self._close, connection)
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: Transport) -> None:
         """Remove a connection that has ended. Safe to call for one that was not admitted."""
         self._cancel(connection)
         self._phases.pop(connection, None)
 
-    def _close(self, connection: Connection) -> None:
+    def close(self) -> None:
+        """Close all connections at once."""
+        for connection in list(self._phases):
+            self._close(connection)
+
+    def _close(self, connection: Transport) -> None:
         self.leave(connection)
         connection.abort()
 
-    def _cancel(self, connection: Connection) -> None:
+    def _cancel(self, connection: Transport) -> None:
         timer = self._waiting.pop(connection, None)
         if timer is not None:
             timer.cancel()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
-from hourglass._http.limits import BACKLOG, ConnectionGate, Phase
+from hourglass._http.limits import BACKLOG, ConnectionGate, RequestPhase
 
 logger = logging.getLogger("hourglass.http")
 
@@ -143,7 +143,7 @@ class HttpServer:
                 with_body = request.method != "HEAD"
             except _BadRequestError as error:
                 response, with_body = error.response, True
-            self._gate.enter(transport, Phase.FLUSH)
+            self._gate.enter(transport, RequestPhase.FLUSH)
             writer.write(response.encode(with_body=with_body))
             await writer.drain()
             await _discard_input(reader, writer)
@@ -163,7 +163,7 @@ class HttpServer:
         """
         try:
             body = await self._read_body(request, reader, writer)
-            self._gate.enter(writer.transport, Phase.ANSWER)
+            self._gate.enter(writer.transport, RequestPhase.ANSWER)
             return body if isinstance(body, HttpResponse) else await self._answer(request, body)
         except (_BadRequestError, OSError, EOFError):
             raise
@@ -183,7 +183,7 @@ class HttpServer:
             raise _BadRequestError(413, f"the body is too large: at most {largest} bytes are read")
         if not length:
             return b""
-        self._gate.enter(writer.transport, Phase.BODY)
+        self._gate.enter(writer.transport, RequestPhase.BODY)
         if request.headers.get("expect", "").lower() == "100-continue":
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return await reader.readexactly(length)

@@ -8,7 +8,7 @@ This file contains the calls that act on workflows, and on activities that compl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -93,8 +93,23 @@ def _shared_fields(kind: Any, request: type[sv.Request[Any]]) -> tuple[tuple[str
     return tuple(plain), next((name for name in ("workflow_execution", "execution") if name in fields), "")
 
 
-def sending(kind: Any) -> Callable[[sv.Request[Any], CallScope], Rpc]:
-    """Return the translation of a request that only consists of the fields of its message, and has no answer."""
+def sending(
+    messages: Mapping[type[sv.Request[Any]], Any],
+) -> dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]]:
+    """Return the translations of requests that have no answer, and only consist of the fields of their messages: a table's rows.
+    Raises `TypeError` for a field without a place in the message.
+    """
+    return {request: _sender(request, kind) for request, kind in messages.items()}
+
+
+def _sender(request: type[sv.Request[Any]], kind: Any) -> Callable[[Any, CallScope], Rpc]:
+    names, run = _shared_fields(kind, request)
+    placed = {*names, *sv.Request.__struct_fields__, *(("workflow_id", "run_id") if run else ())}
+    for field in request.__struct_fields__:
+        if field not in placed:
+            raise TypeError(
+                f"{request.__name__}.{field} has no place in {kind.__name__}: write a function for it"
+            )
     rpc = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__.removesuffix("Request")).lower()
     return lambda request, scope: Rpc(rpc, message_of(kind, request, scope), no_answer)
 
@@ -448,14 +463,10 @@ ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     wf.StartWorkflow: start,
     wf.SignalWorkflow: signal,
     wf.QueryWorkflow: query,
-    wf.CancelWorkflow: sending(ws.RequestCancelWorkflowExecutionRequest),
     wf.TerminateWorkflow: terminate,
-    wf.PauseWorkflow: sending(ws.PauseWorkflowExecutionRequest),
-    wf.UnpauseWorkflow: sending(ws.UnpauseWorkflowExecutionRequest),
     wf.UpdateWorkflowOptions: update_options,
     wf.SkipTime: skip_time,
     wf.WaitForFastForward: wait_for_fast_forward,
-    wf.DeleteWorkflow: sending(ws.DeleteWorkflowExecutionRequest),
     ac.CompleteActivity: complete,
     ac.ResetActivity: reset_activity,
     ac.HeartbeatActivity: heartbeat,
@@ -464,4 +475,12 @@ ACTING: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     wf.PollUpdate: poll_update,
     wf.UpdateWithStart: update_with_start,
     wf.ResetWorkflow: reset,
+    **sending(
+        {
+            wf.CancelWorkflow: ws.RequestCancelWorkflowExecutionRequest,
+            wf.PauseWorkflow: ws.PauseWorkflowExecutionRequest,
+            wf.UnpauseWorkflow: ws.UnpauseWorkflowExecutionRequest,
+            wf.DeleteWorkflow: ws.DeleteWorkflowExecutionRequest,
+        }
+    ),
 }

@@ -187,12 +187,16 @@ ON_ACTIVITIES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     ac.StartActivity: start,
     ac.WaitForActivity: wait,
     ac.DescribeActivity: describe,
-    ac.CancelActivity: sending(ws.RequestCancelActivityExecutionRequest),
-    ac.TerminateActivity: sending(ws.TerminateActivityExecutionRequest),
-    ac.DeleteActivity: sending(ws.DeleteActivityExecutionRequest),
-    ac.PauseActivity: sending(ws.PauseActivityExecutionRequest),
-    ac.UnpauseActivity: sending(ws.UnpauseActivityExecutionRequest),
     ac.UpdateActivityOptions: update_options,
     ac.ListActivities: list_activities,
     ac.CountActivities: count,
+    **sending(
+        {
+            ac.CancelActivity: ws.RequestCancelActivityExecutionRequest,
+            ac.TerminateActivity: ws.TerminateActivityExecutionRequest,
+            ac.DeleteActivity: ws.DeleteActivityExecutionRequest,
+            ac.PauseActivity: ws.PauseActivityExecutionRequest,
+            ac.UnpauseActivity: ws.UnpauseActivityExecutionRequest,
+        }
+    ),
 }

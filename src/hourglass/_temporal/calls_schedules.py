@@ -293,6 +293,6 @@ ON_SCHEDULES: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
     sc.DescribeSchedule: describe,
     sc.UpdateSchedule: update,
     sc.PatchSchedule: patch,
-    sc.DeleteSchedule: sending(ws.DeleteScheduleRequest),
+    **sending({sc.DeleteSchedule: ws.DeleteScheduleRequest}),
     sc.ListSchedules: listing,
 }

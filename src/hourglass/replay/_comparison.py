@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hourglass._contract.limits import SLOTS, TURNS
-from hourglass._evaluator.call_sites import Place, Site
+from hourglass._evaluator.call_sites import CallSite, Site
 from hourglass._evaluator.specs import Payloads
 from hourglass._evaluator.words import CommandSummary, describe, is_generated_id
 from hourglass.converter import (
@@ -117,7 +117,7 @@ def _described(command: CommandSummary | None) -> str:
 def _place(site: Site) -> str:
     if not site[0]:
         return ""
-    callers = site.callers if isinstance(site, Place) else ()
+    callers = site.callers if isinstance(site, CallSite) else ()
     return f"   at {site[0]}:{site[1]}" + "".join(
         f"\n      called at {file}:{line}" for file, line in callers
     )
@@ -132,7 +132,7 @@ def changed_value(
     library issues on behalf of the author are skipped, because they contain values that may change, such as
     the size of a limit.
     """
-    if isinstance(issued.site, Place) and issued.site.is_on_behalf:
+    if isinstance(issued.site, CallSite) and issued.site.is_on_behalf:
         return None
     change = _changed(recorded, issued, foreign)
     if not change:

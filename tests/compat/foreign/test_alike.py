@@ -34,20 +34,20 @@ def ordered(paths: list[tuple[Any, ...]], there: set[tuple[Any, ...]], order: in
     return [command.seq for command in origins.ordered(commands, order) if isinstance(command, c.StartTimer)]
 
 
-def test_the_orders_of_commands() -> None:
+def test_orders_of_commands() -> None:
     """As they were asked for; as if spawned functions began at once; the last first."""
     paths: list[tuple[Any, ...]] = [(2,), (1, 1), (1, 2)]
     assert [ordered(paths, {()}, order) for order in range(ORDERS)] == [[1, 2, 3], [2, 3, 1], [3, 2, 1]]
 
 
-def test_fibers_that_were_there_keep_their_turns() -> None:
+def test_existing_fibers_keep_their_turns() -> None:
     """Only what was spawned in the same activation is moved, to the place of whoever spawned it."""
     there: set[tuple[Any, ...]] = {(), (1,), (2,)}
     assert ordered([(2,), (1,), (2, 1)], there, 1) == [1, 3, 2]
     assert ordered([("signal", 1), (1,), ("signal", 1, 1)], there, 1) == [1, 3, 2]
 
 
-def test_a_way_to_tell_and_an_order_to_pair_up_in() -> None:
+def test_order_strategy_combines_delivery_and_pairing() -> None:
     """One number holds both; for SDKs in which spawned functions begin at once, that order comes first."""
     assert [Order({0: way}).pairing_of(0, 4) for way in (0, 3, 4, 8)] == [0, 0, 1, 2]
     assert [Order({0: way}, eager=True).pairing_of(0, 1) for way in (0, 1, 2)] == [1, 0, 2]
@@ -66,7 +66,7 @@ def racing(names: list[str]) -> Any:
     return workflow.gather(workflow.spawn(nested), workflow.spawn(leg, names[1]))
 
 
-def test_timers_that_look_alike() -> None:
+def test_identical_timers_are_told_apart_by_what_follows() -> None:
     """Whichever of them was begun first elsewhere, the activity that followed its end says which it was."""
     for sdk in ("temporal-go", TYPESCRIPT):
         for first, second in (("a", "b"), ("b", "a")):
@@ -93,7 +93,7 @@ def dialect(history: Writer) -> Dialect:
     return found
 
 
-def test_an_sdk_without_a_name_is_not_taken_for_ours() -> None:
+def test_history_without_an_sdk_name_is_not_ours() -> None:
     """TypeScript's SDK did not say its name before 2025; Python's order is expected only of what is Python's, or ours."""
     for named, metadata, expected in (
         ("", {"coreUsedFlags": [1, 2]}, Dialect.CORE),
@@ -122,7 +122,7 @@ def side_by_side() -> list[Any]:
     return [act("echo", "first"), task.result()]
 
 
-def test_order_is_forgiven_to_an_sdk_without_a_name() -> None:
+def test_order_is_tolerated_for_an_sdk_without_a_name() -> None:
     """What was spawned came first there: the same task, the same things."""
     history = Writer("W", sdk="", ids="count")
     history.task()
@@ -167,14 +167,14 @@ def asked_at_the_end() -> Writer:
     return history
 
 
-def test_what_comes_after_the_end_may_be_held_back() -> None:
+def test_commands_after_the_completion_may_be_missing() -> None:
     """Older SDKs sent nothing after the completion: an answer given then is in no history."""
     history = asked_at_the_end()
     history.completed()
     fits(history, Asked)
 
 
-def test_the_end_itself_may_not() -> None:
+def test_commands_before_the_completion_must_be_present() -> None:
     """Code that ends where its history goes on is refused."""
     history = asked_at_the_end()
     history.fired(history.timer("5s"))
@@ -189,7 +189,7 @@ def napping() -> str:
     return str(act("echo", "one"))
 
 
-def test_a_sleep_of_nothing_that_was_a_timer() -> None:
+def test_zero_sleep_with_a_recorded_timer() -> None:
     """TypeScript's and .NET's SDKs start a timer of a millisecond for it."""
     history = Writer("W", sdk=TYPESCRIPT, ids="count")
     history.task()
@@ -201,7 +201,7 @@ def test_a_sleep_of_nothing_that_was_a_timer() -> None:
     fits(history, napping)
 
 
-def test_a_sleep_of_nothing_that_was_none() -> None:
+def test_zero_sleep_without_a_recorded_timer() -> None:
     """Where a history has no such timer, a sleep of nothing starts none."""
     history = Writer("W", sdk=TYPESCRIPT, ids="count")
     history.task()
@@ -242,13 +242,13 @@ def told(waiting: list[int], marks: list[LocalMark], later: list[LocalMark], *ca
     return [getattr(each, "seq", 0) for each in ends]
 
 
-def test_numbers_tell_local_activities_apart() -> None:
+def test_local_activities_are_told_apart_by_number() -> None:
     """Numbers are another SDK's, but they rise: the lowest that has not ended is the oldest, in whatever order they end."""
     assert told([1, 2, 3], [mark(12), mark(10), mark(11)], []) == [3, 1, 2]
     assert told([1, 2, 3], [mark(12)], [mark(10), mark(11)]) == [3]
 
 
-def test_a_mark_of_one_that_was_cancelled() -> None:
+def test_marker_of_a_cancelled_local_activity() -> None:
     """It is of the one that the run has cancelled, not of those that it waits for."""
     gone = Failure("Activity cancelled", CanceledFailure())
     assert told([1, 2, 3], [mark(10, failure=gone), mark(11), mark(12)], [], 1) == [2, 3]

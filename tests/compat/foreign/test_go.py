@@ -25,13 +25,13 @@ def _history(name: str) -> History:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_replays(name: str) -> None:
+def test_go_history_replays(name: str) -> None:
     """The twin asks for what the history says; where arguments are JSON it asks with the same."""
     with Replayer(workflows=list(TWINS.values()), compare_arguments=name in JSON) as replayer:
         replayer.replay(_history(name))
 
 
-def test_the_corpus_is_whole() -> None:
+def test_every_go_twin_has_a_recording() -> None:
     """There are thirteen recordings, and every twin has one."""
     assert len(NAMES) == 13
     assert {_history(name).workflow_type for name in NAMES} == set(TWINS)
@@ -62,7 +62,7 @@ def test_changed_code_is_refused(changed: Any) -> None:
     assert error.file == __file__ or error.file == local.__code__.co_filename
 
 
-def test_the_right_code_is_not() -> None:
+def test_unchanged_code_is_accepted() -> None:
     """The same history on the right twin: what the test above refuses is the change."""
     with Replayer(workflows=[workflow.defn(name=RECLAIM)(reclaim)]) as replayer:
         assert replayer.replay(_history("reclaim-namespace")).ok

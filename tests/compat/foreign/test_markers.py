@@ -30,7 +30,7 @@ def versioned() -> str:
     ("version", "way"), [(None, "first"), (-1, "first"), (0, "second"), (1, "second"), (2, "third")]
 )
 @pytest.mark.parametrize("language", ["go", "java"])
-def test_versions(language: str, version: int | None, way: str) -> None:
+def test_get_version_maps_to_patched(language: str, version: int | None, way: str) -> None:
     """`GetVersion` is `patched`: -1 and no marker the old way, 0 and 1 the patched one, 2 what `step-2` says."""
     history = Writer("W", sdk=f"temporal-{language}", ids="events" if language == "go" else "uuids")
     history.task()
@@ -44,7 +44,7 @@ def test_versions(language: str, version: int | None, way: str) -> None:
     fits(history, versioned)
 
 
-def test_a_version_that_comes_later() -> None:
+def test_version_recorded_by_a_later_task() -> None:
     """A version is known from the task that recorded it: before that the code went the old way elsewhere."""
 
     def code() -> str:
@@ -62,7 +62,7 @@ def test_a_version_that_comes_later() -> None:
     fits(history, code)
 
 
-def test_a_version_that_the_code_forgot() -> None:
+def test_recorded_version_unused_by_the_code() -> None:
     """As in Go, code may stop asking for a version that its history holds."""
     history = Writer("W")
     history.task()
@@ -88,7 +88,7 @@ def test_local_activities_that_ended_out_of_order() -> None:
     fits(history, code)
 
 
-def test_javas_local_activities_are_told_apart_by_their_arguments() -> None:
+def test_java_local_activities_are_told_apart_by_arguments() -> None:
     """Java's ids are no numbers, but its markers hold the arguments."""
 
     def code() -> Any:
@@ -102,7 +102,7 @@ def test_javas_local_activities_are_told_apart_by_their_arguments() -> None:
     fits(history, code)
 
 
-def test_the_first_local_activity_to_end_wins() -> None:
+def test_first_local_activity_to_end_wins() -> None:
     """They are told one by one, as they ended: the faster one decides."""
 
     def code() -> Any:
@@ -121,7 +121,7 @@ def test_the_first_local_activity_to_end_wins() -> None:
     fits(history, code)
 
 
-def test_a_local_activity_that_fails() -> None:
+def test_local_activity_failure() -> None:
     """Its failure reaches the code as that of an activity, with its cause."""
 
     def code() -> str:
@@ -139,7 +139,7 @@ def test_a_local_activity_that_fails() -> None:
 
 
 @pytest.mark.parametrize("language", ["go", "java"])
-def test_a_local_activity_that_waits_for_its_next_attempt(language: str) -> None:
+def test_local_activity_with_a_backoff_timer(language: str) -> None:
     """A long pause between attempts is a timer of the run, and then the activity again."""
 
     def code() -> Any:
@@ -161,7 +161,7 @@ def test_a_local_activity_that_waits_for_its_next_attempt(language: str) -> None
     fits(history, code)
 
 
-def test_a_local_activity_longer_than_its_task() -> None:
+def test_local_activity_longer_than_its_task() -> None:
     """Its task is completed with nothing and asked for again: the marker is found in a later one."""
 
     def code() -> Any:
@@ -183,7 +183,7 @@ def test_a_local_activity_longer_than_its_task() -> None:
     fits(history, code)
 
 
-def test_time_goes_on_with_a_local_activity() -> None:
+def test_time_advances_with_a_local_activity() -> None:
     """After a local activity the clock shows the time of its marker."""
 
     def code() -> str:
@@ -230,7 +230,7 @@ EFFECTS = {
 
 
 @pytest.mark.parametrize("make", EFFECTS)
-def test_an_effect_as_a_local_activity(make: str) -> None:
+def test_side_effect_as_a_local_activity(make: str) -> None:
     """A local activity in the place of a side effect gets the recorded value."""
 
     def code() -> Any:
@@ -242,7 +242,7 @@ def test_an_effect_as_a_local_activity(make: str) -> None:
     fits(_with_effect(name, **details), code)
 
 
-def test_an_effect_as_randomness() -> None:
+def test_side_effect_as_randomness() -> None:
     """Code that draws itself gets another value: what it asks for is compared, with what no longer."""
 
     def code() -> Any:
@@ -259,7 +259,7 @@ def test_an_effect_as_randomness() -> None:
     assert "another use" in refused(_with_effect(name, **details), other).produced
 
 
-def test_a_mutable_effect_that_did_not_change() -> None:
+def test_unchanged_mutable_side_effect() -> None:
     """It is written down when its value changes: asked again, it is what it was."""
 
     def code() -> list[Any]:
@@ -297,7 +297,7 @@ def _turned(value: Any) -> dict[str, Any]:
     return {"payloads": [payload(plain[::-1], "backwards")]}
 
 
-def test_markers_behind_a_codec() -> None:
+def test_encoded_markers() -> None:
     """A codec reaches what describes a local activity, and what it holds; a version is plain all the same."""
 
     def code() -> Any:

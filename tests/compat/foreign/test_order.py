@@ -16,7 +16,7 @@ TWO: list[e.AnyEvent] = [e.TimerFired(1), e.TimerFired(2)]
 STARTED = e.RunStarted(workflow_type="W", workflow_id="w")
 
 
-def test_the_ways_to_tell_two_things() -> None:
+def test_delivery_orders_of_two_events() -> None:
     """At once, at once with messages first, one by one, and one by one from the last; timers also apart."""
     told = [Order({0: way}).of(0, TWO)[1] for way in range(4)]
     assert told == [[TWO], [TWO], [[TWO[0]], [TWO[1]]], [[TWO[1]], [TWO[0]]]]
@@ -26,7 +26,7 @@ def test_the_ways_to_tell_two_things() -> None:
     assert Order({0: 0}).of(0, TWO)[0] != Order({0: 1}).of(0, TWO)[0]
 
 
-def test_what_comes_first_stays_first() -> None:
+def test_start_and_patches_are_always_first() -> None:
     """The beginning of a run and its patches are told before all else, in whatever way."""
     due: list[e.AnyEvent] = [STARTED, e.PatchNoticed("p"), e.SignalReceived("a"), e.SignalReceived("b")]
     for way in (2, 3):
@@ -35,7 +35,7 @@ def test_what_comes_first_stays_first() -> None:
         assert sorted(event.name for batch in batches[1:] for event in batch) == ["a", "b"]  # type: ignore[union-attr]
 
 
-def test_there_is_no_choice_with_one_thing() -> None:
+def test_single_event_has_one_order() -> None:
     """One thing can be told in one way only; nothing in none."""
     assert Order().choices(TWO[:1]) == 1
     assert Order().choices([]) == 1
@@ -43,7 +43,7 @@ def test_there_is_no_choice_with_one_thing() -> None:
     assert Order().of(0, [])[1] == []
 
 
-def test_the_search_goes_back_from_where_it_missed() -> None:
+def test_search_backtracks_from_the_mismatch() -> None:
     """The last task with a choice is told otherwise first, then the one before; tasks beyond the miss are left alone."""
     search = TurnSearch(10, has_updates=False)
     seen = []
@@ -54,7 +54,7 @@ def test_the_search_goes_back_from_where_it_missed() -> None:
     assert len(seen) == len({str(sorted(modes.items())) for modes in seen}) == 16
 
 
-def test_the_search_ends() -> None:
+def test_search_terminates() -> None:
     """Where there is no choice it ends at once; a long history is tried less often; updates double the tries."""
 
     def tries(events: int, *, has_updates: bool, choices: list[int]) -> int:
@@ -71,7 +71,7 @@ def test_the_search_ends() -> None:
     assert tries(50_000, has_updates=False, choices=[4] * 9) == 3
 
 
-def test_a_recording_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_that_needs_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two timers of this run fired in one task, and the later one won: told in their own order it does not fit."""
     history = History.from_file(Path(__file__).parent / "typescript" / "random08.json")
     with Replayer(workflows=list(TWINS.values())) as replayer:

@@ -13,7 +13,7 @@ from .writer import Writer, failure, payloads
 # --- order, timers, children ----------------------------------------------------------------------------------------
 
 
-def test_coroutines_in_the_order_in_which_they_were_made() -> None:
+def test_coroutines_in_creation_order() -> None:
     """Go resumes coroutines in their order, we in that of the events: the same task, the same commands."""
 
     def code(names: list[str]) -> list[Any]:
@@ -36,7 +36,7 @@ def test_coroutines_in_the_order_in_which_they_were_made() -> None:
     fits(history, code)
 
 
-def test_a_wait_with_a_limit_whose_timer_runs_on() -> None:
+def test_timeout_timer_outlives_its_wait() -> None:
     """SDKs of the first years let the timer of a wait run on; it fires for nobody."""
 
     class Waits:
@@ -67,7 +67,7 @@ def test_a_wait_with_a_limit_whose_timer_runs_on() -> None:
     fits(history, Waits)
 
 
-def test_a_wait_that_was_over_at_once() -> None:
+def test_wait_whose_condition_already_holds() -> None:
     """Where the condition held already, some SDKs started a timer, and some did not."""
 
     def code() -> str:
@@ -83,7 +83,7 @@ def test_a_wait_that_was_over_at_once() -> None:
         fits(history, code)
 
 
-def test_no_timer_for_no_time() -> None:
+def test_zero_duration_starts_no_timer() -> None:
     """Go and Java do not wait where the time is nought; others do."""
 
     def code() -> Any:
@@ -141,7 +141,7 @@ def _with_child(child: str) -> Writer:
     return history
 
 
-def test_a_child_whose_id_nobody_chose() -> None:
+def test_child_with_a_generated_id() -> None:
     """Go and Java make up ids of their own: ours, made up as well, stands for it, in signals too."""
 
     def code() -> Any:
@@ -152,7 +152,7 @@ def test_a_child_whose_id_nobody_chose() -> None:
     fits(_with_child("0195ed07-8876-7eb9-b722-ef99fadefce6_5"), code)
 
 
-def test_a_child_whose_id_was_chosen() -> None:
+def test_child_with_a_chosen_id() -> None:
     """An id that the code chose must be the recorded one."""
 
     def code() -> Any:
@@ -164,7 +164,7 @@ def test_a_child_whose_id_was_chosen() -> None:
     assert "chosen" in refused(_with_child("another"), code).produced
 
 
-def test_a_run_that_was_to_be_tried_again() -> None:
+def test_retried_run_recorded_as_continued() -> None:
     """Servers of the first years ended such a run as continued."""
 
     def code() -> None:
@@ -192,7 +192,7 @@ def test_a_run_that_was_to_be_tried_again() -> None:
     fits(history, code)
 
 
-def test_an_update_whose_handler_the_body_registers() -> None:
+def test_update_whose_handler_the_body_registers() -> None:
     """As in Go, an update that came before its handler waits for it."""
 
     def code() -> int:

@@ -67,18 +67,18 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("sdk", ["temporal-go", "temporal-java", "temporal-php", "", "temporal-unheard-of"])
-def test_spellings(spelling: str, sdk: str) -> None:
+def test_every_export_format_is_read(spelling: str, sdk: str) -> None:
     """A history is read however it was exported, and whoever wrote it."""
     fits(SPELLINGS[spelling](_plain(sdk=sdk).json()), echoes)
 
 
 @pytest.mark.parametrize("ids", ["events", "count", "uuids"])
-def test_ids_tell_who_wrote_it(ids: str) -> None:
+def test_sdk_is_recognised_by_its_event_ids(ids: str) -> None:
     """Without the name of its SDK a history is known by its ids: of events, of one count for all, or made up."""
     fits(_plain(sdk="", ids=ids), echoes)
 
 
-def test_a_server_for_tests() -> None:
+def test_history_of_javas_test_server() -> None:
     """Java's server for tests leaves out where tasks started, and names starts where others name completions."""
     history = _plain(sdk="", ids="uuids")
     for event in history.events:
@@ -90,7 +90,7 @@ def test_a_server_for_tests() -> None:
     fits(history, echoes)
 
 
-def test_an_event_that_may_be_ignored() -> None:
+def test_unknown_ignorable_event_is_ignored() -> None:
     """An event of a kind from the future is passed over where its server allows it, and refused where not."""
     history = Writer("W")
     history.task()
@@ -138,7 +138,7 @@ def test_unknown_event_with_known_attributes(kind: Any, attributes: dict[str, An
     fits(history, code)
 
 
-def test_nothing_may_be_said_in_several_ways() -> None:
+def test_empty_results_are_none() -> None:
     """No result, a null of JSON and an empty payload are all None."""
 
     def code() -> None:
@@ -156,7 +156,7 @@ def test_nothing_may_be_said_in_several_ways() -> None:
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
-def test_a_marker_of_no_known_kind() -> None:
+def test_unknown_marker_is_reported() -> None:
     """It is named, with its event, and nothing hangs."""
     history = Writer("W")
     history.task()
@@ -168,7 +168,7 @@ def test_a_marker_of_no_known_kind() -> None:
 
 
 @pytest.mark.parametrize("name", ["Version", "LocalActivity", "MutableSideEffect"])
-def test_a_marker_that_cannot_be_read(name: str) -> None:
+def test_unreadable_marker_is_reported(name: str) -> None:
     """It is named, with its event."""
     history = Writer("W")
     history.task()
@@ -179,7 +179,7 @@ def test_a_marker_that_cannot_be_read(name: str) -> None:
     assert f"event 5: the marker {name!r} cannot be read" in str(error)
 
 
-def test_a_nexus_operation() -> None:
+def test_unexpected_nexus_operation_is_reported() -> None:
     """It is named as what it is, where the code does not call it."""
     history = Writer("W")
     history.task()
@@ -253,17 +253,17 @@ def test_code_that_raises_is_parked() -> None:
 
     error = replay(_plain(), code).error
     assert type(error).__name__ == "WorkflowParked"
-    assert "test_spellings.py" in str(error)
+    assert "test_every_export_format_is_read.py" in str(error)
 
 
-def test_a_workflow_that_is_not_there() -> None:
+def test_unknown_workflow_type_is_reported() -> None:
     """A type that nobody gave to the replayer is named."""
     error = replay(_plain(), echoes, name="Another").error
     assert error is not None
     assert "'W'" in str(error)
 
 
-def test_a_history_that_ends_within_a_task() -> None:
+def test_history_that_ends_within_a_task() -> None:
     """What the run asks for in a task that was not completed is not on record, and not compared."""
     history = Writer("W", "x")
     history.task()
@@ -273,7 +273,7 @@ def test_a_history_that_ends_within_a_task() -> None:
     fits(history, echoes)
 
 
-def test_an_open_run() -> None:
+def test_open_run_replays() -> None:
     """A run that still waits fits; code that waits for nothing does not."""
     history = _plain()
     del history.events[-5:]

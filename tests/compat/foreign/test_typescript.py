@@ -47,18 +47,18 @@ def does_the_same(replayer: Replayer, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_replays(replayer: Replayer, name: str) -> None:
+def test_typescript_history_replays(replayer: Replayer, name: str) -> None:
     """The twin asks for what the history says, with the recorded arguments, and ends as recorded."""
     does_the_same(replayer, name)
 
 
 @pytest.mark.parametrize("name", OLDER)
-def test_replays_what_older_releases_recorded(replayer: Replayer, name: str) -> None:
+def test_older_typescript_history_replays(replayer: Replayer, name: str) -> None:
     """Releases of before 2025 do not say which SDK they are, and hold back what comes after a run's end."""
     does_the_same(replayer, name)
 
 
-def test_the_corpus_is_whole() -> None:
+def test_every_typescript_twin_has_a_recording() -> None:
     """There are 84 recordings, every workflow type has a twin, and every twin but the child's a recording."""
     assert (len(NAMES), len(OLDER)) == (74, 10)
     types = {_history(name).workflow_type for name in NAMES + OLDER}
@@ -66,7 +66,7 @@ def test_the_corpus_is_whole() -> None:
 
 
 @pytest.mark.parametrize("folder", ["typescript", "typescript_1_8", "typescript_1_10", "go"])
-def test_recordings_name_no_machine(folder: str) -> None:
+def test_recordings_do_not_identify_the_machine(folder: str) -> None:
     """No recording holds the name or a path of the machine that it was made on, in payloads neither."""
     for path in (HERE / folder).glob("*.json"):
         text = path.read_text()
@@ -137,7 +137,7 @@ def test_changed_arguments_are_refused_unless_allowed() -> None:
         assert replayer.try_replay(_history("chains")).does_the_same
 
 
-def test_a_forgiven_order_does_not_disturb_the_next(replayer: Replayer) -> None:
+def test_tolerated_order_does_not_affect_the_next_replay(replayer: Replayer) -> None:
     """A history that Core refused and the second look took leaves the replayer fit for the next."""
     for name in ("mixed", "sequence", "raceInScope", "parallel"):
         assert replayer.try_replay(_history(name)).does_the_same

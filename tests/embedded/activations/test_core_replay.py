@@ -242,7 +242,7 @@ def drive_end(how: str) -> Callable[[World], Coroutine[Any, Any, None]]:
     ],
     ids=["steps", "cancelling", "fail", "continue", "terminate", "time-out"],
 )
-async def test_core_replays_what_we_wrote(
+async def test_core_replays_embedded_histories(
     drive: Callable[[World], Coroutine[Any, Any, None]], definition: type, last: str
 ) -> None:
     """Core replays the exported history of a driven run against the equivalent `temporalio` workflow."""
@@ -264,7 +264,7 @@ async def test_core_replays_what_we_wrote(
     await world.close()
 
 
-async def test_our_seed_is_cores() -> None:
+async def test_random_seed_matches_core() -> None:
     """A `temporalio` workflow that Core replays draws the number that our seed of the run gives."""
     world = await World.new()
     await drive_steps(world)

@@ -54,7 +54,7 @@ async def started(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return task
 
 
-def test_attempts_taken_at_once_are_as_if_taken_after() -> None:
+def test_eager_attempts_equal_separate_starts() -> None:
     """An answer that takes its own attempts leaves the same run and events as the answer and then each attempt."""
     life = with_task()
     both = answered(life, activity(1), activity(2), at_once=eager())
@@ -67,7 +67,7 @@ def test_attempts_taken_at_once_are_as_if_taken_after() -> None:
     assert both.touched == step.touched == set(run.activities)
 
 
-def test_a_task_taken_at_once_is_as_if_taken_after() -> None:
+def test_eager_task_equals_separate_start() -> None:
     """The end of an attempt and the start of the task that it leads to are the same as one step or as two."""
     life = with_task()
     run = answered(life, activity(1), at_once=eager()).run
@@ -80,25 +80,25 @@ def test_a_task_taken_at_once_is_as_if_taken_after() -> None:
     assert both.events == first.events + second.events
 
 
-def test_no_more_is_taken_than_there_is_room_for() -> None:
+def test_eager_attempts_use_only_free_slots() -> None:
     """Of three activities two are taken, the first ones; the third waits."""
     step = answered(with_task(), activity(1), activity(2), activity(3), at_once=eager(2))
     assert begun(step) == sorted(step.run.activities)[:2]
 
 
-def test_what_is_for_another_queue_is_left() -> None:
+def test_eager_attempts_skip_other_queues() -> None:
     """An activity on a queue that the worker does not serve waits for somebody who does."""
     step = answered(with_task(), activity(1, task_queue="other"), activity(2), at_once=eager())
     assert [step.run.activities[event_id].spec.task_queue for event_id in begun(step)] == ["q"]
 
 
-def test_nothing_of_an_overgrown_run_is_taken() -> None:
+def test_overgrown_run_gets_no_eager_attempts() -> None:
     """A run that has outgrown its limits is ended by whoever deals with it next, so nobody takes anything of it."""
     step = answered(with_task(), activity(1), at_once=eager(limits=Limits(history_events=3)))
     assert begun(step) == []
 
 
-async def test_a_worker_that_does_not_poll_takes_nothing() -> None:
+async def test_worker_without_a_poll_gets_no_eager_attempts() -> None:
     """Without a poll that waits an attempt is offered, and the first poll that comes gets it."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -118,7 +118,7 @@ class TasksOnly(DispatchPolicy):
         return scheduled_event_id == 0
 
 
-async def test_a_policy_decides_also_for_those_who_wait() -> None:
+async def test_dispatch_policy_applies_to_waiting_polls() -> None:
     """Where it decides what is taken when, nothing passes it by."""
     policy = TasksOnly()
     world = await World.new(policy=policy)
@@ -134,7 +134,7 @@ async def test_a_policy_decides_also_for_those_who_wait() -> None:
     await world.close()
 
 
-async def test_those_who_waited_before_come_first() -> None:
+async def test_waiting_attempts_come_before_eager_ones() -> None:
     """An attempt that waits already is not passed by one that is asked for later."""
     world = await World.new(max_concurrent_activities=1)
     ids = [(await world.start(name)).run_id for name in ("a", "b", "c")]
@@ -154,7 +154,7 @@ async def test_those_who_waited_before_come_first() -> None:
     await world.close()
 
 
-async def test_results_that_meet_a_task_are_held() -> None:
+async def test_results_during_a_task_are_held() -> None:
     """The first of two results brings a task at once; the second, which comes while that is out, the next one."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -184,7 +184,7 @@ async def test_results_that_meet_a_task_are_held() -> None:
     length=st.integers(5, 12),
     value=st.sampled_from([None, text("1")]),
 )
-def test_an_end_with_its_task_is_what_the_end_and_then_the_task_write(
+def test_fast_completion_equals_completion_then_task(
     now: int, latest: int, began: int, after: int, length: int, value: Payload | None
 ) -> None:
     """The short way of an activity's end to the worker's next task leads to the same step as a builder does."""

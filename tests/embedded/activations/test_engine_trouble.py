@@ -38,7 +38,7 @@ def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, run_id: s
     monkeypatch.setattr(owner, name, method)
 
 
-def test_an_answer_that_was_taken_is_not_refused_for_what_comes_after_it(
+def test_applied_answer_is_not_rejected_by_a_later_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run closes, and the look for more work raises: the worker hears that the run is forgotten all the same."""
@@ -62,7 +62,7 @@ def test_an_answer_that_was_taken_is_not_refused_for_what_comes_after_it(
         run_async(body)
 
 
-def test_who_serves_another_queue_is_woken_all_the_same(
+def test_failing_poller_does_not_keep_others_from_waking(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A poller that cannot look keeps no other from looking."""
@@ -90,7 +90,7 @@ def test_who_serves_another_queue_is_woken_all_the_same(
 
 
 @pytest.mark.parametrize("method", ["next_activation", "step_over"])
-def test_a_run_that_cannot_be_walked_harms_no_other(
+def test_run_with_a_broken_history_affects_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
     """Its task fails or was answered, it is evicted and told again from its beginning; others are served meanwhile."""

@@ -33,7 +33,7 @@ async def replay(handle: ReplayHandle, member: Member) -> tuple[list[Batch], e.R
 
 
 @pytest.mark.parametrize("part", range(4))
-async def test_core_tells_families_what_the_engine_told_them(part: int) -> None:
+async def test_core_replays_parents_and_children(part: int) -> None:
     """Every run of forty families is replayed by Core without complaint, and Core's activations are the engine's."""
     handle = ReplayHandle()
     kinds: set[type[e.Event]] = set()

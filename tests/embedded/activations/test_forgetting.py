@@ -24,7 +24,7 @@ def evictions(activations: list[e.Activation]) -> list[str]:
     return [each.reason for one in activations for each in one.events if isinstance(each, e.RunEvicted)]
 
 
-async def test_a_run_that_closes_is_forgotten_with_its_answer() -> None:
+async def test_closed_run_is_forgotten_with_its_answer() -> None:
     """The engine says that it has forgotten the run, and gives out no eviction."""
     world = await World.new()
     run_id = (await given(world)).run_id
@@ -35,7 +35,7 @@ async def test_a_run_that_closes_is_forgotten_with_its_answer() -> None:
     await world.close()
 
 
-async def test_who_completes_as_on_any_engine_is_told_by_an_eviction() -> None:
+async def test_plain_completion_of_a_closed_run_leads_to_eviction() -> None:
     """Without the calls of an engine in the same process a closed run is evicted as ever."""
     world = await World.new()
     run_id = (await given(world)).run_id
@@ -47,7 +47,7 @@ async def test_who_completes_as_on_any_engine_is_told_by_an_eviction() -> None:
     await world.close()
 
 
-async def test_a_run_that_goes_on_is_not_forgotten() -> None:
+async def test_open_run_is_not_forgotten() -> None:
     """An answer that does not close its run says nothing of the kind, and the worker's next task brings only what is new."""
     world = await World.new()
     run_id = (await given(world)).run_id
@@ -58,7 +58,7 @@ async def test_a_run_that_goes_on_is_not_forgotten() -> None:
     await world.close()
 
 
-async def test_a_closing_answer_that_comes_too_late_leads_to_an_eviction() -> None:
+async def test_rejected_close_leads_to_eviction() -> None:
     """A signal that came meanwhile keeps the run from closing: the worker must begin again, and is told so."""
     world = await World.new()
     run_id = (await given(world)).run_id
@@ -71,7 +71,7 @@ async def test_a_closing_answer_that_comes_too_late_leads_to_an_eviction() -> No
     await world.close()
 
 
-async def test_a_query_that_waits_is_answered_before_a_closed_run_is_forgotten() -> None:
+async def test_waiting_query_is_answered_before_the_run_is_forgotten() -> None:
     """Who asked while the last task was out is answered from what the worker still has, and then it may forget."""
     world = await World.new()
     run_id = (await given(world)).run_id
@@ -88,7 +88,7 @@ async def test_a_query_that_waits_is_answered_before_a_closed_run_is_forgotten()
     await world.close()
 
 
-async def test_a_run_that_is_ended_from_outside_is_evicted() -> None:
+async def test_run_terminated_from_outside_is_evicted() -> None:
     """The worker has nothing to answer then, so that an activation must tell it."""
     world = await World.new()
     run_id = (await given(world)).run_id
@@ -98,7 +98,7 @@ async def test_a_run_that_is_ended_from_outside_is_evicted() -> None:
     await world.close()
 
 
-async def test_a_query_between_tasks_sees_the_same_place_live_and_replayed() -> None:
+async def test_query_between_tasks_sees_the_same_state_live_and_replayed() -> None:
     """What the last answer led to is behind the worker already, but a query is asked where the last task stood."""
     world = await World.new()
     first = await given(world)

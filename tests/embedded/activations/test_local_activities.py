@@ -79,7 +79,7 @@ async def markers(world: World) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_result_is_a_marker_of_the_same_task() -> None:
+async def test_local_activity_result_is_recorded_in_the_same_task() -> None:
     """The attempt is handed out at once; its result comes in the next activation, and one task is enough."""
     world = await World.new()
     run_id = await begun(world, local(arguments=(text("x"),), summary=text("s")))
@@ -110,7 +110,7 @@ async def test_a_result_is_a_marker_of_the_same_task() -> None:
     await world.close()
 
 
-async def test_short_pauses_pass_within_the_task() -> None:
+async def test_short_backoff_passes_within_the_task() -> None:
     """A failed attempt is made again after its pause, with a new token and the next number."""
     world = await World.new()
     rule = RetryRule(initial_interval=2.0, maximum_attempts=3)
@@ -139,7 +139,7 @@ async def test_short_pauses_pass_within_the_task() -> None:
         Failure("no", ApplicationFailure(type="never")),
     ],
 )
-async def test_what_must_not_be_retried_is_not(failure: Failure) -> None:
+async def test_nonretryable_local_activity_is_not_retried(failure: Failure) -> None:
     """By the failure itself, or by its name in the policy, in whatever case."""
     world = await World.new()
     await begun(world, local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
@@ -149,7 +149,7 @@ async def test_what_must_not_be_retried_is_not(failure: Failure) -> None:
     await world.close()
 
 
-async def test_a_long_pause_is_left_to_the_run() -> None:
+async def test_long_backoff_becomes_a_timer_of_the_run() -> None:
     """Beyond the threshold the run is told how long to wait, and asks again under another number."""
     world = await World.new()
     run_id = await begun(world, local(local_retry_threshold=0.5))
@@ -171,7 +171,7 @@ async def test_a_long_pause_is_left_to_the_run() -> None:
 @pytest.mark.parametrize(
     "limit", [TimeoutType.START_TO_CLOSE, TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START]
 )
-async def test_each_limit_ends_it(limit: TimeoutType) -> None:
+async def test_every_timeout_ends_a_local_activity(limit: TimeoutType) -> None:
     """The run is told which limit passed; who works on it is told to stop."""
     world = await World.new()
     options = {f"{limit.name.lower()}_timeout": 3.0, "retry_policy": RetryRule(maximum_attempts=1)}
@@ -189,7 +189,7 @@ async def test_each_limit_ends_it(limit: TimeoutType) -> None:
     await world.close()
 
 
-async def test_the_whole_limit_counts_pauses() -> None:
+async def test_schedule_to_close_timeout_includes_backoff() -> None:
     """A pause that outlasts schedule-to-close ends with it."""
     world = await World.new()
     await begun(world, local(schedule_to_close_timeout=5.0, retry_policy=RetryRule(initial_interval=7.0)))
@@ -202,7 +202,7 @@ async def test_the_whole_limit_counts_pauses() -> None:
     await world.close()
 
 
-async def test_places_are_limited() -> None:
+async def test_local_attempts_are_limited_by_slots() -> None:
     """No more attempts are out than the worker has places."""
     world = await World.new(max_concurrent_local_activities=1)
     await begun(world, local(1), local(2))
@@ -214,7 +214,7 @@ async def test_places_are_limited() -> None:
 
 
 @pytest.mark.parametrize("kind", Kind)
-async def test_cancelling(kind: Kind) -> None:
+async def test_local_activity_is_cancelled_by_its_type(kind: Kind) -> None:
     """Waiting, the run hears of it when it has stopped; else at once. Who is abandoned is not told."""
     world = await World.new()
     run_id = await begun(world, local(cancellation_type=kind))
@@ -235,7 +235,7 @@ async def test_cancelling(kind: Kind) -> None:
     await world.close()
 
 
-async def test_a_failure_after_a_cancel_is_not_retried() -> None:
+async def test_cancelled_local_activity_is_not_retried() -> None:
     """An attempt that was told to stop and fails is the last one."""
     world = await World.new()
     waiting = Kind.WAIT_CANCELLATION_COMPLETED
@@ -249,7 +249,7 @@ async def test_a_failure_after_a_cancel_is_not_retried() -> None:
     await world.close()
 
 
-async def test_a_task_that_waits_for_long_beats() -> None:
+async def test_long_local_activity_sends_task_heartbeats() -> None:
     """After 0.8 of its time the task is answered and asked for again; what arrived meanwhile is told."""
     world = await World.new()
     run_id = await begun(world, local())
@@ -281,7 +281,7 @@ async def test_a_task_that_waits_for_long_beats() -> None:
     await world.close()
 
 
-async def test_an_end_between_two_tasks_waits_for_the_next() -> None:
+async def test_result_between_two_tasks_waits_for_the_next_task() -> None:
     """Nobody polls for the task that a heartbeat asked for: the result is told when somebody does."""
     world = await World.new()
     run_id = await begun(world, local())
@@ -297,7 +297,7 @@ async def test_an_end_between_two_tasks_waits_for_the_next() -> None:
     await world.close()
 
 
-async def test_a_query_is_answered_at_a_heartbeat() -> None:
+async def test_query_is_answered_at_a_task_heartbeat() -> None:
     """While a local activity runs, queries wait for the next heartbeat, and for no longer."""
     world = await World.new()
     run_id = await begun(world, local())
@@ -315,7 +315,7 @@ async def test_a_query_is_answered_at_a_heartbeat() -> None:
     await world.close()
 
 
-async def test_a_crash_makes_it_run_again() -> None:
+async def test_local_activity_runs_again_after_a_crash() -> None:
     """What was recorded is replayed, what was not is executed again by the next worker."""
     first = await World.new()
     run_id = await begun(first, local(1))
@@ -339,7 +339,7 @@ async def test_a_crash_makes_it_run_again() -> None:
     await world.close()
 
 
-async def test_a_replay_tells_what_was_told_together_together() -> None:
+async def test_replay_keeps_results_in_their_activations() -> None:
     """Two that ended in different activations of one task come in two activations when replayed."""
     world = await World.new(max_cached_workflows=0)
     run_id = await begun(world, local(1), local(2), local(3))
@@ -371,7 +371,7 @@ async def test_a_replay_tells_what_was_told_together_together() -> None:
 
 
 @pytest.mark.parametrize("change", [{"activity_type": "b"}, {"activity_id": "other"}, None])
-async def test_another_local_activity_is_nondeterminism(change: dict[str, str] | None) -> None:
+async def test_changed_local_activity_is_nondeterminism(change: dict[str, str] | None) -> None:
     """A replay that asks for another one, or for none, fails its task."""
     world = await World.new(max_cached_workflows=0)
     run_id = await begun(world, local())
@@ -395,7 +395,7 @@ async def test_another_local_activity_is_nondeterminism(change: dict[str, str] |
     await world.close()
 
 
-async def test_a_run_that_closes_forgets_its_local_activities() -> None:
+async def test_closed_run_forgets_its_local_activities() -> None:
     """They are cancelled; what they say afterwards is of no interest, and leaves no marker."""
     world = await World.new()
     run_id = await begun(world, local())
@@ -409,7 +409,7 @@ async def test_a_run_that_closes_forgets_its_local_activities() -> None:
     await world.close()
 
 
-async def test_a_run_that_is_terminated_while_its_task_rests() -> None:
+async def test_terminated_run_stops_its_local_activity() -> None:
     """The worker is told to forget it, and to stop the attempt."""
     world = await World.new()
     run_id = await begun(world, local())
@@ -422,7 +422,7 @@ async def test_a_run_that_is_terminated_while_its_task_rests() -> None:
     await world.close()
 
 
-async def test_a_worker_that_leaves_hands_its_pauses_over() -> None:
+async def test_stopping_worker_hands_over_local_retries() -> None:
     """While an attempt pauses nobody waits for it: the run's task is asked for again, by whoever comes."""
     world = await World.new()
     await begun(world, local())
@@ -437,7 +437,7 @@ async def test_a_worker_that_leaves_hands_its_pauses_over() -> None:
     await world.close()
 
 
-async def test_a_worker_that_leaves_waits_for_its_attempts() -> None:
+async def test_stopping_worker_waits_for_local_attempts() -> None:
     """An attempt that is being made may end; its run goes on with it."""
     world = await World.new()
     run_id = await begun(world, local())
@@ -455,7 +455,7 @@ async def test_a_worker_that_leaves_waits_for_its_attempts() -> None:
     await world.close()
 
 
-async def test_an_eviction_that_is_asked_for_ends_the_rest() -> None:
+async def test_requested_eviction_ends_a_waiting_task() -> None:
     """The task is given back with what there is, and the next one executes the local activity again."""
     world = await World.new()
     run_id = await begun(world, local())
@@ -471,7 +471,7 @@ async def test_an_eviction_that_is_asked_for_ends_the_rest() -> None:
     await world.close()
 
 
-async def test_it_cannot_be_completed_by_somebody_else() -> None:
+async def test_local_activity_cannot_complete_asynchronously() -> None:
     """A local activity that leaves itself to others fails, and says why."""
     world = await World.new()
     await begun(world, local())
@@ -483,7 +483,7 @@ async def test_it_cannot_be_completed_by_somebody_else() -> None:
     await world.close()
 
 
-async def test_one_without_a_limit_is_refused() -> None:
+async def test_local_activity_without_a_timeout_is_rejected() -> None:
     """As Core does it: the task fails."""
     world = await World.new()
     await begun(world, local(start_to_close_timeout=None))

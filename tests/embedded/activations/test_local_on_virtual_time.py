@@ -22,7 +22,7 @@ def fetches(name: str) -> str:
     return fetch.local(name)
 
 
-def test_pauses_short_and_long_take_virtual_time() -> None:
+def test_local_backoff_takes_virtual_time() -> None:
     """10 and 30 seconds pass within the task, 90 as a timer: nobody waits for real."""
     with Environment() as env:
         env.fake(fetch, returns="here", raises=[ApplicationError("no")] * 3)
@@ -32,7 +32,7 @@ def test_pauses_short_and_long_take_virtual_time() -> None:
         assert [each.attempt for each in env.calls(fetch)] == [1, 2, 3, 4]
 
 
-def test_one_that_takes_long_beats() -> None:
+def test_long_local_activity_sends_task_heartbeats_on_virtual_time() -> None:
     """A local activity that takes a minute of virtual time keeps its task alive by heartbeats."""
     with Environment() as env:
         env.fake(fetch, returns="late", takes=60)
@@ -43,7 +43,7 @@ def test_one_that_takes_long_beats() -> None:
         assert "EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT" not in kinds
 
 
-def test_a_crash_in_between_runs_it_again() -> None:
+def test_lost_local_activity_runs_again() -> None:
     """What a worker lost with its process is executed by the next."""
     with Environment() as env:
         env.fake(fetch, returns="again", takes=5)
@@ -64,7 +64,7 @@ def fails_locally() -> list[Any]:
     return []
 
 
-def test_a_limit_on_virtual_time() -> None:
+def test_local_activity_times_out_on_virtual_time() -> None:
     """An attempt that takes longer than it may."""
     with Environment() as env:
         env.fake(fetch, returns="late", takes=60)
@@ -105,7 +105,7 @@ class Facts:
         assert own.name == "tell"
 
 
-def test_the_update_that_one_works_for() -> None:
+def test_update_info_is_known_to_its_handler() -> None:
     """A handler, its validator and what it spawned know their update; the body has none."""
     with Environment() as env:
         handle = env.start_workflow(Facts.run)
@@ -127,7 +127,7 @@ def counts() -> int:
     return (before or 0) + 1
 
 
-def test_a_daily_schedule() -> None:
+def test_daily_schedule_on_virtual_time() -> None:
     """A run a day; each knows what the last one returned, and how the one before it failed."""
     with Environment() as env:
         env.start_workflow(counts, id="daily", cron_schedule="0 0 * * *")

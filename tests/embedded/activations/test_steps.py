@@ -52,7 +52,7 @@ def scheduled(seq: int, **more: Any) -> c.ScheduleActivity:
     return c.ScheduleActivity(seq, str(seq), "echo", spec, (text("x"),), {"h": text("1")})
 
 
-def test_a_paused_run_starts_no_attempt() -> None:
+def test_paused_run_starts_no_attempt() -> None:
     """A worker that completes the task of a run which was paused meanwhile receives no attempt with it."""
     life = Life("r")
     life.take_task()
@@ -151,7 +151,7 @@ async def _led(seed: int) -> tuple[object, ...]:
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=cases(15, 250))
-def test_eager_dispatch_changes_nothing_that_can_be_seen(seed: int) -> None:
+def test_eager_dispatch_has_no_visible_effect(seed: int) -> None:
     """Runs get the same activations and attempts and leave the same in the store, whether their worker receives tasks and
     attempts together with the change that leads to them or afterwards.
     """
@@ -161,7 +161,7 @@ def test_eager_dispatch_changes_nothing_that_can_be_seen(seed: int) -> None:
     assert all(stored is not None and not stored.run.is_open for stored in eager[0])  # type: ignore[attr-defined]
 
 
-async def test_an_answer_that_cannot_be_encoded_fails_its_task_and_no_other() -> None:
+async def test_unencodable_answer_fails_only_its_own_task() -> None:
     """What is raised in the midst of the short way fails the task of that run; it is offered again."""
     world = await World.new()
     worker = Worker(world, 1)
@@ -176,7 +176,7 @@ async def test_an_answer_that_cannot_be_encoded_fails_its_task_and_no_other() ->
     await world.close()
 
 
-async def test_a_workflow_that_is_executed_is_answered_once_at_its_end() -> None:
+async def test_execute_workflow_is_answered_once_at_its_end() -> None:
     """A start and its wait are one request, which says which run it was and how it ended; the same request again says
     the same.
     """
@@ -196,7 +196,7 @@ async def test_a_workflow_that_is_executed_is_answered_once_at_its_end() -> None
     await world.close()
 
 
-async def test_nothing_is_said_of_an_execution_before_its_end_is_durable() -> None:
+async def test_execute_workflow_is_answered_after_its_end_is_durable() -> None:
     """The run has closed in memory, and its caller still waits: for the commit of the close."""
     store = ScriptedStore()
     world = await World.new(store=store)
@@ -216,7 +216,7 @@ async def test_nothing_is_said_of_an_execution_before_its_end_is_durable() -> No
     await world.close()
 
 
-async def test_a_start_that_is_refused_is_refused_to_its_executor_when_that_is_durable() -> None:
+async def test_execute_workflow_rejection_waits_until_it_is_durable() -> None:
     """That the id is taken is said when the start that took it is durable, not before."""
     store = ScriptedStore()
     world = await World.new(store=store)

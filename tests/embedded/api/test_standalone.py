@@ -29,7 +29,7 @@ def waits_for_one(number: int) -> int:
     return doubles.options(task_queue="nobody", activity_id="a")(number)
 
 
-def test_it_outlives_its_process(tmp_path: Path) -> None:
+def test_standalone_activity_survives_process_restarts(tmp_path: Path) -> None:
     """Started, paused and changed while no worker is there, by clients that come and go; a worker that comes later runs it."""
     target = f"local:{tmp_path / 'alone.db'}"
     with Client.connect(target) as client:
@@ -80,7 +80,9 @@ def reaches_for_one(step: str) -> str:
         lambda handle: handle.history(),
     ],
 )
-def test_standalone_activity_is_no_workflow(request_: Callable[[WorkflowHandle], object]) -> None:
+def test_workflow_requests_do_not_reach_a_standalone_activity(
+    request_: Callable[[WorkflowHandle], object],
+) -> None:
     """No request to a workflow reaches a standalone activity by the id of its run: a task for it would never be completed."""
     with Client.connect("local:") as client, Worker(client, workflows=[waits_for_one], activities=[doubles]):
         handle = client.start_activity(doubles, 4, id="held", start_delay=0.5)
@@ -107,7 +109,7 @@ def test_workflow_ids_of_standalone_activities_are_reserved(tmp_path: Path) -> N
         assert client.count_workflows("WorkflowId STARTS_WITH '__activity/'") == 0
 
 
-def test_an_activity_of_a_workflow(tmp_path: Path) -> None:
+def test_options_of_a_workflow_activity_can_be_changed(tmp_path: Path) -> None:
     """Its options can be changed while it waits, so that a worker gets it; paused, it gets none."""
     with (
         Client.connect(f"local:{tmp_path / 'theirs.db'}") as client,
@@ -138,6 +140,6 @@ def test_an_activity_of_a_workflow(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_filters(query: str, of_them: str) -> None:
+def test_filters_of_standalone_activities(query: str, of_them: str) -> None:
     """The names that a filter uses, and not its texts, are those of activities."""
     assert named_as_runs(query) == of_them

@@ -40,7 +40,7 @@ def taken(queue: PriorityQueue[str], count: int) -> list[str]:
 # --- a queue ------------------------------------------------------------------------------------------------
 
 
-def test_a_flood_of_one_keeps_no_other_waiting() -> None:
+def test_flood_of_one_type_does_not_delay_others() -> None:
     """Behind a thousand of one type comes one of another: it is the next but one."""
     queue: PriorityQueue[str] = PriorityQueue()
     for number in range(1000):
@@ -51,7 +51,7 @@ def test_a_flood_of_one_keeps_no_other_waiting() -> None:
     assert taken(queue, 2) == ["flood-3", "flood-4"]
 
 
-def test_keys_take_turns_by_their_weights() -> None:
+def test_fairness_keys_take_turns_by_weight() -> None:
     """Three tenants with many each, one of weight 2: it has half of the turns, the others a quarter each; each in order."""
     queue: PriorityQueue[str] = PriorityQueue()
     for tenant, weight in (("a", 0.0), ("b", 2.0), ("c", 1.0)):
@@ -64,7 +64,7 @@ def test_keys_take_turns_by_their_weights() -> None:
         assert mine == sorted(mine)
 
 
-def test_one_that_comes_late_has_no_claim_on_what_it_missed() -> None:
+def test_late_fairness_key_does_not_catch_up() -> None:
     """A sharer that was away begins where the others are: it is not served alone until it has caught up."""
     queue: PriorityQueue[str] = PriorityQueue()
     for number in range(300):
@@ -76,7 +76,7 @@ def test_one_that_comes_late_has_no_claim_on_what_it_missed() -> None:
     assert Counter(each[0] for each in taken(queue, 10)) == {"a": 5, "b": 5}
 
 
-def test_new_work_and_backlog_take_turns_also_within_one_type() -> None:
+def test_new_tasks_and_backlog_alternate_within_a_type() -> None:
     """Of one type a hundred are late already; a new one is the next but one, and the late ones go on, too."""
     queue: PriorityQueue[str] = PriorityQueue()
     for number in range(100):
@@ -100,7 +100,7 @@ def test_priority_comes_before_fairness() -> None:
     assert taken(queue, 1) == ["usual"]
 
 
-def test_a_look_sees_everything_once_and_what_is_urgent_first() -> None:
+def test_iteration_yields_each_task_once() -> None:
     """Iterating gives each once; `urgent` leaves out what is late and what stands in a long line."""
     queue: PriorityQueue[str] = PriorityQueue()
     names = [f"{tenant}-{number}" for tenant in "abc" for number in range(priority_queue.MANY + 1)]
@@ -112,7 +112,7 @@ def test_a_look_sees_everything_once_and_what_is_urgent_first() -> None:
     assert list(queue.urgent()) == ["d"]
 
 
-def test_what_a_client_touches_is_no_longer_late() -> None:
+def test_task_requested_by_a_client_is_no_longer_late() -> None:
     """Put again as new work it waits as such, and at its place no more."""
     queue: PriorityQueue[str] = PriorityQueue()
     queue.put("x", 3, ("", "W", ""), late=True)
@@ -145,7 +145,7 @@ def brought_in(engine: Engine) -> int:
     return sum(1 for _ in engine.runs.records())
 
 
-async def test_a_backlog_at_opening_comes_as_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_backlog_is_loaded_as_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many runs that wait when the file is opened a window is in memory; the others follow as workers take them, and none
     is forgotten.
     """
@@ -167,7 +167,7 @@ async def test_a_backlog_at_opening_comes_as_it_is_served(monkeypatch: pytest.Mo
     await world.close()
 
 
-async def test_a_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     """While hundreds wait, a new workflow of the same type on the same queue is given to a worker among the next few."""
     monkeypatch.setattr(upkeep, "WINDOW", 50)
 
@@ -183,7 +183,7 @@ async def test_a_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.
     await world.close()
 
 
-async def test_a_queue_without_a_worker_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queue_without_a_worker_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """More wait on a queue that no worker serves than may come at a time: what waits on another comes all the same, and of the
     first some more come with every second.
     """
@@ -201,7 +201,7 @@ async def test_a_queue_without_a_worker_keeps_no_other_waiting(monkeypatch: pyte
     await world.close()
 
 
-async def test_what_is_due_on_one_queue_is_found_behind_a_backlog_of_another(
+async def test_due_run_is_found_behind_a_backlog_of_another_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run of another queue stands in the store behind many that are served one after the other: it does not wait for them."""
@@ -214,13 +214,14 @@ async def test_what_is_due_on_one_queue_is_found_behind_a_backlog_of_another(
     served = 0
     while not other.done():
         await world.complete((await world.activation()).run_id, c.StartTimer(1, 10**15))
+        await asyncio.sleep(0)  # the other worker has its turns meanwhile
         served += 1
-    assert served < 300
+    assert served < 30
     assert world.engine.queue_stats("q", activities=False).backlog > 0
     await world.close()
 
 
-async def test_a_worker_that_comes_later_has_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_worker_loads_the_rest_of_its_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a worker begins to serve a queue, what waits for it in the store is brought in for it."""
     monkeypatch.setattr(upkeep, "WINDOW", 10)
     monkeypatch.setattr(upkeep, "FEW", 4)
@@ -237,7 +238,7 @@ async def test_a_worker_that_comes_later_has_the_rest(monkeypatch: pytest.Monkey
     await world.close()
 
 
-async def test_what_is_late_waits_while_much_is_on_its_way_to_the_disk(
+async def test_late_tasks_wait_while_the_store_is_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """While the store is behind, a worker is given new work and nothing of the backlog; then both."""
@@ -256,7 +257,7 @@ async def test_what_is_late_waits_while_much_is_on_its_way_to_the_disk(
     await world.close()
 
 
-def test_timers_of_one_moment_let_others_have_their_turn() -> None:
+def test_simultaneous_timers_let_others_run() -> None:
     """A thousand callbacks are due at once: what else waits on the loop runs after a few of them, not after all."""
 
     async def body() -> None:

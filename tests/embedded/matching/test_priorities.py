@@ -36,7 +36,7 @@ def asks_for(queue: str, keys: list[int]) -> int:
 
 
 @pytest.mark.parametrize("keys", [(5, 3, 1, 4, 2), (100, 6, 5, 1), (0, 5, 0, 4, 3, 2, 1)])
-def test_the_most_urgent_comes_first(keys: tuple[int, ...]) -> None:
+def test_most_urgent_task_comes_first(keys: tuple[int, ...]) -> None:
     """Runs of a queue that nobody served come by their priority, those without one as 3, above 5 as 5, then in order of
     arrival.
     """
@@ -56,7 +56,7 @@ def test_the_most_urgent_comes_first(keys: tuple[int, ...]) -> None:
     assert expected == SEEN
 
 
-def test_attempts_come_by_priority() -> None:
+def test_attempts_are_ordered_by_priority() -> None:
     """So do activities; one without a priority has that of its workflow."""
     SEEN.clear()
     keys = [5, 3, 0, 1, 4]
@@ -69,7 +69,7 @@ def test_attempts_come_by_priority() -> None:
     assert SEEN == ["1", "0", "3", "4", "5"]
 
 
-def test_a_run_that_waits_becomes_more_urgent(tmp_path: Path) -> None:
+def test_waiting_run_can_become_more_urgent(tmp_path: Path) -> None:
     """What waits of a run, its task or attempts of its activities, takes its new place at once; a file that is opened anew, and
     the run's children and attempts, know of it.
     """
@@ -109,7 +109,7 @@ def who(name: str) -> str:
     return name
 
 
-def test_a_line_is_in_order() -> None:
+def test_priority_queue_keeps_order() -> None:
     """A line gives the most urgent first, keeps the place of what is put again, and forgets what is dropped."""
     line: PriorityQueue[str] = PriorityQueue()
     for key, level in (("a", 3), ("b", 1), ("c", 3), ("a", 3), ("d", 5), ("e", 3)):
@@ -122,7 +122,7 @@ def test_a_line_is_in_order() -> None:
     assert (len(line), bool(line), "c" in line) == (4, True, False)
 
 
-def test_a_child_has_its_parents_priority() -> None:
+def test_child_inherits_its_parents_priority() -> None:
     """A child without a priority of its own has that of its parent."""
 
     @workflow.defn

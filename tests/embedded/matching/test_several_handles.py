@@ -51,7 +51,7 @@ def kinds(world: World, run_id: str) -> list[str]:
     return [kind_of(event.attributes) for event in record.events]
 
 
-async def test_what_waits_is_spread() -> None:
+async def test_backlog_is_spread_over_workers() -> None:
     """Two workers that have nothing in hand get the same number of runs, whichever of them polled first."""
     world = await World.new()
     world.handle.initiate_shutdown()
@@ -76,7 +76,7 @@ async def test_attempts_of_one_run_are_spread() -> None:
     assert (len(holder.activities), len(other.activities)) == (4, 4)
 
 
-async def test_one_step_after_the_other_stays_with_one_worker() -> None:
+async def test_sequential_activities_stay_with_one_worker() -> None:
     """A run whose activities come one by one has all of it done by the worker that began it, while that has nothing else."""
     world = await World.new()
     world.handle.initiate_shutdown()
@@ -96,7 +96,7 @@ async def test_one_step_after_the_other_stays_with_one_worker() -> None:
     assert not other.activities
 
 
-async def test_a_run_stays_with_the_worker_that_knows_it() -> None:
+async def test_cached_run_stays_with_its_worker() -> None:
     """Its tasks wait for that worker while it is full, although another has nothing to do."""
     world = await World.new()
     world.handle.initiate_shutdown()
@@ -124,7 +124,7 @@ async def test_a_run_stays_with_the_worker_that_knows_it() -> None:
     assert {each.run_id for each in two.activations} == {first.run_id}, "no worker knows it any more"
 
 
-async def test_the_task_of_a_lost_worker_is_wanted_at_once() -> None:
+async def test_task_of_a_lost_worker_is_redelivered_at_once() -> None:
     """Another worker replays the run and goes on; what the lost one says later counts for nothing."""
     world = await World.new()
     world.handle.initiate_shutdown()
@@ -143,7 +143,7 @@ async def test_the_task_of_a_lost_worker_is_wanted_at_once() -> None:
     assert "WorkflowTaskTimedOut" in kinds(world, started.run_id)
 
 
-async def test_the_attempt_of_a_lost_worker() -> None:
+async def test_attempt_of_a_lost_worker_is_retried() -> None:
     """It is tried again elsewhere at once; if that worker is lost, too, after the pause of its policy: it may be to blame."""
     world = await World.new()
     world.handle.initiate_shutdown()
@@ -169,7 +169,7 @@ async def test_the_attempt_of_a_lost_worker() -> None:
     assert two.activations[-1].events == (e.ActivityCompleted(1, text("done")),)
 
 
-async def test_an_attempt_that_may_be_made_once_fails_with_its_worker() -> None:
+async def test_attempt_without_retries_fails_with_its_worker() -> None:
     """Its run hears of it at once, and no other worker tries it."""
     world = await World.new()
     world.handle.initiate_shutdown()
@@ -185,7 +185,7 @@ async def test_an_attempt_that_may_be_made_once_fails_with_its_worker() -> None:
     assert not three.activities
 
 
-async def test_a_query_in_the_hands_of_a_lost_worker_is_answered_by_another() -> None:
+async def test_query_of_a_lost_worker_is_answered_by_another() -> None:
     """The client that asked hears nothing of it."""
     world = await World.new()
     world.handle.initiate_shutdown()
@@ -207,7 +207,7 @@ async def test_a_query_in_the_hands_of_a_lost_worker_is_answered_by_another() ->
     assert (await asking).result == (text("7"),)
 
 
-async def test_the_local_activity_of_a_lost_worker_begins_anew() -> None:
+async def test_local_activity_of_a_lost_worker_runs_again() -> None:
     """It counts with its task: the next worker asks for it again."""
     world = await World.new()
     world.handle.initiate_shutdown()
@@ -230,7 +230,7 @@ async def test_the_local_activity_of_a_lost_worker_begins_anew() -> None:
     assert two.activations[-1].events == (e.ActivityCompleted(1, text("done"), is_local=True),)
 
 
-async def test_a_worker_gets_what_it_knows() -> None:
+async def test_worker_receives_only_types_that_it_knows() -> None:
     """A task or an attempt goes to a worker that knows its type, however busy that is; what none knows goes to any."""
     world = await World.new()
     world.handle.initiate_shutdown()
@@ -257,7 +257,7 @@ async def test_a_worker_gets_what_it_knows() -> None:
     assert len(old.activations) == 2, "it has less in hand, and says loudly what it lacks"
 
 
-async def test_a_worker_beside_a_busy_engine_gets_less() -> None:
+async def test_worker_in_a_busy_engine_process_receives_less() -> None:
     """What it has in hand weighs as much more as the engine keeps its process busy."""
     world = await World.new()
     world.engine.queues.pollers.handicap = 3.0
@@ -272,7 +272,7 @@ async def test_a_worker_beside_a_busy_engine_gets_less() -> None:
     assert (len(world.seen), len(other.activations)) == (2, 6)
 
 
-async def test_light_work_stays_beside_the_engine() -> None:
+async def test_light_work_stays_in_the_engine_process() -> None:
     """Where nothing weighs there, what comes is the engine's own worker's, and another process gets what it has no room for."""
     world = await World.new("another")
     other, here = Receiver(world), Receiver(world, process_id=0, max_concurrent_workflow_tasks=6)
@@ -284,7 +284,7 @@ async def test_light_work_stays_beside_the_engine() -> None:
     assert (len(here.activations), len(other.activations)) == (6, 2)
 
 
-async def test_an_idle_worker_beside_the_engine_comes_first() -> None:
+async def test_idle_worker_in_the_engine_process_comes_first() -> None:
     """Nothing has to be sent to it: of runs that come one at a time it gets all, whichever worker came first."""
     world = await World.new("another")
     other, here = Receiver(world), Receiver(world, process_id=0)
@@ -312,7 +312,7 @@ def after_looks(ours: ProcessorUse, *others: ProcessorUse) -> float:
     return handicap
 
 
-def test_what_the_engine_process_keeps_follows_what_keeps_it_busy() -> None:
+def test_handicap_follows_the_load_of_the_engine_process() -> None:
     """Code that computes is sent away while the engine's process is busier than the others; light code stays, for to send it
     costs as much; a process that has time gets as much as the others; all of it is found again when the load changes.
     """
@@ -333,7 +333,7 @@ def test_what_the_engine_process_keeps_follows_what_keeps_it_busy() -> None:
     assert handicap == after_looks(at_leisure, idle) == 1.0
 
 
-def test_the_use_of_a_processor_follows_what_a_process_says() -> None:
+def test_processor_use_is_computed_from_reports() -> None:
     """Seconds that were used, as a part of the time that passed; a clock that goes back, or an older process that says
     nothing of its control loop, does no harm.
     """
@@ -346,7 +346,7 @@ def test_the_use_of_a_processor_follows_what_a_process_says() -> None:
     assert 0.0 <= noted.control == noted.share < 1.0
 
 
-async def test_an_attempt_that_was_not_handed_out_is_not_lost() -> None:
+async def test_undelivered_attempt_is_not_lost() -> None:
     """A worker that ends before an attempt may leave the engine has never had it: the same attempt goes to another."""
     world = await World.new()
     world.handle.initiate_shutdown()

@@ -104,7 +104,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
 # --- who runs what -----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_moves_to_and_fro(client: Client) -> None:
+def test_run_moves_between_versions(client: Client) -> None:
     """A run that moves with what is current goes on from what happened elsewhere, not from what a worker remembers."""
     with worker(client, "1"), worker(client, "2"):
         client.set_current_version("shop", "1")
@@ -120,7 +120,7 @@ def test_a_run_moves_to_and_fro(client: Client) -> None:
         assert handle.result(timeout=20) == seen
 
 
-def test_a_pinned_run_waits_for_its_version(client: Client) -> None:
+def test_pinned_run_waits_for_its_version(client: Client) -> None:
     """With no worker of its version a pinned run waits, however many others are there; when one comes back it goes on."""
     with worker(client, "1"):
         client.set_current_version("shop", "1")
@@ -140,14 +140,14 @@ def test_a_pinned_run_waits_for_its_version(client: Client) -> None:
         assert other.result(timeout=20) == ["2", "2"]
 
 
-def test_work_on_a_queue_of_nobodys_version(client: Client) -> None:
+def test_activity_on_a_queue_of_another_version(client: Client) -> None:
     """An activity on a queue that the run's version does not serve goes to whoever serves that queue."""
     with worker(client, "1"), Worker(client, "packing", activities=[packed]):
         client.set_current_version("shop", "1")
         assert client.execute_workflow(packs_elsewhere) == ["1", "packed"]
 
 
-def test_a_version_that_is_not_current_takes_nothing(client: Client) -> None:
+def test_version_that_is_not_current_receives_no_tasks(client: Client) -> None:
     """Workers of a version take what waits only when it becomes current; those without one, only when none is."""
     with worker(client, "1"):
         waits = client.start_workflow(stays, 0)
@@ -160,7 +160,7 @@ def test_a_version_that_is_not_current_takes_nothing(client: Client) -> None:
             assert client.execute_workflow(stays, 0) == [""]
 
 
-def test_a_reset_run_stays_with_its_version(client: Client) -> None:
+def test_reset_run_stays_with_its_version(client: Client) -> None:
     """Begun anew from one of its tasks, a pinned run is pinned as before."""
     with worker(client, "1"), worker(client, "2"):
         client.set_current_version("shop", "1")
@@ -174,7 +174,7 @@ def test_a_reset_run_stays_with_its_version(client: Client) -> None:
         assert again.result(timeout=20) == ["1", "1", "1"]
 
 
-def test_runs_of_a_version_can_be_found(client: Client) -> None:
+def test_runs_of_a_version_are_listed(client: Client) -> None:
     """Lists know which version a run is of, and a version says whether pinned runs of it are open."""
     with worker(client, "1"), worker(client, "2"):
         client.set_current_version("shop", "1")
@@ -201,7 +201,7 @@ def test_runs_of_a_version_can_be_found(client: Client) -> None:
 # --- what survives -----------------------------------------------------------------------------------------------------
 
 
-def test_versions_survive_the_process(tmp_path: Path) -> None:
+def test_versions_survive_a_restart(tmp_path: Path) -> None:
     """What is current, and whom a run belongs to, stand in the file."""
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client, worker(client, "1"):
@@ -219,7 +219,7 @@ def test_versions_survive_the_process(tmp_path: Path) -> None:
         assert client.get_workflow_handle("kept").result(timeout=20) == ["1", "1"]
 
 
-def test_a_client_alone_can_change_what_is_current(tmp_path: Path) -> None:
+def test_client_changes_the_current_version_without_a_worker(tmp_path: Path) -> None:
     """Between two deploys, when no worker has the file open, versions can be looked at, made current and pinned to."""
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client, worker(client, "1"), worker(client, "2"):
@@ -234,7 +234,7 @@ def test_a_client_alone_can_change_what_is_current(tmp_path: Path) -> None:
             assert handle.result(timeout=20) == ["1"]
 
 
-def test_a_file_whose_versions_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_versions_are_reported(tmp_path: Path) -> None:
     """What was kept of versions and cannot be read is an error that says so."""
     path = tmp_path / "v.db"
     with Client.connect(f"local:{path}") as client, worker(client, "1"):
@@ -250,7 +250,7 @@ def test_a_file_whose_versions_cannot_be_read(tmp_path: Path) -> None:
 # --- data --------------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_asked_while_nobody_has_a_version() -> None:
+def test_engine_without_versions_skips_deployments() -> None:
     """An engine without versions takes things at once, and never looks at deployments."""
 
     async def engine_of(client: Client) -> Any:
@@ -281,7 +281,7 @@ def made(override: Any = None, **fields: Any) -> Run:
     return Run(run_id="r", started=started, start_ns=1, **fields)
 
 
-def test_what_an_override_means() -> None:
+def test_versioning_override_takes_precedence() -> None:
     """What a run was told from outside comes before what its workflow says."""
     pin, free = PinnedVersioningOverride(version("1")), AutoUpgradeVersioningOverride()
     assert pinned_version(made()) is None
@@ -292,7 +292,7 @@ def test_what_an_override_means() -> None:
     assert (behavior(made(pin)), behavior(made(free))) == (PINNED, AUTO_UPGRADE)
 
 
-def test_what_is_passed_on() -> None:
+def test_version_inheritance() -> None:
     """A version is passed on to runs on the same queue, and only an override that pins."""
     pin = PinnedVersioningOverride(version("1"))
     assert inherited(made(pin), "q") == version("1")
@@ -302,7 +302,7 @@ def test_what_is_passed_on() -> None:
     assert inherited_override(made(AutoUpgradeVersioningOverride()), "q") is None
 
 
-def test_what_an_answer_changes() -> None:
+def test_completion_changes_the_version_of_a_run() -> None:
     """A run takes the version of who answered its task, once; without a version it has none, and lists forget it."""
     assert after_task(made(), None, VersioningBehavior.UNSPECIFIED) == {}
     changed = after_task(made(), version("1"), PINNED)
@@ -323,7 +323,7 @@ def undecided() -> None:
     """Does not say whether it moves."""
 
 
-def test_every_workflow_of_a_version_decides() -> None:
+def test_every_workflow_of_a_version_needs_a_behavior() -> None:
     """A worker of a version needs a behaviour of each workflow, or a default."""
     with Client.connect("local:") as client:
         config = WorkerDeploymentConfig(version("1"))
@@ -350,13 +350,13 @@ def test_every_workflow_of_a_version_decides() -> None:
         (WorkerDeploymentConfig(version("1"), True, 1), "must be a VersioningBehavior"),  # type: ignore[arg-type]
     ],
 )
-def test_a_wrong_version_is_refused(config: Any, said: str) -> None:
+def test_invalid_version_is_rejected(config: Any, said: str) -> None:
     """What no engine could route by is refused where it is written."""
     with Client.connect("local:") as client, pytest.raises(UsageError, match=said):
         Worker(client, workflows=[stays], deployment_config=config)
 
 
-def test_other_wrong_words() -> None:
+def test_other_invalid_version_options_are_rejected() -> None:
     """A build id beside a config, an override that is none, a behaviour that is none."""
     with Client.connect("local:") as client:
         with pytest.raises(UsageError, match="not both"):
@@ -374,7 +374,7 @@ def test_other_wrong_words() -> None:
         workflow.defn(versioning_behavior=1)(tour)  # type: ignore[call-overload]
 
 
-def test_a_version_as_text() -> None:
+def test_version_round_trips_as_text() -> None:
     """A version can be written as one text and read back; the build id may hold dots."""
     one = WorkerDeploymentVersion("shop", "1.2.3")
     assert str(one) == one.to_canonical_string() == "shop.1.2.3"

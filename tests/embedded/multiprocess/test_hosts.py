@@ -69,7 +69,7 @@ async def poll(handle: Any) -> str:
     return (await handle.poll_activation()).run_id
 
 
-def test_the_first_owns_the_second_works_for_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_second_process_works_for_the_owner(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One host owns, the other gets work from it, and takes over with all there is when the first lets go."""
 
     async def body() -> None:
@@ -98,7 +98,7 @@ def test_the_first_owns_the_second_works_for_it(tmp_path: Path, caplog: pytest.L
         run(body)
 
 
-async def test_a_worker_of_a_queue_that_the_owner_does_not_serve_works(tmp_path: Path) -> None:
+async def test_worker_of_a_queue_unserved_by_the_owner(tmp_path: Path) -> None:
     """The owner's engine serves all queues that a process has a worker for."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         await one.open_handle(config("q"))
@@ -114,9 +114,7 @@ async def test_a_worker_of_a_queue_that_the_owner_does_not_serve_works(tmp_path:
         await second.finalize()
 
 
-async def test_a_process_that_is_silent_loses_its_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silent_process_loses_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was stopped keeps its connection and does nothing: after ten looks others get what it has, and it
     hears so when it runs again.
     """
@@ -141,7 +139,7 @@ async def test_a_process_that_is_silent_loses_its_work(
         assert not other.is_new, "the one that speaks keeps its own"
 
 
-async def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: Path) -> None:
+async def test_peer_that_does_not_read_receives_only_its_slots(tmp_path: Path) -> None:
     """The owner goes on, and gives the rest to others; with the end of the connection they get that, too."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         handle = Polled(await one.open_handle(config("the owner's")))
@@ -171,7 +169,9 @@ async def test_a_peer_that_does_not_read_gets_no_more_than_its_slots(tmp_path: P
         wire.WorkAnswers(handle=1, heartbeats=((b"{}", ()),)),
     ],
 )
-async def test_a_worker_that_talks_nonsense_is_cut_off(tmp_path: Path, nonsense: wire.WorkAnswers) -> None:
+async def test_worker_with_malformed_messages_is_disconnected(
+    tmp_path: Path, nonsense: wire.WorkAnswers
+) -> None:
     """Its connection ends, its work is given to others, and the owner goes on; what concerns no handle of it is ignored."""
     async with hosts(tmp_path / "a.db", 3) as (one, two, three):
         await one.open_handle(config("the owner's"))
@@ -190,7 +190,7 @@ async def test_a_worker_that_talks_nonsense_is_cut_off(tmp_path: Path, nonsense:
         assert one.standing == "owner"
 
 
-async def test_a_worker_that_is_refused_says_so(tmp_path: Path) -> None:
+async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:
     """What the owner refuses a worker with is raised where its handle is opened."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         await one.open_handle(config())
@@ -201,7 +201,7 @@ async def test_a_worker_that_is_refused_says_so(tmp_path: Path) -> None:
         assert not (await two.open_handle(config())).is_new, "the connection goes on"
 
 
-async def test_a_worker_of_another_process_that_is_shut_down_ends(tmp_path: Path) -> None:
+async def test_remote_worker_shuts_down(tmp_path: Path) -> None:
     """A handle that works for another process ends when it is told to, and wants the file no longer."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         handle = Polled(await one.open_handle(config()))
@@ -218,7 +218,7 @@ async def test_a_worker_of_another_process_that_is_shut_down_ends(tmp_path: Path
         assert two.standing == "client"
 
 
-def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_engine_is_reopened_after_a_store_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """When the store fails the handles break, so that the tree opens others, and those who wait go on waiting."""
 
     async def body() -> None:
@@ -248,7 +248,7 @@ def test_an_engine_that_dies_is_opened_anew(tmp_path: Path, caplog: pytest.LogCa
         run(body)
 
 
-async def test_a_wait_on_our_own_engine_goes_on_elsewhere(tmp_path: Path) -> None:
+async def test_wait_continues_under_the_next_owner(tmp_path: Path) -> None:
     """A wait that began while this process owned the file ends with the run, although another process owns it then."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         handle = Polled(await one.open_handle(config()))
@@ -263,7 +263,7 @@ async def test_a_wait_on_our_own_engine_goes_on_elsewhere(tmp_path: Path) -> Non
         assert isinstance(await waiting, wf.RunTerminated)
 
 
-async def test_a_caller_that_gives_up_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_cancelled_wait_leaves_nothing(tmp_path: Path) -> None:
     """A wait on our own engine that is cancelled is a cancellation, and nobody holds on to the run any more."""
     async with hosts(tmp_path / "a.db", 1) as (one,):
         await one.open_handle(config())
@@ -281,7 +281,7 @@ async def test_a_caller_that_gives_up_leaves_nothing_behind(tmp_path: Path) -> N
         assert record.users == 0
 
 
-async def test_without_an_owner_a_client_does_it_alone(tmp_path: Path) -> None:
+async def test_client_works_without_an_owner(tmp_path: Path) -> None:
     """Starting, signalling, looking, listing and ending need no worker; many at once share one opening of the file."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         many = [each.calls.call(start(f"w{n}")) for n in range(20) for each in (one, two)]
@@ -298,7 +298,7 @@ async def test_without_an_owner_a_client_does_it_alone(tmp_path: Path) -> None:
         assert (one.standing, two.standing) == ("client", "client")
 
 
-def test_waiting_without_an_owner_says_so(
+def test_waiting_without_an_owner_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wait that only a worker can end is announced once, and ends when one comes."""
@@ -322,7 +322,7 @@ def test_waiting_without_an_owner_says_so(
         run(body)
 
 
-async def test_a_termination_that_is_repeated_is_no_error(tmp_path: Path) -> None:
+async def test_repeated_termination_is_not_an_error(tmp_path: Path) -> None:
     """A termination whose answer was lost and that is sent again was carried out; another one finds the run closed."""
     async with hosts(tmp_path / "a.db", 1) as (one,):
         await one.calls.call(start("w"))
@@ -334,7 +334,7 @@ async def test_a_termination_that_is_repeated_is_no_error(tmp_path: Path) -> Non
         assert not await was_carried_out(signal, one.calls.call)
 
 
-async def test_a_connection_that_outlives_its_owner_is_left(
+async def test_connection_of_a_dead_owner_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the end of a dead owner's connection does not come, its free lock tells, and the client asks elsewhere."""
@@ -357,7 +357,7 @@ async def test_a_connection_that_outlives_its_owner_is_left(
     server.disconnect_all()
 
 
-async def test_connections_of_a_process_share_a_host(tmp_path: Path) -> None:
+async def test_connections_of_a_process_share_an_engine(tmp_path: Path) -> None:
     """A client in the owner's process asks the engine without a socket; the last one out lets go of the file."""
     one = await connect_file(str(tmp_path / "a.db"), identity="one")
     two = await connect_file(str(tmp_path / "." / "a.db"), identity="two")
@@ -378,7 +378,7 @@ async def test_connections_of_a_process_share_a_host(tmp_path: Path) -> None:
         assert (await after.calls.call(wf.CountWorkflows())).count == 1
 
 
-async def test_time_limits_and_closing_end_a_call(tmp_path: Path) -> None:
+async def test_timeout_and_close_end_a_call(tmp_path: Path) -> None:
     """A call that nobody answers ends with its time limit, or with its connection."""
     link = await connect_file(str(tmp_path / "a.db"))
     await link.call(start("w"))
@@ -391,7 +391,7 @@ async def test_time_limits_and_closing_end_a_call(tmp_path: Path) -> None:
         await waiting
 
 
-async def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+async def test_unusable_file_is_rejected(tmp_path: Path) -> None:
     """A file that is no database refuses clients and workers alike, stays as it was, and its lock is free again."""
     (tmp_path / "a.db").write_bytes(b"not a database at all" * 100)
     async with hosts(tmp_path / "a.db", 1) as (one,):
@@ -407,7 +407,7 @@ async def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         await connect_file(str(tmp_path / "none" / "a.db"))
 
 
-async def test_a_deleted_socket_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_socket_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that are connected stay, and new ones find the owner again."""
     look_every(0.01, monkeypatch)
 
@@ -421,7 +421,7 @@ async def test_a_deleted_socket_is_made_again(tmp_path: Path, monkeypatch: pytes
         assert one.standing == "owner"
 
 
-def test_a_client_that_finds_no_socket_says_what_is_wrong(
+def test_missing_socket_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The lock is held and there is no socket: the log names the process and the socket, and in the end so does an error."""
@@ -442,7 +442,7 @@ def test_a_client_that_finds_no_socket_says_what_is_wrong(
         run(body)
 
 
-def test_short_transactions_of_clients_are_not_taken_for_an_owner(
+def test_transactions_of_clients_are_not_taken_for_an_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever waits for a worker finds the lock held now and then, each time by another transaction: that is no owner without
@@ -472,7 +472,9 @@ def test_short_transactions_of_clients_are_not_taken_for_an_owner(
         run(body)
 
 
-async def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_lock_file_allows_no_second_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The owner has its lock again within a look, and the newcomer works for it."""
     look_every(0.01, monkeypatch)
 
@@ -485,7 +487,7 @@ async def test_a_deleted_lock_makes_no_second_owner(tmp_path: Path, monkeypatch:
         assert two.standing.startswith("working for")
 
 
-async def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
+async def test_peer_does_not_take_a_deleted_lock_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the owner is there it is left to it to make its lock again, and its work is not done twice."""
@@ -507,7 +509,7 @@ async def test_who_stands_by_does_not_take_a_lock_that_was_deleted(
         assert two.standing.startswith("working for")
 
 
-def test_of_two_owners_the_former_stops_at_its_next_commit(
+def test_former_owner_stops_at_its_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Lock and socket are deleted, and another process is quicker: nothing of the former owner is written any more, and
@@ -540,7 +542,9 @@ def test_of_two_owners_the_former_stops_at_its_next_commit(
         run(body)
 
 
-async def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_former_owner_notices_the_loss_of_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process has taken the lock that was made anew: the holder of the old one stops without a commit."""
     async with hosts(tmp_path / "a.db", 1) as (one,):
         look_every(60.0, monkeypatch)
@@ -556,9 +560,7 @@ async def test_a_former_owner_that_looks_lets_go(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("needs_worker", [False, True])
-async def test_a_file_that_needs_a_person_is_told_to_those_who_ask(
-    tmp_path: Path, needs_worker: bool
-) -> None:
+async def test_damaged_file_is_reported_to_callers(tmp_path: Path, needs_worker: bool) -> None:
     """A table is not what it was: after a few tries a call raises `StorageError`, whether it waits for a worker or not."""
     path = tmp_path / "a.db"
 
@@ -586,9 +588,7 @@ async def test_a_file_that_needs_a_person_is_told_to_those_who_ask(
         working.cancel()
 
 
-def test_a_file_that_fails_is_opened_less_and_less_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_file_is_reopened_with_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each failure in a row doubles the pause before the next opening."""
     pauses: list[float] = []
 

@@ -104,7 +104,7 @@ def test_results_survive_the_owners_death_just_after_the_activity_ended(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_attempts_go_on_when_the_engine_of_their_process_fails(
+def test_attempts_survive_a_failure_of_their_engine(
     path: Path, client: Client, tmp_path: Path, workers: int
 ) -> None:
     """The log is deleted, so that the owner's engine is opened again, there or in another process: its attempts are not lost."""

@@ -102,7 +102,7 @@ def ready(path: Path) -> Child:
     return child
 
 
-def test_a_start_whose_answer_is_lost_is_one_run(path: Path) -> None:
+def test_start_with_a_lost_answer_is_one_run(path: Path) -> None:
     """The owner dies between commit and answer: the client asks again, and there is one run, with one result."""
     with (
         ready(path) as owner,
@@ -117,7 +117,7 @@ def test_a_start_whose_answer_is_lost_is_one_run(path: Path) -> None:
             assert client.count_workflows() == 1
 
 
-def test_a_signal_whose_answer_is_lost_is_one_signal(path: Path) -> None:
+def test_signal_with_a_lost_answer_is_delivered_once(path: Path) -> None:
     """The same for a signal: it is sent twice and arrives once, after what was sent before."""
     with (
         ready(path) as owner,
@@ -133,7 +133,7 @@ def test_a_signal_whose_answer_is_lost_is_one_signal(path: Path) -> None:
             assert handle.result(timeout=30) == ["once"]
 
 
-def test_a_termination_whose_answer_is_lost_is_no_error(path: Path) -> None:
+def test_termination_with_a_lost_answer_is_not_an_error(path: Path) -> None:
     """A termination has no id: sent again, it finds the run terminated, and that is what was wanted."""
     with (
         ready(path) as owner,
@@ -146,7 +146,7 @@ def test_a_termination_whose_answer_is_lost_is_no_error(path: Path) -> None:
         assert handle.describe().status.name == "TERMINATED"
 
 
-def test_a_result_whose_answer_is_lost_is_asked_for_again(path: Path) -> None:
+def test_result_with_a_lost_answer_is_requested_again(path: Path) -> None:
     """A result that was on its way is there for whoever asks again."""
     with (
         ready(path) as owner,
@@ -157,7 +157,7 @@ def test_a_result_whose_answer_is_lost_is_asked_for_again(path: Path) -> None:
         assert between.killed.is_set()
 
 
-def test_an_end_whose_answer_is_lost_is_of_one_run(path: Path) -> None:
+def test_execute_with_a_lost_answer_is_one_run(path: Path) -> None:
     """A start and the wait for its end are one request, of which the answer is lost: sent again it finds the run, closed."""
     with (
         ready(path) as owner,

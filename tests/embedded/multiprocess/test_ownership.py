@@ -21,7 +21,7 @@ from hourglass.errors import StorageError
 from .children import Child
 
 
-def test_one_holder_at_a_time(tmp_path: Path) -> None:
+def test_lock_has_one_holder(tmp_path: Path) -> None:
     """A lock that is taken is taken for everybody else, until it is dropped."""
     path = str(tmp_path / "a.db")
     one, two = FileLock(path), FileLock(path)
@@ -37,7 +37,7 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
     two.drop()
 
 
-def test_the_holder_leaves_a_note(tmp_path: Path) -> None:
+def test_lock_holder_leaves_a_note(tmp_path: Path) -> None:
     """The lock's file says who holds it; the file stays when the lock is dropped, and only its user may read it."""
     lock = FileLock(str(tmp_path / "a.db"))
     lock.try_take()
@@ -47,7 +47,7 @@ def test_the_holder_leaves_a_note(tmp_path: Path) -> None:
     assert os.stat(lock.lock_path).st_mode & 0o777 == 0o600
 
 
-def test_a_note_that_makes_no_sense_harms_nobody(tmp_path: Path) -> None:
+def test_malformed_lock_note_is_ignored(tmp_path: Path) -> None:
     """The note is for people: garbage in it is no obstacle."""
     path = str(tmp_path / "a.db")
     Path(f"{path}-lock").write_bytes(b"\xff{not json")
@@ -58,7 +58,7 @@ def test_a_note_that_makes_no_sense_harms_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("boot", ["77ad0000-0000-0000-0000-000000000000", ""])
-def test_a_file_of_another_machine_is_refused(
+def test_file_locked_by_another_machine_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: str
 ) -> None:
     """A lock that a process of another machine holds (on a network's disk) is an error that says so."""
@@ -73,9 +73,7 @@ def test_a_file_of_another_machine_is_refused(
     holder.drop()
 
 
-def test_a_container_of_this_machine_has_a_name_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_containers_on_one_machine_share_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What counts is the kernel that both run on, not the host name."""
     path = str(tmp_path / "a.db")
     with monkeypatch.context() as there:
@@ -90,7 +88,9 @@ def test_a_container_of_this_machine_has_a_name_of_its_own(
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_file_system_without_locks_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     """Where the file system has no locks the error says what to do."""
 
     def lockf(*_: object) -> None:
@@ -102,7 +102,7 @@ def test_a_disk_without_locks_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE])
-def test_a_file_of_another_user_names_its_owner(
+def test_permission_error_names_the_owner_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """What this user may not open is an error that says whose it is, who asks, and what to do; what it may, and cannot for
@@ -127,7 +127,7 @@ def test_a_file_of_another_user_names_its_owner(
     assert ("belongs to" in str(caught.value)) == (code == errno.EACCES)
 
 
-def test_a_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_directory_is_rejected(tmp_path: Path) -> None:
     """A lock that cannot be made is an error that names it."""
     with pytest.raises(StorageError, match=r"none/a.db-lock cannot be opened"):
         FileLock(str(tmp_path / "none" / "a.db")).try_take()
@@ -155,13 +155,13 @@ def test_sockets_of_long_paths(tmp_path: Path, length: int, depth: int) -> None:
     assert not place.exists()
 
 
-def test_paths_have_sockets_of_their_own(tmp_path: Path) -> None:
+def test_long_paths_have_separate_sockets(tmp_path: Path) -> None:
     """Two long names that begin alike do not share a socket."""
     names = ["n" * 200 + end for end in "ab"]
     assert len({unix_socket.socket_path(str(tmp_path / name)) for name in names}) == 2
 
 
-def test_elsewhere_a_long_path_has_a_hashed_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_long_path_gets_a_hashed_socket_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without a way through descriptors the socket stands in a directory of the user's own."""
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr("tempfile.tempdir", "/tmp")
@@ -171,7 +171,7 @@ def test_elsewhere_a_long_path_has_a_hashed_name(monkeypatch: pytest.MonkeyPatch
     assert len(place) <= 100
 
 
-def test_where_no_socket_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_sockets_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that cannot hold a socket is an error that says what to do."""
 
     def bind(*_: Any) -> None:
@@ -182,7 +182,7 @@ def test_where_no_socket_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
         unix_socket.listen(str(tmp_path / "a.db"))
 
 
-def test_a_stranger_is_not_trusted(tmp_path: Path) -> None:
+def test_socket_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     """A peer of another user is told from our own."""
     path = str(tmp_path / "a.db")
     listening = unix_socket.listen(path)
@@ -216,7 +216,7 @@ def test_lock_with_two_names_is_accepted_where_hard_links_are(
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe", "two names"])
-def test_what_is_no_lock_is_left_alone(tmp_path: Path, kind: str) -> None:
+def test_lock_path_that_is_not_a_plain_file_is_rejected(tmp_path: Path, kind: str) -> None:
     """A link, or anything else that is not a plain file with one name, is refused before anything is truncated."""
     path = str(tmp_path / "a.db")
     victim, place = tmp_path / "victim", Path(f"{path}-lock")
@@ -242,7 +242,7 @@ def test_what_is_no_lock_is_left_alone(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_lock_of_another_user_is_left_alone(tmp_path: Path) -> None:
+def test_lock_file_of_another_user_is_not_written(tmp_path: Path) -> None:
     """A file that another user put there is not written to; one of the owner of the database is, by root."""
     path = str(tmp_path / "a.db")
     Path(path).touch()
@@ -257,7 +257,7 @@ def test_a_lock_of_another_user_is_left_alone(tmp_path: Path) -> None:
     lock.drop()
 
 
-def test_a_lock_that_was_deleted_is_made_again_by_its_holder(tmp_path: Path) -> None:
+def test_deleted_lock_file_is_created_again_by_its_holder(tmp_path: Path) -> None:
     """A tidy-up deletes the lock's file: its holder has it again before any other process."""
     path = str(tmp_path / "a.db")
     one, two = FileLock(path), FileLock(path)
@@ -271,7 +271,7 @@ def test_a_lock_that_was_deleted_is_made_again_by_its_holder(tmp_path: Path) -> 
     assert not one.still_held()
 
 
-def test_a_lock_that_another_has_taken_meanwhile_is_lost(tmp_path: Path) -> None:
+def test_lock_taken_by_another_process_is_lost(tmp_path: Path) -> None:
     """The process that was quicker after the deletion has it; the former holder finds out."""
     path = str(tmp_path / "a.db")
     one, two = FileLock(path), FileLock(path)
@@ -285,7 +285,7 @@ def test_a_lock_that_another_has_taken_meanwhile_is_lost(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_what_is_no_socket_is_left_alone(tmp_path: Path, kind: str) -> None:
+def test_socket_path_that_is_not_a_socket_is_left_alone(tmp_path: Path, kind: str) -> None:
     """A file or a link under the socket's name is neither removed nor followed."""
     path = str(tmp_path / "a.db")
     place, victim = Path(unix_socket.socket_path(path)), tmp_path / "victim"
@@ -320,7 +320,7 @@ def test_copying_the_lock_file_in_the_holders_process_keeps_the_lock(tmp_path: P
         second.drop()
 
 
-def test_process_that_its_parent_has_not_waited_for_has_ended() -> None:
+def test_zombie_process_counts_as_ended() -> None:
     """Its id exists until then, but it holds nothing and answers nobody."""
     process = subprocess.Popen(["true"])
     until(lambda: not unix_socket.is_running(process.pid), "it counts as running", 20)

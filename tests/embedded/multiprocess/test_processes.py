@@ -38,7 +38,7 @@ def check_integrity(path: Path) -> None:
     connection.close()
 
 
-def test_a_client_of_another_processs_worker(path: Path, client: Client) -> None:
+def test_client_without_a_worker_uses_the_owner(path: Path, client: Client) -> None:
     """A process without a worker starts, signals, queries, lists and waits as if the engine were its own."""
     with ready_worker(path) as worker:
         assert worker.ask("standing") == "owner"
@@ -73,7 +73,7 @@ def test_another_worker_takes_over_when_the_owner_is_killed(path: Path, client: 
     assert any("this process took over" in line for line in second.log)  # read to its end
 
 
-def test_an_owner_that_is_shut_down_hands_over(path: Path, client: Client) -> None:
+def test_owner_hands_over_when_it_shuts_down(path: Path, client: Client) -> None:
     """A worker that ends in order is followed by the one that worked for it, and back again."""
     with ready_worker(path) as first, ready_worker(path) as second:
         assert first.ask("stop") == "stopped"
@@ -99,7 +99,7 @@ def test_workers_of_different_queues_share_a_file(path: Path, client: Client) ->
             assert client.execute_workflow(work.twice, 2, id=name(), task_queue="b") == 4
 
 
-def test_a_deploy(path: Path, client: Client) -> None:
+def test_clients_work_during_a_deployment(path: Path, client: Client) -> None:
     """While no worker lives workflows are started, signalled and ended; the next worker does what is due."""
     with ready_worker(path) as first:
         handle = client.start_workflow(work.Tally.run, id="tally")
@@ -116,7 +116,7 @@ def test_a_deploy(path: Path, client: Client) -> None:
     check_integrity(path)
 
 
-def test_starting_before_there_ever_was_a_worker(path: Path, client: Client) -> None:
+def test_start_before_the_first_worker(path: Path, client: Client) -> None:
     """The first start makes the file; the result comes with the first worker."""
     handle = client.start_workflow(work.twice, 1, id="first")
     assert path.exists()
@@ -124,7 +124,7 @@ def test_starting_before_there_ever_was_a_worker(path: Path, client: Client) -> 
         assert handle.result(timeout=30) == 3
 
 
-def test_exactly_one_wins_a_race(path: Path) -> None:
+def test_race_for_ownership_has_one_winner(path: Path) -> None:
     """Two processes that want the same file at the same time, fifty times: one owns it, the other works for it."""
     with Child("race", path) as one, Child("race", path) as two:
         assert [one.line(), two.line()] == ["ready", "ready"]
@@ -137,7 +137,7 @@ def test_exactly_one_wins_a_race(path: Path) -> None:
             assert [one.line(), two.line()] == ["closed", "closed"]
 
 
-def test_the_owner_is_killed_again_and_again(path: Path) -> None:
+def test_repeated_kills_of_the_owner_lose_nothing(path: Path) -> None:
     """Four forked web processes and two workers, of which the owner is killed repeatedly: nothing is lost or run twice."""
     each = 12
     workers = [ready_worker(path), ready_worker(path)]
@@ -160,7 +160,7 @@ def test_the_owner_is_killed_again_and_again(path: Path) -> None:
     check_integrity(path)
 
 
-def test_a_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:
+def test_forked_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:
     """A process that an owner forks is served by it, does not keep it alive, and is served by the next."""
     with ready_worker(path) as first, ready_worker(path) as second:
         _, child, result = first.ask("fork").split()
@@ -177,7 +177,7 @@ def test_a_child_of_an_owner_is_a_client(path: Path, client: Client) -> None:
         assert "forked" in refusal
 
 
-def test_a_worker_of_another_process_leaves_no_thread(path: Path) -> None:
+def test_remote_worker_leaves_no_thread(path: Path) -> None:
     """A worker that worked for the owner and ends leaves nothing behind that waits."""
     with ready_worker(path), ready_worker(path) as second:
         assert second.ask("stop") == "stopped"
@@ -187,7 +187,7 @@ def test_a_worker_of_another_process_leaves_no_thread(path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["leave", "leave_waiting"])
-def test_the_interpreter_ends_with_everything_open(path: Path, role: str) -> None:
+def test_interpreter_exits_with_everything_open(path: Path, role: str) -> None:
     """A process that ends with a worker, open runs and a wait ends by itself, and quietly."""
     with Child(role, path) as child:
         assert child.line() == "done"
@@ -195,7 +195,7 @@ def test_the_interpreter_ends_with_everything_open(path: Path, role: str) -> Non
         assert not [line for line in child.log if "Traceback" in line], child.log
 
 
-def test_a_worker_of_another_process_ends_with_everything_open(path: Path) -> None:
+def test_interpreter_exits_with_a_remote_worker_open(path: Path) -> None:
     """So does one that works for another process, and the owner does not mind."""
     with ready_worker(path) as first, ready_worker(path) as second:
         assert second.ask("leave") == "leaving"

@@ -63,7 +63,7 @@ class OfDumb:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_it_keeps_what_the_engine_relies_on(check: Check, tmp_path: Path) -> None:
+def test_second_store_passes_the_conformance_suite(check: Check, tmp_path: Path) -> None:
     """The conformance suite of stores, on what the opener gives."""
     run_async(lambda: check(OfDumb(DumbOpener(), tmp_path / "a")))
 
@@ -85,7 +85,7 @@ async def poll_on(handle: Handle) -> None:
         await handle.poll_activation()
 
 
-async def test_several_processes_share_it(tmp_path: Path) -> None:
+async def test_several_processes_share_the_second_store(tmp_path: Path) -> None:
     """Without an owner, with one, over its socket, and after another has taken over: nothing of it is SQLite's."""
     opener = DumbOpener()
     one, two, client = (SharedFile(opener, str(tmp_path / "a"), "default") for _ in range(3))
@@ -113,7 +113,7 @@ async def test_several_processes_share_it(tmp_path: Path) -> None:
         await each.close()
 
 
-async def test_what_only_reads_is_answered_where_there_is_no_room(tmp_path: Path) -> None:
+async def test_reads_are_answered_by_a_read_only_store(tmp_path: Path) -> None:
     """A store that says so is opened to be read; what would change something hears why it cannot."""
     opener = DumbOpener()
     path = tmp_path / "a"
@@ -129,14 +129,14 @@ async def test_what_only_reads_is_answered_where_there_is_no_room(tmp_path: Path
     await client.close()
 
 
-def test_only_the_door_names_a_kind_of_store() -> None:
+def test_only_one_module_imports_a_store() -> None:
     """No module of `sharing` but the one that connects imports a store, or SQLite."""
     folder = Path(str(sharing.__file__)).parent
     named = {(path.name, name) for path in folder.glob("*.py") for name in _of_stores(path)}
     assert named == {("connection.py", "sqlite.store")}
 
 
-def test_the_second_store_knows_nothing_but_the_interface() -> None:
+def test_second_store_uses_only_the_interface() -> None:
     """What it imports of the package is what another backend may: the interface, types of attributes, lists of what it holds."""
     path = Path(__file__).parents[1] / "store" / "dumb_store.py"
     assert set(_of_stores(path)) == {"memory"}

@@ -31,7 +31,7 @@ async def count(request: s.Request[Any]) -> wf.Count:
     return wf.Count(7)
 
 
-async def test_many_requests_are_in_flight_at_once(tmp_path: Path) -> None:
+async def test_concurrent_requests_are_answered_in_any_order(tmp_path: Path) -> None:
     """Answers come as they are ready, each to who asked, in any order."""
     gate = asyncio.Event()
 
@@ -52,7 +52,7 @@ async def test_many_requests_are_in_flight_at_once(tmp_path: Path) -> None:
         link.close()
 
 
-async def test_an_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> None:
+async def test_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> None:
     """What the engine raises the client raises, and the connection goes on."""
 
     async def answer(request: Any) -> Any:
@@ -68,7 +68,7 @@ async def test_an_error_of_the_owner_is_raised_at_the_client(tmp_path: Path) -> 
         link.close()
 
 
-async def test_giving_up_cancels_the_owners_wait(tmp_path: Path) -> None:
+async def test_cancelled_request_cancels_the_owners_wait(tmp_path: Path) -> None:
     """A wait that is cancelled at the client is cancelled at the owner; so is what a lost client only wanted to read."""
     began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
 
@@ -93,7 +93,7 @@ async def test_giving_up_cancels_the_owners_wait(tmp_path: Path) -> None:
             await waiting
 
 
-async def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
+async def test_repeated_change_happens_once(tmp_path: Path) -> None:
     """A client that lost the connection asks again under the same key and gets the same answer; the engine is asked once."""
     calls: list[Any] = []
     gate = asyncio.Event()
@@ -122,7 +122,7 @@ async def test_a_change_that_is_sent_again_happens_once(tmp_path: Path) -> None:
         again.close()
 
 
-async def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path) -> None:
+async def test_repeated_execute_happens_once(tmp_path: Path) -> None:
     """It is answered by how the run closed; sent again, it begins nothing, and of a run that has closed meanwhile the owner
     remembers the name, not the result, which may be large.
     """
@@ -161,7 +161,7 @@ async def test_a_start_to_its_end_that_is_sent_again_happens_once(tmp_path: Path
         again.close()
 
 
-async def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited_for(tmp_path: Path) -> None:
+async def test_cancelled_execute_is_carried_out(tmp_path: Path) -> None:
     """The owner's wait ends with the client's, even if both words come at once; and nothing of it is kept."""
     start = wf.ExecuteWorkflow(
         start=made(wf.StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
@@ -192,7 +192,7 @@ async def test_a_start_to_its_end_that_is_given_up_is_carried_out_and_not_waited
         link.close()
 
 
-async def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
+async def test_closing_owner_answers_every_request(tmp_path: Path) -> None:
     """What an owner cannot answer any more is lost for its client, who can ask the next; it is no error of the request."""
     closing = asyncio.Event()
 
@@ -229,7 +229,7 @@ async def test_an_owner_that_ends_leaves_nobody_waiting(tmp_path: Path) -> None:
     ],
     ids=["http", "nonsense", "huge", "empty", "noise", "no greeting"],
 )
-async def test_garbage_ends_only_its_peer(tmp_path: Path, garbage: bytes) -> None:
+async def test_malformed_message_disconnects_only_its_peer(tmp_path: Path, garbage: bytes) -> None:
     """A peer that talks nonsense is cut off; the others do not notice."""
     async with serve(tmp_path / "a.db", count):
         link = await reach(tmp_path / "a.db")
@@ -242,7 +242,7 @@ async def test_garbage_ends_only_its_peer(tmp_path: Path, garbage: bytes) -> Non
         link.close()
 
 
-async def test_garbage_after_the_greeting_ends_only_its_peer(tmp_path: Path) -> None:
+async def test_malformed_message_after_the_greeting_disconnects_only_its_peer(tmp_path: Path) -> None:
     """So is one that begins well: a request that is none, a number used twice."""
     async with serve(tmp_path / "a.db", lambda _: asyncio.Event().wait()):
         bad = [
@@ -256,7 +256,7 @@ async def test_garbage_after_the_greeting_ends_only_its_peer(tmp_path: Path) -> 
             await link.lost.wait()
 
 
-async def test_an_owner_that_talks_nonsense_is_left(tmp_path: Path) -> None:
+async def test_owner_with_malformed_messages_is_disconnected(tmp_path: Path) -> None:
     """A client believes an owner nothing that makes no sense: what it waits for is lost, and the connection ended."""
 
     async def answer(request: Any) -> Any:
@@ -269,23 +269,21 @@ async def test_an_owner_that_talks_nonsense_is_left(tmp_path: Path) -> None:
         await link.lost.wait()
 
 
-async def test_another_version_is_told_so(tmp_path: Path) -> None:
+async def test_other_protocol_version_is_rejected(tmp_path: Path) -> None:
     """A process that speaks another version of the protocol is refused with a text that says what to do."""
     async with serve(tmp_path / "a.db", count):
         with pytest.raises(ForeignProtocol, match="run the same release of Hourglass in both"):
             await connect(tmp_path / "a.db", protocol=99)
 
 
-async def test_another_namespace_is_told_so(tmp_path: Path) -> None:
+async def test_other_namespace_is_rejected(tmp_path: Path) -> None:
     """A client of another namespace hears which one the file holds."""
     async with serve(tmp_path / "a.db", count, namespace="shop"):
         with pytest.raises(NamespaceNotFoundError, match="contains the namespace 'shop', not 'default'"):
             await connect(tmp_path / "a.db")
 
 
-async def test_what_is_too_large_is_an_error_not_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_oversized_message_raises_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request or an answer above the limit is refused by name; the connection goes on."""
     for module in (unix_socket, remote, serving):
         monkeypatch.setattr(module, "FRAME_LIMIT", 2000)
@@ -306,7 +304,7 @@ async def test_what_is_too_large_is_an_error_not_an_end(
         link.close()
 
 
-async def test_a_socket_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_socket_of_another_user_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither side speaks with a process of another user."""
     async with serve(tmp_path / "a.db", count) as server:
         with monkeypatch.context() as stranger:
@@ -322,7 +320,7 @@ async def test_a_socket_of_another_user_is_not_used(tmp_path: Path, monkeypatch:
             await asyncio.sleep(0)
 
 
-async def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
+async def test_stale_socket_is_replaced(tmp_path: Path) -> None:
     """The socket of a dead owner is nobody to its clients, and its successor takes the name."""
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "a.db-sock"))

@@ -28,7 +28,7 @@ def run_doctor(path: Path) -> str:
     return done.stdout
 
 
-def test_a_stopped_owner_is_reported_and_goes_on_when_it_is_resumed(tmp_path: Path) -> None:
+def test_stopped_owner_is_reported_and_continues_when_resumed(tmp_path: Path) -> None:
     path = tmp_path / "shared.db"
     with ready_worker(path) as owner, ready_worker(path) as second:
         os.kill(owner.pid, signal.SIGSTOP)
@@ -47,7 +47,7 @@ def test_a_stopped_owner_is_reported_and_goes_on_when_it_is_resumed(tmp_path: Pa
         ]
 
 
-def test_a_client_that_is_stopped_in_its_short_transaction_is_reported(tmp_path: Path) -> None:
+def test_client_stopped_in_its_transaction_is_reported(tmp_path: Path) -> None:
     """A worker that starts meanwhile says which process holds the file, and works once that one has ended."""
     path = tmp_path / "shared.db"
     with Child("lock", path) as holder:
@@ -73,7 +73,7 @@ def test_doctor_names_a_frozen_owner(tmp_path: Path) -> None:
         assert f"process {holder.pid}, which holds the file, does not respond" in run_doctor(path)
 
 
-def test_the_guardian_replaces_a_stopped_process(tmp_path: Path) -> None:
+def test_guardian_replaces_a_stopped_process(tmp_path: Path) -> None:
     path = tmp_path / "shared.db"
     command = [
         *(sys.executable, "-m", "hourglass", "worker", "tests.embedded.multiprocess.work"),

@@ -94,12 +94,12 @@ def travel(request: s.Request[Any], value: msgspec.Struct) -> tuple[Any, Any]:
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_requests_and_answers_survive_the_journey(request_: s.Request[Any], answer: msgspec.Struct) -> None:
+def test_requests_and_answers_round_trip(request_: s.Request[Any], answer: msgspec.Struct) -> None:
     """What comes out is what went in, of the same type."""
     assert travel(request_, answer) == (request_, answer)
 
 
-def test_every_request_has_its_place() -> None:
+def test_every_request_is_classified() -> None:
     """Each request that the engine answers can travel, is known to be repeatable or not, and to need a worker or not."""
     assert set(HANDLERS) == set(wire.REQUESTS)
     for each in wire.REQUESTS:
@@ -134,9 +134,9 @@ def test_every_request_has_its_place() -> None:
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_errors_survive_the_journey(error: errors.HourglassError) -> None:
+def test_errors_round_trip(error: errors.HourglassError) -> None:
     """An error of ours arrives as the same class with the same text and fields."""
-    problem = msgspec.msgpack.decode(wire.encode(wire.problem_of(error)), type=wire.Problem)
+    problem = msgspec.msgpack.decode(wire.encode(wire.problem_of(error)), type=wire.ErrorMessage)
     arrived = wire.error_of(problem)
     assert type(arrived) is type(error)
     assert str(arrived) == str(error)
@@ -162,7 +162,7 @@ def test_every_service_error_keeps_its_class_and_fields(kind: type[errors.Servic
     assert {name: getattr(arrived, name) for name in fields} == fields
 
 
-def test_a_foreign_error_says_only_its_name() -> None:
+def test_foreign_error_reveals_only_its_name() -> None:
     """An exception that is not ours may hold anything: its text stays where it was raised."""
     problem = wire.problem_of(ValueError("secret"))
     assert problem.kind == "InternalError"
@@ -170,9 +170,9 @@ def test_a_foreign_error_says_only_its_name() -> None:
     assert isinstance(wire.error_of(problem), errors.InternalError)
 
 
-def test_an_error_of_a_kind_we_do_not_know_becomes_ours() -> None:
+def test_unknown_error_becomes_an_internal_error() -> None:
     """A name that is in no table is an `InternalError`; nothing is looked up by it."""
-    assert type(wire.error_of(wire.Problem(kind="os.system", message="x"))) is errors.InternalError
+    assert type(wire.error_of(wire.ErrorMessage(kind="os.system", message="x"))) is errors.InternalError
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_an_error_of_a_kind_we_do_not_know_becomes_ours() -> None:
         msgspec.msgpack.encode([1, 2]),
     ],
 )
-def test_nonsense_is_garbage(frame: bytes) -> None:
+def test_malformed_bytes_are_rejected(frame: bytes) -> None:
     """Bytes that are no message are refused, in both directions."""
     with pytest.raises(wire.InvalidMessage):
         wire.decode_to_owner(frame)
@@ -194,13 +194,13 @@ def test_nonsense_is_garbage(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Nothing", "os.system", "hourglass.errors.StorageError", "Request"])
-def test_only_requests_can_be_asked(kind: str) -> None:
+def test_only_request_names_are_accepted(kind: str) -> None:
     """A name that is no request's is refused, whatever else it may name."""
     with pytest.raises(wire.InvalidMessage):
         wire.decode_request(wire.RequestMessage(1, "k", kind, msgspec.Raw(wire.encode({}))))
 
 
-def test_an_answer_must_fit_its_request() -> None:
+def test_answer_must_match_its_request() -> None:
     """An answer of another request's type is refused."""
     message = wire.decode_to_client(wire.encode_answer(1, wf.Count(3)))
     assert isinstance(message, wire.AnswerMessage)
@@ -211,7 +211,7 @@ def test_an_answer_must_fit_its_request() -> None:
 @pytest.mark.parametrize(
     "outcome", [wf.RunCompleted((PAYLOAD,), "next"), wf.RunFailed(FAILURE), wf.StillOpen("run")]
 )
-def test_a_start_with_the_wait_for_its_end_survives_the_journey(outcome: wf.Outcome) -> None:
+def test_execute_request_and_answer_round_trip(outcome: wf.Outcome) -> None:
     """The request and its answer, the run and how it closed, are decoded as they were encoded."""
     request = wf.ExecuteWorkflow(start=START)
     asked = wire.decode_to_owner(wire.encode_request(7, "key", request))
@@ -222,7 +222,7 @@ def test_a_start_with_the_wait_for_its_end_survives_the_journey(outcome: wf.Outc
     assert wire.decode_answer(request, answered) == wf.Executed("run", outcome)
 
 
-def test_a_request_of_wrong_types_is_refused() -> None:
+def test_request_with_wrong_types_is_rejected() -> None:
     """Fields of a wrong type are refused before anybody acts on them."""
     body = msgspec.Raw(wire.encode({"workflow_id": 1, "signal_name": "n", "request_id": "r"}))
     with pytest.raises(wire.InvalidMessage):
@@ -274,7 +274,7 @@ def whole(kind: type[T]) -> T:
 
 
 @pytest.mark.parametrize("kind", COMMANDS)
-def test_every_command_travels(kind: type[Command]) -> None:
+def test_every_command_round_trips(kind: type[Command]) -> None:
     """What a run asks for arrives as it was, every field of it, in a completion."""
     sent = Succeeded("run", (whole(kind),), (1, 2), VersioningBehavior.PINNED)
     answers = wire.WorkAnswers(handle=1, succeeded=(sent,))  # type: ignore[arg-type]
@@ -284,13 +284,13 @@ def test_every_command_travels(kind: type[Command]) -> None:
 
 
 @pytest.mark.parametrize("kind", EVENTS)
-def test_every_event_travels(kind: type[Event]) -> None:
+def test_every_event_round_trips(kind: type[Event]) -> None:
     """What happened to a run arrives as it was, every field of it, in an activation."""
     sent = wire.HandleWork(handle=1, activations=(replace(whole(Activation), events=(whole(kind),)),))
     assert wire.decode_to_client(wire.encode(sent)) == sent
 
 
-def test_attempts_and_their_ends_travel() -> None:
+def test_attempts_and_results_round_trip() -> None:
     """So do attempts, cancellations, heartbeats and all ends that an attempt can have; and the description of a worker."""
     work = wire.HandleWork(handle=1, tasks=(whole(ActivityTask),), cancels=(whole(ActivityCancel),))
     assert wire.decode_to_client(wire.encode(work)) == work
@@ -309,7 +309,7 @@ def test_attempts_and_their_ends_travel() -> None:
     assert wire.decode_to_owner(wire.encode(opened)) == opened
 
 
-def test_what_cannot_be_sent_fails_alone() -> None:
+def test_unencodable_command_fails_only_its_task() -> None:
     """A number that has no form on the wire fails its own task; what was said beside it arrives."""
     answers = _Answers()
     answers.succeeded += [Succeeded("good"), Succeeded("bad", (StartTimer(1, 10**30),))]
@@ -337,7 +337,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("end", ["the engine failed", "the connection ended"])
-async def test_a_worker_has_only_what_it_was_given(end: str) -> None:
+async def test_worker_claims_only_delivered_attempts(end: str) -> None:
     """One attempt was delivered, another one arrived while the worker was paused, when the owner's engine ends: it will claim
     the first of the next owner, and not the second, which no worker would ever end.
     """

@@ -26,7 +26,7 @@ def client(path: Path) -> Iterator[Client]:
         yield connected
 
 
-def test_a_worker_elsewhere_does_all_that_a_worker_does(path: Path, client: Client) -> None:
+def test_remote_worker_supports_every_feature(path: Path, client: Client) -> None:
     """The owner serves another queue: activities, retries, local ones, children, timers, signals, queries, updates and the
     next run are all done by the process that serves this one.
     """
@@ -44,7 +44,7 @@ def test_a_worker_elsewhere_does_all_that_a_worker_does(path: Path, client: Clie
         assert handle.result(timeout=60) == [*[second.pid] * 5, 3]
 
 
-def test_an_activity_elsewhere_is_cancelled(path: Path, client: Client, tmp_path: Path) -> None:
+def test_remote_activity_is_cancelled(path: Path, client: Client, tmp_path: Path) -> None:
     """Its cancellation crosses the processes, and so does what it answers."""
     with ready_worker(path, "the owner's"), ready_worker(path) as second:
         handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
@@ -55,7 +55,7 @@ def test_an_activity_elsewhere_is_cancelled(path: Path, client: Client, tmp_path
         assert (tmp_path / "attempt-1").read_text() == str(second.pid)
 
 
-def test_the_work_of_a_killed_worker_goes_on(path: Path, client: Client, tmp_path: Path) -> None:
+def test_work_of_a_killed_worker_continues(path: Path, client: Client, tmp_path: Path) -> None:
     """Its attempt is tried again in another process, which knows where it stood; its run goes on there, and answers."""
     with ready_worker(path, "the owner's") as owner, ready_worker(path) as second:
         handle = client.start_workflow(work.holding, str(tmp_path), id="holding")
@@ -74,7 +74,7 @@ def test_the_work_of_a_killed_worker_goes_on(path: Path, client: Client, tmp_pat
             assert f"process {third.pid}, this one  works (queues: default" in third.ask("tree")
 
 
-def test_a_process_with_older_code_gets_what_it_knows(path: Path, client: Client) -> None:
+def test_process_with_older_code_receives_known_types(path: Path, client: Client) -> None:
     """A workflow that only one of two processes knows goes there each time; none fails on the way."""
     with ready_worker(path), ready_worker(path, "default", "newer") as newer:
         for number in range(8):
@@ -85,7 +85,7 @@ def test_a_process_with_older_code_gets_what_it_knows(path: Path, client: Client
 
 
 @pytest.mark.parametrize("politely", [True, False])
-def test_an_attempt_outlives_the_owner(path: Path, client: Client, tmp_path: Path, politely: bool) -> None:
+def test_attempt_outlives_the_owner(path: Path, client: Client, tmp_path: Path, politely: bool) -> None:
     """When the owner ends, killed or in order, an attempt in another process goes on: its result counts, and no second
     attempt is made.
     """
@@ -112,9 +112,7 @@ def test_an_attempt_outlives_the_owner(path: Path, client: Client, tmp_path: Pat
         assert (tmp_path / "attempt-1").read_text() == str(second.pid)
 
 
-def test_an_attempt_that_outlived_the_owner_ends_with_its_process(
-    path: Path, client: Client, tmp_path: Path
-) -> None:
+def test_surviving_attempt_ends_with_its_process(path: Path, client: Client, tmp_path: Path) -> None:
     """The next owner knows which process has it, and gives it to another when that one dies."""
     with (
         ready_worker(path, "the owner's") as owner,

@@ -56,7 +56,7 @@ class Hands:
             self.go(passed // 100)
 
 
-def test_time_goes_as_the_wall_does() -> None:
+def test_time_follows_the_wall_clock() -> None:
     """Without jumps time is the wall's, small differences of the two clocks included."""
     hands = Hands()
     for drift in (0, 1000, SECOND // 100, -SECOND // 50, 0):
@@ -67,7 +67,7 @@ def test_time_goes_as_the_wall_does() -> None:
     assert hands.clock.jumps == 0
 
 
-def test_a_jump_forward_that_is_taken_back_leaves_no_trace(caplog: pytest.LogCaptureFixture) -> None:
+def test_forward_jump_that_is_reverted_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
     """Five hours ahead for two seconds: time follows both ways, and both are logged with their size."""
     hands = Hands()
     with caplog.at_level(logging.WARNING, "hourglass"):
@@ -81,7 +81,7 @@ def test_a_jump_forward_that_is_taken_back_leaves_no_trace(caplog: pytest.LogCap
     assert hands.clock.trusted_ns == hands.wall
 
 
-def test_a_wall_clock_that_is_set_back_does_not_stop_time(caplog: pytest.LogCaptureFixture) -> None:
+def test_wall_clock_set_back_does_not_stop_time(caplog: pytest.LogCaptureFixture) -> None:
     """Below what is trusted time goes on, a tenth slower, until the wall has caught up; it is logged once."""
     hands = Hands()
     hands.go(TICK)
@@ -98,7 +98,7 @@ def test_a_wall_clock_that_is_set_back_does_not_stop_time(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize(("ahead", "back"), [(0, HOUR), (0, SECOND // 10), (HOUR, SECOND // 10)])
-def test_time_that_goes_slower_does_not_go_back(ahead: int, back: int) -> None:
+def test_slowed_time_never_goes_back(ahead: int, back: int) -> None:
     """However often it is asked for: a wall clock that is set back by much, or slewed by little, takes nothing back, whether
     it was trusted or not. What waits for a moment that has come would wait, and nothing would say that it has come again.
     """
@@ -110,7 +110,7 @@ def test_time_that_goes_slower_does_not_go_back(ahead: int, back: int) -> None:
     assert times[-1] - times[0] < 460 * MILLI
 
 
-def test_what_a_jump_says_is_trusted_when_it_has_lasted() -> None:
+def test_lasting_jump_is_trusted_after_hours() -> None:
     """Trusted time goes on as the monotonic clock does, and takes a jump in only after hours without another."""
     hands = Hands()
     hands.go(TICK, 31 * DAY)
@@ -130,7 +130,7 @@ def resumed(hands: Hands, vouched: Vouched | None, latest: int = 0) -> RealClock
     return clock
 
 
-def test_a_restart_goes_on_from_what_was_trusted() -> None:
+def test_restart_continues_from_trusted_time() -> None:
     """Neither a jump that was taken back before a restart nor one that was made before it is believed."""
     hands = Hands()
     hands.go(TICK, 5 * HOUR)
@@ -152,7 +152,7 @@ def test_a_restart_goes_on_from_what_was_trusted() -> None:
     assert clock.trusted_ns == hands.wall
 
 
-def test_a_wall_clock_that_was_set_back_before_a_restart_does_not_stop_time(
+def test_wall_clock_set_back_before_a_restart_does_not_stop_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After a restart, too, time goes on from what was trusted, and the log says why."""
@@ -165,7 +165,7 @@ def test_a_wall_clock_that_was_set_back_before_a_restart_does_not_stop_time(
     assert hands.go(10 * SECOND) == hands.wall + HOUR - SECOND
 
 
-def test_an_ordinary_restart_is_trusted_at_once() -> None:
+def test_ordinary_restart_is_trusted_at_once() -> None:
     """A night without a process is no jump: what a file of thirty days' retention tolerates is trusted."""
     hands = Hands()
     vouched = hands.clock.vouched()
@@ -174,7 +174,7 @@ def test_an_ordinary_restart_is_trusted_at_once() -> None:
     assert clock.now_ns() == clock.trusted_ns == hands.wall
 
 
-def test_a_pause_between_two_readings_is_no_jump() -> None:
+def test_pause_between_two_clock_readings_is_no_jump() -> None:
     """A thread that is not run between reading the one clock and the other has not seen a jump."""
     monotonic = iter([0, 0, 0, SECOND, 5 * SECOND, 5 * SECOND, 5 * SECOND + 10])
     wall = iter([100, 5 * SECOND + 100, 5 * SECOND + 100])
@@ -192,7 +192,7 @@ steps = st.lists(
 
 @settings(max_examples=cases(100, 2000), deadline=None)
 @given(steps)
-def test_whatever_the_wall_does_trusted_time_is_sound(moves: list[tuple[int, int]]) -> None:
+def test_trusted_time_is_sound_for_any_wall_clock(moves: list[tuple[int, int]]) -> None:
     """Trusted time never goes back, never runs ahead of time, and grows by no more than passed unless long confirmed."""
     hands = Hands()
     trusted, steady = hands.clock.trusted_ns, CONFIRMED
@@ -235,7 +235,7 @@ async def closed(world: World, workflow_id: str) -> None:
     await world.complete(run_id)
 
 
-async def test_no_closed_run_is_forgotten_by_a_clock_that_has_jumped() -> None:
+async def test_clock_jump_does_not_trigger_retention() -> None:
     """A month ahead for a moment, over restarts too, deletes nothing: an id that was paid is refused as ever."""
     hands, store = Hands(), memory_store()
     world = await engine_by(hands, store)
@@ -264,7 +264,7 @@ async def test_no_closed_run_is_forgotten_by_a_clock_that_has_jumped() -> None:
     await world.close()
 
 
-async def test_a_jump_after_a_sudden_end_is_not_believed() -> None:
+async def test_jump_after_a_kill_is_not_trusted() -> None:
     """A process that was killed has said in time how late it was: events that clients write during a jump prove nothing."""
     hands, store = Hands(), memory_store()
     world = await engine_by(hands, store)
@@ -281,7 +281,7 @@ async def test_a_jump_after_a_sudden_end_is_not_believed() -> None:
     await world.close()
 
 
-async def test_a_month_that_passes_is_a_month() -> None:
+async def test_retention_after_a_real_month() -> None:
     """Retention works as ever by a clock that does not jump."""
     hands, store = Hands(), memory_store()
     world = await engine_by(hands, store)
@@ -301,7 +301,7 @@ def times(world: World, workflow_id: str) -> list[int]:
     return [event.time_ns for event in record.events]
 
 
-async def test_timers_follow_the_clock_back_and_events_do_not() -> None:
+async def test_timers_follow_the_clock_back_but_events_do_not() -> None:
     """A timer from before a jump keeps its time, one from within begins again; no event is earlier than the one before."""
     hands, store = Hands(), memory_store()
     world = await engine_by(hands, store)
@@ -331,7 +331,7 @@ async def test_timers_follow_the_clock_back_and_events_do_not() -> None:
     await world.close()
 
 
-async def test_what_sleeps_in_the_store_since_a_jump_is_found_after_a_restart() -> None:
+async def test_timer_stored_during_a_jump_fires_after_a_restart() -> None:
     """A timer of ten seconds that was started five hours ahead does not sleep five hours when the clock is right again."""
     hands, store = Hands(), memory_store()
     world = await engine_by(hands, store)
@@ -351,7 +351,7 @@ async def test_what_sleeps_in_the_store_since_a_jump_is_found_after_a_restart() 
     await world.close()
 
 
-async def test_waits_of_this_process_do_not_follow_the_wall() -> None:
+async def test_internal_delays_ignore_the_wall_clock() -> None:
     """What is to be done after a while, such as the next heartbeat, is done after that while, however the wall is set."""
     hands = Hands()
     called = [asyncio.Event(), asyncio.Event()]

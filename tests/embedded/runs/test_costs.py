@@ -35,7 +35,7 @@ from ..store.stories import Story
 DAY = 86_400
 
 
-async def test_retention_forgets_all_that_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retention_forgets_all_old_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many runs close between two ticks, all that are older than the retention are forgotten, a slice after the
     other, without another tick.
     """
@@ -54,7 +54,7 @@ async def test_retention_forgets_all_that_is_old(monkeypatch: pytest.MonkeyPatch
     await world.close()
 
 
-async def test_a_thread_that_is_behind_is_not_asked_to_forget_more(
+async def test_retention_waits_for_a_busy_store_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While so many runs are on their way out that the store thread has not come to, none are added."""
@@ -71,7 +71,7 @@ async def test_a_thread_that_is_behind_is_not_asked_to_forget_more(
     store.close()
 
 
-async def test_a_large_history_is_nowhere_twice(tmp_path: Path) -> None:
+async def test_large_history_is_not_held_twice(tmp_path: Path) -> None:
     """Ten megabytes of events come into memory within half as much again."""
     store = open_sqlite(tmp_path / "a.db")
     story = Story("a")
@@ -103,7 +103,7 @@ class _Reader:
         self._connection.close()
 
 
-async def test_commits_wait_for_a_reader_when_the_log_is_long(
+async def test_commits_wait_for_a_reader_when_the_wal_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that readers keep from beginning anew is emptied at the end of the last of them, for which commits wait a moment;
@@ -139,7 +139,7 @@ async def test_commits_wait_for_a_reader_when_the_log_is_long(
     store.close()
 
 
-async def test_a_reader_that_stays_is_told_of(
+async def test_long_reader_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Beside a transaction that is left open the log grows: the warning says why, once, and commits go on. When it has ended,
@@ -167,7 +167,7 @@ async def test_a_reader_that_stays_is_told_of(
     store.close()
 
 
-def test_pages_of_schedules_read_what_is_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedule_pages_read_only_their_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of many pages reads each schedule twice, once for the index and once to show it; the next list reads those that it
     shows, and those that have changed.
     """
@@ -218,7 +218,7 @@ def _activity(seq: int = 1) -> c.ScheduleActivity:
     )
 
 
-async def test_runs_that_are_busy_are_kept_beyond_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_busy_runs_exceed_the_cache_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for two runs, and memory for four that are busy: while activities are under way none of four is evicted; of
     those that only sleep the oldest goes.
     """
@@ -247,7 +247,7 @@ async def test_runs_that_are_busy_are_kept_beyond_the_cache(monkeypatch: pytest.
     await world.close()
 
 
-def test_the_cache_follows_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_limit_follows_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small container keeps the usual thousand, a large machine more, and none without an end."""
     found = []
     for size in (1 << 20, 1 << 31, 1 << 50):
@@ -256,14 +256,12 @@ def test_the_cache_follows_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [1000, 8192, 100_000]
 
 
-def test_the_memory_of_this_process_is_known() -> None:
+def test_memory_limit_of_this_process_is_known() -> None:
     """What the machine or its control group says is a plausible number."""
     assert 1 << 20 < runtime_cache.memory_limit() < 1 << 60
 
 
-async def test_starts_without_an_owner_share_an_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ownerless_starts_share_an_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that starts one workflow after the other while no process owns the file opens it once; when it closes, or a
     worker comes, it lets go.
     """
@@ -293,7 +291,7 @@ async def test_starts_without_an_owner_share_an_opening(
     await handle.finalize()
 
 
-async def test_forgetting_in_memory_looks_at_its_own_workflow_only() -> None:
+async def test_forgetting_a_run_keeps_the_earlier_one() -> None:
     """A run that is forgotten leaves the earlier run of its workflow as the latest, if it is there."""
     store = memory_store()
     for run_id, name in (("a1", "a"), ("b1", "b"), ("a2", "a")):

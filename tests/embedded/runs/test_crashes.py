@@ -226,7 +226,7 @@ class Life:
 
 @settings(max_examples=cases(50, 1000), deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_what_is_durable_is_what_was_in_memory(seed: int) -> None:
+def test_durable_state_equals_memory_state(seed: int) -> None:
     """After every crash: disk equals memory at the last durable change, replay equals what was seen, acknowledged means kept."""
 
     async def body() -> None:

@@ -177,7 +177,7 @@ DOORS: dict[str, Door] = {
 
 
 @pytest.mark.parametrize("door", DOORS)
-async def test_a_far_date_stops_no_other_run(tmp_path: Path, door: str) -> None:
+async def test_far_date_affects_no_other_run(tmp_path: Path, door: str) -> None:
     """The caller who names it is answered, other workflows end, and so they do when the file is opened anew."""
     for epoch in ("first", "second"):
         world = await open_world(tmp_path / "a.db")
@@ -200,32 +200,32 @@ async def test_a_far_date_stops_no_other_run(tmp_path: Path, door: str) -> None:
     ns=st.integers(0, LATEST_NS),
     seconds=st.floats(0, 1e300) | st.just(float("inf")) | st.integers(0, 10**400).map(lambda n: n % 10**30),
 )
-def test_no_time_is_later_than_the_latest(ns: int, seconds: float) -> None:
+def test_added_times_are_bounded(ns: int, seconds: float) -> None:
     """Whatever is added to a time, SQLite can hold it; and it is never earlier."""
     assert ns <= later(ns, to_ns(seconds)) <= LATEST_NS < 2**63
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), float("-inf"), 10**30, -(10**30)])
-def test_no_duration_is_too_long(seconds: float) -> None:
+def test_any_duration_can_be_added(seconds: float) -> None:
     """Whatever a duration is, it can be added to a time."""
     assert abs(to_ns(seconds)) <= LATEST_NS
 
 
 @given(ns=st.integers(-(10**40), 10**40))
-def test_times_of_callers_fit(ns: int) -> None:
+def test_times_from_callers_are_clamped(ns: int) -> None:
     """A time that was given is itself, or the nearest that can be stored."""
     assert abs(storable(ns)) <= LATEST_NS
     assert storable(ns) == ns or abs(ns) > LATEST_NS
 
 
 @given(first=st.floats(0.001, LONGEST), coefficient=st.floats(1.0, 1e308), attempt=st.integers(1, 10**9))
-def test_back_off_never_overflows(first: float, coefficient: float, attempt: int) -> None:
+def test_backoff_never_overflows(first: float, coefficient: float, attempt: int) -> None:
     """However steep a policy is, the longest interval is not passed."""
     rule = RetryRule(initial_interval=first, backoff_coefficient=coefficient, maximum_interval=LONGEST)
     assert 0 < backoff(rule, attempt) <= LONGEST
 
 
-def test_far_dates_travel_between_processes() -> None:
+def test_far_dates_round_trip_between_processes() -> None:
     """A schedule that ends in 9999 can be asked of the owner of a file; a number that fits nowhere is refused in words."""
     create = sc.CreateSchedule(
         schedule_id="s",
@@ -242,7 +242,7 @@ def test_far_dates_travel_between_processes() -> None:
         wire.encode_request(1, "k", wf.ListWorkflows(page_size=10**30))
 
 
-async def test_numbers_that_fit_nowhere_are_refused_in_words(tmp_path: Path) -> None:
+async def test_oversized_numbers_are_rejected(tmp_path: Path) -> None:
     """A number above 64 bits fails the request that has it, and nothing else."""
     world = await open_world(tmp_path / "a.db")
     with pytest.raises(ServiceError, match="larger than 64 bits"):

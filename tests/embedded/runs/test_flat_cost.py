@@ -68,7 +68,7 @@ async def steps(world: World, run_id: str, tasks: list[ActivityTask]) -> list[in
     return costs
 
 
-async def test_a_step_costs_the_same_with_many_activities_pending() -> None:
+async def test_step_cost_is_constant_with_many_activities() -> None:
     """One activity after the other of 3,000 ends: the last costs what the first did, and touches itself alone."""
     store = Noting()
     world = await World.new(store=store, limits=ROOMY, max_concurrent_activities=10_000)
@@ -100,7 +100,7 @@ async def test_a_step_costs_the_same_with_many_activities_pending() -> None:
     await world.close()
 
 
-async def test_a_signal_costs_the_same_after_many() -> None:
+async def test_signal_cost_is_constant() -> None:
     """The three thousandth signal costs what the tenth did."""
     world = await World.new(limits=ROOMY)
     await world.start()
@@ -114,7 +114,7 @@ async def test_a_signal_costs_the_same_after_many() -> None:
     await world.close()
 
 
-async def test_a_timer_fires_at_the_same_cost_among_many() -> None:
+async def test_timer_cost_is_constant() -> None:
     """Each of 2,000 timers fires alone; no firing looks at the others."""
     world = await World.new(limits=ROOMY)
     run_id = (await world.start()).run_id
@@ -178,7 +178,7 @@ class Lazy(VirtualClock):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), lazy=st.booleans())
-def test_touched_and_wake_times_are_right_for_generated_runs(seed: int, lazy: bool) -> None:
+def test_touched_sets_and_wake_times_are_exact(seed: int, lazy: bool) -> None:
     """Whatever differs is touched, and the next wake is the earliest of all, in every step of made-up programs."""
 
     async def body() -> None:
@@ -191,7 +191,7 @@ def test_touched_and_wake_times_are_right_for_generated_runs(seed: int, lazy: bo
     run_async(body)
 
 
-async def test_what_is_due_is_named_once() -> None:
+async def test_due_deadline_is_returned_once() -> None:
     """What was looked at is due once; what is left keeps its time."""
     wakes = Wakes()
     world = await World.new()

@@ -76,7 +76,7 @@ def activity(seq: int = 1, **more: Any) -> c.ScheduleActivity:
     )
 
 
-async def test_an_acknowledgement_waits_for_the_commit() -> None:
+async def test_acknowledgement_waits_for_the_commit() -> None:
     """Start, signal, description, list and history are answered after the commit, in any case not before."""
     world, store = await new_world()
     start = await started(world.start())
@@ -99,7 +99,7 @@ async def test_an_acknowledgement_waits_for_the_commit() -> None:
     await world.close()
 
 
-async def test_a_step_takes_one_commit() -> None:
+async def test_step_takes_one_commit() -> None:
     """What an attempt returned, and what the workflow then asks for, become durable together, before the next attempt."""
     world, store = await new_world()
     start = await started(world.start())
@@ -141,7 +141,7 @@ async def test_many_runs_share_a_commit() -> None:
     await world.close()
 
 
-async def test_nobody_runs_ahead_for_ever() -> None:
+async def test_activations_ahead_of_the_store_are_limited() -> None:
     """While nothing becomes durable, activations are given out for a limited number of changes, and then wait."""
     world, store = await new_world()
     start = await started(world.start())
@@ -160,7 +160,7 @@ async def test_nobody_runs_ahead_for_ever() -> None:
     await world.close()
 
 
-async def test_a_local_activity_waits_for_what_its_run_knew() -> None:
+async def test_local_activity_waits_for_its_signal_to_be_durable() -> None:
     """The signal that the run answers by a local activity must be durable before the activity is begun."""
     world, store = await new_world()
     start = await started(world.start())
@@ -178,7 +178,7 @@ async def test_a_local_activity_waits_for_what_its_run_knew() -> None:
     await world.close()
 
 
-async def test_a_poll_that_is_cancelled_loses_nothing() -> None:
+async def test_cancelled_poll_loses_nothing() -> None:
     """The item that a cancelled poll waited for is what the next poll gives, once and before the others."""
     world, store = await new_world()
     starts = [await started(world.start(name)) for name in ("a", "b")]
@@ -199,7 +199,7 @@ async def test_a_poll_that_is_cancelled_loses_nothing() -> None:
     await world.close()
 
 
-async def test_an_attempt_that_ended_before_it_was_given_out_is_never_given_out() -> None:
+async def test_attempt_of_a_terminated_run_is_not_sent() -> None:
     """The run is terminated while its attempt waits for the commit: the worker does not hear of it."""
     world, store = await new_world()
     start = await started(world.start())
@@ -220,7 +220,7 @@ async def test_an_attempt_that_ended_before_it_was_given_out_is_never_given_out(
     await world.close()
 
 
-async def test_a_cancellation_comes_after_its_attempt() -> None:
+async def test_cancellation_is_sent_after_its_attempt() -> None:
     """An attempt that is to be cancelled while it waits for the commit is given out, then its cancellation."""
     world, store = await new_world()
     start = await started(world.start())
@@ -245,7 +245,7 @@ async def test_a_cancellation_comes_after_its_attempt() -> None:
     await world.close()
 
 
-async def test_a_handle_that_shuts_down_gives_back_what_it_did_not_give_out() -> None:
+async def test_closing_handle_returns_unsent_attempts() -> None:
     """An attempt that was taken and waits for the commit goes to another handle, as the same attempt."""
     world, store = await new_world()
     start = await started(world.start())
@@ -266,7 +266,7 @@ async def test_a_handle_that_shuts_down_gives_back_what_it_did_not_give_out() ->
     await world.close()
 
 
-async def test_a_call_that_is_not_answered_in_time_is_repeated_without_harm() -> None:
+async def test_timed_out_call_can_be_repeated() -> None:
     """The limit of a call ends the wait for the commit; the same request again is answered with the same run."""
     world, store = await new_world()
     with pytest.raises(ServiceTimeoutError):
@@ -278,7 +278,7 @@ async def test_a_call_that_is_not_answered_in_time_is_repeated_without_harm() ->
     await world.close()
 
 
-async def test_a_dead_store_ends_the_engine() -> None:
+async def test_store_failure_ends_the_engine() -> None:
     """Whoever waits hears of it: polls break, calls are refused, queries end; nothing more is appended."""
     world, store = await new_world()
     start = await started(world.start())
@@ -311,7 +311,7 @@ async def test_a_dead_store_ends_the_engine() -> None:
     assert len(store.appended) == appended
 
 
-async def test_a_store_that_dies_unwatched_is_noticed() -> None:
+async def test_store_failure_is_detected_without_waiters() -> None:
     """Nobody waits for a commit, and yet the engine finds out, by its own tick."""
     world, store = await new_world(opened=True)
     start = await started(world.start())
@@ -344,7 +344,7 @@ async def test_connections_share_an_engine() -> None:
     await world.close()
 
 
-async def test_a_store_that_is_nearly_full_takes_no_new_runs() -> None:
+async def test_nearly_full_store_rejects_new_runs() -> None:
     """Starts are refused with the reason, a repeated one is answered, signals go on."""
     world, store = await new_world()
     first = await started(world.start(request_id="r"))
@@ -424,7 +424,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_a_refusal_waits_for_the_commit_that_it_rests_on(name: str) -> None:
+async def test_rejection_waits_for_its_commit(name: str) -> None:
     """What says that something is so, or is no longer, says so only when no crash can undo it."""
     prepare, request = REFUSED[name]
 
@@ -440,7 +440,7 @@ async def test_a_refusal_waits_for_the_commit_that_it_rests_on(name: str) -> Non
     await world.close()
 
 
-async def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_answer_passes_through_the_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a handler says, by its answer or by an error of whichever kind, waits for what it rests on."""
     outcomes: list[PendingAnswer[str] | HourglassError] = [
         PendingAnswer("how it is", 1),
@@ -467,7 +467,7 @@ async def test_there_is_one_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     await world.close()
 
 
-async def test_a_refusal_does_not_wait_for_others() -> None:
+async def test_rejection_does_not_wait_for_other_commits() -> None:
     """What is durable may be told while the commit of something else is on its way."""
     world, store = await new_world()
     await _begun(world, store)
@@ -482,7 +482,7 @@ async def test_a_refusal_does_not_wait_for_others() -> None:
     await world.close()
 
 
-async def test_a_refusal_that_rests_on_what_is_lost() -> None:
+async def test_rejection_based_on_a_lost_change_fails() -> None:
     """When the store dies first, whoever asked hears of that: nothing was started, and nobody is told that it was."""
     world, store = await new_world()
     start = await started(world.start(request_id="first"))
@@ -493,7 +493,7 @@ async def test_a_refusal_that_rests_on_what_is_lost() -> None:
     assert store.disk.current("w") == ""
 
 
-async def test_a_heartbeat_of_what_has_ended_is_told_when_that_is_durable() -> None:
+async def test_heartbeat_answer_waits_until_the_end_is_durable() -> None:
     """A worker is not told to stop an attempt before the end of its run is durable."""
     world, store = await new_world()
     await _begun(world, store)
@@ -523,7 +523,7 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 @settings(max_examples=cases(60, 2000))
-def test_nothing_that_was_said_is_undone_by_a_crash(steps: list[tuple[str, int]]) -> None:
+def test_no_answer_is_undone_by_a_crash(steps: list[tuple[str, int]]) -> None:
     """Whatever is asked in whichever order, and however little of it is durable at a crash: all that was told holds."""
 
     async def body() -> None:

@@ -40,9 +40,7 @@ def has_timer(run: Run) -> bool:
     return bool(run.timers)
 
 
-def test_the_run_is_parked_and_named_and_the_others_go_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_parked_run_is_logged_and_others_continue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The worker forgets the run, who waits for it hears why, the log names it once, and a bystander ends."""
 
     async def body() -> None:
@@ -81,7 +79,7 @@ def test_the_run_is_parked_and_named_and_the_others_go_on(
         run_async(body)
 
 
-async def test_a_parked_run_can_be_looked_at_and_ended(tmp_path: Path) -> None:
+async def test_run_parked_by_the_store_can_be_described_and_terminated(tmp_path: Path) -> None:
     """It stands as before the step; signals reach it, what would wait for its code is refused, and terminate ends it."""
     world, store = await open_world(tmp_path / "a.db")
     started = await world.start("bad")
@@ -106,7 +104,7 @@ async def test_a_parked_run_can_be_looked_at_and_ended(tmp_path: Path) -> None:
     await world.close()
 
 
-async def test_a_parked_run_is_tried_again_when_the_file_is_opened_anew(tmp_path: Path) -> None:
+async def test_run_parked_by_the_store_is_retried_after_reopening(tmp_path: Path) -> None:
     """Nothing of the step was kept, so that the run does it again, and goes on if it can be stored now."""
     world, store = await open_world(tmp_path / "a.db")
     started = await world.start("bad")
@@ -147,7 +145,7 @@ async def test_attempts_of_a_parked_run_are_stopped(tmp_path: Path) -> None:
     await world.close()
 
 
-async def test_what_comes_after_the_parking_is_not_lost_to_older_refusals(tmp_path: Path) -> None:
+async def test_signal_after_parking_is_kept(tmp_path: Path) -> None:
     """Several steps of a run are refused at once; a signal that reaches the run between two of the refusals stays."""
     world, store = await open_world(tmp_path / "a.db")
     started = await world.start("bad")
@@ -187,7 +185,7 @@ def _held(world: World) -> int:
     return len(record.run.held)
 
 
-async def test_a_start_that_cannot_be_stored_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_unstorable_start_is_rejected(tmp_path: Path) -> None:
     """Its caller hears it, the id stays free, and the same id can be started when it can be stored."""
     world, store = await open_world(tmp_path / "a.db")
     store.spoils = lambda run: run.started.workflow_type == "Bad"  # type: ignore[method-assign]
@@ -198,7 +196,7 @@ async def test_a_start_that_cannot_be_stored_is_refused_and_leaves_nothing(tmp_p
     await world.close()
 
 
-async def test_a_family_is_parked_together(tmp_path: Path) -> None:
+async def test_parent_and_unstorable_child_are_parked_together(tmp_path: Path) -> None:
     """A parent whose child cannot be stored did not start it: both are as before, and others go on."""
     world, store = await open_world(tmp_path / "a.db")
     started = await world.start("parent")
@@ -222,7 +220,7 @@ async def test_a_family_is_parked_together(tmp_path: Path) -> None:
     await world.close()
 
 
-async def test_a_schedule_that_cannot_be_stored_stays_as_it_was(tmp_path: Path) -> None:
+async def test_unstorable_schedule_update_is_rejected(tmp_path: Path) -> None:
     """An update with a number that fits nowhere fails; the schedule is there as before, and can be updated again."""
     world, _ = await open_world(tmp_path / "a.db")
     action = made(wf.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")

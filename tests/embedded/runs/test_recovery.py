@@ -58,7 +58,7 @@ def kinds(world: World) -> list[str]:
     return world.kinds()
 
 
-async def test_a_task_that_waits_out_a_back_off_is_wanted_at_once() -> None:
+async def test_task_in_backoff_is_offered_after_a_restart() -> None:
     """The next process may have mended code: what the last one parked is tried as soon as it opens; timers wait."""
     first = await World.new()
     sleeping = (await first.start("sleeping")).run_id
@@ -83,7 +83,7 @@ async def test_a_task_that_waits_out_a_back_off_is_wanted_at_once() -> None:
     await world.close()
 
 
-async def test_a_task_in_flight_times_out_and_is_wanted_at_once() -> None:
+async def test_task_in_progress_times_out_after_a_restart() -> None:
     """The worker's death is written as the server writes it, and the whole history comes to the next worker."""
     first = await World.new()
     run_id = await to_first_answer(first, c.StartTimer(1, 10**9))
@@ -101,7 +101,7 @@ async def test_a_task_in_flight_times_out_and_is_wanted_at_once() -> None:
     await world.close()
 
 
-async def test_what_was_held_is_written_after_the_timeout() -> None:
+async def test_held_signal_is_written_after_the_timeout() -> None:
     """A signal that came while the dead worker had the task stands after the task's end and is delivered."""
     first = await World.new()
     run_id = (await first.start()).run_id
@@ -117,7 +117,7 @@ async def test_what_was_held_is_written_after_the_timeout() -> None:
     await world.close()
 
 
-async def test_an_attempt_in_flight_is_tried_again_with_its_cursor() -> None:
+async def test_attempt_in_progress_is_retried_with_its_heartbeat_details() -> None:
     """It is lost as by a heartbeat timeout: attempt 2 comes after the back-off, with the details of the first."""
     first = await World.new()
     run_id = await to_first_answer(first, activity())
@@ -137,7 +137,7 @@ async def test_an_attempt_in_flight_is_tried_again_with_its_cursor() -> None:
     await world.close()
 
 
-async def test_an_attempt_that_may_run_once_is_given_up() -> None:
+async def test_attempt_without_retries_fails_after_a_restart() -> None:
     """With maximum_attempts=1 it never runs twice: the run hears of the timeout."""
     first = await World.new()
     run_id = await to_first_answer(first, activity(attempts=1))
@@ -154,7 +154,7 @@ async def test_an_attempt_that_may_run_once_is_given_up() -> None:
     await world.close()
 
 
-async def test_an_attempt_that_waited_is_taken_as_it_is() -> None:
+async def test_waiting_attempt_keeps_its_number() -> None:
     """Nobody had it: it is attempt 1 still."""
     first = await World.new()
     await to_first_answer(first, activity(attempts=1))
@@ -163,7 +163,7 @@ async def test_an_attempt_that_waited_is_taken_as_it_is() -> None:
     await world.close()
 
 
-async def test_an_attempt_waits_only_for_a_worker_that_has_not_said_what_it_has() -> None:
+async def test_attempt_is_reserved_only_until_its_worker_has_claimed() -> None:
     """Two workers outlive the owner. The first says that it has nothing: its attempt is tried again at once, while that of
     the second stays with it; that one claims it, and keeps it when the time for claims is over.
     """
@@ -186,7 +186,7 @@ async def test_an_attempt_waits_only_for_a_worker_that_has_not_said_what_it_has(
     await world.close()
 
 
-async def test_a_deferred_attempt_outlives_the_process() -> None:
+async def test_async_completion_survives_a_restart() -> None:
     """It is somebody else's: it is not tried again, can be completed by its token, and keeps its own timeout."""
     first = await World.new()
     run_id = await to_first_answer(first, activity(1), activity(2, attempts=1))
@@ -208,7 +208,7 @@ async def test_a_deferred_attempt_outlives_the_process() -> None:
     await world.close()
 
 
-async def test_time_that_passed_meanwhile_counts() -> None:
+async def test_time_without_a_process_counts() -> None:
     """A timer that came due while nobody was there fires at once; a run whose time is over ends."""
     first = await World.new()
     await to_first_answer(first, c.StartTimer(1, DAY * 10**9))
@@ -227,7 +227,7 @@ async def test_time_that_passed_meanwhile_counts() -> None:
     await world.close()
 
 
-async def test_requests_count_once_across_epochs() -> None:
+async def test_repeated_requests_count_once_across_restarts() -> None:
     """The same start, signal or signalled start again, after a restart, is what it was before."""
     first = await World.new()
     run_id = (await first.start(request_id="a", signal_name="s")).run_id
@@ -245,7 +245,7 @@ async def test_requests_count_once_across_epochs() -> None:
     await world.close()
 
 
-async def test_a_start_is_remembered_when_its_run_has_gone_on() -> None:
+async def test_repeated_start_finds_the_first_run_of_a_chain() -> None:
     """The workflow continued as new; the lost answer to its start is still the first run."""
     first = await World.new()
     run_id = await to_first_answer(first, c.ContinueAsNew(workflow_type="W"), request_id="a")
@@ -257,7 +257,7 @@ async def test_a_start_is_remembered_when_its_run_has_gone_on() -> None:
     await world.close()
 
 
-async def test_a_run_and_its_follower_are_one_change() -> None:
+async def test_continue_as_new_is_one_change() -> None:
     """Continuing as new is in the store as a whole, or not at all."""
     changes: list[int] = []
 
@@ -287,7 +287,7 @@ async def test_event_times_never_go_back() -> None:
     await world.close()
 
 
-async def test_a_run_with_nothing_in_flight_is_not_touched() -> None:
+async def test_idle_run_is_unchanged_by_recovery() -> None:
     """Recovery of what needs none is no change at all."""
     world = await World.new()
     run_id = await to_first_answer(world, c.StartTimer(1, 10**9), activity())
@@ -300,7 +300,7 @@ async def test_a_run_with_nothing_in_flight_is_not_touched() -> None:
     await world.close()
 
 
-async def test_a_thousand_runs_in_flight_are_all_recovered() -> None:
+async def test_thousand_runs_in_progress_are_recovered() -> None:
     """More runs than a slice holds; all are offered when opening returns."""
     first = await World.new(max_concurrent_workflow_tasks=1000)
     ids = {(await first.start(f"w{number}")).run_id for number in range(500)}
@@ -313,7 +313,7 @@ async def test_a_thousand_runs_in_flight_are_all_recovered() -> None:
     await world.close()
 
 
-async def test_completed_work_is_not_forgotten() -> None:
+async def test_completed_activity_does_not_run_again() -> None:
     """A result that was reported before the crash is in the history, and its activity does not run again."""
     first = await World.new()
     run_id = await to_first_answer(first, activity())

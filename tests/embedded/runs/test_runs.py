@@ -24,7 +24,7 @@ def signal(name: str = "s", request_id: str = "") -> wf.SignalWorkflow:
     return wf.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
 
 
-async def test_the_first_activation_begins_with_the_start() -> None:
+async def test_first_activation_begins_with_the_start() -> None:
     """RunStarted comes first, with the facts of the run; time and length are those of the task's start."""
     world = await World.new()
     world.clock.advance(5)
@@ -43,7 +43,7 @@ async def test_the_first_activation_begins_with_the_start() -> None:
     await world.close()
 
 
-async def test_thirty_days_pass_in_no_time() -> None:
+async def test_thirty_day_timer_on_virtual_time() -> None:
     """A timer of thirty days fires when the virtual clock is told to go on, and not before."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -60,7 +60,7 @@ async def test_thirty_days_pass_in_no_time() -> None:
     await world.close()
 
 
-async def test_signals_come_before_other_events_and_flags_come_back() -> None:
+async def test_signals_precede_other_events() -> None:
     """Within an activation signals precede what happened before them; recorded flags are offered later."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -75,7 +75,7 @@ async def test_signals_come_before_other_events_and_flags_come_back() -> None:
     await world.close()
 
 
-async def test_what_happens_during_a_task_leads_to_another() -> None:
+async def test_signal_during_a_task_leads_to_another_task() -> None:
     """A signal that arrives while a task is out is written after the task's commands and wants a new task."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -92,7 +92,7 @@ async def test_what_happens_during_a_task_leads_to_another() -> None:
     await world.close()
 
 
-async def test_closing_while_something_arrived_is_refused() -> None:
+async def test_close_with_unhandled_events_is_rejected() -> None:
     """UnhandledCommand: the run is evicted and done again, now with what had arrived."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -112,7 +112,7 @@ async def test_closing_while_something_arrived_is_refused() -> None:
     await world.close()
 
 
-async def test_a_timer_that_fired_unheard_can_still_be_cancelled() -> None:
+async def test_fired_timer_can_be_cancelled_before_it_is_reported() -> None:
     """A timer that fires while the worker cancels it has never fired: history shows the cancellation alone."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -127,7 +127,7 @@ async def test_a_timer_that_fired_unheard_can_still_be_cancelled() -> None:
     await world.close()
 
 
-async def test_a_failed_task_is_redone_from_history_with_back_off() -> None:
+async def test_failed_task_is_retried_with_backoff() -> None:
     """The run is evicted and replayed at once; from the second failure on the task waits, and leaves no events."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -153,7 +153,7 @@ async def test_a_failed_task_is_redone_from_history_with_back_off() -> None:
     await world.close()
 
 
-async def test_a_task_that_is_not_answered_in_time_is_offered_again() -> None:
+async def test_task_that_times_out_is_offered_again() -> None:
     """After the task timeout the late answer is refused with TASK_NOT_FOUND and the task is done again."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -170,7 +170,7 @@ async def test_a_task_that_is_not_answered_in_time_is_offered_again() -> None:
     await world.close()
 
 
-async def test_a_changed_workflow_is_found_out_on_replay() -> None:
+async def test_nondeterminism_is_detected_on_replay() -> None:
     """Commands that do not fit the history fail the task as nondeterministic and say what was expected."""
     world = await World.new(max_cached_workflows=0)
     run_id = (await world.start()).run_id
@@ -189,7 +189,7 @@ async def test_a_changed_workflow_is_found_out_on_replay() -> None:
     await world.close()
 
 
-async def test_a_command_that_makes_no_sense_fails_the_task_and_says_so() -> None:
+async def test_invalid_command_fails_the_task() -> None:
     """What this engine cannot do is refused with its reason, not ignored."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -206,7 +206,7 @@ async def test_a_command_that_makes_no_sense_fails_the_task_and_says_so() -> Non
     await world.close()
 
 
-async def test_a_number_that_is_in_use_fails_the_task() -> None:
+async def test_duplicate_command_number_fails_the_task() -> None:
     """Two timers of one number are a malformed completion: the task fails and says why."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -222,7 +222,7 @@ async def test_a_number_that_is_in_use_fails_the_task() -> None:
 # --- queries ----------------------------------------------------------------------------------------------
 
 
-async def test_queries_come_alone_and_after_the_rest() -> None:
+async def test_query_waits_for_the_task_before_it() -> None:
     """A query waits for the task that was wanted before it, comes alone, replaying, and leaves no trace."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -241,7 +241,7 @@ async def test_queries_come_alone_and_after_the_rest() -> None:
     await world.close()
 
 
-async def test_a_closed_run_is_replayed_for_a_query() -> None:
+async def test_closed_run_is_replayed_for_a_query() -> None:
     """Whoever asks a closed run gets an answer: the run is replayed, its terminal command matched, then asked."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -266,7 +266,7 @@ async def test_a_closed_run_is_replayed_for_a_query() -> None:
     await world.close()
 
 
-async def test_a_query_without_a_worker_waits_for_its_time_limit() -> None:
+async def test_query_without_a_worker_times_out() -> None:
     """Nobody hangs on a question for ever: one that no worker answers ends with the call's time limit, and is forgotten."""
     world = await World.new()
     for queue, workflow_id in (("elsewhere", "v"), ("q", "w")):
@@ -287,7 +287,7 @@ async def test_a_query_without_a_worker_waits_for_its_time_limit() -> None:
     await world.close()
 
 
-async def test_a_query_waits_for_the_first_task() -> None:
+async def test_query_waits_for_the_first_task() -> None:
     """A run whose start is delayed is asked when a worker has had its first task; one that closes before never is."""
     world = await World.new()
     await world.start(start_delay=60.0)
@@ -307,7 +307,7 @@ async def test_a_query_waits_for_the_first_task() -> None:
 # --- handles ----------------------------------------------------------------------------------------------
 
 
-async def test_a_full_cache_evicts_the_least_recently_used() -> None:
+async def test_full_cache_evicts_the_least_recently_used_run() -> None:
     """With room for one, a second run evicts the first, which is replayed when it is needed again."""
     world = await World.new(max_cached_workflows=1)
     first = (await world.start("a")).run_id
@@ -327,7 +327,7 @@ async def test_a_full_cache_evicts_the_least_recently_used() -> None:
     await world.close()
 
 
-async def test_two_handles_share_a_queue_and_inherit_when_one_ends() -> None:
+async def test_runs_move_to_the_other_handle_at_shutdown() -> None:
     """A cached run stays with its handle; when that one shuts down, the other gets it, from the beginning."""
     world = await World.new()
     other = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q", identity="other")))
@@ -346,7 +346,7 @@ async def test_two_handles_share_a_queue_and_inherit_when_one_ends() -> None:
     await world.close()
 
 
-async def test_a_shutdown_waits_for_what_is_out() -> None:
+async def test_shutdown_waits_for_open_activations() -> None:
     """After `initiate_shutdown` the poll goes on until the activation that is out has come back."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -363,7 +363,7 @@ async def test_a_shutdown_waits_for_what_is_out() -> None:
         await world.start()
 
 
-async def test_a_cancelled_poll_loses_nothing() -> None:
+async def test_cancelled_poll_loses_nothing() -> None:
     """A poll that is cancelled while it waits takes no activation with it."""
     world = await World.new()
     poll = asyncio.create_task(world.handle.poll_activation())

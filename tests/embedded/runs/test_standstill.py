@@ -51,7 +51,7 @@ LIMITS = [
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=lambda each: "+".join(each))
-async def test_an_attempt_that_waits_for_a_commit_does_not_time_out(limits: dict[str, float]) -> None:
+async def test_attempt_waiting_for_a_commit_does_not_time_out(limits: dict[str, float]) -> None:
     """An attempt that was taken but not handed out keeps all of its time, however long the disk is full."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
@@ -76,7 +76,7 @@ async def test_an_attempt_that_waits_for_a_commit_does_not_time_out(limits: dict
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=lambda each: "+".join(each))
-async def test_after_it_was_handed_out_its_clocks_run(limits: dict[str, float]) -> None:
+async def test_timeouts_start_when_the_attempt_is_sent(limits: dict[str, float]) -> None:
     """The timeouts of an attempt that was handed out late count from then on, and do fire."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
@@ -91,7 +91,7 @@ async def test_after_it_was_handed_out_its_clocks_run(limits: dict[str, float]) 
     await with_commits(store, world.close())
 
 
-async def test_what_waits_for_a_free_worker_keeps_its_time_while_the_store_stands_still() -> None:
+async def test_schedule_to_start_timeout_pauses_while_the_store_is_stalled() -> None:
     """Of schedule-to-start only the time counts in which the activity could have been given to a worker."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True, max_concurrent_activities=1)
@@ -116,7 +116,7 @@ async def test_what_waits_for_a_free_worker_keeps_its_time_while_the_store_stand
     await with_commits(store, world.close())
 
 
-async def test_an_attempt_that_runs_times_out_as_ever() -> None:
+async def test_running_attempt_times_out_while_the_store_is_stalled() -> None:
     """The clock of what a worker has does not stand still with the store: it hangs, and is told so in time."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
@@ -131,7 +131,7 @@ async def test_an_attempt_that_runs_times_out_as_ever() -> None:
     await with_commits(store, world.close())
 
 
-async def test_an_attempt_that_is_given_back_has_lost_no_time() -> None:
+async def test_returned_attempt_keeps_its_schedule_to_start_time() -> None:
     """A worker that shuts down before it got an attempt leaves it to the next one with its whole schedule-to-start."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
@@ -154,7 +154,7 @@ async def test_an_attempt_that_is_given_back_has_lost_no_time() -> None:
     await with_commits(store, world.close())
 
 
-async def test_a_local_activity_that_waits_for_a_commit_does_not_time_out() -> None:
+async def test_local_activity_waiting_for_a_commit_does_not_time_out() -> None:
     """Local activities, too, begin when what they rest on is durable, and have all of their time then."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)

@@ -27,7 +27,7 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-async def test_each_at_its_time_and_in_order() -> None:
+async def test_callbacks_run_at_their_time_in_order() -> None:
     """Callbacks run by due time, then in the order of asking; what is not due waits, what is cancelled never runs."""
     clock, seen = Clock(), list[str]()
     timers = TimerQueue(asyncio.get_running_loop(), clock)
@@ -45,7 +45,7 @@ async def test_each_at_its_time_and_in_order() -> None:
     assert seen == ["first", "second", "late"]
 
 
-async def test_a_callback_may_ask_for_more() -> None:
+async def test_callback_may_schedule_another() -> None:
     """One that asks for a later time does not put off what was to come before; one for now runs in a later turn."""
     clock, seen = Clock(), list[str]()
     timers = TimerQueue(asyncio.get_running_loop(), clock)
@@ -68,7 +68,7 @@ async def test_a_callback_may_ask_for_more() -> None:
     assert seen[-1] == "fifty"
 
 
-async def test_one_that_raises_stops_nobody() -> None:
+async def test_failing_callback_does_not_stop_others() -> None:
     """What a callback raises goes to the loop, and the others run."""
     clock, seen, told = Clock(), list[str](), list[object]()
     loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ async def test_one_that_raises_stops_nobody() -> None:
     assert [type(each) for each in told] == [ZeroDivisionError]
 
 
-async def test_the_cancelled_are_swept_out() -> None:
+async def test_cancelled_callbacks_are_removed() -> None:
     """However many are cancelled long before their time, few remains are kept, and none of what is alive is lost."""
     clock, seen = Clock(), list[int]()
     timers = TimerQueue(asyncio.get_running_loop(), clock)
@@ -96,7 +96,7 @@ async def test_the_cancelled_are_swept_out() -> None:
     assert seen == list(range(10))
 
 
-async def test_a_jump_of_the_clock_wakes_who_is_due() -> None:
+async def test_clock_jump_wakes_due_callbacks() -> None:
     """A timer that was set before the wall clock jumped keeps nobody waiting who is due after it."""
     wall, monotonic, seen = [10**18], [0], list[str]()
     clock = RealClock(lambda: wall[0], lambda: monotonic[0])

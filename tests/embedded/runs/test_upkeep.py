@@ -55,7 +55,7 @@ def in_memory(world: World) -> set[str]:
     return {record.run.run_id for record in world.engine.runs.records()}
 
 
-async def test_a_sleeping_run_costs_no_memory_and_wakes_in_time() -> None:
+async def test_sleeping_run_is_evicted_and_wakes_in_time() -> None:
     """Evicted and durable it is dropped; at its wake time, exactly, it is back and goes on."""
     world = await World.new(opened=True)
     run_id = await sleeping(world)
@@ -81,7 +81,7 @@ async def test_a_sleeping_run_costs_no_memory_and_wakes_in_time() -> None:
     await world.close()
 
 
-async def test_many_sleepers_wake_in_order_and_in_slices() -> None:
+async def test_many_sleeping_runs_wake_in_order() -> None:
     """A thousand runs that are not in memory wake, each at its time; none of them holds the loop for long."""
     world = await World.new(opened=True, max_cached_workflows=0, max_concurrent_workflow_tasks=2000)
     ids = []
@@ -98,7 +98,7 @@ async def test_many_sleepers_wake_in_order_and_in_slices() -> None:
     await world.close()
 
 
-async def test_a_run_that_somebody_deals_with_stays() -> None:
+async def test_run_in_use_stays_in_memory() -> None:
     """A waiter, an attempt in hand, an offer that nobody has taken, a change that is not durable: each keeps a run."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True, max_cached_workflows=0)
@@ -140,7 +140,7 @@ async def test_a_run_that_somebody_deals_with_stays() -> None:
     await world.close()
 
 
-async def test_the_latest_run_of_a_workflow_is_found_whatever_is_in_memory() -> None:
+async def test_latest_run_of_a_workflow_is_found() -> None:
     """An older run that is looked at does not pass for the current one."""
     world = await World.new(opened=True, max_cached_workflows=0)
     first = await sleeping(world)
@@ -158,7 +158,7 @@ async def test_the_latest_run_of_a_workflow_is_found_whatever_is_in_memory() -> 
     await world.close()
 
 
-async def test_looking_at_a_run_writes_nothing() -> None:
+async def test_describing_a_run_writes_nothing() -> None:
     """A run that is brought in for a description and dropped again leaves the store as it was."""
     store = ScriptedStore()
     first = await World.new(opened=True, max_cached_workflows=0, store=store.disk)
@@ -193,7 +193,7 @@ async def test_closed_runs_are_forgotten_after_the_retention() -> None:
     await world.close()
 
 
-async def test_a_wake_time_is_always_exact_in_the_store() -> None:
+async def test_stored_wake_time_is_exact() -> None:
     """A deadline that moved, a back-off that is over: what the store says is what the run needs."""
     store = memory_store()
     world = await World.new(store=store, max_cached_workflows=0)
@@ -226,7 +226,7 @@ async def test_a_wake_time_is_always_exact_in_the_store() -> None:
     await world.close()
 
 
-async def test_a_run_that_cannot_be_read_does_not_hold_up_the_others() -> None:
+async def test_unreadable_run_does_not_affect_others() -> None:
     """It is logged, stays as it is, and the rest is recovered."""
 
     class Spoilt(MemoryStore):
@@ -250,7 +250,7 @@ async def test_a_run_that_cannot_be_read_does_not_hold_up_the_others() -> None:
     await world.close()
 
 
-async def test_on_the_real_clock_upkeep_runs_by_itself() -> None:
+async def test_upkeep_runs_on_the_real_clock() -> None:
     """The ticker is there from opening to closing, and stops."""
     engine = (await open_engine(RealClock(), recovered=False)).engine
     assert engine._upkeep._ticker is None
@@ -262,7 +262,7 @@ async def test_on_the_real_clock_upkeep_runs_by_itself() -> None:
     assert ticker.cancelled()
 
 
-async def test_a_clock_that_is_set_forward_is_noticed_within_a_tick() -> None:
+async def test_forward_clock_jump_is_noticed_within_a_tick() -> None:
     """A timer of a run in memory fires when the wall clock jumps past it, though hardly any time has passed."""
     jump = [0]
     clock = RealClock(lambda: time.time_ns() + jump[0])
@@ -323,7 +323,7 @@ class Place:
 
 
 @pytest.mark.parametrize("ahead", [2.0, 90.0, 3 * 3600.0])
-async def test_a_task_that_waits_since_the_clock_was_ahead_may_be_taken(ahead: float) -> None:
+async def test_task_scheduled_while_the_clock_was_ahead_is_available(ahead: float) -> None:
     """A task that was wanted while the wall clock was ahead does not wait until it is as late as that again."""
     place = await Place.new(Watch())
     place.set(ahead)
@@ -335,7 +335,7 @@ async def test_a_task_that_waits_since_the_clock_was_ahead_may_be_taken(ahead: f
     await place.connection.close()
 
 
-async def test_a_task_that_may_be_taken_still_may_a_moment_later_though_time_goes_slower() -> None:
+async def test_available_task_stays_available_when_time_slows_down() -> None:
     """The wall clock is an hour behind: whenever time is slowed down for that, what could be taken before can be taken."""
     place = await Place.new(Watch())
     place.set(-3600.0)
@@ -348,7 +348,7 @@ async def test_a_task_that_may_be_taken_still_may_a_moment_later_though_time_goe
     await place.connection.close()
 
 
-async def test_a_failing_task_that_the_clock_puts_off_comes_back_when_nothing_uses_its_run() -> None:
+async def test_failing_task_is_retried_after_the_clock_was_set_back() -> None:
     """It could be taken, and the clock is set back by less than its pause: its run is dropped, and comes in when it is due."""
     place = await Place.new(Watch())
     place.set(20.0)
@@ -388,7 +388,7 @@ async def _with_a_retry(place: Place, pause: float) -> Handle:
 
 
 @pytest.mark.parametrize("pause", [0.5, 30.0, 3600.0])
-async def test_an_attempt_that_is_due_by_a_jump_of_the_clock_may_be_taken(pause: float) -> None:
+async def test_retry_due_by_a_clock_jump_is_available(pause: float) -> None:
     """The wall clock is set forward past the end of a retry's pause: the attempt is given out, whichever sees the jump first,
     the alarm of the run or the look after all runs.
     """
@@ -402,7 +402,7 @@ async def test_an_attempt_that_is_due_by_a_jump_of_the_clock_may_be_taken(pause:
     await place.connection.close()
 
 
-async def test_a_failed_task_that_is_due_by_a_jump_of_the_clock_may_be_taken() -> None:
+async def test_task_retry_due_by_a_clock_jump_is_available() -> None:
     """The same for a workflow task that is tried again."""
     place = await Place.new(Watch())
     handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
@@ -418,7 +418,7 @@ async def test_a_failed_task_that_is_due_by_a_jump_of_the_clock_may_be_taken() -
     await place.connection.close()
 
 
-async def test_an_attempt_that_a_jump_back_puts_off_comes_in_its_time() -> None:
+async def test_retry_postponed_by_a_backward_jump_comes_in_time() -> None:
     """It could be taken by a clock that was ahead, and was not; by the right one it is taken when its pause is over."""
     place = await Place.new(Watch())
     handle = await _with_a_retry(place, 30.0)
@@ -437,7 +437,7 @@ async def test_an_attempt_that_a_jump_back_puts_off_comes_in_its_time() -> None:
     await place.connection.close()
 
 
-async def test_what_was_put_off_while_the_clock_was_ahead_is_put_off_no_more() -> None:
+async def test_postponement_by_a_wrong_clock_is_undone() -> None:
     """An activity that could not time out by a clock that was ahead does so in its time by one that is right again."""
     place = await Place.new(Watch())
     handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
@@ -458,7 +458,7 @@ async def test_what_was_put_off_while_the_clock_was_ahead_is_put_off_no_more() -
     await place.connection.close()
 
 
-async def test_a_local_activity_that_is_tried_again_does_not_wait_for_a_clock_that_was_ahead() -> None:
+async def test_local_retry_does_not_wait_for_a_clock_that_was_ahead() -> None:
     """Its pause begins while the wall clock is hours ahead; set right, the next attempt begins when the pause is over."""
     place = await Place.new(Watch())
     handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
@@ -480,7 +480,7 @@ async def test_a_local_activity_that_is_tried_again_does_not_wait_for_a_clock_th
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_debounced_calls_do_not_wait_for_a_clock_that_was_ahead(restarted: bool) -> None:
+async def test_debounce_does_not_wait_for_a_clock_that_was_ahead(restarted: bool) -> None:
     """Calls that came while the wall clock was hours ahead are run when they have been calm for as long as was asked."""
     store = memory_store()
     place = await Place.new(Watch(), store)

@@ -135,7 +135,7 @@ def test_schedule_that_rarely_matches_is_found_at_little_cost(name: str) -> None
     assert calls < 300_000
 
 
-def test_the_end_of_a_schedule_is_remembered() -> None:
+def test_end_of_a_schedule_is_cached() -> None:
     table = Timetable(ScheduleSpec(cron_expressions=("0 0 1 1 * 2027",)))
     moment = table.next(NOW)
     assert moment is not None
@@ -144,7 +144,7 @@ def test_the_end_of_a_schedule_is_remembered() -> None:
     assert table.next(NOW) == moment
 
 
-def test_search_at_a_clock_that_is_set_back_after_the_last_time() -> None:
+def test_search_after_the_clock_was_set_back() -> None:
     spec = ScheduleSpec(cron_expressions=("30 2 25 10 * 2026",), time_zone_name="Europe/Berlin")
     table = Timetable(spec)
     moments = [moment.nominal_ns // NANOS for moment in table.moments(0)]
@@ -152,7 +152,7 @@ def test_search_at_a_clock_that_is_set_back_after_the_last_time() -> None:
     assert moments == [int(first.timestamp()), int((first + timedelta(hours=1)).timestamp())]
 
 
-def test_intervals_and_exclusions_cost_little_together() -> None:
+def test_intervals_and_exclusions_together_cost_little() -> None:
     """A schedule whose every interval steps over the same exclusions is refused before it costs seconds at each search."""
     spec = ScheduleSpec(
         intervals=tuple(ScheduleIntervalSpec(float(7919 + n)) for n in range(480)),
@@ -178,7 +178,7 @@ def schedule(spec: ScheduleSpec) -> Schedule:
         (ScheduleSpec(cron_expressions=["0" + ",0" * 600 + " 0 * * *"]), "longer than 1000 characters"),
     ],
 )
-def test_schedule_beyond_the_limits_is_refused(spec: ScheduleSpec, message: str) -> None:
+def test_schedule_beyond_the_limits_is_rejected(spec: ScheduleSpec, message: str) -> None:
     with Client.connect("local:") as client:
         with pytest.raises(errors.HourglassError, match=message):
             client.create_schedule("large", schedule(spec))
@@ -203,15 +203,16 @@ def test_large_schedule_is_searched_outside_the_control_loop(monkeypatch: pytest
     spec = ScheduleSpec(cron_expressions=crons, intervals=[ScheduleIntervalSpec(timedelta(seconds=1))])
     with Client.connect("local:") as client:
         handle = client.create_schedule("large", schedule(spec))
-        steps = [len(threads)]
+        created = len(threads)
         until(lambda: handle.describe().info.num_actions, "the schedule has acted")
-        steps.append(len(threads))
-        later = ScheduleSpec(cron_expressions=crons[1:])
-        handle.update(lambda _: schedule(later))
-        steps.append(len(threads))
+        until(lambda: len(threads) > created, "the schedule searches for the time of its next action")
+        handle.pause()
+        acted = len(threads)
+        handle.update(lambda _: schedule(ScheduleSpec(cron_expressions=crons[1:])))
+        updated = len(threads)
         assert len(handle.describe().info.next_action_times) == 10
         assert [listed.id for listed in client.list_schedules()] == ["large"]
         handle.trigger()
         handle.delete()
-    assert 0 < steps[0] < steps[1] < steps[2]
+    assert 0 < created < acted < updated
     assert not [name for name in threads if not name.startswith("hourglass-schedules")]

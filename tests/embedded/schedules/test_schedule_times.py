@@ -81,14 +81,14 @@ def oracle(quick_server: DevServer) -> list[tuple[list[int], ScheduleSpec]]:
 
 @pytest.mark.server
 @pytest.mark.parametrize("at", range(len(LOOKS)), ids=lambda at: str(LOOKS[at]))
-def test_times_are_the_servers(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
+def test_schedule_times_match_the_server(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
     """Each spec names the times that a real server lists for it, to the nanosecond."""
     assert times(LOOKS[at]) == oracle[at][0]
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("at", range(len(LOOKS)), ids=lambda at: str(LOOKS[at]))
-def test_canonical_form_is_the_servers(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
+def test_canonical_spec_matches_the_server(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
     """A spec in canonical form is what a server describes after it was given the spec."""
     assert canonical(LOOKS[at].spec) == oracle[at][1]
 
@@ -109,7 +109,7 @@ async def _refused(target: str) -> set[str]:
 
 
 @pytest.mark.server
-def test_cron_strings_are_refused_as_the_server_refuses_them(quick_server: DevServer) -> None:
+def test_cron_strings_are_rejected_like_on_the_server(quick_server: DevServer) -> None:
     """What we call nonsense a server refuses, and what a server refuses we call nonsense."""
 
     def makes_sense(text: str) -> bool:
@@ -124,7 +124,7 @@ def test_cron_strings_are_refused_as_the_server_refuses_them(quick_server: DevSe
     assert 20 < len(refused) < len(ODD) - 20
 
 
-def test_there_are_many_specs() -> None:
+def test_compared_specs_cover_many_cases() -> None:
     """The comparison with the server is a broad one, and nearly every spec names some time."""
     assert len(LOOKS) >= 60
     assert sum(bool(times(look)) for look in LOOKS) >= len(LOOKS) - 1
@@ -198,7 +198,7 @@ def _shows(calendar: ScheduleCalendarSpec, time: datetime) -> bool:
 
 @settings(max_examples=cases(60, 600), deadline=None)
 @given(calendar=CALENDARS, skip=st.one_of(st.none(), CALENDARS), zone=st.sampled_from(ZONES), day=DAYS)
-def test_times_are_those_at_which_the_clock_matches(
+def test_calendar_times_match_the_zones_clock(
     calendar: ScheduleCalendarSpec, skip: ScheduleCalendarSpec | None, zone: str, day: str
 ) -> None:
     """A time belongs to a calendar exactly if the zone's clock then shows a match, clock changes or not."""
@@ -248,7 +248,7 @@ def test_intervals_count_from_the_epoch(every: int, offset: int, after: int) -> 
     ],
     ids=["Berlin", "London", "Cairo", "Lord Howe", "Apia"],
 )  # fmt: skip
-def test_changes_that_a_server_gets_wrong(look: Look, expected: list[str]) -> None:
+def test_daylight_saving_changes_that_a_server_gets_wrong(look: Look, expected: list[str]) -> None:
     """Repeated hours east of Greenwich come twice, and leapt-over half hours and days not at all."""
     assert texts(look) == expected
 
@@ -258,7 +258,7 @@ def test_changes_that_a_server_gets_wrong(look: Look, expected: list[str]) -> No
 
 @settings(max_examples=100, deadline=None)
 @given(jitter=st.floats(0, 5000), every=st.integers(1, 4000), seed=st.text(max_size=5))
-def test_jitter_is_bounded_and_repeatable(jitter: float, every: int, seed: str) -> None:
+def test_jitter_is_bounded_and_deterministic(jitter: float, every: int, seed: str) -> None:
     """Jitter makes times later, by less than it says and never as far as the next, and is the same each time."""
     spec = ScheduleSpec(intervals=(ScheduleIntervalSpec(float(every)),), jitter=jitter)
     moments = list(itertools.islice(Timetable(spec, seed).moments(0), 20))
@@ -279,7 +279,7 @@ def test_jitter_differs_between_schedules() -> None:
     assert first.due_ns != second.due_ns
 
 
-def test_a_spec_that_skips_everything_ends() -> None:
+def test_search_ends_if_all_times_are_skipped() -> None:
     """Where all times are skipped the search gives up instead of going on for ever."""
     always = ScheduleCalendarSpec(
         second=(ScheduleRange(0, 59),), minute=(ScheduleRange(0, 59),), hour=(ScheduleRange(0, 23),)
@@ -288,7 +288,7 @@ def test_a_spec_that_skips_everything_ends() -> None:
     assert Timetable(ScheduleSpec(cron_expressions=("* * * * * * *",), skip=(always,))).next(0) is None
 
 
-def test_long_skips_are_leapt_over() -> None:
+def test_long_exclusions_are_skipped_quickly() -> None:
     """A schedule of every second that skips nights goes on in the morning."""
     spec = ScheduleSpec(
         intervals=(ScheduleIntervalSpec(1.0),), skip=(NIGHTS,), time_zone_name="Europe/Berlin"
@@ -298,7 +298,7 @@ def test_long_skips_are_leapt_over() -> None:
     assert moment.nominal_ns == nanos("2026-01-02T06:00:00")
 
 
-def test_far_and_past_times_end() -> None:
+def test_far_and_past_times() -> None:
     """A year far away is found, one that has passed is not."""
     assert texts(cron("0 0 1 1 * 2099", "2026-01-01", "2100-01-01", "Europe/Berlin")) == ["31T23:00"]
     assert texts(cron("0 0 1 1 * 2025", "2026-01-01", "2100-01-01", "Europe/Berlin")) == []
@@ -334,7 +334,7 @@ def test_far_and_past_times_end() -> None:
         ("TZ=Europe/Berlin", "0 fields"),
     ],
 )
-def test_bad_cron_strings(text: str, why: str) -> None:
+def test_invalid_cron_string_is_rejected(text: str, why: str) -> None:
     """A cron string that makes no sense is refused with the part that does not."""
     with pytest.raises(UsageError, match="is invalid") as caught:
         parse_cron(text)
@@ -365,14 +365,14 @@ def test_bad_cron_strings(text: str, why: str) -> None:
         ),
     ],
 )
-def test_bad_specs(spec: ScheduleSpec, why: str) -> None:
+def test_invalid_spec_is_rejected(spec: ScheduleSpec, why: str) -> None:
     """A spec that makes no sense is refused, and the message says why."""
     with pytest.raises(UsageError) as caught:
         canonical(spec)
     assert why in str(caught.value)
 
 
-def test_a_canonical_spec_stays_as_it_is() -> None:
+def test_canonical_spec_is_unchanged() -> None:
     """Turning a spec into its canonical form again changes nothing."""
     for look in LOOKS:
         once = canonical(look.spec)
@@ -380,7 +380,7 @@ def test_a_canonical_spec_stays_as_it_is() -> None:
         assert not once.cron_expressions
 
 
-def test_empty_specs_are_known() -> None:
+def test_empty_specs_are_recognised() -> None:
     """A spec that names no time is empty, also if it skips some."""
     assert is_empty(ScheduleSpec(skip=(ScheduleCalendarSpec(),), time_zone_name="UTC"))
     assert not is_empty(ScheduleSpec(cron_expressions=("@daily",)))

@@ -148,7 +148,7 @@ def overlapping(policy: ScheduleOverlapPolicy) -> World:
 # --- overlap ---------------------------------------------------------------------------------------------------------
 
 
-def test_skip() -> None:
+def test_skip_policy() -> None:
     """While a workflow runs, times are skipped and counted; the next time after its end counts again."""
     world = overlapping(ScheduleOverlapPolicy.SKIP)
     assert world.started == ["12:01:00Z"]
@@ -158,7 +158,7 @@ def test_skip() -> None:
     assert world.started == ["12:01:00Z", "12:04:00Z"]
 
 
-def test_buffer_one() -> None:
+def test_buffer_one_policy() -> None:
     """One start waits for the end of the one before; more are skipped."""
     world = overlapping(ScheduleOverlapPolicy.BUFFER_ONE)
     assert (world.started, len(world.record.waiting)) == (["12:01:00Z"], 1)
@@ -167,7 +167,7 @@ def test_buffer_one() -> None:
     assert (world.record.skipped_overlap, world.record.waiting) == (1, ())
 
 
-def test_buffer_all() -> None:
+def test_buffer_all_policy() -> None:
     """Every start waits for its turn, and they run one after the other."""
     world = overlapping(ScheduleOverlapPolicy.BUFFER_ALL)
     assert world.started == ["12:01:00Z"]
@@ -178,7 +178,7 @@ def test_buffer_all() -> None:
     assert world.record.skipped_overlap == 0
 
 
-def test_cancel_other() -> None:
+def test_cancel_other_policy() -> None:
     """What runs is asked to cancel, and the new one starts when it is gone."""
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.CANCEL_OTHER))
     world.tick(2)
@@ -189,14 +189,14 @@ def test_cancel_other() -> None:
     assert world.terminated == []
 
 
-def test_cancelled_starts_give_way_to_later_ones() -> None:
+def test_cancelled_starts_are_replaced_by_later_ones() -> None:
     """Of several that wait for a cancelled one to end only the last is started."""
     world = overlapping(ScheduleOverlapPolicy.CANCEL_OTHER)
     world.close(WorkflowStatus.CANCELED)
     assert world.started == ["12:01:00Z", "12:03:00Z"]
 
 
-def test_terminate_other() -> None:
+def test_terminate_other_policy() -> None:
     """What runs is terminated, and the new one starts when it is gone."""
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.TERMINATE_OTHER))
     world.tick(2)
@@ -206,7 +206,7 @@ def test_terminate_other() -> None:
     assert world.cancelled == []
 
 
-def test_allow_all() -> None:
+def test_allow_all_policy() -> None:
     """Every time starts a workflow, whatever runs, and none is waited for."""
     world = overlapping(ScheduleOverlapPolicy.ALLOW_ALL)
     assert world.started == ["12:01:00Z", "12:02:00Z", "12:03:00Z"]
@@ -247,7 +247,7 @@ def test_every_start_is_decided_once(
 
 @pytest.mark.server
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_a_server_decides_the_same(policy: ScheduleOverlapPolicy, quick_server: DevServer) -> None:
+def test_overlap_decisions_match_the_server(policy: ScheduleOverlapPolicy, quick_server: DevServer) -> None:
     """Starts that meet nothing, and then ones that meet what runs, come out as on a real server."""
     world = World(policy=SchedulePolicy(overlap=policy), state=ScheduleState(paused=True))
     name = f"same-{uuid.uuid4().hex[:8]}"
@@ -292,7 +292,7 @@ def _counts(info: client.ScheduleInfo) -> tuple[int, int, int, int, list[str]]:
     jitter=st.floats(0, 100),
     every=st.integers(1, 90),
 )
-def test_all_at_once_or_one_by_one(steps: list[float], jitter: float, every: int) -> None:
+def test_result_is_independent_of_step_size(steps: list[float], jitter: float, every: int) -> None:
     """However time is cut into pieces, the same workflows are started, each once."""
     policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL)
     bit_by_bit, at_once = World(every, policy, jitter=jitter), World(every, policy, jitter=jitter)
@@ -304,7 +304,7 @@ def test_all_at_once_or_one_by_one(steps: list[float], jitter: float, every: int
     assert len(set(at_once.started)) == len(at_once.started)
 
 
-def test_it_says_when_to_look_again() -> None:
+def test_next_wake_time_is_returned() -> None:
     """The next look is at the next time, with its jitter; and never, if there is none or it may not act."""
     assert World().look() == NOON + MINUTE
     later = World(jitter=30.0).look()
@@ -318,7 +318,7 @@ def test_it_says_when_to_look_again() -> None:
     assert ended.started == ["12:01:00Z"]
 
 
-def test_a_jitter_that_has_not_passed_is_not_lost() -> None:
+def test_pending_jitter_is_not_lost() -> None:
     """A look between a time and its jitter, or an update there, neither loses nor doubles the start."""
     world = World(3600.0, jitter=1800.0)
     due = world.look()
@@ -335,7 +335,7 @@ def test_a_jitter_that_has_not_passed_is_not_lost() -> None:
     assert world.started == ["13:00:00Z"]
 
 
-def test_a_clock_that_goes_back_repeats_nothing() -> None:
+def test_clock_set_back_repeats_no_start() -> None:
     """Where the clock goes back nothing is started until it has caught up."""
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
     world.tick(2)
@@ -347,7 +347,7 @@ def test_a_clock_that_goes_back_repeats_nothing() -> None:
     assert world.started[2:] == ["12:03:00Z"]
 
 
-def test_what_was_missed_is_caught_up_within_the_window() -> None:
+def test_missed_times_are_caught_up_within_the_window() -> None:
     """After an outage the times of the catch-up window are done, older ones counted as missed."""
     policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL, catchup_window=150.0)
     world = World(policy=policy)
@@ -356,7 +356,7 @@ def test_what_was_missed_is_caught_up_within_the_window() -> None:
     assert world.record.missed_catchup == 7
 
 
-def test_the_window_is_at_least_ten_seconds_and_a_year_by_default() -> None:
+def test_bounds_of_the_catchup_window() -> None:
     """The window's bounds are Temporal's, and are shown."""
     assert World(
         policy=SchedulePolicy(catchup_window=1.0)
@@ -364,7 +364,7 @@ def test_the_window_is_at_least_ten_seconds_and_a_year_by_default() -> None:
     assert World().record.schedule.policy.catchup_window == timedelta(days=365)
 
 
-def test_a_long_outage_is_taken_in_pieces() -> None:
+def test_long_outage_is_caught_up_in_steps() -> None:
     """One step looks at a bounded number of times, and asks to go on at once."""
     world = World(1.0, SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP))
     step = tr.advance(world.record, NOON + 5000 * NANOS)
@@ -374,7 +374,7 @@ def test_a_long_outage_is_taken_in_pieces() -> None:
     assert world.record.skipped_overlap == 4999
 
 
-def test_too_many_that_wait_are_dropped() -> None:
+def test_overfull_buffer_drops_starts() -> None:
     """The queue is bounded; what does not fit is counted."""
     world = World(1.0, SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ALL))
     world.wait(MAX_BUFFERED + 101)
@@ -386,7 +386,7 @@ def test_too_many_that_wait_are_dropped() -> None:
 # --- pausing and limits ------------------------------------------------------------------------------------------------
 
 
-def test_a_pause_is_a_pause() -> None:
+def test_paused_schedule_skips_its_times() -> None:
     """What comes due during a pause is not done later, nor what a pause overtook before anybody looked."""
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
     world.now += 70 * NANOS  # 12:01 has come, and nobody has looked yet
@@ -399,7 +399,7 @@ def test_a_pause_is_a_pause() -> None:
     assert world.started == ["12:05:00Z"]
 
 
-def test_a_failure_pauses_where_it_shall() -> None:
+def test_pause_on_failure() -> None:
     """With pause_on_failure a failed or timed-out workflow pauses the schedule and says why; others do not."""
     for status, note in [
         (WorkflowStatus.FAILED, "paused due to workflow failure: report-2026-01-01T12:01:00Z: no money"),
@@ -422,7 +422,7 @@ def test_a_failure_pauses_where_it_shall() -> None:
     assert not world.state.paused
 
 
-def test_actions_are_counted_down() -> None:
+def test_limited_actions_are_counted_down() -> None:
     """A limited schedule acts so many times; skipped times and manual ones do not count."""
     world = World(state=ScheduleState(limited_actions=True, remaining_actions=2))
     world.tick(3)
@@ -440,7 +440,7 @@ def test_actions_are_counted_down() -> None:
     assert len(world.started) == 4
 
 
-def test_waiting_starts_do_not_outlive_a_pause() -> None:
+def test_buffered_starts_are_dropped_by_a_pause() -> None:
     """What waits when the schedule pauses is dropped when its turn comes, but for what was asked by hand."""
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ALL))
     world.tick(3)
@@ -457,7 +457,7 @@ def test_waiting_starts_do_not_outlive_a_pause() -> None:
 # --- by hand --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_trigger_acts_now_even_when_paused() -> None:
+def test_trigger_starts_a_workflow_even_when_paused() -> None:
     """A trigger starts a workflow named after now, by the schedule's policy or its own."""
     world = World(state=ScheduleState(paused=True), trigger_immediately=True)
     assert world.started == ["12:00:00Z"]
@@ -468,7 +468,7 @@ def test_a_trigger_acts_now_even_when_paused() -> None:
     assert world.started == ["12:00:00Z", "12:00:07Z"]
 
 
-def test_a_backfill_does_a_stretch_of_the_past() -> None:
+def test_backfill_starts_past_times() -> None:
     """Both ends of a backfill belong to it; its times neither miss a window nor count down."""
     stretch = ScheduleBackfill(
         start_at=after(-180), end_at=after(-60), overlap=ScheduleOverlapPolicy.ALLOW_ALL
@@ -483,7 +483,7 @@ def test_a_backfill_does_a_stretch_of_the_past() -> None:
 
 
 @pytest.mark.parametrize("overlap", [ScheduleOverlapPolicy.ALLOW_ALL, ScheduleOverlapPolicy.BUFFER_ALL])
-def test_a_long_backfill_is_taken_in_pieces(overlap: ScheduleOverlapPolicy) -> None:
+def test_long_backfill_is_done_in_steps(overlap: ScheduleOverlapPolicy) -> None:
     """A backfill of thousands of times is done completely and in order, some at a time."""
     count = 1300
     stretch = ScheduleBackfill(start_at=after(1 - count), end_at=after(0), overlap=overlap)
@@ -502,7 +502,7 @@ def test_a_long_backfill_is_taken_in_pieces(overlap: ScheduleOverlapPolicy) -> N
 # --- updates, views, storing ----------------------------------------------------------------------------------------------
 
 
-def test_an_update_counts_from_its_moment() -> None:
+def test_update_applies_from_now_on() -> None:
     """After an update the new times count; those before it are not done again."""
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
     world.tick(2)
@@ -513,7 +513,7 @@ def test_an_update_counts_from_its_moment() -> None:
     assert world.record.update_time_ns == NOON + 150 * NANOS
 
 
-def test_an_update_of_an_older_version_is_dropped() -> None:
+def test_update_with_an_outdated_token_is_rejected() -> None:
     """Every change gives a schedule another token; an update must name the present one, or none."""
     world = World()
     stale = rec.token_of(world.record)
@@ -525,7 +525,7 @@ def test_an_update_of_an_older_version_is_dropped() -> None:
     assert world.state.note == "anyhow"
 
 
-def test_views_tell_what_happened() -> None:
+def test_description_shows_recent_and_next_actions() -> None:
     """A description and a summary show counts, what runs, the last ten actions and the next ten times."""
     world = World(memo={"a": Payload(b"1")})
     world.tick(12)
@@ -549,7 +549,7 @@ def test_views_tell_what_happened() -> None:
     assert (listed.workflow_type, listed.paused) == ("Report", False)
 
 
-def test_a_start_is_marked_with_its_schedule() -> None:
+def test_started_workflow_carries_its_schedule_id() -> None:
     """A workflow that a schedule starts carries the schedule's id and the time it stands for."""
     world = World()
     step = tr.advance(world.record, NOON + MINUTE)
@@ -560,14 +560,14 @@ def test_a_start_is_marked_with_its_schedule() -> None:
     assert request.spec.search_attributes["TemporalScheduledStartTime"].data == b'"2026-01-01T12:01:00Z"'
 
 
-def test_an_id_can_be_kept() -> None:
+def test_original_workflow_id_can_be_kept() -> None:
     """With keep_original_workflow_id nothing is appended."""
     world = World(policy=SchedulePolicy(keep_original_workflow_id=True))
     world.tick(1)
     assert world.started == ["report"]
 
 
-def test_a_record_survives_being_stored() -> None:
+def test_schedule_record_round_trips() -> None:
     """A record is data: written and read again it is the same, whatever waits in it."""
     world = overlapping(ScheduleOverlapPolicy.BUFFER_ALL)
     world.patch(

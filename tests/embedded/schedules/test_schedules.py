@@ -112,7 +112,7 @@ def statuses(env: Environment, name: str = "s") -> list[WorkflowStatus]:
 # --- on virtual time ------------------------------------------------------------------------------------------------
 
 
-def test_a_year_of_days(env: Environment) -> None:
+def test_daily_schedule_over_a_year(env: Environment) -> None:
     """A daily schedule starts a workflow on each day of a year, at its hour, marked as its own."""
     handle = create(env, works, spec=ScheduleSpec(cron_expressions=["30 9 * * *"]))
     env.skip(days=365)
@@ -125,7 +125,7 @@ def test_a_year_of_days(env: Environment) -> None:
     assert third.search_attributes["TemporalScheduledStartTime"] == third.start_time
 
 
-def test_clocks_of_a_place(env: Environment) -> None:
+def test_schedule_follows_daylight_saving_time(env: Environment) -> None:
     """A schedule keeps to the clocks of its time zone when they are changed."""
     spec = ScheduleSpec(cron_expressions=["0 9 28-29 3 *"], time_zone_name="Europe/Berlin")
     handle = create(env, works, spec=spec)
@@ -144,7 +144,7 @@ def test_clocks_of_a_place(env: Environment) -> None:
         ("ALLOW_ALL", (3, 0, 0, 0), (3, 0, 0, 0), ["COMPLETED"] * 3),
     ],
 )
-def test_overlaps(
+def test_overlap_policies_of_triggers(
     env: Environment,
     policy: str,
     while_running: tuple[int, ...],
@@ -162,7 +162,7 @@ def test_overlaps(
     assert [status.name for status in statuses(env)] == ends
 
 
-def test_triggers_at_once_with_terminate_other_start_two(env: Environment) -> None:
+def test_triggers_during_termination_start_one_workflow(env: Environment) -> None:
     """As on a server: the first starts one, all that come while it is terminated start one together, and a later one another."""
     handle = create(env, works, 60.0, spec=NEVER, overlap=ScheduleOverlapPolicy.TERMINATE_OTHER)
     for _ in range(3):
@@ -176,7 +176,7 @@ def test_triggers_at_once_with_terminate_other_start_two(env: Environment) -> No
     assert [status.name for status in statuses(env)] == ["TERMINATED", "TERMINATED", "COMPLETED"]
 
 
-def test_times_that_meet_a_workflow_that_runs(env: Environment) -> None:
+def test_times_during_a_running_workflow_are_skipped(env: Environment) -> None:
     """A workflow that takes longer than an interval lets times pass, and the next one starts on time."""
     handle = create(env, works, 150.0)
     env.skip(hours=7)
@@ -184,7 +184,7 @@ def test_times_that_meet_a_workflow_that_runs(env: Environment) -> None:
     assert counts(handle) == (3, 1, 0, 4)
 
 
-def test_a_schedule_waits_for_the_end_of_a_chain(env: Environment) -> None:
+def test_schedule_waits_for_the_end_of_a_chain(env: Environment) -> None:
     """A workflow that continues as new has not ended; nor has one that is tried again, or was reset."""
     chain = create(env, goes_on, 4, spec=NEVER, name="chain", overlap=ScheduleOverlapPolicy.BUFFER_ALL)
     chain.trigger()
@@ -203,7 +203,7 @@ def test_a_schedule_waits_for_the_end_of_a_chain(env: Environment) -> None:
     assert counts(tried)[:2] == (1, 0)
 
 
-def test_a_reset_is_no_end(env: Environment) -> None:
+def test_schedule_waits_for_a_reset_workflow(env: Environment) -> None:
     """A workflow that is reset while its schedule waits for it is waited for still."""
     handle = create(env, works, 60.0, spec=NEVER)
     handle.trigger()
@@ -217,7 +217,7 @@ def test_a_reset_is_no_end(env: Environment) -> None:
     assert counts(handle)[:2] == (1, 0)
 
 
-def test_a_failure_pauses(env: Environment) -> None:
+def test_pause_on_failure(env: Environment) -> None:
     """With pause_on_failure a workflow that failed is the last one, and the schedule says why."""
     handle = create(env, fails, pause_on_failure=True)
     env.skip(hours=5)
@@ -238,7 +238,7 @@ def test_limited_actions(env: Environment) -> None:
     assert handle.describe().schedule.state.remaining_actions == 0
 
 
-def test_pausing_and_updating(env: Environment) -> None:
+def test_pause_and_update(env: Environment) -> None:
     """A schedule that is paused rests and names its next times; an update changes what it starts and when."""
     handle = create(env, works)
     env.skip(hours=2, minutes=1)
@@ -273,7 +273,7 @@ def test_backfills(env: Environment) -> None:
     assert statuses(env) == [WorkflowStatus.COMPLETED] * 97
 
 
-def test_what_cannot_start_is_dropped(env: Environment, caplog: pytest.LogCaptureFixture) -> None:
+def test_start_with_a_used_id_is_dropped(env: Environment, caplog: pytest.LogCaptureFixture) -> None:
     """Where somebody else's workflow has the id, the time passes; the schedule goes on with the next."""
     env.start_workflow(works, 150.0, id="the-one")
     handle = create(env, works, keep_original_workflow_id=True, options={"id": "the-one"})
@@ -282,7 +282,7 @@ def test_what_cannot_start_is_dropped(env: Environment, caplog: pytest.LogCaptur
     assert "could not start workflow 'the-one'" in caplog.text
 
 
-def test_lists(env: Environment) -> None:
+def test_schedules_are_listed(env: Environment) -> None:
     """Schedules are listed, the newest first and page by page, by filters over their own attributes and their state."""
     for number in range(5):
         create(env, works, name=f"s{number}", search_attributes={"Number": number}, paused=number % 2 == 1)
@@ -300,7 +300,7 @@ def test_lists(env: Environment) -> None:
         listed("Colour = 'red'")
 
 
-def test_ids_are_taken_and_missed(env: Environment) -> None:
+def test_duplicate_and_unknown_schedule_ids_are_rejected(env: Environment) -> None:
     """A second schedule of an id is refused, one that is not there is missed, and a deleted one acts no more."""
     handle = create(env, works)
     with pytest.raises(ScheduleAlreadyExistsError) as taken:
@@ -358,7 +358,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 @pytest.mark.parametrize(
     ("window", "started", "missed"), [(0.0, 6, 0), (2.5 * 3600, 4, 2)], ids=["a year", "hours"]
 )
-async def test_hours_without_an_engine(place: Any, window: float, started: int, missed: int) -> None:
+async def test_missed_times_are_caught_up_when_the_file_is_opened(
+    place: Any, window: float, started: int, missed: int
+) -> None:
     """What came due while nobody had the file is started when it is opened, as far back as the window allows."""
     clock = VirtualClock(HOUR * 1000 + 1)
     world = await World.new(store=place(), clock=clock, opened=True)
@@ -376,7 +378,7 @@ async def test_hours_without_an_engine(place: Any, window: float, started: int, 
     await world.close()
 
 
-async def test_an_end_while_nobody_looks_after_schedules(place: Any) -> None:
+async def test_workflow_end_without_an_engine_is_seen_by_its_schedule(place: Any) -> None:
     """A workflow that is ended by a client that opens the file for a moment tells its schedule all the same."""
     clock = VirtualClock(HOUR * 1000)
     world = await World.new(store=place(), clock=clock, opened=True)
@@ -393,7 +395,7 @@ async def test_an_end_while_nobody_looks_after_schedules(place: Any) -> None:
     await alone.close()
 
 
-def test_a_crash_between_any_two_commits() -> None:
+def test_schedules_survive_a_crash_at_any_commit() -> None:
     """Whatever was durable when the engine died, schedules and runs agree, and it ends as if nothing had happened."""
 
     async def life(store: ScriptedStore) -> None:
@@ -450,7 +452,7 @@ async def _impatient(call: Any) -> None:
     await asyncio.wait({task})
 
 
-async def test_a_lost_answer(place: Any) -> None:
+async def test_repeated_schedule_request_counts_once(place: Any) -> None:
     """The same request again is the same request, even after the file was opened anew."""
     clock = VirtualClock(HOUR * 1000)
     world = await World.new(store=place(), clock=clock, opened=True)
@@ -470,7 +472,7 @@ async def test_a_lost_answer(place: Any) -> None:
     await world.close()
 
 
-async def test_no_room_for_new_workflows() -> None:
+async def test_schedule_waits_while_the_store_is_full() -> None:
     """While the store wants no new runs a schedule waits, and loses nothing."""
     store = ScriptedStore()
     world = await World.new(store=store, clock=VirtualClock(HOUR * 1000 + 1))
@@ -488,7 +490,7 @@ async def test_no_room_for_new_workflows() -> None:
     ]
 
 
-def test_a_schedule_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_schedule_does_not_affect_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A damaged schedule is reported; the others act, and the file stays open."""
     path = tmp_path / "runs.db"
 
@@ -521,7 +523,7 @@ def quick(kind: str) -> str:
     return f"the {kind} report"
 
 
-def test_a_file_without_an_owner_and_with_one(tmp_path: Path) -> None:
+def test_schedules_without_and_with_an_owner(tmp_path: Path) -> None:
     """A client makes, triggers and lists schedules while nobody owns the file; a worker then runs what they started."""
     target = f"local:{tmp_path / 'runs.db'}"
     with Client.connect(target) as client:
@@ -557,7 +559,7 @@ with Client.connect(sys.argv[1]) as client:
 """
 
 
-def test_another_process_asks_the_owner(tmp_path: Path) -> None:
+def test_schedule_requests_are_sent_to_the_owner(tmp_path: Path) -> None:
     """Requests about schedules, and their answers, travel to the process that owns the file and back."""
     target = f"local:{tmp_path / 'runs.db'}"
     with Client.connect(target) as client, Worker(client, "q", workflows=[quick]):

@@ -42,7 +42,7 @@ def ns(text: str) -> int:
         ("0 0 * * *", "2030-01-01T00:00:00", "2030-01-02T00:00:00", 0),
     ],
 )
-def test_when_the_next_run_is(cron: str, since: str, now: str, seconds: float) -> None:
+def test_next_cron_time(cron: str, since: str, now: str, seconds: float) -> None:
     """Times that have passed are left out; seconds are rounded up."""
     assert backoff_until_next(cron, ns(since), ns(now)) == seconds
 
@@ -50,13 +50,13 @@ def test_when_the_next_run_is(cron: str, since: str, now: str, seconds: float) -
 @pytest.mark.parametrize(
     "cron", ["", "now", "* * * *", "0 0 1 1 * 2030", "@every", "@every 6h/45m", "0 25 * * *"]
 )
-def test_what_makes_no_sense(cron: str) -> None:
+def test_invalid_cron_string_is_rejected(cron: str) -> None:
     """It is refused with a reason."""
     with pytest.raises(UsageError, match="is invalid"):
         check_cron(cron)
 
 
-async def test_runs_follow_each_other() -> None:
+async def test_cron_runs_follow_each_other() -> None:
     """A run that completed hands its result on, one that failed its failure, and the result before it."""
     world = await World.new()
     begun = await world.start(cron_schedule="*/10 * * * *")
@@ -85,7 +85,7 @@ async def test_runs_follow_each_other() -> None:
     await world.close()
 
 
-async def test_retries_come_first() -> None:
+async def test_retries_precede_the_next_cron_run() -> None:
     """A failed run is tried again as its policy says; only then the schedule goes on."""
     world = await World.new()
     rule = RetryRule(initial_interval=1.0, maximum_attempts=2)
@@ -105,7 +105,7 @@ async def test_retries_come_first() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancelled", "terminated"])
-async def test_what_ends_a_schedule(how: str) -> None:
+async def test_cancel_and_terminate_end_a_cron_workflow(how: str) -> None:
     """No run follows one that was cancelled or terminated."""
     world = await World.new()
     begun = await world.start(cron_schedule="@every 60s")
@@ -125,7 +125,7 @@ async def test_what_ends_a_schedule(how: str) -> None:
     await world.close()
 
 
-async def test_a_run_that_times_out_is_followed() -> None:
+async def test_cron_continues_after_a_timeout() -> None:
     """A run that takes too long is over, the schedule is not."""
     world = await World.new()
     begun = await world.start(cron_schedule="@every 60s", run_timeout=5.0)
@@ -137,7 +137,7 @@ async def test_a_run_that_times_out_is_followed() -> None:
     await world.close()
 
 
-async def test_no_delay_beside_a_schedule() -> None:
+async def test_start_delay_with_cron_is_rejected() -> None:
     """Both at once are refused."""
     world = await World.new()
     with pytest.raises(ServiceError, match="start delay"):

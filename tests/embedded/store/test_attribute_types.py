@@ -18,7 +18,7 @@ def start(client: Client, attributes: Any) -> None:
 
 
 @pytest.mark.parametrize("target", ["memory", "file"])
-def test_the_first_use_says_the_type(target: str, tmp_path: Path) -> None:
+def test_first_value_determines_the_attribute_type(target: str, tmp_path: Path) -> None:
     """A number where a text was is refused, with the type that it must have; on a file also after it was closed."""
     where = "local:" if target == "memory" else f"local:{tmp_path / 'runs.db'}"
     with Client.connect(where) as client:
@@ -34,7 +34,7 @@ def test_the_first_use_says_the_type(target: str, tmp_path: Path) -> None:
             start(client, {"Weight": 3})
 
 
-def test_a_start_that_is_refused_teaches_nothing() -> None:
+def test_rejected_start_determines_no_attribute_type() -> None:
     """Only what was taken says a type."""
     with Client.connect("local:") as client:
         with pytest.raises(ServiceError):
@@ -42,7 +42,7 @@ def test_a_start_that_is_refused_teaches_nothing() -> None:
         start(client, {"Region": "eu"})
 
 
-def test_so_many_and_so_large() -> None:
+def test_number_and_size_of_attributes_are_limited() -> None:
     """A hundred attributes, two kilobytes each and forty together: what is beyond is refused."""
     with Client.connect("local:") as client:
         start(client, {f"N{number}": number for number in range(100)})

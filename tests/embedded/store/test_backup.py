@@ -100,7 +100,7 @@ def test_copy_of_another_processs_file(path: Path, tmp_path: Path) -> None:
     assert set(numbers_in(path)) >= set(after)
 
 
-def test_nothing_is_overwritten_unasked(path: Path, tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(path: Path, tmp_path: Path) -> None:
     """A file that is there stays, unless one asks for its place."""
     filled(path)
     dest = tmp_path / "copy.db"
@@ -112,7 +112,7 @@ def test_nothing_is_overwritten_unasked(path: Path, tmp_path: Path) -> None:
     assert numbers_in(dest) == [0, 1, 2, 3, 4]
 
 
-def test_a_file_that_appears_meanwhile_stays(
+def test_file_created_meanwhile_is_not_overwritten(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the first look and the last step nobody's file is replaced either."""
@@ -132,7 +132,7 @@ def test_a_file_that_appears_meanwhile_stays(
     assert not [name for name in os.listdir(tmp_path) if "partial" in name]
 
 
-def test_a_file_in_use_is_not_replaced(path: Path, tmp_path: Path, open_store: Open) -> None:
+def test_file_in_use_is_not_overwritten(path: Path, tmp_path: Path, open_store: Open) -> None:
     """Not even when asked: the log of what was there would be taken for the copy's."""
     filled(path)
     other = open_store(tmp_path / "other.db")
@@ -144,14 +144,14 @@ def test_a_file_in_use_is_not_replaced(path: Path, tmp_path: Path, open_store: O
     ("dest", "text"),
     [("no/copy.db", "there is no folder"), ("", "is a folder"), ("runs.db", "is the file itself")],
 )
-def test_places_where_no_copy_can_be(path: Path, tmp_path: Path, dest: str, text: str) -> None:
+def test_invalid_backup_destinations_are_rejected(path: Path, tmp_path: Path, dest: str, text: str) -> None:
     """Each refusal says why."""
     filled(path)
     with pytest.raises(StorageError, match=text):
         hourglass.backup(path, tmp_path / dest, overwrite=True)
 
 
-def test_files_that_cannot_be_copied(tmp_path: Path) -> None:
+def test_files_that_cannot_be_copied_are_rejected(tmp_path: Path) -> None:
     """A file that is missing, none of ours, or damaged makes no copy, and is not made or changed."""
     with pytest.raises(StorageError, match="does not exist"):
         hourglass.backup(tmp_path / "missing.db", tmp_path / "copy.db")
@@ -161,7 +161,7 @@ def test_files_that_cannot_be_copied(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["text.db"]
 
 
-def test_a_damaged_file_makes_no_copy(path: Path, tmp_path: Path) -> None:
+def test_damaged_file_is_not_copied(path: Path, tmp_path: Path) -> None:
     """A copy that would not pass the check is not kept."""
     filled(path, 300)
     data = bytearray(path.read_bytes())
@@ -173,7 +173,7 @@ def test_a_damaged_file_makes_no_copy(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
-def test_a_copy_has_the_mode_of_its_source(path: Path, tmp_path: Path, mode: int) -> None:
+def test_copy_has_the_mode_of_its_source(path: Path, tmp_path: Path, mode: int) -> None:
     """A backup can be read by those users only who can read the file, also while it is made."""
     filled(path)
     path.chmod(mode)

@@ -102,7 +102,7 @@ async def bystander_ends(world: World) -> None:
 
 @pytest.mark.parametrize("task_is_open", [False, True])
 @pytest.mark.parametrize("what", RUNS)
-def test_a_damaged_run_harms_no_other(
+def test_damaged_run_does_not_affect_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, task_is_open: bool
 ) -> None:
     """The file opens, others end, lists answer or say what is wrong, and calls about the run are answered, too."""
@@ -141,7 +141,7 @@ def test_a_damaged_run_harms_no_other(
 
 
 @pytest.mark.parametrize("what", SCHEDULES)
-def test_a_damaged_schedule_harms_no_other(
+def test_damaged_schedule_does_not_affect_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     """Other schedules act, and the log names the one that cannot."""

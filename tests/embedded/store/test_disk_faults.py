@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import platform
 import sqlite3
@@ -52,7 +54,7 @@ def test_full_disk(tmp_path: Path) -> None:
     run_program("full", tmp_path / "disk" / "runs.db", small_disk(tmp_path / "disk", "3m"))
 
 
-def test_full_disk_at_the_end(tmp_path: Path) -> None:
+def test_store_on_a_full_disk_can_be_closed(tmp_path: Path) -> None:
     """A store on a full disk can be closed; what was not written is refused, what was is there."""
     run_program("full_and_closed", tmp_path / "disk" / "runs.db", small_disk(tmp_path / "disk", "2m"))
 
@@ -70,7 +72,7 @@ def test_sync_error(path: Path) -> None:
     run_program("sync_error", path)
 
 
-def test_no_more_pages(open_store: Open, caplog: pytest.LogCaptureFixture) -> None:
+def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest.LogCaptureFixture) -> None:
     """The same without a mount: SQLite's own limit is reached and lifted."""
 
     async def work() -> None:
@@ -98,7 +100,22 @@ def test_no_more_pages(open_store: Open, caplog: pytest.LogCaptureFixture) -> No
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
-async def test_somebody_elses_lock_is_waited_for(
+async def test_lock_that_fails_is_named(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store ends with the system's message."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    store = open_store()
+    story = Story("a")
+    await store.durable(store.append(story.start()))
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "lockf", fails)
+        with pytest.raises(StorageError, match=r"cannot be used \(No locks available\)"):
+            await store.durable(store.append(story.signal()))
+
+
+async def test_foreign_write_lock_delays_commits(
     open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tool that holds the write lock for a while delays commits and breaks nothing."""
@@ -117,7 +134,7 @@ async def test_somebody_elses_lock_is_waited_for(
     await waiter
 
 
-def test_little_room_refuses_starts(open_store: Open) -> None:
+def test_starts_are_rejected_when_the_disk_is_nearly_full(open_store: Open) -> None:
     """Below the reserve new workflows are refused, in words that name the file and the room."""
     store = open_store(reserve_bytes=1 << 60)
     assert "new workflows are refused" in store.refuses_starts()
@@ -140,7 +157,7 @@ def scribble(path: Path, marked: bytes, unmarked: bytes, place: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_corrupt_page_harms_who_needs_it(open_store: Open, path: Path) -> None:
+def test_corrupt_page_affects_only_its_runs(open_store: Open, path: Path) -> None:
     """A damaged page is an error for the runs on it, a clear one; the others are read as ever."""
     store = open_store()
     for place in range(300):
@@ -161,7 +178,7 @@ def loading_fails(store: Store, run_id: str) -> str:
     return ""
 
 
-async def test_a_corrupt_page_that_must_be_written_ends_the_store(open_store: Open, path: Path) -> None:
+async def test_corrupt_page_on_write_ends_the_store(open_store: Open, path: Path) -> None:
     """What cannot be written is not acknowledged."""
     store = open_store()
     for place in range(300):
@@ -174,7 +191,7 @@ async def test_a_corrupt_page_that_must_be_written_ends_the_store(open_store: Op
     assert store.failure is not None
 
 
-def test_bytes_that_mean_nothing(open_store: Open, path: Path) -> None:
+def test_undecodable_row_names_its_run(open_store: Open, path: Path) -> None:
     """A row that SQLite can read and we cannot is an error that names the run."""
     store = open_store()
     store.append(Story("a").start())
@@ -188,9 +205,7 @@ def test_bytes_that_mean_nothing(open_store: Open, path: Path) -> None:
 
 
 @pytest.mark.parametrize("may_use", [False, True])
-def test_what_a_user_may_not_open_names_its_owner(
-    path: Path, monkeypatch: pytest.MonkeyPatch, may_use: bool
-) -> None:
+def test_permission_error_names_the_owner(path: Path, monkeypatch: pytest.MonkeyPatch, may_use: bool) -> None:
     """Where SQLite cannot open a file that another user keeps to himself, the error says whose it is; not where it could."""
     with pytest.raises(sqlite3.OperationalError) as caught:
         sqlite3.connect(path / "there is no such folder")
@@ -202,7 +217,7 @@ def test_what_a_user_may_not_open_names_its_owner(
     assert (f"{path} belongs to the user" in text) is not may_use
 
 
-def test_error_texts_tell_nothing_of_what_is_stored() -> None:
+def test_store_errors_reveal_no_values() -> None:
     """A failure is named by SQLite's name for it, never by its text, which could quote a value."""
     error = sqlite3.OperationalError("near 'SECRET': no")
     assert "SECRET" not in str(disk_faults.storage_error("/x.db", error))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.embedded.stores import open_sqlite
 
-from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite import copies, database
 from hourglass._embedded.store.store import ALLOW_HARD_LINKS, FileLost, Store
 from hourglass.errors import StorageError
 
@@ -120,7 +122,7 @@ async def test_backup_moved_over_the_file_leaves_both(path: Path) -> None:
     assert run_ids(saved(path)) >= acknowledged | more
 
 
-async def test_file_moved_away_gets_all_that_was_acknowledged(path: Path) -> None:
+async def test_moved_file_gets_all_acknowledged_changes(path: Path) -> None:
     """The store stops, and the file under its new name holds what was in the log."""
     store = open_sqlite(path)
     acknowledged = await fill(store)
@@ -144,8 +146,40 @@ async def test_idle_store_notices_that_its_file_was_deleted(path: Path) -> None:
     assert run_ids(saved(path)) == acknowledged
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_copy_that_cannot_be_made_is_reported(
+    path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """The error says so, and where the log is: beside the name of the deleted file, or away from the new file."""
+    store = open_sqlite(path)
+    await fill(store)
+    other = path.with_name("other.db")
+    open_sqlite(other).close()
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(copies, "_copy", fails)
+    if replaced:
+        os.replace(other, path)
+    else:
+        os.unlink(path)
+    with pytest.raises(
+        FileLost, match=r"A copy of its content could not be made .*No space left on device"
+    ) as lost:
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    if replaced:
+        log = saved(path)
+        assert f"Its log was moved to {log}." in str(lost.value)
+        assert log.name.endswith("-wal")
+        assert run_ids(path) == set()
+    else:
+        assert path.with_name(f"{path.name}-wal").stat().st_size > 0
+
+
 @pytest.mark.parametrize("restore", [True, False])
-async def test_file_written_in_place_is_not_touched_again(path: Path, restore: bool) -> None:
+async def test_file_overwritten_in_place_is_not_written(path: Path, restore: bool) -> None:
     """A backup copied into the file, or a truncation: nothing of the old log is applied to it, and the log is kept."""
     store = open_sqlite(path)
     acknowledged = await fill(store)
@@ -163,7 +197,7 @@ async def test_file_written_in_place_is_not_touched_again(path: Path, restore: b
         assert run_ids(path) == acknowledged
 
 
-async def test_older_copy_of_the_file_is_noticed_in_place(path: Path) -> None:
+async def test_older_copy_in_place_is_detected(path: Path) -> None:
     """A plain copy of the same size and epoch, from before the last checkpoint, was copied into the file."""
 
     def checkpoint(store: Store) -> bytes:
@@ -222,7 +256,21 @@ def test_backup_restored_through_sqlite_stops_the_store(path: Path, made_by: str
     assert run_ids(path) == before
 
 
-def test_rows_of_another_program_are_no_loss(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_foreign_database_restored_through_sqlite_stops_the_store(path: Path) -> None:
+    """None of our tables are left: the foreign content is not touched."""
+    foreign = path.with_name("foreign.db")
+    execute_elsewhere(foreign, "CREATE TABLE customers (name)")
+    store = open_sqlite(path)
+    await fill(store)
+    restore_elsewhere(foreign, path)
+    with pytest.raises(FileLost, match="another program has restored a backup"):
+        await fill(store, RUNS)
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("customers",)]
+
+
+def test_tables_of_another_program_are_ignored(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Replication tools keep tables of their own in the file: one warning, and the store continues."""
 
     async def scenario() -> set[str]:
@@ -240,7 +288,7 @@ def test_rows_of_another_program_are_no_loss(path: Path, caplog: pytest.LogCaptu
     assert "another program writes into" in warning.getMessage()
 
 
-async def test_new_modification_time_alone_is_no_change(path: Path) -> None:
+async def test_changed_modification_time_is_ignored(path: Path) -> None:
     """`touch` on the file stops nothing."""
     store = open_sqlite(path)
     acknowledged = await fill(store)
@@ -250,7 +298,7 @@ async def test_new_modification_time_alone_is_no_change(path: Path) -> None:
     assert run_ids(path) == acknowledged
 
 
-async def test_checkpoint_of_another_program_is_no_change(path: Path) -> None:
+async def test_checkpoint_by_another_program_is_accepted(path: Path) -> None:
     """A replication tool moves the log into the file: the store goes on."""
     store = open_sqlite(path)
     acknowledged = await fill(store)
@@ -261,7 +309,7 @@ async def test_checkpoint_of_another_program_is_no_change(path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", [("-wal",), ("-shm",), ("-wal", "-shm")])
-async def test_deleted_log_is_saved_into_the_file(path: Path, gone: tuple[str, ...]) -> None:
+async def test_deleted_wal_is_saved_into_the_file(path: Path, gone: tuple[str, ...]) -> None:
     """The store ends with an error that lets it be opened again, and all that was acknowledged is in the file alone."""
     store = open_sqlite(path)
     acknowledged = await fill(store)
@@ -280,6 +328,42 @@ async def test_deleted_log_is_saved_into_the_file(path: Path, gone: tuple[str, .
     assert run_ids(path) >= acknowledged
 
 
+async def test_deleted_log_is_copied_if_a_reader_keeps_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log cannot be moved into the file: all that was acknowledged is in a copy, which the error names."""
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM runs").fetchall()
+    acknowledged |= await fill(store, RUNS)
+    os.unlink(f"{path}-wal")
+    with pytest.raises(
+        FileLost, match=r"a reader in another program prevented.*All that was acknowledged is in the copy"
+    ):
+        await store.durable(store.append(Story("late").start()))
+    reader.close()
+    store.close()
+    assert run_ids(saved(path)) >= acknowledged
+
+
+async def test_log_that_cannot_be_moved_away_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads the error knows what to move before the file is opened again."""
+
+    def fails(source: str, destination: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", destination)
+
+    store = open_sqlite(path)
+    await fill(store)
+    overwrite(path, None)
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(FileLost, match=rf"nowhere: Permission denied; move {path}-wal away before"):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+
+
 def write_in_place(log: Path, how: str) -> None:
     match how:
         case "emptied":
@@ -292,7 +376,7 @@ def write_in_place(log: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["emptied", "cut", "overwritten"])
 @pytest.mark.parametrize("idle", [True, False])
-async def test_log_written_in_place_stops_the_store(path: Path, how: str, idle: bool) -> None:
+async def test_overwritten_wal_stops_the_store(path: Path, how: str, idle: bool) -> None:
     """What was in the log alone is gone: nothing more is acknowledged, and the file is as after the last checkpoint."""
     store = open_sqlite(path)
     acknowledged = await fill(store)
@@ -313,7 +397,7 @@ async def test_log_written_in_place_stops_the_store(path: Path, how: str, idle: 
     assert saved(path).name.endswith("-wal")
 
 
-async def test_log_that_another_program_empties_by_a_checkpoint_is_sound(path: Path) -> None:
+async def test_wal_truncated_by_another_programs_checkpoint_is_accepted(path: Path) -> None:
     """A checkpoint that truncates the log is not taken for damage."""
     store = open_sqlite(path)
     acknowledged: set[str] = set()
@@ -325,7 +409,7 @@ async def test_log_that_another_program_empties_by_a_checkpoint_is_sound(path: P
     assert run_ids(path) == acknowledged
 
 
-async def test_read_that_fails_first_does_not_hide_the_loss(path: Path) -> None:
+async def test_failing_read_does_not_hide_the_loss(path: Path) -> None:
     """Where a read meets the damage before a commit does, closing the store finds out that the file was overwritten."""
     store = open_sqlite(path)
     await fill(store)
@@ -347,9 +431,7 @@ def test_hard_link_is_refused(path: Path) -> None:
             open_sqlite(name)
 
 
-async def test_hard_links_that_are_allowed_have_one_owner(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_allowed_hard_links_have_one_owner(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the override the process that came first owns the file; another that uses the other name is refused."""
     monkeypatch.setenv(ALLOW_HARD_LINKS, "1")
 
@@ -397,7 +479,7 @@ def start_owner_without_locks(path: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("first_writes", [True, False])
-async def test_second_owner_by_another_name_is_seen_without_locks(
+async def test_second_owner_under_another_name_is_detected_without_locks(
     path: Path, monkeypatch: pytest.MonkeyPatch, first_writes: bool
 ) -> None:
     """The epoch of the second owner is in the file at once: the first acknowledges nothing more, and the file stays intact."""
@@ -420,7 +502,7 @@ async def test_second_owner_by_another_name_is_seen_without_locks(
     assert saved(path).stat().st_size > 0
 
 
-def test_name_that_a_crash_left_while_the_file_was_made_is_removed(path: Path) -> None:
+def test_name_left_by_a_crash_during_creation_is_removed(path: Path) -> None:
     """A file is made under another name first; a crash can leave that name, which does not count."""
     open_sqlite(path).close()
     draft = path.with_name(f"{path.name}.new-12345")
@@ -451,7 +533,7 @@ store.close()
 
 
 @pytest.mark.usefixtures("mounting")
-def test_other_file_that_is_mounted_over_the_database_stops_the_store(path: Path) -> None:
+def test_file_mounted_over_the_database_stops_the_store(path: Path) -> None:
     """The mounted file is not changed, and the error says where the database is."""
     backup = path.with_name("backup.db")
     command = ["unshare", "-m", sys.executable, "-c", MOUNTED_OVER, path, backup]
@@ -462,7 +544,7 @@ def test_other_file_that_is_mounted_over_the_database_stops_the_store(path: Path
 
 
 @pytest.mark.usefixtures("mounting")
-def test_file_that_is_mounted_by_itself_is_refused(path: Path) -> None:
+def test_bind_mounted_file_is_rejected(path: Path) -> None:
     """A bind mount of the single file is refused; one of its folder is not."""
     open_sqlite(path).close()
     folder = path.with_name("a folder")

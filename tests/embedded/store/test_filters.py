@@ -32,7 +32,7 @@ SCRAPS = st.lists(
 ).map(" ".join)
 
 
-def test_precedence() -> None:
+def test_operator_precedence() -> None:
     """AND binds more tightly than OR, and NOT more than both."""
     a, b, c = (f.Missing(name) for name in "abc")
     assert parse("a IS NULL OR b IS NULL AND NOT c IS NULL").condition == f.Or((a, f.And((b, f.Not(c)))))
@@ -56,7 +56,7 @@ def test_precedence() -> None:
         ("TRUE", True),
     ],
 )
-def test_values(text: str, value: f.Literal) -> None:
+def test_filter_values(text: str, value: f.Literal) -> None:
     """Texts in either quotes, with doubled quotes and escapes; numbers with a sign; true and false."""
     condition = parse(f"x={text}").condition
     assert isinstance(condition, f.Comparison)
@@ -65,21 +65,21 @@ def test_values(text: str, value: f.Literal) -> None:
 
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(CONDITIONS)
-def test_a_condition_is_read_as_it_was_written(condition: f.Condition) -> None:
+def test_condition_round_trips_as_text(condition: f.Condition) -> None:
     """A condition that is written out and read again is the same condition."""
     assert repr_without_places(parse(written(condition)).condition) == repr_without_places(condition)
 
 
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(SCRAPS)
-def test_any_text_is_a_query_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     """Whatever the text, it is understood or refused as an invalid argument; nothing else is raised."""
     assert status(text) in ("OK", "INVALID_ARGUMENT")
 
 
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(NAMES, TEXTS)
-def test_what_a_filter_says_is_never_part_of_the_sql(name: str, value: str) -> None:
+def test_filter_values_are_bound_parameters(name: str, value: str) -> None:
     """The SQL of a filter is the same whatever name and value it is about: both are bound."""
     types = {name: AttributeType.KEYWORD, "plain": AttributeType.KEYWORD}
     if name == "WorkflowId":
@@ -91,7 +91,7 @@ def test_what_a_filter_says_is_never_part_of_the_sql(name: str, value: str) -> N
 
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(CONDITIONS)
-def test_not_ends_in_the_leaves(condition: f.Condition) -> None:
+def test_negations_are_moved_into_the_leaves(condition: f.Condition) -> None:
     """Moving NOT into the leaves leaves none, and doing it twice to a negation gives the condition back."""
     moved = without_not(condition)
     assert "Not(" not in repr(moved)
@@ -124,7 +124,7 @@ def test_not_ends_in_the_leaves(condition: f.Condition) -> None:
         ("GROUP BY Region", "GROUP BY is supported for ExecutionStatus only, not for Region"),
     ],
 )
-def test_refusals_say_where_and_what_is_allowed(text: str, says: str) -> None:
+def test_filter_errors_name_place_and_alternatives(text: str, says: str) -> None:
     """A filter that is not understood is refused with its place and with what would do."""
     with pytest.raises(ServiceError, match=says) as caught:
         statement(parse(text), {"Region": AttributeType.KEYWORD})
@@ -140,7 +140,7 @@ def test_refusals_say_where_and_what_is_allowed(text: str, says: str) -> None:
         f"x IN ({', '.join(['1'] * 40000)})",
     ],
 )
-def test_huge_filters_are_refused(text: str) -> None:
+def test_huge_filters_are_rejected(text: str) -> None:
     """A filter that is too deep or too wide is refused before it costs a stack."""
     with pytest.raises(ServiceError, match=r"nested more than|more than \d+ (conditions|values)"):
         parse(text)
@@ -160,7 +160,7 @@ def test_huge_filters_are_refused(text: str) -> None:
         ("12", 12),
     ],
 )
-def test_durations(text: str, nanoseconds: int) -> None:
+def test_duration_values(text: str, nanoseconds: int) -> None:
     """Durations in Go's form with days, as a clock, or as nanoseconds."""
     assert parse_duration(text) == nanoseconds
 
@@ -168,7 +168,7 @@ def test_durations(text: str, nanoseconds: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "x", "1", "1w", "1H", "1h 2m", "00:61:00", "1:2", "9" * 30, "300000d", "s"]
 )
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     """What the server takes for no duration is none; a bare number counts nanoseconds."""
     assert parse_duration(text) == (1 if text == "1" else None)
 
@@ -187,12 +187,12 @@ def test_what_is_no_duration(text: str) -> None:
         ("1970-01-01T00:00:00Z ", None),
     ],
 )
-def test_times(text: str, microseconds: int | None) -> None:
+def test_time_values(text: str, microseconds: int | None) -> None:
     """Times are RFC 3339, with a zone, and nothing else."""
     assert parse_time(text) == microseconds
 
 
-def test_words() -> None:
+def test_text_search_by_words() -> None:
     """A text is searched by its words, without case, accents and punctuation."""
     assert words("The Quick_brown, l'été 3.14") == " the quick brown l ete 3 14 "
     assert words("?!") == "  "

@@ -61,7 +61,7 @@ print("held")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_children_leave_the_file_alone(path: Path) -> None:
+def test_forked_children_leave_the_file_alone(path: Path) -> None:
     """Children of a process that writes are refused, end normally, and cost the parent nothing."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, path],

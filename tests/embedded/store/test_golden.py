@@ -77,7 +77,7 @@ def described_schedule(record: ScheduleRecord) -> dict[str, Any]:
     }
 
 
-def test_there_is_a_golden_file_of_each_format() -> None:
+def test_every_format_has_a_golden_file() -> None:
     """Every format up to the present one has its file."""
     assert [file.name for file in FILES] == [
         f"format-{number}.sqlite" for number in range(tables.OLDEST_FORMAT, tables.FORMAT + 1)
@@ -108,7 +108,7 @@ async def test_old_files_open(open_store: Open, path: Path, file: Path) -> None:
     await store.durable(store.append(Story("new").start()))
 
 
-def test_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_file_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older file is brought to the present format, after a copy of it was kept beside it."""
     shutil.copy(FILES[0], path)
     migrations = [
@@ -127,7 +127,7 @@ def test_migration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.close()
 
 
-def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_migration_changes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a migration is none."""
     shutil.copy(FILES[0], path)
 
@@ -144,7 +144,7 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
     store.close()
 
 
-def test_migrations_lead_to_the_format() -> None:
+def test_migrations_lead_to_the_current_format() -> None:
     """The list is in order, without a gap, and ends at the present format."""
     assert [leads_to for leads_to, _ in tables.MIGRATIONS] == list(
         range(tables.OLDEST_FORMAT + 1, tables.FORMAT + 1)

@@ -68,7 +68,7 @@ def numbers_in(path: Path) -> list[int]:
     return sorted(found)
 
 
-def test_kill_at_any_instant(path: Path) -> None:
+def test_kill_at_any_time_loses_no_commit(path: Path) -> None:
     """After each kill every number that was printed is in the file, and the numbers have no gap."""
     chance = random.Random(4)
     first = 0
@@ -82,7 +82,7 @@ def test_kill_at_any_instant(path: Path) -> None:
     assert first > KILLS
 
 
-def test_torn_log(tmp_path: Path) -> None:
+def test_truncated_wal_keeps_earlier_commits(tmp_path: Path) -> None:
     """However the end of the log is cut off or scribbled over, the file opens, with everything before that."""
     chance = random.Random(5)
     written = tmp_path / "written.db"
@@ -105,7 +105,7 @@ def test_torn_log(tmp_path: Path) -> None:
     assert len(set(in_order)) > 3
 
 
-def test_kill_while_it_is_made(tmp_path: Path) -> None:
+def test_kill_during_creation(tmp_path: Path) -> None:
     """Killed while it makes the file, the process leaves none or a whole one."""
     for place, wanted in enumerate((1, 1, 2, 2, 3)):
         folder = tmp_path / str(place)

@@ -39,7 +39,7 @@ async def works_on(reader: ListReader) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_long_list_does_not_stop_the_store(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_list_does_not_block_the_store(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a list goes on and on, changes are written and read, and another list is answered."""
     monkeypatch.setattr("hourglass._embedded.store.sqlite.store.LISTS_AT_ONCE", 2)
 
@@ -57,7 +57,7 @@ async def test_a_long_list_does_not_stop_the_store(open_store: Open, monkeypatch
         await long
 
 
-async def test_a_list_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_list_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """After its limit whoever asked is told so, in words that help, and the next question is answered."""
     monkeypatch.setattr(list_reader, "LIST_SECONDS", 0.05)
 
@@ -70,7 +70,7 @@ async def test_a_list_that_takes_too_long_is_given_up(monkeypatch: pytest.Monkey
     reader.close()
 
 
-async def test_whoever_gives_up_frees_the_thread() -> None:
+async def test_cancelled_list_frees_the_thread() -> None:
     """A question that nobody waits for any more is dropped, whether it waits or is worked on."""
     reader = ListReader("x.db", memory, sqlite3.Connection.close)
     given_up = [asyncio.ensure_future(reader.ask(endless)) for _ in range(3)]
@@ -82,7 +82,7 @@ async def test_whoever_gives_up_frees_the_thread() -> None:
     reader.close()
 
 
-async def test_an_error_of_one_is_not_the_others() -> None:
+async def test_list_errors_are_raised_only_at_their_caller() -> None:
     """What a question raises goes to whoever asked it; an error of SQLite becomes a StorageError."""
     reader = ListReader("x.db", memory, sqlite3.Connection.close)
     with pytest.raises(StorageError, match=r"x\.db"):
@@ -96,7 +96,7 @@ async def test_an_error_of_one_is_not_the_others() -> None:
 @pytest.mark.skipif(
     not hasattr(os, "fork") or sys.platform == "darwin", reason="there is no fork to be tried"
 )
-async def test_no_fork_waits_for_a_list() -> None:
+async def test_fork_does_not_wait_for_a_list() -> None:
     """A fork interrupts what is worked on, which begins again after it and is answered or given up as ever."""
     reader = ListReader("x.db", memory, sqlite3.Connection.close)
     asked = asyncio.ensure_future(reader.ask(endless))
@@ -123,7 +123,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-async def test_a_filter_that_is_too_much_is_the_callers_fault(open_store: Open, text: str) -> None:
+async def test_oversized_filter_is_rejected(open_store: Open, text: str) -> None:
     """A filter beyond a limit is refused as a filter, never told as a broken file."""
     store = open_store()
     visibility.declare(store._opened.writer, {"Note": "Text"})
@@ -136,7 +136,7 @@ async def test_a_filter_that_is_too_much_is_the_callers_fault(open_store: Open, 
 
 
 @pytest.mark.parametrize("limit", ["SQL_LENGTH", "VARIABLE_NUMBER", "EXPR_DEPTH"])
-def test_what_this_sqlite_does_not_take_is_the_callers_fault(limit: str) -> None:
+def test_filter_beyond_sqlite_limits_is_rejected(limit: str) -> None:
     """SQLite's own limits differ from build to build: where one is lower, the filter is refused as a filter."""
     connection = memory()
     connection.executescript(visibility.SCHEMA)
@@ -149,7 +149,7 @@ def test_what_this_sqlite_does_not_take_is_the_callers_fault(limit: str) -> None
     connection.close()
 
 
-async def test_four_hundred_conditions_on_texts_are_understood(open_store: Open) -> None:
+async def test_filter_with_four_hundred_conditions(open_store: Open) -> None:
     """As many conditions as are allowed are answered by a real file."""
     store = open_store()
     visibility.declare(store._opened.writer, {"Note": "Text"})

@@ -15,7 +15,7 @@ from hourglass._embedded.store.store import Store
 Open = Callable[..., Store]
 
 
-def test_run_ids_are_uuids_that_begin_with_the_time() -> None:
+def test_run_ids_are_time_ordered_uuids() -> None:
     """Each is a UUID of version 7, none comes twice, and those of different moments are in order; the rest is random."""
     since = time.time_ns() // 1_000_000
     made = [ids.new_id() for _ in range(1000)]
@@ -31,7 +31,7 @@ def test_run_ids_are_uuids_that_begin_with_the_time() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_has_other_ids() -> None:
+def test_forked_child_has_its_own_ids() -> None:
     """What the parent has drawn and not used yet is no id of the child's."""
     ids.new_id()
     reader, writer = os.pipe()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.store.sqlite import database, tables
+from hourglass._embedded.store.sqlite.copies import put_in_place
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
@@ -60,7 +62,7 @@ def change(path: Path, *statements: str) -> None:
     connection.close()
 
 
-def test_a_file_is_made(open_store: Open, path: Path) -> None:
+def test_missing_file_is_created(open_store: Open, path: Path) -> None:
     """A file that is not there is made, with our mark and format, and nothing else is left in the folder."""
     open_store().close()
     connection = sqlite3.connect(path)
@@ -71,13 +73,13 @@ def test_a_file_is_made(open_store: Open, path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["with space.db", "what?.db", "50%.db", "#1.db", "é.db", "a&mode=ro.db"])
-def test_any_name_will_do(open_store: Open, tmp_path: Path, name: str) -> None:
+def test_any_file_name_works(open_store: Open, tmp_path: Path, name: str) -> None:
     """Characters that mean something in a URI are just characters in a name."""
     open_store(tmp_path / name).close()
     assert os.listdir(tmp_path) == [name]
 
 
-def test_settings(open_store: Open) -> None:
+def test_connection_settings(open_store: Open) -> None:
     """The writing connection logs ahead and syncs at every commit; the reading one cannot write or checkpoint."""
     store = open_store()
     writer, reader = store._opened.writer, store._opened.reader
@@ -101,62 +103,62 @@ def test_statistics_of_a_small_file_are_dropped(open_store: Open, path: Path) ->
     assert not [row for row in plan if row[3].startswith("SCAN pending")]
 
 
-def test_newer_format(path: Path) -> None:
+def test_newer_format_is_rejected(path: Path) -> None:
     """A file of a later version is refused, and says which format it has."""
     change(filled(path), f"PRAGMA user_version = {tables.FORMAT + 1}")
     refused(path, f"has format {tables.FORMAT + 1}.*not changed")
 
 
-def test_other_programs_database(path: Path) -> None:
+def test_foreign_database_is_rejected(path: Path) -> None:
     """A database of somebody else is refused."""
     change(path, "CREATE TABLE users (name)")
     refused(path, "database of another program")
 
 
 @pytest.mark.parametrize("size", [1, 20, 100, 5_000])
-def test_no_database(path: Path, size: int) -> None:
+def test_file_that_is_no_database_is_rejected(path: Path, size: int) -> None:
     """A file with anything else in it is refused."""
     path.write_bytes(b"Dear diary! " * 500 if size == 5_000 else b"D" * size)
     refused(path, "is not a database")
 
 
-def test_empty_file(path: Path) -> None:
+def test_empty_file_is_rejected(path: Path) -> None:
     """A file of ours is never empty, so one that is was damaged or is somebody else's."""
     path.touch()
     refused(path, "is empty")
 
 
-def test_a_log_without_its_file(path: Path) -> None:
+def test_wal_without_its_file_is_rejected(path: Path) -> None:
     """A log beside a file that is gone would be read into the new file: refused."""
     path.with_name(f"{path.name}-wal").write_bytes(b"x" * 100)
     refused(path, "put the file back")
 
 
-def test_folder(tmp_path: Path) -> None:
+def test_folder_is_rejected(tmp_path: Path) -> None:
     """A folder is no file."""
     (tmp_path / "runs.db").mkdir()
     refused(tmp_path / "runs.db", "is a folder")
 
 
-def test_missing_folder(tmp_path: Path) -> None:
+def test_missing_folder_is_rejected(tmp_path: Path) -> None:
     """A folder is not made unasked."""
     refused(tmp_path / "no" / "runs.db", "there is no folder")
 
 
-def test_dangling_link(tmp_path: Path) -> None:
+def test_dangling_link_is_rejected(tmp_path: Path) -> None:
     """A link that leads nowhere is not followed to make a file there."""
     (tmp_path / "runs.db").symlink_to(tmp_path / "elsewhere.db")
     refused(tmp_path / "runs.db", "is a broken link")
 
 
-def test_pipe(tmp_path: Path) -> None:
+def test_pipe_is_rejected(tmp_path: Path) -> None:
     """Only regular files hold runs."""
     os.mkfifo(tmp_path / "runs.db")
     with pytest.raises(StorageError, match="not a regular file"):
         open_sqlite(tmp_path / "runs.db")
 
 
-def test_other_namespace(path: Path) -> None:
+def test_other_namespace_is_rejected(path: Path) -> None:
     """A file belongs to the namespace that it was made for."""
     filled(path)
     with pytest.raises(StorageError, match="belongs to 'default'"):
@@ -164,7 +166,7 @@ def test_other_namespace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["meta", "runs", "events", "pending", "requests"])
-def test_missing_table(path: Path, table: str) -> None:
+def test_missing_table_is_rejected(path: Path, table: str) -> None:
     """A file that lost a table is refused when it is opened, not when somebody needs it."""
     change(filled(path), f"DROP TABLE {table}")
     with pytest.raises(StorageError, match=f"its table {table}"):
@@ -172,7 +174,7 @@ def test_missing_table(path: Path, table: str) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 16, 100])
-def test_scribbled_header(path: Path, place: int) -> None:
+def test_overwritten_header_is_rejected(path: Path, place: int) -> None:
     """A file whose first page was overwritten is refused."""
     data = bytearray(filled(path).read_bytes())
     data[place : place + 400] = b"\xa5" * 400
@@ -180,7 +182,7 @@ def test_scribbled_header(path: Path, place: int) -> None:
     refused(path, "is not a database|is corrupt")
 
 
-def test_cut_off(path: Path) -> None:
+def test_truncated_file_is_rejected(path: Path) -> None:
     """A file whose end is missing is refused or says so where it is read; it is never taken for a whole one."""
     data = filled(path, 200).read_bytes()
     path.write_bytes(data[: len(data) // 2 // 4096 * 4096])
@@ -197,7 +199,9 @@ def read_all(path: Path, runs: int) -> None:
         store.close()
 
 
-def test_locked_by_another_program(open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_locked_by_another_program_is_rejected(
+    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file in which somebody else holds a write transaction cannot be opened, and can be afterwards."""
     monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
     filled(path)
@@ -210,17 +214,80 @@ def test_locked_by_another_program(open_store: Open, path: Path, monkeypatch: py
     assert open_store().load("run-0") is not None
 
 
-def test_old_sqlite(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_sqlite_is_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A SQLite that lacks what we need is named with its version."""
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 36, 9))
     with pytest.raises(StorageError, match="too old"):
         open_sqlite(path)
 
 
-def test_killed_while_it_was_made(open_store: Open, path: Path) -> None:
+def test_leftover_of_an_interrupted_creation_is_ignored(open_store: Open, path: Path) -> None:
     """What a process left that died while it made the file is no file, and in nobody's way."""
     Path(f"{path}.new-{os.getpid()}").write_bytes(b"half a database")
     assert open_store().epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "text"),
+    [
+        (errno.ENOSPC, "RESOURCE_EXHAUSTED", "has no room left on its disk"),
+        (errno.EDQUOT, "RESOURCE_EXHAUSTED", "has no room left on its disk"),
+        (errno.EROFS, "FAILED_PRECONDITION", "open"),
+        (errno.EIO, "FAILED_PRECONDITION", "cannot be created: Input/output error"),
+    ],
+)
+def test_file_that_cannot_be_created(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, status: str, text: str
+) -> None:
+    """The error names the cause, and nothing is left in the folder."""
+
+    def fails(draft: str, _path: str, *, overwrite: bool) -> None:
+        raise OSError(number, os.strerror(number), draft)
+
+    monkeypatch.setattr(database, "put_in_place", fails)
+    assert refused(path, text).status == status
+    assert os.listdir(path.parent) == []
+
+
+def test_name_that_is_too_long(tmp_path: Path) -> None:
+    """Also if only the names of the files beside it would be."""
+    refused(tmp_path / ("x" * 300), "cannot be used: File name too long")
+    refused(tmp_path / ("x" * 253), "cannot be created: File name too long")
+
+
+def test_file_that_another_process_creates_first_is_used(
+    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither process replaces the file of the other."""
+    put_in_place = database.put_in_place
+
+    def is_second(draft: str, place: str, *, overwrite: bool) -> None:
+        monkeypatch.undo()
+        filled(path)
+        put_in_place(draft, place, overwrite=overwrite)
+
+    monkeypatch.setattr(database, "put_in_place", is_second)
+    assert open_store().load("run-0") is not None
+    assert sorted(os.listdir(path.parent)) == [path.name, f"{path.name}-shm", f"{path.name}-wal"]
+
+
+def test_file_system_without_hard_links(
+    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files and copies are moved into place by renaming, and still never replace another file."""
+
+    def fails(source: str, destination: str) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", destination)
+
+    monkeypatch.setattr(os, "link", fails)
+    store = open_store()
+    store.append(Story("a").start())
+    store.close()
+    copy = path.with_name("copy.db")
+    database.backup(path, copy)
+    assert open_store(copy).load("a") is not None
+    with pytest.raises(FileExistsError):
+        put_in_place(str(copy), str(path), overwrite=False)
 
 
 NOBODY = """
@@ -261,7 +328,7 @@ def as_nobody(path: Path) -> str:
     return done.stdout
 
 
-def test_no_permission_to_read(public: Path) -> None:
+def test_unreadable_file_is_reported(public: Path) -> None:
     """A file that the user may not read is named, with what to check."""
     filled(public).chmod(0o600)
     assert "cannot be opened: check that this user may read and write both it and its folder" in as_nobody(
@@ -269,13 +336,13 @@ def test_no_permission_to_read(public: Path) -> None:
     )
 
 
-def test_no_permission_to_write(public: Path) -> None:
+def test_file_without_write_permission_cannot_be_owned(public: Path) -> None:
     """A file that the user may only read cannot be owned."""
     filled(public).chmod(0o644)
     assert "cannot be written: the file, its folder or its file system is read-only" in as_nobody(public)
 
 
-def test_no_permission_to_make(public: Path) -> None:
+def test_file_cannot_be_created_without_permission(public: Path) -> None:
     """In a folder that the user may not write no file is made."""
     said = as_nobody(public)
     assert str(public) in said
@@ -303,7 +370,7 @@ for name in (sys.argv[1], sys.argv[1] + '.other'):
 """
 
 
-def test_read_only_file_system(path: Path, tmp_path: Path) -> None:
+def test_read_only_file_system_is_reported(path: Path, tmp_path: Path) -> None:
     """On a file system that is mounted read-only a file can be neither owned nor made."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         pytest.skip("mounting is not permitted here")
@@ -324,7 +391,7 @@ def test_read_only_file_system(path: Path, tmp_path: Path) -> None:
     assert all("its file system is not read-only" in line for line in said)
 
 
-def test_new_files_are_their_users_alone(open_store: Open, path: Path) -> None:
+def test_new_files_are_private(open_store: Open, path: Path) -> None:
     """Whatever the process's mask says: the database, its log and the log's index can be read by no other user."""
     umask = os.umask(0)
     try:
@@ -337,7 +404,7 @@ def test_new_files_are_their_users_alone(open_store: Open, path: Path) -> None:
         os.umask(umask)
 
 
-def test_a_file_without_a_table_of_lists_is_refused(open_store: Open, path: Path) -> None:
+def test_file_without_the_visibility_table_is_rejected(open_store: Open, path: Path) -> None:
     """A missing table is said when the file is opened, not when the first run is to be written."""
     open_store().close()
     connection = sqlite3.connect(path)

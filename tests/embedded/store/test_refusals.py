@@ -58,7 +58,7 @@ def small_rows(store: Store) -> None:
 
 
 @pytest.mark.parametrize("spoil", SPOILERS)
-async def test_the_rest_of_the_batch_commits(
+async def test_other_changes_of_the_batch_are_committed(
     open_store: Open, spoil: Callable[[RunChange], RunChange]
 ) -> None:
     """Of three runs that change in one turn only the one whose change cannot be written is left as it was."""
@@ -91,7 +91,7 @@ async def test_the_rest_of_the_batch_commits(
     assert [(each.number, each.run_ids) for each in told] == [(numbers[1], ("b",))]
 
 
-async def test_what_rests_on_a_refused_change_is_refused_too(open_store: Open) -> None:
+async def test_changes_depending_on_a_refused_one_are_refused(open_store: Open) -> None:
     """Later changes of the same run, and of runs that share a change with it, would leave a hole: they are refused until
     the owner of the store has heard of it; from then on the run can be changed again as it stands in the file.
     """
@@ -116,7 +116,7 @@ async def test_what_rests_on_a_refused_change_is_refused_too(open_store: Open) -
     assert stored.events == tuple(one.events)
 
 
-async def test_a_new_run_that_cannot_be_written_is_not_there(open_store: Open) -> None:
+async def test_refused_new_run_leaves_nothing(open_store: Open) -> None:
     """Neither its row nor anything else of it, and its key goes to no other run."""
     store = open_store()
     bad, good = Story("bad"), Story("good")
@@ -131,7 +131,7 @@ async def test_a_new_run_that_cannot_be_written_is_not_there(open_store: Open) -
     assert store.load("good") is not None
 
 
-async def test_a_change_that_breaks_a_constraint_is_refused(open_store: Open, path: Path) -> None:
+async def test_constraint_violation_is_refused(open_store: Open, path: Path) -> None:
     """Rows that another program has put in the way concern the run that meets them, and no other."""
     store = open_store()
     one, two = Story("a"), Story("b")
@@ -150,7 +150,7 @@ async def test_a_change_that_breaks_a_constraint_is_refused(open_store: Open, pa
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_is_refused_every_run_stays_whole(open_store: Open, seed: int) -> None:
+async def test_refused_changes_leave_every_run_consistent(open_store: Open, seed: int) -> None:
     """Runs that change alone and together, some changes spoiled, in commits of any size: each run is in the file as it
     was before the first change that was refused for it, and what was not refused is there.
     """
@@ -194,7 +194,7 @@ async def test_whatever_is_refused_every_run_stays_whole(open_store: Open, seed:
             assert stored.events == tuple(story.events[: expected[story.run_id]])
 
 
-async def test_a_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path) -> None:
+async def test_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path) -> None:
     """Where another process has begun an epoch, nothing that this one still wants to write is written."""
     first = open_store()
     story = Story("a")
@@ -212,7 +212,7 @@ async def test_a_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path)
 
 
 @pytest.mark.parametrize("many", [False, True])
-async def test_a_lost_epoch_stops_every_kind_of_commit(open_store: Open, path: Path, many: bool) -> None:
+async def test_lost_epoch_stops_every_kind_of_commit(open_store: Open, path: Path, many: bool) -> None:
     """Also retention, and batches that take more than one statement."""
     first = open_store()
     stories = [Story(f"run-{place}") for place in range(600 if many else 1)]

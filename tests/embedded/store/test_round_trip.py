@@ -35,7 +35,7 @@ def as_after_a_crash(path: Path) -> None:
 @given(
     seed=st.integers(0, 10**6), waits=st.floats(0.0, 1.0), end=st.sampled_from(["open", "closed", "crashed"])
 )
-def test_random_runs_come_back(
+def test_random_runs_round_trip(
     tmp_path_factory: pytest.TempPathFactory, seed: int, waits: float, end: str
 ) -> None:
     """Runs of random steps are loaded as they were, whether their changes shared commits or not."""
@@ -72,7 +72,7 @@ def test_random_runs_come_back(
 
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_coalescing_loses_nothing(seed: int) -> None:
+def test_coalesced_changes_lose_nothing(seed: int) -> None:
     """Many changes as one per run: the last state, every event and request in order, all that was touched."""
     told = list(random_changes(4, 60, seed))
     changes = [change for _, change in told]
@@ -88,7 +88,7 @@ def test_coalescing_loses_nothing(seed: int) -> None:
         assert records.decode_events(bytes(array(len(found.events), events_as_bytes(found)))) == story.events
 
 
-def test_changes_that_come_along_are_written() -> None:
+def test_nested_changes_are_written() -> None:
     """The changes inside a change are its equals, at any depth."""
     first, second, third = Story("a"), Story("b"), Story("c")
     inner = msgspec.structs.replace(second.start(), also=(third.start(),))
@@ -97,7 +97,7 @@ def test_changes_that_come_along_are_written() -> None:
 
 
 @pytest.mark.parametrize("kind", h.KINDS, ids=lambda kind: kind.__name__)
-def test_every_kind_of_event_comes_back(kind: type[h.Attributes]) -> None:
+def test_every_kind_of_event_round_trips(kind: type[h.Attributes]) -> None:
     """An event of each kind, with every field set to something, is decoded as it was encoded."""
     fields = msgspec.structs.fields(kind)
     attributes = kind(**{field.name: _example(field.type) for field in fields})
@@ -146,7 +146,7 @@ _PLAIN: dict[str, object] = {
 }
 
 
-def test_nothing_is_stored_twice() -> None:
+def test_data_is_stored_once() -> None:
     """The start, the end and the arguments of activities are in the events alone."""
     story = Story("a")
     story.start()
@@ -159,7 +159,7 @@ def test_nothing_is_stored_twice() -> None:
     assert len(state) < 200
 
 
-def test_fields_that_are_stored_are_these() -> None:
+def test_stored_field_names_are_fixed() -> None:
     """The names in the file are fixed: one may be added here with a default, none may go."""
     assert set(records._RUN_FIELDS) | records.IN_EVENTS | records.PENDING == set(Run.__struct_fields__)
     assert set(records._ACTIVITY_FIELDS) | {"scheduled", "spec"} == set(OpenActivity.__struct_fields__)
@@ -170,7 +170,7 @@ def test_fields_that_are_stored_are_these() -> None:
     }  # fmt: skip
 
 
-def test_unknown_fields_are_passed_over() -> None:
+def test_unknown_stored_fields_are_ignored() -> None:
     """What a later version of the same format has added does not stop this one."""
     story = Story("a")
     story.start()
@@ -179,7 +179,7 @@ def test_unknown_fields_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_gap_in_a_history_is_noticed(lost: int) -> None:
+def test_gap_in_a_history_is_detected(lost: int) -> None:
     """A history without all of its events is an error, not a shorter history."""
     story = Story("a")
     story.start()
@@ -200,7 +200,7 @@ async def _write_and_load(path: Path, story: Story) -> object:
     return stored
 
 
-def test_half_a_character_stops_nobody(tmp_path: Path) -> None:
+def test_lone_surrogate_is_replaced(tmp_path: Path) -> None:
     """A name that UTF-8 cannot hold is written with a replacement, and the store goes on."""
     story = Story("a", workflow_id="file-\udcff")
     stored = asyncio.run(_write_and_load(tmp_path / "a.db", story))

@@ -46,7 +46,7 @@ async def answers(store: Store, run_ids: list[str]) -> dict[str, Any]:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
-def test_same_answers(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_memory_and_sqlite_give_the_same_answers(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Random changes of random runs, and retention, lead to the same answers in both."""
     chance = random.Random(seed)
     path = tmp_path_factory.mktemp("same") / "runs.db"

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hourglass._embedded.store.sqlite import commit_sink
 from hourglass._embedded.store.sqlite.batches import Batch
 from hourglass._embedded.store.sqlite.commit_sink import FORGET_RUNS
 from hourglass._embedded.store.sqlite.records import StoredReads
@@ -35,13 +36,13 @@ async def started(store: Store, *names: str, workflow_id: str = "") -> list[Stor
     return stories
 
 
-def test_it_is_a_store(open_store: Open) -> None:
+def test_store_implements_the_interface(open_store: Open) -> None:
     """The class has what the engine asks of a store."""
     store: Store = open_store()
     assert store.next_due_ns() == 0
 
 
-async def test_numbers_count_from_one(open_store: Open) -> None:
+async def test_change_numbers_start_at_one(open_store: Open) -> None:
     """Changes are numbered in the order of `append`, and durable in that order."""
     store = open_store()
     story = Story("a")
@@ -57,7 +58,7 @@ async def test_numbers_count_from_one(open_store: Open) -> None:
     assert not store.is_durable(4)
 
 
-async def test_a_turn_of_the_loop_is_one_commit(open_store: Open, path: Path) -> None:
+async def test_changes_of_one_turn_are_one_commit(open_store: Open, path: Path) -> None:
     """What is appended without a wait in between is durable together: no commit holds only a part of it."""
     store = open_store()
     watcher = sqlite3.connect(path)
@@ -72,7 +73,7 @@ async def test_a_turn_of_the_loop_is_one_commit(open_store: Open, path: Path) ->
     assert all(count % 4 == 0 for count in counts)
 
 
-async def test_many_waiters_one_commit(open_store: Open) -> None:
+async def test_waiters_share_a_commit(open_store: Open) -> None:
     """Everyone who waits for something that a commit holds is woken by it; a waiter that is gone harms nobody."""
     store = open_store()
     story = Story("a")
@@ -83,7 +84,7 @@ async def test_many_waiters_one_commit(open_store: Open) -> None:
     assert [isinstance(each, asyncio.CancelledError) for each in ended].count(True) == 1
 
 
-def test_reads_of_what_is_not_there(open_store: Open) -> None:
+def test_missing_runs_read_as_none(open_store: Open) -> None:
     """A run, a workflow and a request that nobody knows are None and empty."""
     store = open_store()
     assert store.load("nobody") is None
@@ -92,7 +93,7 @@ def test_reads_of_what_is_not_there(open_store: Open) -> None:
     assert [due.run_id for due in store.due(10**19 - 1 >> 1, 10)] == []
 
 
-async def test_current_is_the_latest_run(open_store: Open) -> None:
+async def test_current_run_is_the_latest(open_store: Open) -> None:
     """Of several runs of a workflow the one that began last is the current one, closed or not."""
     store = open_store()
     first, second = await started(store, "z-first", "a-second", workflow_id="w")
@@ -116,7 +117,7 @@ async def test_requests_are_remembered(open_store: Open) -> None:
     assert store.find_request("workflow-a", "a-request-3") == "a"
 
 
-async def test_due_runs(open_store: Open) -> None:
+async def test_due_runs_are_listed_earliest_first(open_store: Open) -> None:
     """Wake times are found earliest first, within bounds; the latest one counts, and 0 is never."""
     store = open_store()
     times = {"a": 300, "b": AT_ONCE, "c": 200, "d": 0, "e": 400}
@@ -134,7 +135,7 @@ async def test_due_runs(open_store: Open) -> None:
     assert store.next_due_ns() == 200
 
 
-def test_due_runs_cost_what_is_found(open_store: Open, path: Path) -> None:
+def test_cost_of_due_runs_is_constant(open_store: Open, path: Path) -> None:
     """Behind many runs of one moment a page of due runs, and the next moment, cost SQLite no more steps than behind few."""
 
     def steps_for(count: int) -> tuple[int, list[str], int]:
@@ -163,7 +164,7 @@ def test_due_runs_cost_what_is_found(open_store: Open, path: Path) -> None:
     assert many == few
 
 
-async def test_what_ends_is_no_longer_pending(open_store: Open, path: Path) -> None:
+async def test_ended_activities_and_timers_are_removed(open_store: Open, path: Path) -> None:
     """Activities and timers are in the file while they are under way, and a closed run has none."""
     store = open_store()
     (story,) = await started(store, "a")
@@ -178,7 +179,7 @@ async def test_what_ends_is_no_longer_pending(open_store: Open, path: Path) -> N
     watcher.close()
 
 
-async def test_forgetting(open_store: Open, path: Path) -> None:
+async def test_forgotten_runs_leave_no_row(open_store: Open, path: Path) -> None:
     """Runs that closed long ago leave no row anywhere; open ones and later ones stay."""
     store = open_store()
     stories = await started(store, *(f"r{place}" for place in range(5)))
@@ -209,9 +210,7 @@ async def test_forgetting(open_store: Open, path: Path) -> None:
     assert set(rows.values()) == {2}, rows
 
 
-def test_forgetting_many_runs_takes_small_commits(
-    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retention_uses_small_commits(open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commits forget few runs and few bytes at a time, and the log of the deleted rows is moved into the file in between."""
     monkeypatch.setattr("hourglass._embedded.store.sqlite.commit_sink.FORGET_BYTES", 100_000)
 
@@ -264,7 +263,7 @@ async def test_lists_and_counts(open_store: Open) -> None:
     assert not isinstance(refused.value, StorageError)
 
 
-def test_each_opening_is_an_epoch(open_store: Open) -> None:
+def test_each_opening_starts_an_epoch(open_store: Open) -> None:
     """The epoch grows by one at each opening."""
     epochs = []
     for _ in range(3):
@@ -291,7 +290,7 @@ def test_closing_leaves_one_file(open_store: Open, path: Path) -> None:
     assert found.run.length == 2
 
 
-async def test_a_closed_store_says_so(open_store: Open) -> None:
+async def test_closed_store_rejects_reads(open_store: Open) -> None:
     """After `close`, what was durable is durable, waits and reads raise, and `append` still raises nothing."""
     store = open_store()
     story = Story("a")
@@ -310,7 +309,7 @@ async def test_a_closed_store_says_so(open_store: Open) -> None:
         store.load("a")
 
 
-def test_without_a_loop_each_change_is_handed_over(open_store: Open) -> None:
+def test_changes_without_a_loop_are_written_at_once(open_store: Open) -> None:
     """A store that is used outside of a loop writes each change as it comes."""
     store = open_store()
     number = store.append(Story("a").start())
@@ -318,7 +317,7 @@ def test_without_a_loop_each_change_is_handed_over(open_store: Open) -> None:
     assert store.load("a") is not None
 
 
-async def test_a_history_longer_than_a_text_can_be(open_store: Open) -> None:
+async def test_history_longer_than_a_sqlite_text(open_store: Open) -> None:
     """Where a history does not fit into one text of SQLite, it is read piece by piece."""
     store = open_store()
     (story,) = await started(store, "a")
@@ -332,7 +331,7 @@ async def test_a_history_longer_than_a_text_can_be(open_store: Open) -> None:
     assert stored.events == tuple(story.events)
 
 
-async def test_the_log_does_not_grow_for_ever(open_store: Open, path: Path) -> None:
+async def test_wal_size_is_bounded(open_store: Open, path: Path) -> None:
     """Checkpoints let the log begin anew, reads in between included."""
     store = open_store(checkpoint_pages=50)
     (story,) = await started(store, "a")
@@ -347,7 +346,75 @@ async def test_the_log_does_not_grow_for_ever(open_store: Open, path: Path) -> N
     assert max(sizes) <= 2 * 50 * (4096 + 24)
 
 
-async def test_a_run_that_was_never_started_is_refused(open_store: Open) -> None:
+async def test_log_that_a_reader_keeps_long_is_reported_once_and_emptied_later(
+    open_store: Open, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open transaction of another program keeps the log from being emptied: commits go on, and one warning says why."""
+    monkeypatch.setattr(commit_sink, "LONG_LOG", 50)
+    monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 1)
+    monkeypatch.setattr(commit_sink, "LOG_PAUSE", 0.0)
+    store = open_store(checkpoint_pages=10)
+    (story,) = await started(store, "a")
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM runs").fetchall()
+    for _ in range(25):
+        await store.durable(store.append(story.signal(4000)))
+    (warning,) = caplog.messages
+    assert warning.startswith(f"the log of {path} has grown to 0 MiB, because a connection has been reading")
+    log = path.with_name(f"{path.name}-wal")
+    long = log.stat().st_size
+    reader.close()
+    for _ in range(20):
+        await store.durable(store.append(story.signal(4000)))
+    assert log.stat().st_size < long / 2
+    stored = store.load("a")
+    assert stored is not None
+    assert stored.events == tuple(story.events)
+
+
+@pytest.mark.parametrize(("code", "ends"), [(sqlite3.SQLITE_FULL, False), (sqlite3.SQLITE_IOERR_WRITE, True)])
+async def test_checkpoint_that_fails(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, code: int, ends: bool
+) -> None:
+    """Without disk space the log just stays, because it has everything; an I/O error ends the store as in a commit."""
+
+    def fails(mode: str = "") -> int:
+        error = sqlite3.OperationalError("a checkpoint fails")
+        error.sqlite_errorcode = code
+        raise error
+
+    store = open_store(checkpoint_pages=1)
+    (story,) = await started(store, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(store._writer, "checkpoint", fails)
+        with pytest.raises(StorageError) if ends else contextlib.nullcontext():
+            for _ in range(5):
+                await store.durable(store.append(story.signal()))
+    assert (store.failure is not None) is ends
+
+
+def test_closing_without_a_last_checkpoint_loses_nothing(
+    open_store: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log stays beside the file and is read at the next opening; a warning says why."""
+
+    def fails(mode: str = "") -> int:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async def work() -> None:
+        store = open_store()
+        await started(store, "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(store._writer, "checkpoint", fails)
+            store.close()
+
+    go(work())
+    assert "was closed without a final checkpoint" in caplog.text
+    assert open_store().load("a") is not None
+
+
+async def test_change_of_an_unknown_run_is_refused(open_store: Open) -> None:
     """A change of an open run that the file does not have is not written: a hole is no run. Others are."""
     store = open_store()
     story = Story("a")
@@ -358,7 +425,7 @@ async def test_a_run_that_was_never_started_is_refused(open_store: Open) -> None
     await store.durable(store.append(Story("b").start()))
 
 
-async def test_more_runs_than_are_remembered(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_runs_beyond_the_key_cache_are_found(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs whose keys fell out of memory are found in the file again."""
     monkeypatch.setattr("hourglass._embedded.store.sqlite.batches.CACHED_RUNS", 3)
 
@@ -374,7 +441,7 @@ async def test_more_runs_than_are_remembered(open_store: Open, monkeypatch: pyte
         assert stored.events == tuple(story.events)
 
 
-async def test_followers_are_one_step(open_store: Open) -> None:
+async def test_follow_up_run_shares_the_change_number(open_store: Open) -> None:
     """A run that comes along with a change is durable under the change's number."""
     store = open_store()
     (story,) = await started(store, "a", workflow_id="w")

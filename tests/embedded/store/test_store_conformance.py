@@ -34,7 +34,7 @@ class InFile:
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_a_store_keeps(check: Check, kind: str, tmp_path: Path) -> None:
+async def test_store_passes_conformance_check(check: Check, kind: str, tmp_path: Path) -> None:
     """Each check of the suite, on each store."""
     place: Place = InMemory() if kind == "memory" else InFile(tmp_path / "a.db")
 

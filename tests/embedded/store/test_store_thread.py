@@ -75,7 +75,7 @@ class World:
         self.thread.close()
 
 
-def test_what_queued_meanwhile_shares_a_commit() -> None:
+def test_queued_changes_share_a_commit() -> None:
     """A lone turn is committed at once; those that come while it is being committed go together."""
     world = World(Sink())
     world.give(1)
@@ -87,7 +87,7 @@ def test_what_queued_meanwhile_shares_a_commit() -> None:
     assert world.ended == [None]
 
 
-def test_nothing_is_reported_before_its_commit() -> None:
+def test_durability_is_reported_after_the_commit() -> None:
     """While the commit runs, nothing is said to be durable."""
     world = World(Sink())
     world.give(1)
@@ -97,7 +97,7 @@ def test_nothing_is_reported_before_its_commit() -> None:
     assert world.committed == [1]
 
 
-def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_queue_is_committed_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long queue is committed in portions, in order."""
     monkeypatch.setattr(commit_thread, "MOST_CHANGES", 3)
     story = Story("a")
@@ -111,7 +111,7 @@ def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.sink.batches == [[1], [2, 3, 4], [5, 6, 7], [8]]
 
 
-def test_sink_that_has_more_to_do_gets_commits_of_its_own() -> None:
+def test_sink_with_more_work_gets_further_commits() -> None:
     """With an empty queue its commits repeat the last number, until it has nothing more to do."""
     sink = Sink()
     sink.more = 3
@@ -126,7 +126,7 @@ def test_sink_that_has_more_to_do_gets_commits_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, 4874, 261])
-def test_what_may_pass_is_tried_again(code: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_transient_error_is_retried(code: int, caplog: pytest.LogCaptureFixture) -> None:
     """The same batch is tried until it succeeds, with one loud line and one when it is over."""
     world = World(Sink([failing(code)] * 3))
     world.give(1)
@@ -144,7 +144,7 @@ def test_what_may_pass_is_tried_again(code: int, caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     "code", [sqlite3.SQLITE_IOERR, 1034, 778, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_READONLY, 0]
 )
-def test_what_will_not_pass_is_the_end(code: int) -> None:
+def test_permanent_error_ends_the_thread(code: int) -> None:
     """After an error of the disk nothing more is tried or reported, whatever is still queued."""
     error = failing(code)
     world = World(Sink([None, error]))
@@ -163,7 +163,7 @@ def test_what_will_not_pass_is_the_end(code: int) -> None:
 @pytest.mark.parametrize(
     "error", [OverflowError(), TypeError(), failing(sqlite3.SQLITE_TOOBIG), failing(2067)]
 )
-def test_what_one_change_is_to_blame_for_is_written_apart(error: Exception) -> None:
+def test_batch_with_an_unwritable_change_is_split(error: Exception) -> None:
     """A batch with a change that cannot be written is made again, in the way that leaves such changes out."""
     world = World(Sink([error]))
     world.give(1)
@@ -174,7 +174,7 @@ def test_what_one_change_is_to_blame_for_is_written_apart(error: Exception) -> N
     assert world.ended == [None]
 
 
-def test_closing_does_not_wait_for_room() -> None:
+def test_closing_does_not_wait_for_disk_space() -> None:
     """Who closes while commits are held gets one more try, and then the end."""
     error = failing(sqlite3.SQLITE_FULL)
     world = World(Sink([error] * 1000))

@@ -46,7 +46,7 @@ def named(number: int) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 33, 256, 257, 600])
-def test_any_number_of_rows(connection: sqlite3.Connection, count: int) -> None:
+def test_any_number_of_rows_is_written(connection: sqlite3.Connection, count: int) -> None:
     """However many rows there are, each is written once and nothing besides."""
     steps = [
         row
@@ -59,7 +59,7 @@ def test_any_number_of_rows(connection: sqlite3.Connection, count: int) -> None:
     assert rows_of(connection, "pending") == rows_of(connection, "requests") == []
 
 
-def test_a_statement_is_whole_or_not_at_all(connection: sqlite3.Connection) -> None:
+def test_step_statement_is_atomic(connection: sqlite3.Connection) -> None:
     """If one row cannot be written none is, without a transaction around it."""
     run_rows.write(connection, run_rows.rows(1, named(1), (1, b"e"), [], [], []))
     steps = [
@@ -72,7 +72,7 @@ def test_a_statement_is_whole_or_not_at_all(connection: sqlite3.Connection) -> N
     assert [row[0] for row in rows_of(connection, "runs")] == [1]
 
 
-def test_the_file_has_no_trace_of_it(connection: sqlite3.Connection, path: Path) -> None:
+def test_file_contains_no_temporary_view(connection: sqlite3.Connection, path: Path) -> None:
     """View and trigger belong to the connection: others who open the file see tables alone."""
     other = sqlite3.connect(path)
     kinds = {kind for (kind,) in other.execute("SELECT type FROM sqlite_master")}
@@ -80,7 +80,7 @@ def test_the_file_has_no_trace_of_it(connection: sqlite3.Connection, path: Path)
     assert kinds <= {"table", "index"}
 
 
-def test_what_lists_show_goes_along(connection: sqlite3.Connection) -> None:
+def test_visibility_is_written_with_the_step(connection: sqlite3.Connection) -> None:
     """A run that lists must show as it is now is entered by the same statement, and entered anew by a later one."""
     asked = made(
         WorkflowExecutionStarted,
@@ -119,7 +119,7 @@ MEMO = {"note": Payload(b'"y"', "json/plain")}
     ],
     ids=["plain", "from-the-start", "given", "taken"],
 )
-def test_a_run_that_is_written_step_by_step_stands_as_one_that_is_written_at_once(
+def test_stepwise_writing_equals_writing_at_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     shown: dict[str, Any],

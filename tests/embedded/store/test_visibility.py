@@ -58,7 +58,7 @@ def ids(table: ListTable, text: str = "", limit: int = 100) -> list[int]:
     return [int(each.workflow_id.removeprefix("w-")) for each in found]
 
 
-def test_what_comes_back(table: ListTable) -> None:
+def test_listed_run_round_trips(table: ListTable) -> None:
     """A run comes back with its facts, its memo and its search attributes as they were."""
     given_run = run(
         1,
@@ -76,7 +76,7 @@ def test_what_comes_back(table: ListTable) -> None:
     assert (found.root_workflow_id, found.root_run_id, found.parent_workflow_id) == ("w-1", "run-1", "")
 
 
-def test_lengths_are_known_from_the_close_on(table: ListTable) -> None:
+def test_history_length_is_known_after_the_close(table: ListTable) -> None:
     """Length, size and duration are missing while a run is open, as on Temporal."""
     table.write([run(1), run(2, closed=1)])
     for name in ("HistoryLength", "HistorySizeBytes", "ExecutionDuration", "CloseTime"):
@@ -86,14 +86,14 @@ def test_lengths_are_known_from_the_close_on(table: ListTable) -> None:
     assert table.page("WorkflowId = 'w-1'", b"", 1).workflows[0].history_length == 0
 
 
-def test_order(table: ListTable) -> None:
+def test_order_of_listed_runs(table: ListTable) -> None:
     """Open runs first, newest start first; then closed ones, latest close first; at one instant, newest first."""
     table.write([run(1, closed=100), run(2), run(3, closed=1), run(4), run(5, closed=96)])
     table.write([run(6, start_ns=START + 4 * SECOND)])
     assert ids(table) == [6, 4, 2, 5, 1, 3]
 
 
-def test_a_new_state_replaces_the_old(table: ListTable) -> None:
+def test_new_state_replaces_the_old(table: ListTable) -> None:
     """A run is listed once, as it was written last, also when both states come at once."""
     first = run(1, search_attributes={"Region": attribute('"eu"'), "Tags": attribute('["a", "b"]')})
     table.write([first])
@@ -104,7 +104,7 @@ def test_a_new_state_replaces_the_old(table: ListTable) -> None:
     assert table.count("").count == 1
 
 
-def test_removing(table: ListTable) -> None:
+def test_removed_run_is_not_listed(table: ListTable) -> None:
     """What is removed is gone, its search attributes too; the types stay known."""
     runs = [run(n, search_attributes={"Amount": attribute(str(n))}) for n in range(600)]
     table.write(runs)
@@ -115,7 +115,7 @@ def test_removing(table: ListTable) -> None:
     assert table.database.execute("SELECT count(*) FROM visibility_attributes").fetchone() == (0,)
 
 
-def test_few_statements(table: ListTable) -> None:
+def test_runs_are_written_with_few_statements(table: ListTable) -> None:
     """Many runs are written by few statements, and again by the same texts."""
     seen: list[str] = []
     runs = [run(n, search_attributes={"Amount": attribute(str(n))}) for n in range(200)]
@@ -127,7 +127,7 @@ def test_few_statements(table: ListTable) -> None:
     assert table.count("Amount IS NOT NULL").count == 200
 
 
-def test_which_changes_are_visible() -> None:
+def test_memo_and_attribute_changes_are_visible() -> None:
     """A new memo and new search attributes of an open run show in lists; a step of the work does not."""
     before = run(1, memo={"a": attribute("1")})
     shown = Written(1, ("run", "workflow"), before.memo, before.search_attributes)
@@ -183,7 +183,7 @@ def test_system_attributes_that_runs_carry(table: ListTable) -> None:
     assert ids(table, "ChangeVersion = 'p-1'") == [1]
 
 
-def test_pages_do_not_shift(table: ListTable) -> None:
+def test_list_pages_are_stable(table: ListTable) -> None:
     """A run that closes or starts between two pages makes no other appear twice or be missed."""
     table.write([run(n) for n in range(10)])
     first = table.page("", b"", 4)
@@ -204,14 +204,14 @@ def test_pages_do_not_shift(table: ListTable) -> None:
 
 
 @pytest.mark.parametrize("token", [b"x", b"[1]", b'["a", 1, 2]', b"5"])
-def test_malformed_page_tokens(token: bytes, table: ListTable) -> None:
+def test_malformed_page_token_is_rejected(token: bytes, table: ListTable) -> None:
     """A page token that we never gave is refused."""
     with pytest.raises(ServiceError, match="page token") as caught:
         table.page("", token, 10)
     assert caught.value.status == "INVALID_ARGUMENT"
 
 
-def test_counting(table: ListTable) -> None:
+def test_counts_by_status(table: ListTable) -> None:
     """Counts are of what would be listed, altogether or by status."""
     table.write([run(1), run(2), run(3, closed=1), run(4, closed=1, kind="V")])
     assert table.count("WorkflowType = 'W'").count == 3
@@ -231,7 +231,7 @@ def test_counting(table: ListTable) -> None:
         ("WorkflowId = 'w-1'", "visibility_by_workflow_id"),
     ],
 )
-def test_the_common_lists_need_no_sorting(text: str, index: str, table: ListTable) -> None:
+def test_common_lists_need_no_sorting(text: str, index: str, table: ListTable) -> None:
     """Listing all runs, or by status, type or id, reads an index in its order, from the first page to the last."""
     for token in (b"", b"[1, 2, 3]"):
         seen: list[str] = []
@@ -267,7 +267,7 @@ def test_attributes_are_found_by_their_index(table: ListTable) -> None:
         "/*",
     ],
 )
-def test_injections_are_values(value: str, table: ListTable) -> None:
+def test_sql_injections_are_values(value: str, table: ListTable) -> None:
     """What looks like SQL is a value: found where a run has it, and nothing else happens."""
     payload = Payload(msgspec.json.encode(value), "json/plain", {"type": b"Keyword"})
     table.write([run(1, search_attributes={value: payload, "K": payload}), run(2)])

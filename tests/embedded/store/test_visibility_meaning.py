@@ -169,7 +169,7 @@ def database() -> Iterator[sqlite3.Connection]:
 
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(condition=CONDITIONS)
-def test_sql_means_what_python_means(condition: f.Condition, database: sqlite3.Connection) -> None:
+def test_sql_filter_matches_python_evaluation(condition: f.Condition, database: sqlite3.Connection) -> None:
     """Every condition finds exactly the runs for which a plain reading of it holds."""
     found = visibility.page(database, written(condition), b"", 10).workflows
     expected = {name for name, row in ROWS.items() if holds(condition, {"WorkflowId": name, **row})}

@@ -43,7 +43,7 @@ async def test_lists_follow_the_table() -> None:
     listing.close()
 
 
-async def test_an_index_that_was_let_go_is_made_again() -> None:
+async def test_dropped_index_is_rebuilt() -> None:
     """After `close` a listing answers as before."""
     listing = MemoryListing({"run-1": run(1), "run-2": run(2)}, real_time=True)
     listing.close()
@@ -53,7 +53,7 @@ async def test_an_index_that_was_let_go_is_made_again() -> None:
     listing.close()
 
 
-async def test_many_asked_at_once_are_answered_each_for_itself() -> None:
+async def test_concurrent_lists_get_their_own_answers() -> None:
     """Lists that wait for one another on the thread get their own answers."""
     listing = MemoryListing({f"run-{number}": run(number) for number in range(1, 40)}, real_time=True)
     asked = [listing.count(f"WorkflowId != 'w-{number}'") for number in range(1, 20)]

@@ -10,7 +10,7 @@ from hourglass.client import Client
 
 
 @pytest.mark.parametrize("name", ["a\x00b", "q\"uo'te\\", "\\u0000", "\x01 \n \U0001f600"])
-def test_an_id_is_listed_as_it_was_given(tmp_path: Path, name: str) -> None:
+def test_id_with_a_null_character_is_listed(tmp_path: Path, name: str) -> None:
     """One with a zero in it, too: cut off there it would be the id of another workflow."""
     with Client.connect(f"local:{tmp_path}/runs.db") as client:
         client.start_workflow("any", id=name)

@@ -39,7 +39,7 @@ async def begun(world: World, *commands: c.Command, **start: object) -> str:
     return run_id
 
 
-async def test_a_sequence_of_activities_runs_to_its_result() -> None:
+async def test_sequence_of_activities_completes() -> None:
     """Three activities, one after another, give a completed run and the history that Temporal would write."""
     world = await World.new()
     run_id = await begun(world, schedule(1))
@@ -66,7 +66,7 @@ async def test_a_sequence_of_activities_runs_to_its_result() -> None:
     await world.close()
 
 
-async def test_a_failed_attempt_is_retried_with_back_off() -> None:
+async def test_failed_attempt_is_retried_with_backoff() -> None:
     """Attempts follow at 1, 2 and 4 seconds; the last one's result counts and the failures leave no event."""
     world = await World.new()
     await begun(world, schedule(retry_policy=RetryRule()))
@@ -94,7 +94,7 @@ async def test_a_failed_attempt_is_retried_with_back_off() -> None:
         (RetryRule(initial_interval=60.0), app_failure("no"), RetryState.TIMEOUT),
     ],
 )
-async def test_a_failure_for_good_is_wrapped_as_core_wraps_it(
+async def test_final_failure_is_wrapped_like_cores(
     rule: RetryRule, failure: Failure, state: RetryState
 ) -> None:
     """The worker gets an activity failure with ids and the reason for giving up; the cause is what was raised."""
@@ -115,7 +115,7 @@ async def test_a_failure_for_good_is_wrapped_as_core_wraps_it(
     await world.close()
 
 
-async def test_a_retry_is_stored_with_the_attempt_that_begins_it() -> None:
+async def test_retry_is_stored_with_its_attempt() -> None:
     """That the time of a retry has come is no change of its own: a worker that waits takes the attempt, and one change is
     stored; where none waits, the store knows when the run must be looked at next.
     """
@@ -145,7 +145,7 @@ async def test_a_retry_is_stored_with_the_attempt_that_begins_it() -> None:
     await world.close()
 
 
-async def test_a_failure_may_name_the_next_delay() -> None:
+async def test_failure_can_set_the_next_retry_delay() -> None:
     """`next_retry_delay` of an application failure replaces the policy's interval once."""
     world = await World.new()
     await begun(world, schedule())
@@ -199,7 +199,7 @@ ONCE = RetryRule(maximum_attempts=1)
         ),
     ],
 )
-async def test_each_timeout_ends_an_activity_with_the_servers_words(
+async def test_timeouts_have_the_servers_messages(
     options: dict[str, object], taken: bool, after: int, kind: TimeoutType, message: str, state: RetryState
 ) -> None:
     """The four timeouts pass at their time, with the message, type and retry state that a real server gives."""
@@ -221,7 +221,7 @@ async def test_each_timeout_ends_an_activity_with_the_servers_words(
     await world.close()
 
 
-async def test_heartbeats_keep_an_attempt_alive_and_their_details_reach_the_next() -> None:
+async def test_heartbeat_details_reach_the_next_attempt() -> None:
     """Each heartbeat moves the heartbeat timeout; after one is missed, the next attempt gets the last details."""
     world = await World.new(heartbeat_throttle=0.0)
     await begun(world, schedule(start_to_close_timeout=100.0, heartbeat_timeout=3.0))
@@ -237,7 +237,7 @@ async def test_heartbeats_keep_an_attempt_alive_and_their_details_reach_the_next
     await world.close()
 
 
-async def test_the_end_of_an_attempt_that_timed_out_is_dropped() -> None:
+async def test_late_result_of_a_timed_out_attempt_is_dropped() -> None:
     """A late result of attempt 1 does not end attempt 2."""
     world = await World.new()
     await begun(world, schedule(start_to_close_timeout=1.0))
@@ -261,7 +261,7 @@ def _cancelled_at_once(seq: int = 1) -> e.ActivityCancelled:
     )
 
 
-async def test_try_cancel_resolves_at_once_and_tells_the_attempt() -> None:
+async def test_try_cancel_resolves_at_once() -> None:
     """The worker hears of it in the same task; the running attempt is told; its end is no longer of interest."""
     world = await World.new()
     run_id = await begun(world, schedule(1), c.StartTimer(1, 10**9))
@@ -288,7 +288,7 @@ async def test_try_cancel_resolves_at_once_and_tells_the_attempt() -> None:
     await world.close()
 
 
-async def test_wait_for_cancellation_resolves_when_the_attempt_ends() -> None:
+async def test_wait_cancellation_completed_resolves_at_the_end() -> None:
     """WAIT_CANCELLATION_COMPLETED resolves with the attempt's own cancellation, details included."""
     world = await World.new()
     wait = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
@@ -306,7 +306,7 @@ async def test_wait_for_cancellation_resolves_when_the_attempt_ends() -> None:
     await world.close()
 
 
-async def test_abandon_resolves_at_once_and_tells_nobody() -> None:
+async def test_abandon_resolves_at_once() -> None:
     """ABANDON leaves no event; the attempt goes on and its result is ignored."""
     world = await World.new()
     abandon = ActivityCancellationType.ABANDON
@@ -324,7 +324,7 @@ async def test_abandon_resolves_at_once_and_tells_nobody() -> None:
     await world.close()
 
 
-async def test_cancelled_before_it_was_sent_leaves_nothing() -> None:
+async def test_activity_cancelled_before_scheduling_leaves_nothing() -> None:
     """Scheduling and cancelling, starting and cancelling in one completion: no event, but the worker hears."""
     world = await World.new()
     run_id = await begun(
@@ -336,7 +336,7 @@ async def test_cancelled_before_it_was_sent_leaves_nothing() -> None:
     await world.close()
 
 
-async def test_an_activity_can_be_completed_from_elsewhere() -> None:
+async def test_activity_is_completed_asynchronously() -> None:
     """A deferred attempt is ended by its token or by its ids; a wrong name is refused; heartbeats count."""
     world = await World.new()
     run_id = await begun(world, schedule(1), schedule(2))
@@ -363,7 +363,7 @@ async def test_an_activity_can_be_completed_from_elsewhere() -> None:
     await world.close()
 
 
-async def test_an_attempt_whose_run_closed_is_told() -> None:
+async def test_attempt_of_a_closed_run_is_cancelled() -> None:
     """When the run is terminated, the attempt that still runs is cancelled as not found."""
     world = await World.new()
     await begun(world, schedule(1))
@@ -376,7 +376,7 @@ async def test_an_attempt_whose_run_closed_is_told() -> None:
     await world.close()
 
 
-async def test_many_heartbeats_are_thinned_out_and_the_last_details_are_kept() -> None:
+async def test_heartbeats_are_throttled_and_the_last_details_kept() -> None:
     """The first is recorded at once, then the newest once per interval; a failure takes along what was kept back."""
     world = await World.new(heartbeat_throttle=5.0)
     await begun(world, schedule(start_to_close_timeout=100.0))

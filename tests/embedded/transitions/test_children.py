@@ -46,7 +46,7 @@ def stored(store: Store) -> dict[str, tuple[Run, tuple[h.HistoryEvent, ...]]]:
 
 @settings(max_examples=cases(30, 600), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), cache=st.sampled_from([0, 1, 1000]))
-def test_families_agree_and_replay_as_they_lived(seed: int, cache: int) -> None:
+def test_parents_and_children_agree_and_replay(seed: int, cache: int) -> None:
     """After every change what runs say of each other is true, and replayed they are told what they were told."""
 
     async def body() -> None:
@@ -75,7 +75,7 @@ def test_families_agree_and_replay_as_they_lived(seed: int, cache: int) -> None:
 
 @settings(max_examples=cases(20, 300), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), data=st.data())
-def test_families_survive_crashes(seed: int, data: st.DataObject) -> None:
+def test_parents_and_children_survive_crashes(seed: int, data: st.DataObject) -> None:
     """A process that dies after any change leaves a family that goes on as if nothing had been."""
 
     async def body() -> None:
@@ -103,7 +103,7 @@ def test_families_survive_crashes(seed: int, data: st.DataObject) -> None:
 # --- one change -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_child_and_its_parent_are_one_change() -> None:
+async def test_child_and_parent_change_together() -> None:
     """A child's start, its end, a signal and a parent's end are each one change of the store."""
     store = Noted()
     world = await World.new(store=store)
@@ -139,7 +139,7 @@ def family_script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Comm
     return []
 
 
-async def test_every_crash_of_a_small_family() -> None:
+async def test_parent_and_child_survive_a_crash_at_any_change() -> None:
     """A parent, its child and a signal end the same after a crash behind each of their changes."""
 
     async def play(store: Store, clock: VirtualClock, opened: bool) -> None:
@@ -163,7 +163,7 @@ async def test_every_crash_of_a_small_family() -> None:
         await play(disk, clock, opened=True)
 
 
-async def test_a_family_in_a_file(tmp_path: Path) -> None:
+async def test_pending_child_is_restored_from_a_file(tmp_path: Path) -> None:
     """Pending children come back from a file, and a parent that sleeps there hears of its child's end."""
     clock = VirtualClock()
     world = await World.new(store=open_sqlite(tmp_path / "runs.db"), clock=clock)
@@ -206,7 +206,7 @@ async def test_a_family_in_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_too_many_at_once_fail_the_task(command: Any, name: str) -> None:
+async def test_too_many_pending_requests_fail_the_task(command: Any, name: str) -> None:
     """More children, signals or cancels than may be pending fail the task that asks for them, and nothing of it counts."""
     world = await World.new(limits=Limits(pending=2))
     run_id = (await world.start()).run_id
@@ -219,7 +219,7 @@ async def test_too_many_at_once_fail_the_task(command: Any, name: str) -> None:
     await world.close()
 
 
-async def test_a_child_cannot_be_cancelled_from_outside_in_the_task_that_asks_for_it() -> None:
+async def test_child_cancelled_externally_in_its_starting_task_fails_the_task() -> None:
     """The task fails, in a server's words."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -229,7 +229,7 @@ async def test_a_child_cannot_be_cancelled_from_outside_in_the_task_that_asks_fo
     await world.close()
 
 
-async def test_another_namespace_is_not_there() -> None:
+async def test_requests_to_another_namespace_fail() -> None:
     """A file is one namespace: children, signals and cancels elsewhere are refused."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -247,7 +247,7 @@ async def test_another_namespace_is_not_there() -> None:
     await world.close()
 
 
-async def test_a_long_line_of_descendants_ends_with_its_ancestor() -> None:
+async def test_termination_ends_all_descendants() -> None:
     """Three hundred generations are ended by one termination, in one change."""
 
     def script(journal: list[e.Event], new: Sequence[e.Event]) -> list[c.Command]:
@@ -274,7 +274,7 @@ async def test_a_long_line_of_descendants_ends_with_its_ancestor() -> None:
     await world.close()
 
 
-async def test_a_run_that_cannot_be_read_is_not_there_for_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_run_does_not_affect_its_relatives(caplog: pytest.LogCaptureFixture) -> None:
     """A damaged run takes nobody along: its id is taken, signals to it do not arrive, its parent's end passes it over."""
     store, clock = Blind(), VirtualClock()
     world = await World.new(store=store, clock=clock)
@@ -297,7 +297,7 @@ async def test_a_run_that_cannot_be_read_is_not_there_for_others(caplog: pytest.
     await world.close()
 
 
-async def test_a_child_that_fails_is_told_once_with_its_reason() -> None:
+async def test_child_failure_is_reported_once() -> None:
     """The parent is told the child's failure, wrapped as Core wraps it, and replayed it is told the same."""
     world = await World.new(max_cached_workflows=0)
     parent = (await world.start()).run_id

@@ -20,7 +20,7 @@ def signal(name: str = "s", request_id: str = "") -> wf.SignalWorkflow:
     return wf.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
 
 
-async def test_cancel_terminate_and_what_comes_after() -> None:
+async def test_cancel_and_terminate_a_run() -> None:
     """Cancellation is an event for the run; termination ends it unasked; a closed run takes neither signal nor end."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -46,7 +46,7 @@ async def test_cancel_terminate_and_what_comes_after() -> None:
     await world.close()
 
 
-async def test_a_cached_run_that_is_terminated_is_evicted() -> None:
+async def test_terminated_cached_run_is_evicted() -> None:
     """The worker is told to forget a run that was ended from outside."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -59,7 +59,7 @@ async def test_a_cached_run_that_is_terminated_is_evicted() -> None:
     await world.close()
 
 
-async def test_a_run_times_out() -> None:
+async def test_run_timeout_ends_the_run() -> None:
     """The run timeout ends a run, also one that nobody works on."""
     world = await World.new()
     await world.start(run_timeout=60.0)
@@ -70,7 +70,7 @@ async def test_a_run_times_out() -> None:
     await world.close()
 
 
-async def test_continue_as_new_and_retries_make_a_chain() -> None:
+async def test_continue_as_new_and_retries_form_a_chain() -> None:
     """Continue-as-new begins the next run at once, a failed attempt after its back-off; both know whence they come."""
     world = await World.new()
     first = (await world.start(retry_policy=RetryRule(maximum_attempts=2), memo={"m": text("1")})).run_id
@@ -100,7 +100,7 @@ async def test_continue_as_new_and_retries_make_a_chain() -> None:
     await world.close()
 
 
-async def test_waiting_for_the_close_wakes_at_the_close() -> None:
+async def test_waiter_wakes_when_the_run_closes() -> None:
     """A waiter gets the outcome when the run closes, and StillOpen when its patience ends first."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -113,7 +113,7 @@ async def test_waiting_for_the_close_wakes_at_the_close() -> None:
     await world.close()
 
 
-async def test_history_pages_can_wait_for_news() -> None:
+async def test_history_request_waits_for_new_events() -> None:
     """`wait_new` gives what is there, then waits for more, and ends with the run."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -134,7 +134,7 @@ async def test_history_pages_can_wait_for_news() -> None:
 # --- ids --------------------------------------------------------------------------------------------------
 
 
-async def test_the_id_of_an_open_run_is_taken() -> None:
+async def test_id_of_an_open_run_is_in_use() -> None:
     """By default a second start fails; policies use or replace the open run; the same request id is the same start."""
     world = await World.new()
     first = (await world.start(request_id="r")).run_id
@@ -152,7 +152,7 @@ async def test_the_id_of_an_open_run_is_taken() -> None:
     await world.close()
 
 
-async def test_the_id_of_a_closed_run_is_free_unless_a_policy_says_no() -> None:
+async def test_id_reuse_policies_of_a_closed_run() -> None:
     """REJECT_DUPLICATE never reuses an id; ALLOW_DUPLICATE_FAILED_ONLY does after a bad end alone."""
     world = await World.new()
     await world.start()
@@ -169,7 +169,7 @@ async def test_the_id_of_a_closed_run_is_free_unless_a_policy_says_no() -> None:
     await world.close()
 
 
-async def test_lists_come_in_pages_and_are_up_to_date() -> None:
+async def test_list_pages_are_current() -> None:
     """Filters choose, open runs come first, pages follow each other; what is no filter is an error."""
     world = await World.new()
     for number in range(3):

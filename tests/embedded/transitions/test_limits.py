@@ -40,14 +40,14 @@ def schedule(count: int) -> list[c.Command]:
     ]
 
 
-def test_the_defaults_are_temporals() -> None:
+def test_limits_default_to_temporals() -> None:
     """2 MB, 51,200 events, 50 MB, 2,000 pending, advice at 4,096 events or 4 MB."""
     limits = Limits()
     assert (limits.blob_bytes, limits.history_events, limits.pending) == (2 << 20, 51_200, 2_000)
     assert (limits.history_bytes, limits.suggest_events, limits.suggest_bytes) == (50 << 20, 4096, 4 << 20)
 
 
-async def test_a_run_with_too_many_events_is_ended() -> None:
+async def test_run_with_too_many_events_is_terminated() -> None:
     """The event that passes the limit is still written; the next one ends the run, and its sender hears why."""
     world = await World.new(limits=Limits(history_events=20))
     await world.start()
@@ -62,7 +62,7 @@ async def test_a_run_with_too_many_events_is_ended() -> None:
     await world.close()
 
 
-async def test_a_run_with_too_large_a_history_is_ended_when_it_goes_on() -> None:
+async def test_run_with_too_large_a_history_is_terminated() -> None:
     """Its worker does not get the next task: the run is ended and evicted."""
     world = await World.new(limits=Limits(history_bytes=5000))
     run_id = (await world.start()).run_id
@@ -121,9 +121,7 @@ LARGE = Payload(b"x" * 101)
         ),
     ],
 )
-async def test_commands_that_a_server_refuses_fail_the_task(
-    commands: list[c.Command], cause: int, words: str
-) -> None:
+async def test_invalid_commands_fail_the_task(commands: list[c.Command], cause: int, words: str) -> None:
     """Values that are too large, and an id that another pending activity has: the task fails, nothing is kept."""
     world = await World.new(limits=Limits(blob_bytes=100))
     run_id = (await world.start()).run_id
@@ -140,7 +138,7 @@ async def test_commands_that_a_server_refuses_fail_the_task(
     await world.close()
 
 
-async def test_a_value_that_is_too_large_is_refused() -> None:
+async def test_too_large_value_is_rejected() -> None:
     """In a start, a signal, a query or the end of an activity; exactly the limit passes."""
     world = await World.new(limits=Limits(blob_bytes=100))
     large = Payload(b"x" * 101)
@@ -166,7 +164,7 @@ async def test_a_value_that_is_too_large_is_refused() -> None:
 
 
 @pytest.mark.parametrize("limits", [Limits(suggest_events=6), Limits(suggest_bytes=2000)])
-async def test_a_long_run_is_advised_to_continue_as_new(limits: Limits) -> None:
+async def test_continue_as_new_is_suggested_for_a_long_run(limits: Limits) -> None:
     """From so many events, or so many bytes, on; the size is told in the task's start."""
     world = await World.new(limits=limits)
     run_id = (await world.start()).run_id
@@ -184,7 +182,7 @@ async def test_a_long_run_is_advised_to_continue_as_new(limits: Limits) -> None:
     await world.close()
 
 
-async def test_what_is_held_does_not_grow_without_end() -> None:
+async def test_held_events_are_bounded() -> None:
     """Too much happens while a task is out: the task is taken back, as a server does, and all of it is delivered."""
     world = await World.new(limits=Limits(held_events=10))
     run_id = (await world.start()).run_id
@@ -212,7 +210,7 @@ async def test_what_is_held_does_not_grow_without_end() -> None:
     await world.close()
 
 
-async def test_senders_are_held_back_while_too_much_is_held() -> None:
+async def test_senders_wait_while_too_many_events_are_held() -> None:
     """A signal that would make the task fail waits until it has ended, and goes to the run that there is then."""
     world = await World.new(limits=Limits(held_events=3))
     run_id = (await world.start()).run_id
@@ -238,7 +236,7 @@ async def test_senders_are_held_back_while_too_much_is_held() -> None:
     await world.close()
 
 
-async def test_a_run_takes_so_many_signals_and_no_more() -> None:
+async def test_number_of_signals_is_limited() -> None:
     """The one beyond the limit is refused, also one that comes with a start; one that was taken before is acknowledged
     again, and a sender that is a workflow is told why.
     """
@@ -258,7 +256,7 @@ async def test_a_run_takes_so_many_signals_and_no_more() -> None:
     await world.close()
 
 
-async def test_a_task_that_writes_too_much_at_once_ends_its_run() -> None:
+async def test_too_large_task_completion_ends_its_run() -> None:
     """More than a row of the file could hold is refused before it is written, as a server refuses its transactions."""
     world = await World.new(limits=Limits(transaction_bytes=10_000))
     run_id = (await world.start()).run_id
@@ -280,7 +278,7 @@ async def test_a_task_that_writes_too_much_at_once_ends_its_run() -> None:
     await world.close()
 
 
-async def test_what_is_held_during_a_task_has_a_size() -> None:
+async def test_size_of_held_events_is_limited() -> None:
     """Large signals during one task are written by failing it, long before they fill a row."""
     world = await World.new(limits=Limits(held_bytes=10_000))
     await world.start()
@@ -294,14 +292,14 @@ async def test_what_is_held_during_a_task_has_a_size() -> None:
     await world.close()
 
 
-def test_whatever_the_limits_let_pass_fits_into_a_row() -> None:
+def test_allowed_sizes_fit_into_a_row() -> None:
     """A step, and what is held, stay far below the gigabyte of SQLite's rows."""
     limits = Limits()
     assert limits.transaction_bytes + limits.blob_bytes < 500_000_000
     assert limits.held_bytes + limits.blob_bytes < limits.transaction_bytes
 
 
-async def test_a_workflow_that_sends_one_signal_too_many_is_told_why() -> None:
+async def test_signal_beyond_the_limit_fails_in_the_workflow() -> None:
     """What a client is refused a workflow is told as the failure of its signal, with the server's cause."""
     world = await World.new(limits=Limits(signals=1))
     await world.start(task_queue="elsewhere")

@@ -100,7 +100,7 @@ async def next_epoch(world: World, store: Store, **more: Any) -> World:
 
 
 @pytest.mark.parametrize("another_owner", [False, True])
-async def test_an_update_id_is_one_update_along_a_chain(another_owner: bool) -> None:
+async def test_update_id_is_unique_along_a_chain(another_owner: bool) -> None:
     """The same id in three runs of a chain, and later: one acceptance, and the first outcome for everybody."""
     store = memory_store()
     world = await World.new(store=store)
@@ -120,7 +120,7 @@ async def test_an_update_id_is_one_update_along_a_chain(another_owner: bool) -> 
     await world.close()
 
 
-async def test_an_update_id_of_a_closed_chain() -> None:
+async def test_update_id_of_a_closed_chain_is_found() -> None:
     """Its outcome is found while the closed runs are kept; a chain that begins anew under the id knows nothing of it."""
     world = await World.new()
     await world.start()
@@ -139,7 +139,7 @@ async def test_an_update_id_of_a_closed_chain() -> None:
     await world.close()
 
 
-async def test_an_update_that_was_accepted_and_left() -> None:
+async def test_unfinished_update_fails_at_continue_as_new() -> None:
     """A run that goes on before an accepted update is done has failed it; its id is free, as on a server."""
     world = await World.new()
     await world.start()
@@ -155,7 +155,7 @@ async def test_an_update_that_was_accepted_and_left() -> None:
     await world.close()
 
 
-async def test_a_refused_update_may_be_asked_for_again() -> None:
+async def test_rejected_update_may_be_repeated() -> None:
     """A refusal is no acceptance: the next run may accept the same id."""
     world = await World.new()
     await world.start()
@@ -169,7 +169,7 @@ async def test_a_refused_update_may_be_asked_for_again() -> None:
     await world.close()
 
 
-async def test_update_ids_are_kept_as_long_as_their_runs() -> None:
+async def test_update_ids_are_kept_with_their_runs() -> None:
     """When the run that accepted it is forgotten, so is the id."""
     world = await World.new(retention=DAY, opened=True)
     await world.start()
@@ -188,7 +188,7 @@ async def test_update_ids_are_kept_as_long_as_their_runs() -> None:
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_an_update_that_no_run_has_taken_follows(given: bool) -> None:
+def test_unaccepted_update_moves_to_the_next_run(given: bool) -> None:
     """It was admitted when the run went on, or was even given to the worker, which said nothing of it: the next run gets it."""
 
     async def body() -> None:
@@ -209,7 +209,7 @@ def test_an_update_that_no_run_has_taken_follows(given: bool) -> None:
     run_async(body)
 
 
-async def test_updates_that_wait_for_room_follow() -> None:
+async def test_waiting_updates_move_to_the_next_run() -> None:
     """More updates than may be in flight, to a workflow that goes on after each: all are carried out, once."""
     world = await World.new(limits=Limits(updates_in_flight=2))
     await world.start()
@@ -227,7 +227,7 @@ async def test_updates_that_wait_for_room_follow() -> None:
     await world.close()
 
 
-async def test_an_update_of_a_run_that_ends_is_aborted() -> None:
+async def test_update_of_a_closing_run_is_aborted() -> None:
     """Where nothing follows, whoever waits hears that the workflow has closed."""
     world = await World.new()
     await world.start()
@@ -240,7 +240,7 @@ async def test_an_update_of_a_run_that_ends_is_aborted() -> None:
 
 
 @pytest.mark.parametrize("reapply", [True, False])
-async def test_an_update_that_a_reset_has_undone(reapply: bool) -> None:
+async def test_update_undone_by_a_reset(reapply: bool) -> None:
     """It is asked for again by the reset, and has the outcome of that; or it never was, and may be asked for again."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -260,7 +260,7 @@ async def test_an_update_that_a_reset_has_undone(reapply: bool) -> None:
     await world.close()
 
 
-async def test_an_update_that_a_reset_has_kept() -> None:
+async def test_update_kept_by_a_reset() -> None:
     """An update before the point of a reset is the new run's too, when the old run is forgotten and after it went on."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -295,7 +295,7 @@ async def test_an_update_that_a_reset_has_kept() -> None:
 
 @pytest.mark.parametrize("another_owner", [False, True])
 @pytest.mark.parametrize("left", [False, True])
-async def test_a_call_for_an_update_that_is_repeated(left: bool, another_owner: bool) -> None:
+async def test_repeated_update_call_has_the_first_outcome(left: bool, another_owner: bool) -> None:
     """The same call again has its first outcome, also that its run left it undone, and also where another workflow has the
     id by now; another call for the same update id is another update there.
     """
@@ -334,7 +334,7 @@ def start(request_id: str = "start", **more: Any) -> wf.StartWorkflow:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-async def test_an_update_with_start_that_is_repeated(ended: bool) -> None:
+async def test_repeated_update_with_start(ended: bool) -> None:
     """The same call again finds its update, when the chain that it began has gone on, has ended, or another runs under the id."""
     world = await World.new()
     call = UpdateWithStart(start=start(id_conflict_policy=wf.IdConflictPolicy.USE_EXISTING), update=update())
@@ -360,7 +360,7 @@ Send = Callable[[World], Awaitable[Any]]
 
 @pytest.mark.parametrize("another_owner", [False, True])
 @pytest.mark.parametrize("way", ["signal", "signal with start"])
-async def test_a_signal_is_one_signal_along_a_chain(way: str, another_owner: bool) -> None:
+async def test_signal_is_delivered_once_along_a_chain(way: str, another_owner: bool) -> None:
     """Sent again three runs later, it is not given to that run."""
     store = memory_store()
     world = await World.new(store=store)
@@ -379,7 +379,7 @@ async def test_a_signal_is_one_signal_along_a_chain(way: str, another_owner: boo
 
 
 @pytest.mark.parametrize("another_owner", [False, True])
-async def test_a_signal_with_start_to_workflows_that_end_at_once(another_owner: bool) -> None:
+async def test_repeated_signal_with_start_starts_once(another_owner: bool) -> None:
     """A message that begins a workflow which ends after it: sent again, it begins no second one, whatever ran since."""
     store = memory_store()
     world = await World.new(store=store)
@@ -396,7 +396,7 @@ async def test_a_signal_with_start_to_workflows_that_end_at_once(another_owner: 
     await world.close()
 
 
-async def test_a_start_that_is_repeated_after_others() -> None:
+async def test_repeated_start_after_other_runs() -> None:
     """The start of a workflow that has ended, and whose id another one uses now, is answered as it was the first time."""
     world = await World.new()
     first = await world.call(start("one", id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE))
@@ -413,7 +413,7 @@ async def test_a_start_that_is_repeated_after_others() -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "terminate"])
-async def test_an_end_that_is_repeated(how: str) -> None:
+async def test_repeated_cancel_or_terminate_does_not_reach_the_next_run(how: str) -> None:
     """A cancel or a termination whose answer was lost does not reach the next run, nor the workflow that has the id now."""
     world = await World.new()
     await world.start()
@@ -435,7 +435,7 @@ async def test_an_end_that_is_repeated(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["retry", "cron", "reset"])
-async def test_ids_hold_however_a_run_is_followed(how: str) -> None:
+async def test_request_ids_hold_across_all_kinds_of_next_runs(how: str) -> None:
     """The next attempt, the next run of a cron schedule and the run that a reset begins know what was carried out."""
     world = await World.new()
     options: dict[str, Any] = {"cron_schedule": "* * * * *"} if how == "cron" else {}
@@ -481,7 +481,7 @@ async def refused_once(world: World, run_id: str) -> None:
     assert world.kinds()[-3:] == ["WorkflowTaskFailed", "WorkflowExecutionSignaled", "WorkflowTaskScheduled"]
 
 
-async def test_signals_during_the_last_task_go_on() -> None:
+async def test_signals_during_the_last_task_move_to_the_next_run() -> None:
     """A run that continues as new while signals come is refused once; more signals begin the next run, in their order."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -511,7 +511,7 @@ async def test_signals_during_the_last_task_go_on() -> None:
 
 
 @pytest.mark.parametrize("what", ["completion", "cancel request", "timer"])
-async def test_what_does_not_go_on_is_for_the_run_itself(what: str) -> None:
+async def test_events_that_cannot_move_reject_the_close(what: str) -> None:
     """A completion, and a continuation while more than signals has come, are refused: the run sees what has come."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -536,7 +536,7 @@ async def test_what_does_not_go_on_is_for_the_run_itself(what: str) -> None:
     await world.close()
 
 
-async def test_a_hot_entity_always_comes_to_continue() -> None:
+async def test_busy_entity_always_continues_as_new() -> None:
     """Signals during every task of a workflow that continues at every chance: no run grows, and every signal arrives once."""
     world = await World.new(limits=Limits(history_events=60, suggest_events=40))
     await world.start()

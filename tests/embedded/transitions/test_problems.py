@@ -68,7 +68,7 @@ def lose(life: Life) -> Any:
 # --- when, and in which words ---------------------------------------------------------------------------------------
 
 
-def test_the_second_failure_in_a_row_is_told() -> None:
+def test_problem_is_reported_from_the_second_failure() -> None:
     """Not the first, which is tried again at once; and what is told goes with the first task that is completed."""
     life = Life("r")
     assert fail(life) is None
@@ -81,7 +81,7 @@ def test_the_second_failure_in_a_row_is_told() -> None:
     assert life.run.trouble is None
 
 
-def test_failures_count_from_the_last_success_on() -> None:
+def test_success_resets_the_failure_count() -> None:
     """Two failures with a completed task between them are not in a row."""
     life = Life("r")
     for _ in range(3):
@@ -91,7 +91,7 @@ def test_failures_count_from_the_last_success_on() -> None:
         life.signal()
 
 
-def test_failures_count_although_the_attempts_begin_anew() -> None:
+def test_failures_count_across_first_attempts() -> None:
     """What comes during a task makes its next attempt a first one; the run's trouble is the same."""
     life = Life("r")
     fail(life, signalled=True)
@@ -103,7 +103,7 @@ def test_failures_count_although_the_attempts_begin_anew() -> None:
     assert told(life.run) is None
 
 
-def test_the_words_are_those_of_the_last_failure_that_the_history_tells_of() -> None:
+def test_problem_shows_the_last_recorded_failure() -> None:
     """Attempts after the first leave no trace there, and change nothing here."""
     life = Life("r")
     fail(life)
@@ -112,7 +112,7 @@ def test_the_words_are_those_of_the_last_failure_that_the_history_tells_of() -> 
     assert fail(life, OTHER_CODE) == CHANGED
 
 
-def test_tasks_that_time_out_are_told_too() -> None:
+def test_task_timeouts_are_reported_as_problems() -> None:
     """Whether the worker hangs or is gone; mixed with failures the first counts."""
     life = Life("r")
     assert lose(life) is None
@@ -123,7 +123,7 @@ def test_tasks_that_time_out_are_told_too() -> None:
     assert lose(life) == FAILED
 
 
-def test_every_cause_has_a_name() -> None:
+def test_every_failure_cause_has_a_name() -> None:
     """As a server writes it; one that is not known has the name of none."""
     for number, name in TASK_FAILURE_CAUSES.items():
         category, cause = problems.values(number)
@@ -134,7 +134,7 @@ def test_every_cause_has_a_name() -> None:
 
 
 @given(st.lists(st.sampled_from(["fail", "lose", "signalled", "done"]), max_size=12))
-def test_told_if_and_only_if_two_in_a_row(what: list[str]) -> None:
+def test_problem_is_reported_after_two_consecutive_failures(what: list[str]) -> None:
     """Whatever happens, in whatever order: told from the second failure since the last success on."""
     life, row = Life("r"), 0
     for each in what:
@@ -149,7 +149,7 @@ def test_told_if_and_only_if_two_in_a_row(what: list[str]) -> None:
         assert (told(life.run) is not None) == (row >= problems.REPORTED_AFTER)
 
 
-def test_a_run_that_never_fails_has_nothing_of_it() -> None:
+def test_healthy_run_reports_no_problem() -> None:
     """Neither in what is stored of it, nor a search attribute; after a failure it has nothing of it again."""
     life = Life("r")
     life.take_task()
@@ -214,7 +214,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[
         opened.pop().close()
 
 
-async def test_lists_find_it_and_find_it_no_more(stores: Callable[[], Store]) -> None:
+async def test_problems_can_be_filtered(stores: Callable[[], Store]) -> None:
     """By both values, in any case, beside search attributes of one's own; after the next success by none, and those are there."""
     world = await World.new(store=stores())
     plain = (await world.start("plain")).run_id
@@ -236,7 +236,7 @@ async def test_lists_find_it_and_find_it_no_more(stores: Callable[[], Store]) ->
     await world.close()
 
 
-async def test_it_outlives_the_process(stores: Callable[[], Store]) -> None:
+async def test_problem_survives_a_restart(stores: Callable[[], Store]) -> None:
     """Another engine over the same store tells of it; so does the count, one failure short of being told."""
     clock = VirtualClock()
     world = await World.new(store=stores(), clock=clock)
@@ -256,7 +256,7 @@ async def test_it_outlives_the_process(stores: Callable[[], Store]) -> None:
     await world.close()
 
 
-async def test_a_run_that_is_ended_keeps_it(stores: Callable[[], Store]) -> None:
+async def test_terminated_run_keeps_its_problem(stores: Callable[[], Store]) -> None:
     """One that was terminated tells in the lists why; one that ends by itself has done so by a task that succeeded."""
     world = await World.new(store=stores())
     for name in ("terminated", "completed"):
@@ -272,7 +272,7 @@ async def test_a_run_that_is_ended_keeps_it(stores: Callable[[], Store]) -> None
     await world.close()
 
 
-async def test_a_run_that_follows_begins_without() -> None:
+async def test_next_run_starts_without_a_problem() -> None:
     """By continue-as-new nothing of it is passed on; a reset counts as a failure, so that the next is told, as on a server."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -294,7 +294,7 @@ async def test_a_run_that_follows_begins_without() -> None:
     await world.close()
 
 
-async def test_a_run_that_is_paused_keeps_it() -> None:
+async def test_paused_run_keeps_its_problem() -> None:
     """Until it goes on, and succeeds."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -307,7 +307,7 @@ async def test_a_run_that_is_paused_keeps_it() -> None:
     await world.close()
 
 
-async def test_who_sets_it_has_it_until_the_next_task() -> None:
+async def test_problem_set_by_a_client_lasts_until_the_next_task() -> None:
     """A server takes the name from clients and workflows, too, and takes the value away with the next task."""
     world = await World.new()
     mine = {REPORTED_PROBLEMS: Payload(b'["mine"]', "json/plain", {"type": b"KeywordList"})}

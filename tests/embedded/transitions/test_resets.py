@@ -83,7 +83,7 @@ async def evicted(world: World, run_id: str) -> None:
     await world.complete(run_id)
 
 
-async def test_an_open_run_gives_way() -> None:
+async def test_reset_terminates_the_open_run() -> None:
     """The old run is terminated; the new one has its history up to the task, and what was pending."""
     world, run_id = await begun()
     old = latest(world)
@@ -134,7 +134,7 @@ async def test_an_open_run_gives_way() -> None:
     await world.close()
 
 
-async def test_what_was_held_is_not_lost() -> None:
+async def test_held_signals_survive_a_reset() -> None:
     """A signal that came while a worker had the task is sent to the new run too."""
     world, _ = await begun()
     await signal(world, "second")
@@ -150,7 +150,7 @@ async def test_what_was_held_is_not_lost() -> None:
     await world.close()
 
 
-async def test_updates_are_admitted_again() -> None:
+async def test_updates_are_admitted_again_after_a_reset() -> None:
     """Accepted after the point: written as admitted, given to the worker, accepted again; and after a crash too."""
     store = memory_store()
     world = await World.new(store=store)
@@ -192,7 +192,7 @@ async def test_updates_are_admitted_again() -> None:
     await after.close()
 
 
-async def test_an_admitted_update_that_is_refused() -> None:
+async def test_readmitted_update_can_be_rejected() -> None:
     """It is over: no later task brings it, and nobody finds it any more."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -220,7 +220,7 @@ async def test_an_admitted_update_that_is_refused() -> None:
     await world.close()
 
 
-async def test_the_same_request_again() -> None:
+async def test_repeated_reset_request_is_one_reset() -> None:
     """It is one reset, in this epoch and in the next."""
     store = memory_store()
     world, _ = await begun(store=store)
@@ -232,7 +232,7 @@ async def test_the_same_request_again() -> None:
     await after.close()
 
 
-async def test_one_change_in_the_store() -> None:
+async def test_reset_is_one_change() -> None:
     """The end of the old run and the beginning of the new one become durable together."""
     world, run_id = await begun()
     before = world.engine.writes.newest
@@ -245,7 +245,7 @@ async def test_one_change_in_the_store() -> None:
 
 
 @pytest.mark.parametrize("event_id", [0, 1, 2, 5, 6, 7, 8, 100])
-async def test_points_that_no_run_can_begin_from(event_id: int) -> None:
+async def test_invalid_reset_points_are_rejected(event_id: int) -> None:
     """They are refused, and nothing has changed."""
     world, run_id = await begun()
     before = world.kinds()
@@ -257,7 +257,7 @@ async def test_points_that_no_run_can_begin_from(event_id: int) -> None:
     await world.close()
 
 
-async def test_the_chain_of_a_run_that_continued() -> None:
+async def test_reset_of_a_continued_chain() -> None:
     """What was sent to the runs that followed is sent to the new run, which takes the place of the last."""
     world = await World.new()
     run_id = (await world.start()).run_id
@@ -279,7 +279,7 @@ async def test_the_chain_of_a_run_that_continued() -> None:
 
 @settings(max_examples=cases(50, 1000), deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6))
-def test_a_rebuilt_run_is_the_run(seed: int) -> None:
+def test_run_rebuilt_from_history_equals_the_original(seed: int) -> None:
     """Read from its history, a random run has pending what the engine has pending, and can be reset to any task."""
 
     async def body() -> None:

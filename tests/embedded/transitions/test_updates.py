@@ -76,7 +76,7 @@ async def received(world: World) -> list[str]:
     return [each.id for each in updates]
 
 
-async def test_an_update_in_the_history() -> None:
+async def test_update_events_in_the_history() -> None:
     """Accepted and done in one task: both events, with what Core reads of them."""
     world, run_id = await begun()
     asked = ask(world)
@@ -102,7 +102,7 @@ async def test_an_update_in_the_history() -> None:
     await world.close()
 
 
-async def test_a_refusal_leaves_no_trace() -> None:
+async def test_rejected_update_leaves_no_trace() -> None:
     """The task's events vanish; the cached run goes on from where it was, and is not replayed."""
     world, run_id = await begun()
     before = world.kinds()
@@ -130,7 +130,7 @@ async def test_a_refusal_leaves_no_trace() -> None:
     await world.close()
 
 
-async def test_a_signal_beside_a_refusal() -> None:
+async def test_signal_during_a_rejected_update() -> None:
     """A signal that comes while the refused update is out has a task of its own; the refused one's is gone."""
     world, run_id = await begun()
     before = world.kinds()
@@ -151,7 +151,7 @@ async def test_a_signal_beside_a_refusal() -> None:
     await world.close()
 
 
-async def test_a_signal_before_the_update_is_taken() -> None:
+async def test_signal_before_an_update() -> None:
     """One ordinary task brings both, the signal first."""
     world, run_id = await begun()
     before = world.kinds()
@@ -173,7 +173,7 @@ async def test_a_signal_before_the_update_is_taken() -> None:
     await world.close()
 
 
-async def test_a_failed_task_brings_its_updates_again() -> None:
+async def test_failed_task_redelivers_its_updates() -> None:
     """The failure is written, for everybody to see; the update comes with the next task."""
     world, run_id = await begun()
     before = world.kinds()
@@ -196,7 +196,7 @@ async def test_a_failed_task_brings_its_updates_again() -> None:
     await world.close()
 
 
-async def test_a_task_that_is_late_brings_its_updates_again() -> None:
+async def test_timed_out_task_redelivers_its_updates() -> None:
     """A worker that does not answer in time loses the update to the next task."""
     world, run_id = await begun()
     asked = ask(world)
@@ -214,7 +214,7 @@ async def test_a_task_that_is_late_brings_its_updates_again() -> None:
     await world.close()
 
 
-async def test_a_worker_that_says_nothing() -> None:
+async def test_unanswered_update_is_rejected() -> None:
     """An update that a worker neither accepts nor refuses is refused in its name."""
     world, run_id = await begun()
     before = world.kinds()
@@ -229,7 +229,7 @@ async def test_a_worker_that_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("commands", [(done(),), (accept(), accept()), (accept("other"),)])
-async def test_answers_out_of_order(commands: tuple[c.Command, ...]) -> None:
+async def test_invalid_update_responses_fail_the_task(commands: tuple[c.Command, ...]) -> None:
     """A worker that completes what it did not accept, or accepts twice or something else, fails its task."""
     world, run_id = await begun()
     asked = ask(world)
@@ -242,7 +242,7 @@ async def test_answers_out_of_order(commands: tuple[c.Command, ...]) -> None:
     await world.close()
 
 
-async def test_updates_that_come_while_a_task_is_out() -> None:
+async def test_updates_during_a_task_come_with_the_next() -> None:
     """They come with the next one, together, in order."""
     world, run_id = await begun()
     first = ask(world, "a")
@@ -257,7 +257,7 @@ async def test_updates_that_come_while_a_task_is_out() -> None:
     await world.close()
 
 
-async def test_stages() -> None:
+async def test_update_wait_stages() -> None:
     """Whoever waits for acceptance hears of that, and can wait on; the failure of a handler is an outcome."""
     world, run_id = await begun()
     asked = ask(world, "u", UpdateStage.ACCEPTED)
@@ -278,7 +278,7 @@ async def test_stages() -> None:
     await world.close()
 
 
-async def test_a_run_that_is_replayed() -> None:
+async def test_replay_repeats_accepted_updates() -> None:
     """A worker that lost its cache hears of accepted updates at their place, without their validators."""
     world, run_id = await begun(max_cached_workflows=0)
     await world.activation()
@@ -313,7 +313,7 @@ async def test_a_run_that_is_replayed() -> None:
     await world.close()
 
 
-async def test_after_a_crash() -> None:
+async def test_updates_after_a_crash() -> None:
     """What was accepted or done is known; what only waited is forgotten, with its task, and is asked for again."""
     store = memory_store()
     world, run_id = await begun(store=store)
@@ -349,7 +349,7 @@ async def test_after_a_crash() -> None:
     await after.close()
 
 
-async def test_closing_with_updates_that_wait() -> None:
+async def test_close_fails_open_updates() -> None:
     """The one that is accepted has failed, the one that was not seen is aborted."""
     world, run_id = await begun()
     first = ask(world, "a")
@@ -368,7 +368,7 @@ async def test_closing_with_updates_that_wait() -> None:
     await world.close()
 
 
-async def test_an_update_goes_to_the_next_run() -> None:
+async def test_unseen_update_moves_to_the_next_run() -> None:
     """A run that continues as new leaves what it has not seen to the next, unless this very run was meant."""
     world, run_id = await begun()
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
@@ -389,7 +389,7 @@ async def test_an_update_goes_to_the_next_run() -> None:
     await world.close()
 
 
-async def test_an_update_ends_a_delay() -> None:
+async def test_update_ends_a_start_delay() -> None:
     """A run that waits for its first task has it at once."""
     world = await World.new()
     run_id = (await world.start(start_delay=60.0)).run_id
@@ -407,7 +407,7 @@ async def test_an_update_ends_a_delay() -> None:
     await world.close()
 
 
-async def test_limits() -> None:
+async def test_number_of_updates_is_limited() -> None:
     """Too many in flight: the next waits for room. Too many ever: it is refused."""
     world, run_id = await begun(limits=Limits(updates_in_flight=2, updates=3))
     first, second = ask(world, "a"), ask(world, "b")
@@ -432,7 +432,7 @@ async def test_limits() -> None:
     await world.close()
 
 
-async def test_update_with_start_repeated() -> None:
+async def test_repeated_update_with_start_is_one_update() -> None:
     """A lost answer asked for again is one run and one update, even if the run has closed meanwhile."""
     world = await World.new()
     start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
@@ -451,7 +451,7 @@ async def test_update_with_start_repeated() -> None:
     await world.close()
 
 
-async def test_an_asker_that_goes_away() -> None:
+async def test_update_outlives_its_caller() -> None:
     """The update goes on without it, and nobody is kept in memory for it."""
     world, run_id = await begun()
     asked = ask(world)

@@ -33,7 +33,9 @@ NOWHERE = ("--target", "127.0.0.1:1")
     ],
 )
 @pytest.mark.parametrize("parent", ["--parent", "--no-parent"])
-def test_a_broken_file(content: str, said: list[str], parent: str, tmp_path: Path) -> None:
+def test_file_with_a_syntax_error_is_reported(
+    content: str, said: list[str], parent: str, tmp_path: Path
+) -> None:
     """The message names the author's line; no restart, no traceback."""
     (tmp_path / "broken.py").write_text(content)
     done = run("worker", "broken.py", parent, *NOWHERE, cwd=tmp_path)
@@ -56,7 +58,7 @@ def test_a_broken_file(content: str, said: list[str], parent: str, tmp_path: Pat
         ("two-words.py", "is not a Python identifier: rename the file"),
     ],
 )
-def test_nothing_to_load(source: str, said: str, tmp_path: Path) -> None:
+def test_missing_or_empty_module_is_reported(source: str, said: str, tmp_path: Path) -> None:
     """What is not there, holds nothing, or cannot be imported under its name."""
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "borrows.py").write_text("from shop import checkout\n")
@@ -69,7 +71,7 @@ def test_nothing_to_load(source: str, said: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_broken_file_with_its_traceback(tmp_path: Path) -> None:
+def test_traceback_option_shows_everything(tmp_path: Path) -> None:
     """`--traceback` shows everything, also behind the command."""
     (tmp_path / "broken.py").write_text("x = undefined\n")
     done = run("worker", "broken.py", "--no-parent", "--traceback", *NOWHERE, cwd=tmp_path)
@@ -89,7 +91,7 @@ def test_a_broken_file_with_its_traceback(tmp_path: Path) -> None:
         (["--target", "local:", "--status-address", "somewhere"], "status_address must be host:port"),
     ],
 )
-def test_wrong_options(options: list[str], said: str, tmp_path: Path) -> None:
+def test_wrong_options_are_rejected(options: list[str], said: str, tmp_path: Path) -> None:
     """Options are refused by name, before anything is restarted."""
     (tmp_path / "shop.py").write_text(SHOP)
     clean = dict.fromkeys(("HOURGLASS_TARGET", "TEMPORAL_ADDRESS"), "")
@@ -100,7 +102,7 @@ def test_wrong_options(options: list[str], said: str, tmp_path: Path) -> None:
     assert done.stderr.count(" started") <= 1
 
 
-def test_help_is_quick_and_narrow(tmp_path: Path) -> None:
+def test_help_is_quick_and_fits_80_columns(tmp_path: Path) -> None:
     """Help fits into 80 columns, names every option whole, and loads neither Temporal nor the engine."""
     code = (
         "import sys; from hourglass._tools.cli import main; code = main(sys.argv[1:]); "
@@ -124,7 +126,7 @@ def test_help_is_quick_and_narrow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", [[], ["activity"], ["schedule"]], ids=["all", "activity", "schedule"])
-def test_lists_of_commands_cut_nothing_short(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_summaries_are_not_cut(group: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """What each command does is said on its line in a whole sentence."""
     assert main([*group, "--help"]) == 0
     _, _, commands = capsys.readouterr().out.partition("Commands:\n")
@@ -140,7 +142,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert __version__ in capsys.readouterr().out
 
 
-def test_without_typer_it_says_what_to_install() -> None:
+def test_missing_typer_is_reported() -> None:
     """The command's libraries are an extra; without them there is one line that says so."""
     code = "import sys; sys.modules['typer'] = None; from hourglass._tools.cli import main; sys.exit(main(['--help']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -150,7 +152,7 @@ def test_without_typer_it_says_what_to_install() -> None:
     )
 
 
-def test_a_closed_pipe_is_no_error() -> None:
+def test_closed_pipe_is_no_error() -> None:
     """`hourglass --help | head -0` complains about nothing."""
     ours, theirs = os.pipe()
     os.close(ours)

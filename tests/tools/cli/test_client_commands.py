@@ -79,7 +79,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
         yield command
 
 
-def test_a_workflow_from_start_to_end(run: Run) -> None:
+def test_workflow_lifecycle_by_commands(run: Run) -> None:
     """Start, list, ask, describe, signal and wait, each by one command."""
     code, out, _ = run("start", "checkout", "o-1", "--id", "order-1")
     assert (code, out.startswith("started order-1 (run ")) == (0, True)
@@ -91,7 +91,7 @@ def test_a_workflow_from_start_to_end(run: Run) -> None:
     assert json.loads(with_wait[1])["id"] == "order-2"
 
 
-def test_answers_as_json(run: Run) -> None:
+def test_json_output(run: Run) -> None:
     """With --json there is one document, or one per line in a list, and nothing else."""
     run("start", "checkout", "o-1", "--id", "order-1")
     assert json.loads(run("describe", "order-1", "--json")[1])["workflow_type"] == "checkout"
@@ -101,7 +101,7 @@ def test_answers_as_json(run: Run) -> None:
     assert json.loads(run("signal", "decision", "order-1", "false", "--json")[1])["signal"] == "decision"
 
 
-def test_a_list_says_whose_code_fails(run: Run) -> None:
+def test_list_shows_parked_runs(run: Run) -> None:
     """In words behind the status, and as JSON; `--parked` finds that run alone; when it has been ended, its end is its status."""
     run("start", "checkout", "o-1", "--id", "order-1")
     run("start", "broken", "--id", "order-2")
@@ -127,7 +127,7 @@ def test_a_list_says_whose_code_fails(run: Run) -> None:
     assert re.search(r"order-2 +terminated +broken", run("list")[1])
 
 
-def test_list_and_doctor_report_runs_that_do_not_go_on(run: Run) -> None:
+def test_list_and_doctor_report_stalled_runs(run: Run) -> None:
     """A failing activity, code that fails and a queue without a worker: shown, filtered, counted, and wrong for the doctor."""
     assert run("doctor")[0] == 0
     _declines.set()
@@ -161,7 +161,7 @@ def test_list_and_doctor_report_runs_that_do_not_go_on(run: Run) -> None:
     assert run("doctor")[0] == 0
 
 
-def test_many_at_once_must_be_meant(run: Run) -> None:
+def test_bulk_commands_need_confirmation(run: Run) -> None:
     """A filter acts on many only when it is confirmed."""
     for number in range(3):
         run("start", "checkout", "o", "--id", f"order-{number}")
@@ -184,7 +184,7 @@ def test_many_at_once_must_be_meant(run: Run) -> None:
         (("reset", "nobody"), 1, "there is no workflow 'nobody'"),
     ],
 )
-def test_what_cannot_be_done_is_said(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
+def test_command_errors_are_one_line(run: Run, arguments: tuple[str, ...], code: int, message: str) -> None:
     """An error is one line on stderr and an exit code, no traceback."""
     seen, out, err = run(*arguments)
     assert (seen, out) == (code, "")
@@ -192,7 +192,7 @@ def test_what_cannot_be_done_is_said(run: Run, arguments: tuple[str, ...], code:
     assert "Traceback" not in err
 
 
-def test_backup(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_backup_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A copy of a file in use holds its workflows."""
     run("start", "checkout", "o-1", "--id", "order-1")
     assert main(["backup", str(tmp_path / "shop.db"), str(tmp_path / "copy.db")]) == 0
@@ -208,7 +208,7 @@ def test_backup(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out)["id"] == "order-1"
 
 
-def test_a_backup_tells_how_far_it_is(run: Run, tmp_path: Path) -> None:
+def test_backup_reports_progress(run: Run, tmp_path: Path) -> None:
     """Whoever copies hears how many of how many pages are there, to the end."""
     run("start", "checkout", "o-1", "--id", "order-1")
     heard: list[tuple[int, int]] = []
@@ -236,7 +236,7 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_json_holds_plain_values_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_only_plain_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No command writes a `repr`, bytes or a number that JSON does not have; lists are one object on each line."""
     code, target = tmp_path / "odd_flows.py", f"local:{tmp_path / 'odd.db'}"
     code.write_text(ODD_FLOWS)

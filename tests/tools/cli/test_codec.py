@@ -72,7 +72,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     sys.modules.pop(name, None)
 
 
-def test_values_go_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_pass_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Started, asked, waited for and shown: each by a command with the codec, by option or by environment."""
     target, codec = "local:shop.db", importlib.import_module(folder).codec
     given = ["--target", target, "--codec", f"{folder}:codec"]
@@ -90,7 +90,7 @@ def test_values_go_through_the_codec(folder: str, capsys: pytest.CaptureFixture[
         assert "psst, Ann" not in capsys.readouterr().out
 
 
-def test_messages_of_failures_go_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failure_messages_pass_through_the_codec(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What failed is told in clear with the codec, and without it that it is encoded."""
     target, codec = "local:shop.db", importlib.import_module(folder).codec
     with (
@@ -110,7 +110,7 @@ def test_messages_of_failures_go_through_the_codec(folder: str, capsys: pytest.C
     assert "the safe is behind the clock" in capsys.readouterr().out
 
 
-def test_the_environment_may_name_it(
+def test_codec_from_the_environment(
     folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`HOURGLASS_CODEC` is taken where no option is given; a class is made into a codec."""
@@ -137,7 +137,9 @@ def test_the_environment_may_name_it(
         ("no_such_module_here:codec", "there is no module 'no_such_module_here'"),
     ],
 )
-def test_what_is_no_codec(named: str, said: str, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_codec_is_rejected(
+    named: str, said: str, folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is said before anything is asked, with exit code 2, and makes no file."""
     assert main(["start", "secret", "Ann", "--codec", named.format(folder)]) == 2
     assert said in capsys.readouterr().err

@@ -68,7 +68,7 @@ PLAIN = wire(b'"hello"', encoding="json/plain")
 TURNED = wire(b'"olleh"', encoding="binary/turned", was="json/plain")
 
 
-def test_it_decodes_as_the_ui_asks() -> None:
+def test_codec_server_encodes_and_decodes() -> None:
     """Both ways, in order, below any path; a page with payloads of another origin shows those as they are."""
     with served(Backwards()) as address:
         code, body, headers = ask(f"{address}/decode", {"payloads": [TURNED, PLAIN]}, Origin=UI)
@@ -80,7 +80,7 @@ def test_it_decodes_as_the_ui_asks() -> None:
         assert ask(f"{address}/decode", {"payloads": []})[:2] == (200, b'{"payloads":[]}')
 
 
-def test_a_browser_asks_first() -> None:
+def test_cors_preflight_of_allowed_origins() -> None:
     """The origins that were named may ask, and no other; also without a token, which browsers do not send then."""
     with served(Backwards()) as address:
         code, _, headers = ask(f"{address}/decode", b"", "OPTIONS", Origin=UI)
@@ -92,7 +92,7 @@ def test_a_browser_asks_first() -> None:
         assert headers["Access-Control-Allow-Origin"] is None
 
 
-def test_a_person_who_opens_it_is_told_what_it_is() -> None:
+def test_codec_server_page_for_people() -> None:
     """The address that the command prints, opened in a browser, is no error page of a server."""
     with served(Backwards()) as address:
         code, body, headers = ask(address, b"", "GET")
@@ -101,7 +101,7 @@ def test_a_person_who_opens_it_is_told_what_it_is() -> None:
         assert headers["Content-Type"].startswith("text/plain")
 
 
-def test_who_may_not_read() -> None:
+def test_unauthorized_requests_are_rejected() -> None:
     """Another origin, another host's name (a name that was pointed here), no token or a wrong one: refused, with nothing told."""
     body = {"payloads": [TURNED]}
     with served(Backwards()) as address:
@@ -183,14 +183,14 @@ def test_codec_server_survives_half_open_requests() -> None:
         ("other", {"payloads": []}, 404),
     ],
 )
-def test_garbage(path: str, body: object, code: int) -> None:
+def test_malformed_requests_are_rejected(path: str, body: object, code: int) -> None:
     """What is no request is refused, and the next one is answered."""
     with served(Backwards()) as address:
         assert ask(f"{address}/{path}", body)[0] == code
         assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 200
 
 
-def test_what_the_codec_refuses() -> None:
+def test_codec_error_is_not_revealed() -> None:
     """Where it can read nothing the answer says that it raised, and not what."""
     with served(Backwards()) as address:
         code, body, _ = ask(f"{address}/decode", {"payloads": [PLAIN]})
@@ -200,14 +200,14 @@ def test_what_the_codec_refuses() -> None:
         assert ask(f"{address}/decode", {"payloads": [PLAIN, PLAIN]})[0] == 400
 
 
-def test_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_request_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than it would hold is refused before it is read."""
     limit_requests(monkeypatch, 10)
     with served(Backwards()) as address:
         assert ask(f"{address}/decode", {"payloads": [TURNED]})[0] == 413
 
 
-def test_settings_that_are_not_safe(
+def test_unsafe_settings_are_rejected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Origins by name; a port that is taken says so."""

@@ -28,14 +28,14 @@ def test_lines_break_between_words() -> None:
     assert said(text) == "one\n  the words of this line need\n  more than one\n\nlast\n"
 
 
-def test_styles_survive() -> None:
+def test_styles_survive_line_breaks() -> None:
     """A line in several styles is broken like any other."""
     assert said(Text.assemble(("error: ", "bold red"), "a message that is longer than that")) == (
         "error: a message that is\nlonger than that\n"
     )
 
 
-def test_commands_stay_whole() -> None:
+def test_commands_are_not_broken() -> None:
     """What gets copied is one line for the terminal to break; so is everything where a program reads."""
     command = "    hourglass why order-1 --target local:orders.db"
     assert said(command, whole=True) == f"{command}\n"
@@ -45,7 +45,7 @@ def test_commands_stay_whole() -> None:
 @pytest.mark.parametrize(
     ("given", "options", "coloured"), [(None, "FRX", True), ("-R", "-R", True), ("-S", "-S", False)]
 )
-def test_pages_are_in_colours_where_the_pager_shows_them(
+def test_pager_shows_colours_if_supported(
     given: str | None, options: str, coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`less` is told to show colours; a reader whose own options do not let it gets none, instead of their codes."""

@@ -57,7 +57,7 @@ def _forget_modules() -> None:
         del sys.modules[name]
 
 
-def test_without_a_terminal_the_steps_are_listed(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_listed_without_a_terminal(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line for each: its event, what the run was told, what it asked for."""
     assert main(["debug", history, "--code", "flows_debugged.py"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -69,7 +69,7 @@ def test_without_a_terminal_the_steps_are_listed(history: str, capsys: pytest.Ca
     ]
 
 
-def test_the_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The line with its source, the variables, what has changed, what was asked for."""
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "12"]) == 0
     out = capsys.readouterr().out
@@ -81,7 +81,7 @@ def test_the_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.Ca
     assert "asked   start timer of 60 s  (flows_debugged.py:13)" in out
 
 
-def test_json_holds_all_moments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_contains_all_moments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     """For programs: every moment with its fibers."""
     assert main(["debug", history, "--code", "flows_debugged.py", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -89,7 +89,7 @@ def test_json_holds_all_moments(history: str, capsys: pytest.CaptureFixture[str]
     assert [len(each["fibers"] or ()) for each in document["moments"]] == [1, 1, 1, 0]
 
 
-def test_what_if_shows_both_up_to_where_they_part(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_if_shows_the_first_difference(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Other code is replayed on the same history; the first step that differs is shown of both."""
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
     asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py"]
@@ -102,7 +102,7 @@ def test_what_if_shows_both_up_to_where_they_part(history: str, capsys: pytest.C
     assert "what if does not fit the history" in out
 
 
-def test_what_if_with_the_same_effects_says_so(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_if_without_a_difference(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Code that only reads otherwise is the same."""
     Path("flows_debugged_same.py").write_text(FLOWS.replace("second", "last"))
     asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_same.py"]
@@ -110,9 +110,7 @@ def test_what_if_with_the_same_effects_says_so(history: str, capsys: pytest.Capt
     assert "the same in all 4 steps" in capsys.readouterr().out
 
 
-def test_what_if_of_a_file_of_the_same_name_elsewhere(
-    history: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_if_loads_a_file_of_the_same_name(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A changed copy of the file in another folder is that copy, not the file that is loaded already."""
     Path("changed").mkdir()
     Path("changed/flows_debugged.py").write_text(FLOWS.replace("sleep(60)", "sleep(61)"))
@@ -121,7 +119,7 @@ def test_what_if_of_a_file_of_the_same_name_elsewhere(
     assert "start timer of 61 s" in capsys.readouterr().out
 
 
-def test_what_if_parts_where_arguments_differ(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_if_detects_different_arguments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Steps that look alike and hold other arguments: the walks part there, and nothing says that they are the same."""
     Path("flows_debugged_other.py").write_text(FLOWS.replace("pack(first)", "pack('another')"))
     asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_other.py"]
@@ -154,7 +152,7 @@ def test_what_if_at_an_event_shows_both(history: str, capsys: pytest.CaptureFixt
     assert [len(document[each]["moments"]) for each in ("code", "what_if")] == [1, 1]
 
 
-def test_event_that_the_history_does_not_have(history: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_event_is_rejected(history: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An event after the last is a usage error, which says how many there are."""
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "999"]) == 2
     assert "there is no event 999: this history has" in capsys.readouterr().err
@@ -208,7 +206,7 @@ def terminal(history: str) -> Iterator[Terminal]:
 PROMPT = "q quit > "
 
 
-def test_step_by_step_on_a_terminal(terminal: Terminal) -> None:
+def test_step_by_step_in_a_terminal(terminal: Terminal) -> None:
     """Forward, back, the list, the end."""
     assert "step 1 of" in terminal.until(PROMPT)
     terminal.type("\n")
@@ -221,7 +219,7 @@ def test_step_by_step_on_a_terminal(terminal: Terminal) -> None:
     assert terminal.process.wait(30) == 0
 
 
-def test_ctrl_c_ends_it(terminal: Terminal) -> None:
+def test_ctrl_c_ends_the_debugger(terminal: Terminal) -> None:
     """As it ends every program: 130, without a traceback."""
     terminal.until(PROMPT)
     for _ in range(30):

@@ -75,7 +75,7 @@ def client(project: Project) -> Iterator[Client]:
         yield client
 
 
-def test_an_edit_is_taken_over(project: Project, client: Client) -> None:
+def test_edited_file_is_reloaded(project: Project, client: Client) -> None:
     """The file is edited, the open runs are tried, and a run continues with the new code; Ctrl-C ends both processes."""
     with project.dev() as dev:
         dev.wait_for("taking work")
@@ -90,7 +90,7 @@ def test_an_edit_is_taken_over(project: Project, client: Client) -> None:
         assert dev.wait_end() == 0, dev.text
 
 
-def test_an_edit_that_breaks_an_open_run(project: Project, client: Client) -> None:
+def test_edit_that_breaks_an_open_run_is_reported(project: Project, client: Client) -> None:
     """Before any run is touched it is said which would break, and where; undoing the edit lets the run continue."""
     with project.dev() as dev:
         dev.wait_for("taking work")
@@ -111,7 +111,7 @@ def test_an_edit_that_breaks_an_open_run(project: Project, client: Client) -> No
         assert handle.result(timeout=30) == "charged o-1"
 
 
-def test_strict_takes_no_work_with_code_that_breaks_a_run(project: Project, client: Client) -> None:
+def test_strict_mode_waits_for_a_compatible_edit(project: Project, client: Client) -> None:
     """With --strict the worker waits for the next edit; until then nobody serves the queue."""
     with project.dev("--strict") as dev:
         dev.wait_for("taking work")
@@ -126,7 +126,7 @@ def test_strict_takes_no_work_with_code_that_breaks_a_run(project: Project, clie
         assert handle.result(timeout=30) == "charged o-1"
 
 
-def test_a_file_that_does_not_load(project: Project, client: Client) -> None:
+def test_file_that_fails_to_load_is_reported(project: Project, client: Client) -> None:
     """The error is shown with its line, and the next edit is waited for."""
     with project.dev() as dev:
         dev.wait_for("taking work")
@@ -138,7 +138,7 @@ def test_a_file_that_does_not_load(project: Project, client: Client) -> None:
         waiting(client)
 
 
-def test_a_parked_run_is_shown_at_once(project: Project, client: Client) -> None:
+def test_parked_run_is_shown_at_once(project: Project, client: Client) -> None:
     """A bug is shown with its line and without lines of ours; fixing it lets the run continue."""
     project.app.write_text(BUGGY)
     with project.dev() as dev:
@@ -154,7 +154,7 @@ def test_a_parked_run_is_shown_at_once(project: Project, client: Client) -> None
         assert handle.result(timeout=30) == "charged o-1, at last"
 
 
-def test_what_we_raise_ourselves_is_a_message(project: Project, client: Client) -> None:
+def test_our_own_errors_are_shown_without_traceback(project: Project, client: Client) -> None:
     """A run with a wrong argument is told by what is wrong with it, not by lines of ours."""
     with project.dev() as dev:
         dev.wait_for("taking work")
@@ -163,7 +163,7 @@ def test_what_we_raise_ourselves_is_a_message(project: Project, client: Client) 
         assert "Traceback" not in dev.text
 
 
-def test_a_file_that_is_deleted(project: Project, client: Client) -> None:
+def test_deleted_file_is_reported(project: Project, client: Client) -> None:
     """It says that the file is gone and waits; when it is back, open runs continue."""
     with project.dev() as dev:
         dev.wait_for("taking work")
@@ -177,7 +177,7 @@ def test_a_file_that_is_deleted(project: Project, client: Client) -> None:
         assert handle.result(timeout=30) == "charged o-1, at last"
 
 
-def test_the_parents_death_is_the_childs(project: Project, client: Client) -> None:
+def test_worker_ends_with_its_parent(project: Project, client: Client) -> None:
     """No worker is left behind that nobody reloads."""
     with project.dev() as dev:
         dev.wait_for("taking work")
@@ -192,7 +192,7 @@ def _children(pid: int) -> list[int]:
 
 
 @pytest.mark.server
-def test_a_temporal_server_with_its_ui(project: Project) -> None:
+def test_dev_command_with_a_temporal_server(project: Project) -> None:
     """--temporal runs a real server with its web UI, says where, and keeps what it knows in the project's folder."""
     port, ui_port = free_port(), free_port()
     with project.dev("--temporal", "--port", str(port), "--ui-port", str(ui_port)) as dev:
@@ -220,7 +220,7 @@ def _said(dev: Command, what: str) -> str:
     return next(line for line in dev.lines if line.startswith(what)).removeprefix(what).strip()
 
 
-def test_asked_wrongly(project: Project) -> None:
+def test_invalid_dev_options_are_rejected(project: Project) -> None:
     """Two targets at once, or a place that refuses, end it with a message."""
     answer = run("dev", "app.py", "--temporal", "--target", "local:x.db", cwd=project.folder)
     assert answer.returncode == 2
@@ -233,7 +233,7 @@ def test_asked_wrongly(project: Project) -> None:
     assert "nonsense" in answer.stderr
 
 
-def test_what_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watched_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder that a file is imported from, above its packages; the current one for modules; none twice."""
     package = tmp_path / "shop" / "orders"
     package.mkdir(parents=True)

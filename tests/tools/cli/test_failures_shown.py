@@ -68,7 +68,7 @@ def queue() -> str:
     return f"shown-{os.getpid()}-{next(_numbers)}"
 
 
-def test_dev_has_a_line_for_a_run_that_begins_ends_or_fails(target: str, queue: str, tmp_path: Path) -> None:
+def test_dev_logs_starts_ends_and_failures(target: str, queue: str, tmp_path: Path) -> None:
     """And for a planted error in an activity, with the author's line and none of ours."""
     asked = ("dev", "app.py", "--target", target, "--task-queue", queue, "--no-ui")
     with Command(*asked, cwd=tmp_path) as dev, Client.connect(target) as client:
@@ -89,7 +89,7 @@ def test_dev_has_a_line_for_a_run_that_begins_ends_or_fails(target: str, queue: 
     assert "_worker/" not in dev.text
 
 
-def test_a_worker_logs_documents_with_fields(target: str, queue: str, tmp_path: Path) -> None:
+def test_worker_logs_json_with_fields(target: str, queue: str, tmp_path: Path) -> None:
     """With --log json: ids, type, queue and attempt of what speaks or fails, through whichever logger, and what was given in
     `extra=`.
     """
@@ -136,7 +136,7 @@ def _found(documents: list[dict[str, Any]], part: str) -> dict[str, Any]:
     return next(each for each in documents if part in each["message"])
 
 
-def test_the_whole_traceback_where_it_is_asked_for(
+def test_full_traceback_on_request(
     target: str, queue: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`hourglass result` says in a line what failed; with --traceback it shows all: where it was raised, and our frames."""
@@ -158,7 +158,7 @@ def test_the_whole_traceback_where_it_is_asked_for(
     assert "client/_waiting.py" in whole
 
 
-def test_run_shows_failed_attempts_where_there_is_no_picture(tmp_path: Path) -> None:
+def test_run_logs_failed_attempts_in_a_pipe(tmp_path: Path) -> None:
     """In a pipe no live view shows that an activity fails: the log does, and nothing else of ours."""
     (tmp_path / "app.py").write_text(
         APP.replace("maximum_attempts=1", "maximum_attempts=2, initial_interval=0.01")
@@ -176,7 +176,7 @@ def test_run_shows_failed_attempts_where_there_is_no_picture(tmp_path: Path) -> 
     assert "runs" not in ended.stderr
 
 
-def test_a_field_that_json_cannot_say_loses_no_record() -> None:
+def test_unserializable_log_field_keeps_the_record() -> None:
     """A key that is no text, a circle, an object whose repr raises: the record is written all the same."""
 
     class Spiteful:

@@ -49,7 +49,7 @@ def steers(text: str) -> list[str]:
 
 @settings(max_examples=cases(200, 5000))
 @given(st.text(st.characters()))
-def test_nothing_that_steers_is_left(text: str) -> None:
+def test_control_characters_are_removed(text: str) -> None:
     """Whatever the text: clean keeps its lines, and one line is one line."""
     assert steers(console.clean(text)) == []
     assert console.clean(text).count("\n") == text.count("\n")
@@ -59,7 +59,7 @@ def test_nothing_that_steers_is_left(text: str) -> None:
 
 @settings(max_examples=cases(200, 5000))
 @given(st.text(st.characters(blacklist_categories=("Cc", "Cf", "Cs", "Zl", "Zp"))))
-def test_other_text_stays_as_it_is(text: str) -> None:
+def test_other_text_is_unchanged(text: str) -> None:
     """Letters of every script, emoji and what joins them are shown."""
     assert console.clean(text) == text
     assert console.clean("👩‍🚀 می‌خواهم café") == "👩‍🚀 می‌خواهم café"
@@ -69,7 +69,7 @@ def test_other_text_stays_as_it_is(text: str) -> None:
 @given(
     st.recursive(st.text(st.characters()), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
 )
-def test_json_says_the_same(value: Any) -> None:
+def test_json_escapes_control_characters(value: Any) -> None:
     """Escaped as JSON escapes: programs read what it was."""
     text = console.json_text(value, indent=2)
     assert steers(text) == []
@@ -81,7 +81,7 @@ def test_json_says_the_same(value: Any) -> None:
 
 @settings(max_examples=cases(100, 2000))
 @given(st.text(st.characters()), st.booleans(), st.booleans())
-def test_a_screen_lets_nothing_through(text: str, terminal: bool, whole: bool) -> None:
+def test_console_removes_control_characters(text: str, terminal: bool, whole: bool) -> None:
     """Text in a style, in a terminal or a pipe, in an error: nothing but rich's own colours reaches the stream."""
     out = console.Screen(file=io.StringIO(), force_terminal=terminal, color_system="standard", width=40)
     console._say(out, Text.assemble(("error: ", "bold red"), text), whole=whole)
@@ -109,7 +109,7 @@ def test_pretty_logs_are_clean(colour: bool) -> None:
     assert steers(logs.PlainFormatter().format(record)) == []
 
 
-def test_newlines_forge_no_records_of_pretty_logs() -> None:
+def test_newlines_forge_no_log_records() -> None:
     """In names of loggers, messages, arguments, exceptions and stacks: all lines of a record but the first are indented."""
     forged = "a\n12:00:00 ERROR   runs: forged\r\n12:00:00 ERROR   runs: forged"
     try:
@@ -127,7 +127,7 @@ def test_newlines_forge_no_records_of_pretty_logs() -> None:
         assert all(line.startswith("    ") for line in others)
 
 
-def test_json_logs_are_clean_and_say_the_same() -> None:
+def test_json_logs_escape_control_characters() -> None:
     """One line per record, with the escapes of JSON."""
     record = logging.LogRecord("hourglass", logging.WARNING, "f", 1, "run %s", (ALL,), None)
     text = logs.JsonFormatter().format(record)
@@ -135,7 +135,7 @@ def test_json_logs_are_clean_and_say_the_same() -> None:
     assert json.loads(text)["message"] == f"run {ALL}"
 
 
-def test_a_traceback_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
+def test_traceback_is_clean(capsys: pytest.CaptureFixture[str]) -> None:
     """What an exception says is text of others, too."""
     console._console.cache_clear()
     try:
@@ -229,7 +229,7 @@ COMMANDS = (
 @pytest.mark.parametrize(
     "arguments", COMMANDS, ids=lambda each: " ".join(each).encode("unicode_escape").decode()
 )
-def test_no_command_lets_it_through(
+def test_no_command_prints_control_characters(
     arguments: tuple[str, ...],
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -251,7 +251,7 @@ def test_no_command_lets_it_through(
         json.loads(said.out.splitlines()[0] if arguments[0] == "list" else said.out)
 
 
-def test_a_line_in_an_id_begins_no_line(
+def test_newline_in_an_id_starts_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A workflow cannot pretend that there is another one."""
@@ -270,7 +270,7 @@ def test_a_line_in_an_id_begins_no_line(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="bytes as arguments are POSIX")
-def test_bytes_that_are_no_text_are_shown_as_such(
+def test_undecodable_argument_is_shown_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """An argument that is not UTF-8 gets a message that can be printed."""

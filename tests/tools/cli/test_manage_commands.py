@@ -93,14 +93,14 @@ def test_pause_resume_and_result(run: Run) -> None:
     assert run("result", "nobody")[0] == 1
 
 
-def test_a_pause_that_is_refused_with_its_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_pause_with_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told and ends: no error is its own cause."""
     monkeypatch.setenv("HOURGLASS_TRACEBACK", "")
     code, _, said = run("pause", "nobody", "--traceback")
     assert (code, "Traceback" in said, "there is no workflow 'nobody'" in said) == (1, True, True)
 
 
-def test_result_of_what_does_not_end(run: Run) -> None:
+def test_result_of_a_workflow_that_does_not_end(run: Run) -> None:
     """It waits so long and no longer; one that failed is an error."""
     run("start", "send", "lamp", "--id", "s-1")
     code, _, err = run("result", "s-1", "--timeout", "0.05")
@@ -141,7 +141,7 @@ def test_fork_and_export(run: Run, tmp_path: Path) -> None:
     )
 
 
-def test_ids_are_no_paths(run: Run, tmp_path: Path) -> None:
+def test_ids_are_not_used_as_paths(run: Run, tmp_path: Path) -> None:
     """An id that looks like a path is a file's name in the folder, and leads nowhere else."""
     run("start", "send", "lamp", "--id", "../../evil/..")
     assert run("export", "--query", "WorkflowType = 'send'", "--to", str(tmp_path / "out"))[0] == 0
@@ -150,7 +150,7 @@ def test_ids_are_no_paths(run: Run, tmp_path: Path) -> None:
     assert "/" not in written.name
 
 
-def test_activities_by_hand(run: Run) -> None:
+def test_activities_are_managed_by_hand(run: Run) -> None:
     """List, complete and reset one that waits; fail one that runs; each is found by id or by name."""
     run("start", "stuck", "--id", "b-1")
     until(lambda: "broken" in run("activity", "list", "b-1")[1].partition("\n")[2])
@@ -170,7 +170,7 @@ def test_activities_by_hand(run: Run) -> None:
     assert (code, "the bank says no" in err) == (1, True)
 
 
-def test_delete_must_be_meant(run: Run) -> None:
+def test_delete_needs_confirmation(run: Run) -> None:
     """One, or all that a filter finds; without a terminal only with --yes."""
     for number in range(3):
         run("start", "send", "lamp", "--id", f"s-{number}")
@@ -195,7 +195,7 @@ def test_bulk_actions_spare_the_keepers_of_limits(run: Run, command: tuple[str, 
     assert "keeper" in run("list", "--all")[1]
 
 
-def test_a_schedule_from_beginning_to_end(run: Run) -> None:
+def test_schedule_lifecycle_by_commands(run: Run) -> None:
     """Create, list, describe, pause, resume, trigger, backfill and delete."""
     made = ("schedule", "create", "daily", "send", "lamp", "--cron", "0 9 * * MON-FRI", "--every", "6h")
     assert run(*made)[1].startswith("created daily: every 6h, cron 0 9 * * MON-FRI; next at ")
@@ -228,7 +228,7 @@ def test_a_schedule_from_beginning_to_end(run: Run) -> None:
         (("schedule", "backfill", "s", "--from", "2026-01-02", "--to", "2026-01-01"), "before"),
     ],
 )
-def test_schedules_that_cannot_be(run: Run, arguments: tuple[str, ...], message: str) -> None:
+def test_invalid_schedules_are_rejected(run: Run, arguments: tuple[str, ...], message: str) -> None:
     """Each is told what is wrong, and how it is said."""
     code, _, err = run(*arguments)
     assert (code, message in err) == (2, True), err

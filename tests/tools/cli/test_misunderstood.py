@@ -45,7 +45,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
 
 @pytest.mark.parametrize("named", ["app.py", "app.py:checkout", "./shop/app.py:checkout"])
-def test_a_file_is_no_workflow(named: str, run: Run, tmp_path: Path) -> None:
+def test_file_as_a_workflow_name_is_rejected(named: str, run: Run, tmp_path: Path) -> None:
     """`start` takes a name, not a file as `run` does: nothing is started that no worker would ever know."""
     code, said = run("start", named)
     assert code == 2
@@ -57,7 +57,7 @@ def test_a_file_is_no_workflow(named: str, run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["signal", "query", "update"])
-def test_the_id_first(command: str, run: Run) -> None:
+def test_swapped_name_and_id_are_reported(command: str, run: Run) -> None:
     """Name and id the other way round: it says which comes first."""
     code, said = run(command, "order-1", "go")
     assert code == 1
@@ -65,13 +65,13 @@ def test_the_id_first(command: str, run: Run) -> None:
     assert "the name comes first, then the id: go order-1" in said
 
 
-def test_the_id_first_of_none(run: Run) -> None:
+def test_swapped_name_and_id_of_unknown_workflows(run: Run) -> None:
     """Where neither is a workflow nothing is guessed."""
     assert "comes first" not in run("query", "state", "nobody")[1]
 
 
 @pytest.mark.parametrize("command", [["describe"], ["show"], ["terminate"], ["query", "state"]])
-def test_a_run_that_is_not_there(command: list[str], run: Run) -> None:
+def test_unknown_run_of_a_known_workflow(command: list[str], run: Run) -> None:
     """The workflow is known and the run is not: that is said, with the latest run."""
     code, said = run(*command, "order-1", "--run-id", "123")
     assert code == 1
@@ -79,14 +79,14 @@ def test_a_run_that_is_not_there(command: list[str], run: Run) -> None:
     assert "its latest one is " in said
 
 
-def test_one_and_many(run: Run) -> None:
+def test_id_together_with_a_filter_is_rejected(run: Run) -> None:
     """A workflow and a filter at once: which of the two is meant must be said."""
     code, said = run("cancel", "order-1", "--query", "WorkflowType = 'waits'")
     assert code == 2
     assert "not both" in said
 
 
-def test_a_question_to_a_run_that_is_parked(run: Run, tmp_path: Path) -> None:
+def test_query_of_a_parked_run_suggests_why(run: Run, tmp_path: Path) -> None:
     """It cannot answer: what says why is named."""
     with Client.connect(f"local:{tmp_path / 'm.db'}") as client:
         handle = client.start_workflow(stumbles, id="bug-1")

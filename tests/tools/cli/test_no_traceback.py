@@ -111,7 +111,7 @@ def named(arguments: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("arguments", GIVEN, ids=named)
-def test_what_is_odd_is_told(
+def test_odd_inputs_have_their_own_messages(
     arguments: tuple[str, ...],
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -138,7 +138,7 @@ class Surprise(Exception):
 @pytest.mark.parametrize(
     "error", [Surprise("sesame"), RecursionError("deep"), MemoryError(), OSError(28, "No space left")]
 )
-def test_what_nobody_thought_of_is_a_message_too(
+def test_unexpected_error_is_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line and exit code 1; with --traceback also where it comes from."""
@@ -160,7 +160,7 @@ def test_what_nobody_thought_of_is_a_message_too(
 @pytest.mark.skipif(os.name != "posix", reason="streams of POSIX")
 @pytest.mark.parametrize("redirected", [">&-", "2>&-", ">&- 2>&- <&-", ">/dev/full", "2>/dev/full", "| true"])
 @pytest.mark.parametrize("arguments", ["describe w --json --target local:good.db", "nonsense"])
-def test_streams_that_lead_nowhere(redirected: str, arguments: str, place: Path) -> None:
+def test_closed_or_full_output_streams(redirected: str, arguments: str, place: Path) -> None:
     """Closed, full or not read: no traceback, no complaint at exit, and an exit code that says what happened."""
     if "/dev/full" in redirected and not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
@@ -180,7 +180,7 @@ def test_streams_that_lead_nowhere(redirected: str, arguments: str, place: Path)
     assert ended.returncode == (0 if "|" in redirected else 2 if wrong else 1 if full else 0)
 
 
-def test_a_stream_that_knows_only_ascii(place: Path) -> None:
+def test_ascii_only_stream_gets_escapes(place: Path) -> None:
     """What it cannot say is escaped."""
     ended = subprocess.run(
         [sys.executable, "-m", "hourglass", "show", "w", "--target", "local:good.db"],

@@ -47,7 +47,9 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("arguments", LOOKING, ids=" ".join)
-def test_looking_makes_no_file(arguments: list[str], empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_read_commands_create_no_file(
+    arguments: list[str], empty: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """An empty folder stays empty; what is missing is named, and how it comes to be."""
     code = main(arguments)
     said = "".join(capsys.readouterr())
@@ -59,7 +61,7 @@ def test_looking_makes_no_file(arguments: list[str], empty: Path, capsys: pytest
         assert "hourglass.db: no workflow has been started there yet" in said
 
 
-def test_a_file_that_is_named_is_not_explained_away(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_named_file_is_reported(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Who names a file is told about that one, not about defaults."""
     assert main(["list", "--target", "local:orders.db"]) == 1
     assert capsys.readouterr().err == (
@@ -67,7 +69,7 @@ def test_a_file_that_is_named_is_not_explained_away(empty: Path, capsys: pytest.
     )
 
 
-def test_an_id_that_is_nearly_right(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_similar_ids_are_suggested(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is not there is told with what may have been meant."""
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[nods]):
         client.execute_workflow(nods, id="order-17")
@@ -77,7 +79,7 @@ def test_an_id_that_is_nearly_right(empty: Path, capsys: pytest.CaptureFixture[s
             assert err == "error: there is no workflow 'order-7' on local:shop.db\n  did you mean order-17?\n"
 
 
-def test_one_that_has_closed(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_signal_to_a_closed_workflow_is_rejected(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A signal to a closed one is refused with its end; asking it to cancel is harmless, and said to be."""
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[nods]):
         client.execute_workflow(nods, id="order-17")
@@ -87,7 +89,7 @@ def test_one_that_has_closed(empty: Path, capsys: pytest.CaptureFixture[str]) ->
         assert capsys.readouterr().out == "order-17 has closed already (completed)\n"
 
 
-def test_calls_that_the_engine_collects_are_dropped(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_collected_calls_are_cancelled_by_name(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A burst of calls that waits in a file has no run to describe, and is cancelled by its name all the same, once."""
     drop = ["cancel", "hourglass.debounce:page-7", "--target", "local:shop.db"]
     with Client.connect("local:shop.db") as client, Worker(client, workflows=[nods]):
@@ -100,7 +102,7 @@ def test_calls_that_the_engine_collects_are_dropped(empty: Path, capsys: pytest.
         assert "there is no workflow 'hourglass.debounce:page-7'" in capsys.readouterr().err
 
 
-def test_a_query_that_nobody_answers(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_query_without_a_worker_times_out(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It does not hang: after its limit it says that no worker polls the queue, and how to start one."""
     with Client.connect("local:shop.db") as client:
         client.start_workflow(nods, id="order-17", task_queue="rush")
@@ -110,7 +112,7 @@ def test_a_query_that_nobody_answers(empty: Path, capsys: pytest.CaptureFixture[
     assert "start one: hourglass worker FILE --task-queue rush" in err
 
 
-def test_waiting_without_a_worker_is_said_in_the_words_of_the_command_line(empty: Path) -> None:
+def test_waiting_without_a_worker_suggests_the_command(empty: Path) -> None:
     """A command that waits says for whom, and the command that starts one; no line of Python."""
     with Client.connect("local:shop.db") as client:
         client.start_workflow(nods, id="order-17")
@@ -121,7 +123,7 @@ def test_waiting_without_a_worker_is_said_in_the_words_of_the_command_line(empty
     assert "Worker(" not in done.stderr
 
 
-def test_nobody_reads_any_more(empty: Path) -> None:
+def test_closed_reader_ends_the_command_silently(empty: Path) -> None:
     """A reader that goes away ends the command silently, as the shell knows it."""
     with Client.connect("local:shop.db") as client:
         for number in range(300):
@@ -136,14 +138,14 @@ def test_nobody_reads_any_more(empty: Path) -> None:
     assert (process.returncode, err) == (141, "")
 
 
-def test_a_name_that_is_in_another_module(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_misplaced_import_names_the_module(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Most names are in `workflow` and `activity`: who looks for one in the package itself is shown where it is."""
     (empty / "lost.py").write_text("from hourglass import Channel\n")
     assert main(["run", "lost.py"]) == 2
     assert "it is in hourglass.workflow: from hourglass.workflow import Channel" in capsys.readouterr().err
 
 
-def test_the_doctor_finds_a_damaged_page(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_finds_a_damaged_page(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file may open and list well although a part of it is broken: SQLite reads all of it, and says where."""
     with Client.connect("local:orders.db") as client, Worker(client, workflows=[nods]):
         for number in range(20):

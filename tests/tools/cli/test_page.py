@@ -10,7 +10,7 @@ from command_line import commands
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
 
 
-def test_every_command_is_on_the_page() -> None:
+def test_every_command_is_documented() -> None:
     """Each command is named, and no example calls one that does not exist."""
     text = PAGE.read_text()
     silent = [name for name in commands() if f"`{name}`" not in text and f"hourglass {name}" not in text]

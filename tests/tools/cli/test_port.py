@@ -51,7 +51,7 @@ class A:
 '''
 
 
-def test_imports_change_and_nothing_else() -> None:
+def test_only_imports_are_changed() -> None:
     """Modules in imports, and where they are used by their full name; not texts, comments or attributes."""
     assert ported(PROGRAM) == (PORTED, [])
     assert ported(PORTED) == (PORTED, []), "what is ported stays as it is"
@@ -67,20 +67,20 @@ def test_imports_change_and_nothing_else() -> None:
         ("from temporalio.api.common.v1 import Payload", "Temporal's own messages"),
     ],
 )
-def test_what_is_not_here_is_named(line: str, told: str) -> None:
+def test_unsupported_names_are_reported(line: str, told: str) -> None:
     """With its line, and why where that is known."""
     _, ((number, note),) = ported(f"import os\n{line}\n")
     assert number == 2
     assert told in note
 
 
-def test_every_module_of_the_table_is_there() -> None:
+def test_every_replacement_module_exists() -> None:
     """What the table promises can be imported."""
     source = "".join(f"import temporalio.{module}\n" for module in MODULES)
     assert ported(source)[1] == []
 
 
-def test_the_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_port_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It writes only when told to, and ends with 1 where something is left to do."""
     path = tmp_path / "app.py"
     path.write_text(PROGRAM)
@@ -102,7 +102,7 @@ def test_the_command_prints_a_diff(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     "content", [b"def broken(:\n", b"\xff\xfe\x00"], ids=["not valid Python", "not UTF-8"]
 )
-def test_what_cannot_be_read_is_said(tmp_path: Path, content: bytes) -> None:
+def test_unparsable_file_is_reported(tmp_path: Path, content: bytes) -> None:
     """A file that is no Python is asked for wrongly."""
     path = tmp_path / "app.py"
     path.write_bytes(content)

@@ -21,7 +21,7 @@ def ids(target: str) -> list[str]:
         return [each.id for each in client.list_workflows()]
 
 
-def test_the_clients_option(tmp_path: Path) -> None:
+def test_retention_option_of_the_client(tmp_path: Path) -> None:
     """The owner of the file forgets what has closed after so long, and not before."""
     target = f"local:{tmp_path / 'shop.db'}"
     with Client.connect(target) as client, Worker(client, workflows=[nods]):
@@ -33,7 +33,7 @@ def test_the_clients_option(tmp_path: Path) -> None:
         until("all are forgotten", lambda: not list(client.list_workflows()))
 
 
-def test_the_workers_option(tmp_path: Path) -> None:
+def test_retention_option_of_the_worker(tmp_path: Path) -> None:
     """`hourglass worker --retention DAYS` says it for the file that it owns."""
     (tmp_path / "shop.py").write_text(SHOP)
     target = f"local:{tmp_path / 'shop.db'}"

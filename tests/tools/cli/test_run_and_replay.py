@@ -84,7 +84,7 @@ def test_run_shows_the_result(flows: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out) == "packed book"
 
 
-def test_run_refuses_the_id_of_a_closed_workflow(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_rejects_the_id_of_a_closed_workflow(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What it did, such as a payment, would be done again: the advice names what shows it, and --again, which runs it."""
     command = ["run", f"{flows}:parcel", "book", "--id", "p-1"]
     assert main(command) == 0
@@ -101,7 +101,7 @@ def test_run_refuses_the_id_of_a_closed_workflow(flows: Path, capsys: pytest.Cap
     assert capsys.readouterr().out.strip() == "2"
 
 
-def test_run_refuses_the_id_of_a_failed_workflow(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_rejects_the_id_of_a_failed_workflow(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Part of it may have been done."""
     command = ["run", f"{flows}:fails", "x", "--id", "f-1"]
     assert main(command) == 1
@@ -110,7 +110,7 @@ def test_run_refuses_the_id_of_a_failed_workflow(flows: Path, capsys: pytest.Cap
     assert main([*command, "--again"]) == 1
 
 
-def test_a_bug_ends_the_command_with_its_line(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bug_ends_the_command_with_its_line(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A workflow that raises a ValueError ends with the line, not a hang."""
     assert main(["run", f"{flows}:broken", "book"]) == 1
     err = capsys.readouterr().err
@@ -119,7 +119,7 @@ def test_a_bug_ends_the_command_with_its_line(flows: Path, capsys: pytest.Captur
     assert f'{flows.name}", line {line}' in err
 
 
-def test_a_failure_is_said(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workflow_failure_is_shown(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A workflow that fails: exit code 1 and why."""
     assert main(["run", f"{flows}:fails", "x"]) == 1
     assert "error: the workflow failed: SoldOut: sold out\n  more: hourglass why " in capsys.readouterr().err
@@ -128,13 +128,15 @@ def test_a_failure_is_said(flows: Path, capsys: pytest.CaptureFixture[str]) -> N
 @pytest.mark.parametrize(
     ("name", "message"), [("", "name a workflow"), (":nothing", "no workflow 'nothing'")]
 )
-def test_which_workflow(flows: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_with_several_workflows_needs_a_name(
+    flows: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A file with several workflows needs a name, and one that it has."""
     assert main(["run", f"{flows}{name}"]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_replay_finds_what_changed(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_detects_changed_code(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Histories from where they ran fit the code that made them, and not the code that was changed."""
     assert main(["run", f"{flows}:parcel", "book", "--id", "p-1"]) == 0
     assert main(["replay", "--query", "WorkflowType = 'parcel'", "--code", str(flows)]) == 0
@@ -149,7 +151,7 @@ def test_replay_finds_what_changed(flows: Path, capsys: pytest.CaptureFixture[st
     sys.modules.pop(changed.stem, None)
 
 
-def test_replay_of_what_is_no_history(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_rejects_files_that_are_no_history(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that is no history is said to be broken, a missing one is asked for wrongly."""
     (flows.parent / "bad.json").write_text("{}")
     assert main(["replay", "bad.json", "--code", str(flows)]) == 1
@@ -203,7 +205,7 @@ def pair() -> None:
 """
 
 
-def test_replay_tells_two_answers(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replay_reports_a_changed_order(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The same things in another order: a worker would not continue, which is the exit code, but nothing else differs."""
     code = flows.with_name(f"{flows.stem}_pair.py")
     code.write_text(PAIR)
@@ -220,7 +222,7 @@ def test_replay_tells_two_answers(flows: Path, capsys: pytest.CaptureFixture[str
     sys.modules.pop(code.stem, None)
 
 
-def test_doctor(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_command(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is there is said; a target that cannot be reached is wrong."""
     assert main(["run", f"{flows}:parcel", "book", "--quiet"]) == 0
     assert main(["doctor"]) == 0
@@ -230,14 +232,14 @@ def test_doctor(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["what"] for each in findings if each["ok"] is False] == ["reachable"]
 
 
-def test_wrong_arguments_start_nothing(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_number_of_arguments_starts_nothing(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Arguments are checked before anything is started, and said in the words of the workflow."""
     assert main(["run", f"{flows}:parcel"]) == 2
     assert "workflow parcel misses its argument 'item'" in capsys.readouterr().err
     assert not (flows.parent / "hourglass.db").exists()
 
 
-def test_a_mistake_in_a_call_names_the_authors_line(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistake_in_a_call_names_the_authors_line(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Where our own code raised for the author's, the line is the author's."""
     wrong = flows.with_name(f"{flows.stem}_wrong.py")
     wrong.write_text(FLOWS.replace("return pack(item)", "return pack(itm=item)"))
@@ -248,7 +250,7 @@ def test_a_mistake_in_a_call_names_the_authors_line(flows: Path, capsys: pytest.
     sys.modules.pop(wrong.stem, None)
 
 
-def test_arguments_that_do_not_fit_start_nothing(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_of_a_wrong_type_start_nothing(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A value of a wrong form is said with its place in the argument, and makes neither a run nor a file."""
     assert main(["run", f"{flows}:crate", '{"items": "book"}']) == 2
     err = capsys.readouterr().err
@@ -257,15 +259,13 @@ def test_arguments_that_do_not_fit_start_nothing(flows: Path, capsys: pytest.Cap
     assert not (flows.parent / "hourglass.db").exists()
 
 
-def test_a_number_where_a_text_is_wanted_is_a_text(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_number_for_a_str_parameter_is_a_str(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Orders have numbers for names: what the workflow takes decides, not what looks like JSON."""
     assert main(["run", f"{flows}:parcel", "4711", "--quiet"]) == 0
     assert capsys.readouterr().out == "packed 4711\n"
 
 
-def test_a_failed_activity_is_named_with_what_it_raised(
-    flows: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_activity_is_named_with_its_error(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line: the activity, the exception, and what that began with."""
     assert main(["run", f"{flows}:unlucky", "x"]) == 1
     said = "the workflow failed: activity jam failed: ValueError: no tape (because OSError: the drawer is locked)"

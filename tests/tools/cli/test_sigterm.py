@@ -28,7 +28,7 @@ def _wait_until_it_listens(port: str) -> None:
             return
 
 
-def test_the_page_and_the_codec_server_end_in_order(tmp_path: Path) -> None:
+def test_web_ui_and_codec_server_stop_on_sigterm(tmp_path: Path) -> None:
     """They have a handler, without which process 1 hears nothing, and end with code 0."""
     (tmp_path / "sealing.py").write_text(
         "class Codec:\n    def encode(self, payloads): return payloads\n    decode = encode\n\n\ncodec = Codec()\n"

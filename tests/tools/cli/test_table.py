@@ -36,7 +36,7 @@ def drawn(room: int | None) -> list[str]:
         (20, 0, [LONG, "  completed"]),
     ],
 )
-def test_table_in_little_room(room: int | None, line: int, expected: list[str]) -> None:
+def test_table_in_a_narrow_terminal(room: int | None, line: int, expected: list[str]) -> None:
     """The type is cut first; then the id gets a line of its own, whole; then columns are left out from the right."""
     found = drawn(room)
     assert found[line : line + len(expected)] == expected
@@ -49,7 +49,7 @@ def test_table_without_rows() -> None:
     assert widths(COLUMNS, [], 80) == [2, 6, 4, 7]
 
 
-def test_a_screen_that_is_too_small() -> None:
+def test_table_in_a_short_terminal() -> None:
     """As many lines as fit, the last of which says how many are missing."""
     assert [str(each) for each in cut([Text(str(at)) for at in range(9)], 3)] == ["0", "1", "… 7 lines more"]
     assert len(cut([Text("a")] * 3, 3)) == 3

@@ -45,7 +45,7 @@ def watched(
     return watch
 
 
-def test_lines_for_programs(watched: Callable[..., list[str]]) -> None:
+def test_watch_prints_json_for_programs(watched: Callable[..., list[str]]) -> None:
     """Each is a JSON document, and what has not changed is not said again."""
     found = [json.loads(line) for line in watched("--json")]
     assert [(each["id"], each["status"]) for each in found] == [
@@ -55,7 +55,7 @@ def test_lines_for_programs(watched: Callable[..., list[str]]) -> None:
     ]
 
 
-def test_lines_for_people(watched: Callable[..., list[str]]) -> None:
+def test_watch_prints_rows_in_a_pipe(watched: Callable[..., list[str]]) -> None:
     """In a pipe nothing is drawn over: the same, as rows."""
     rows = [" ".join(line.split()) for line in watched()]
     expected = ("first running, no worker", "second running, no worker", "first terminated")
@@ -63,7 +63,7 @@ def test_lines_for_people(watched: Callable[..., list[str]]) -> None:
     assert all(row.startswith(text) for row, text in zip(rows, expected, strict=True))
 
 
-def test_that_its_code_fails_is_a_change(
+def test_watch_reports_a_parked_run_as_a_change(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that continues running, but no further, is told of again."""

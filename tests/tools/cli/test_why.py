@@ -111,7 +111,7 @@ def either(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -
 # --- workers ---------------------------------------------------------------------------------------------------------
 
 
-def test_no_worker(either: Stage) -> None:
+def test_why_no_worker(either: Stage) -> None:
     """Nobody serves the queue: it says so, and how to start a worker for it."""
     either.client.start_workflow(why_flows.sleeps, id="alone-1", task_queue="why-alone")
     found, page = either.why(
@@ -122,7 +122,7 @@ def test_no_worker(either: Stage) -> None:
     either.client.get_workflow_handle("alone-1").terminate()
 
 
-def test_wrong_queue(either: Stage) -> None:
+def test_why_wrong_queue(either: Stage) -> None:
     """Others are served: it names them, and the one that was probably meant."""
     with either.worker("why-orders"):
         either.client.start_workflow(why_flows.ends_well, id="right-1", task_queue="why-orders").result()
@@ -133,7 +133,7 @@ def test_wrong_queue(either: Stage) -> None:
         either.client.get_workflow_handle("typo-1").terminate()
 
 
-def test_no_worker_for_an_activity(served: Stage) -> None:
+def test_why_no_worker_for_an_activity(served: Stage) -> None:
     """The workflow is served, its activity's queue is not."""
     served.client.start_workflow(why_flows.asks_elsewhere, id="act-1")
     _, page = served.why("act-1", "no_activity_worker")
@@ -143,7 +143,7 @@ def test_no_worker_for_an_activity(served: Stage) -> None:
 # --- activities ------------------------------------------------------------------------------------------------------
 
 
-def test_a_failing_activity(either: Stage) -> None:
+def test_why_failing_activity(either: Stage) -> None:
     """What it raised, at which line, how often, and when it is retried."""
     with either.worker("why-pays"):
         handle = either.client.start_workflow(why_flows.pays, "o-1", id="pays-1", task_queue="why-pays")
@@ -163,7 +163,7 @@ def test_a_failing_activity(either: Stage) -> None:
         ("listens", "Heartbeat", "heartbeat_timeout 0.05 s"),
     ],
 )
-def test_an_activity_that_times_out(served: Stage, workflow: str, kind: str, limit: str) -> None:
+def test_why_activity_that_times_out(served: Stage, workflow: str, kind: str, limit: str) -> None:
     """Which time limit it was, how long that is, and that it is retried."""
     served.client.start_workflow(workflow, id="late-1")
     found, page = served.why("late-1", "activity_times_out")
@@ -176,7 +176,7 @@ def test_an_activity_that_times_out(served: Stage, workflow: str, kind: str, lim
     ("workflow", "kind"),
     [("misses_the_start", "schedule to start"), ("misses_the_end", "schedule to close")],
 )
-def test_a_run_that_an_activitys_timeout_ended(served: Stage, workflow: str, kind: str) -> None:
+def test_why_run_failed_by_an_activity_timeout(served: Stage, workflow: str, kind: str) -> None:
     """A limit that allows no further attempt fails the run: the activity and the reason are named."""
     served.client.start_workflow(workflow, id="over-1")
     found, page = served.why("over-1", "failed")
@@ -187,7 +187,7 @@ def test_a_run_that_an_activitys_timeout_ended(served: Stage, workflow: str, kin
 
 
 @pytest.mark.parametrize("name", ["is_stuck", "is_stuck_async"])
-def test_a_stuck_activity(either: Stage, name: str) -> None:
+def test_why_stuck_activity(either: Stage, name: str) -> None:
     """Its limit, since when nothing was heard of it, and where its code stands."""
     why_flows.released.clear()
     with either.worker("why-stuck"):
@@ -204,7 +204,7 @@ def test_a_stuck_activity(either: Stage, name: str) -> None:
         handle.result(timeout=30)
 
 
-def test_an_activity_that_nobody_knows(served: Stage) -> None:
+def test_why_unknown_activity_type(served: Stage) -> None:
     """The worker has no code for it."""
     served.client.start_workflow(why_flows.asks_a_stranger, id="stranger-1")
     _, page = served.why("stranger-1", "unknown_activity")
@@ -214,7 +214,7 @@ def test_an_activity_that_nobody_knows(served: Stage) -> None:
 # --- parked ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_bug(either: Stage) -> None:
+def test_why_bug(either: Stage) -> None:
     """The exception, the line with its code, and that fixing it is enough."""
     with either.worker("why-bug"):
         handle = either.client.start_workflow(why_flows.stumbles, id="bug-1", task_queue="why-bug")
@@ -226,7 +226,7 @@ def test_a_bug(either: Stage) -> None:
         handle.terminate()
 
 
-def test_nondeterminism(either: Stage, tmp_path: Path) -> None:
+def test_why_nondeterminism(either: Stage, tmp_path: Path) -> None:
     """What the history says and what the code asks for; with the code at hand, the line."""
     client = either.client
     with either.worker("why-new", workflows=[why_flows.before_the_change], activities=[why_flows.well]):
@@ -253,7 +253,7 @@ def test_nondeterminism(either: Stage, tmp_path: Path) -> None:
     handle.terminate()
 
 
-def test_code_that_does_not_fit_is_the_headline(stage: Stage, tmp_path: Path) -> None:
+def test_why_nondeterminism_comes_first(stage: Stage, tmp_path: Path) -> None:
     """What has just been learned comes before what holds besides: no worker, a wait; code that fits is said of a parked run."""
     client = stage.client
     with stage.worker(workflows=[why_flows.before_the_change], activities=[why_flows.well]):
@@ -275,7 +275,7 @@ def test_code_that_does_not_fit_is_the_headline(stage: Stage, tmp_path: Path) ->
     assert found["do"][0]["command"].startswith("hourglass worker FILE")
 
 
-def test_code_that_hangs(stage: Stage) -> None:
+def test_why_hanging_code(stage: Stage) -> None:
     """Workflow code that blocks its thread: the line, and that it belongs into an activity."""
     why_flows.released.clear()
     with stage.worker(workflows=[why_flows.blocks], deadlock_timeout=0.2):
@@ -286,7 +286,7 @@ def test_code_that_hangs(stage: Stage) -> None:
     assert "move it into an activity" in page
 
 
-def test_a_payload_that_cannot_be_decoded(served: Stage) -> None:
+def test_why_undecodable_payload(served: Stage) -> None:
     """Which argument, what came, what was expected; no line of ours is blamed."""
     served.client.start_workflow("counts", "three", id="counts-1")
     found, page = served.why("counts-1", "undecodable")
@@ -295,7 +295,7 @@ def test_a_payload_that_cannot_be_decoded(served: Stage) -> None:
     assert "three" not in page
 
 
-def test_a_workflow_type_that_nobody_knows(served: Stage) -> None:
+def test_why_unknown_workflow_type(served: Stage) -> None:
     """The worker has no code for it."""
     served.client.start_workflow("nobody_wrote_it", id="type-1")
     _, page = served.why("type-1", "unknown_workflow")
@@ -306,7 +306,7 @@ def test_a_workflow_type_that_nobody_knows(served: Stage) -> None:
 # --- waiting ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_signal(either: Stage) -> None:
+def test_why_waiting_for_a_signal(either: Stage) -> None:
     """Which signal, at which line, until when, and the command that sends it."""
     with either.worker("why-signal"):
         handle = either.client.start_workflow(why_flows.decides, id="decides-1", task_queue="why-signal")
@@ -319,9 +319,7 @@ def test_a_signal(either: Stage) -> None:
         handle.terminate()
 
 
-def test_a_signal_with_a_deadline_is_a_wait_for_it_everywhere(
-    either: Stage, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_waiting_for_a_signal_with_a_deadline(either: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     """`why`, without a worker too, and `show` name the signal, not the timer that limits the wait."""
     with either.worker("why-limit"):
         handle = either.client.start_workflow(why_flows.decides, id="limit-1", task_queue="why-limit")
@@ -336,7 +334,7 @@ def test_a_signal_with_a_deadline_is_a_wait_for_it_everywhere(
     handle.terminate()
 
 
-def test_a_misspelt_signal(either: Stage) -> None:
+def test_why_misspelt_signal(either: Stage) -> None:
     """A signal that nothing takes is the headline where its name is nearly that of one that is waited for."""
     with either.worker("why-typo"):
         handle = either.client.start_workflow(why_flows.decides, id="misspelt-1", task_queue="why-typo")
@@ -352,7 +350,7 @@ def test_a_misspelt_signal(either: Stage) -> None:
         handle.terminate()
 
 
-def test_a_signal_without_a_worker(stage: Stage) -> None:
+def test_why_waiting_for_a_signal_without_a_worker(stage: Stage) -> None:
     """Nobody can say where it stands: that nobody works comes first, and the rest is said as far as it is known."""
     with stage.worker(workflows=[why_flows.before_the_change], activities=[why_flows.well]):
         stage.client.start_workflow("changing", id="quiet-1")
@@ -362,7 +360,7 @@ def test_a_signal_without_a_worker(stage: Stage) -> None:
     assert "there is no worker to query" in page
 
 
-def test_a_timer(served: Stage) -> None:
+def test_why_waiting_for_a_timer(served: Stage) -> None:
     """Until when."""
     served.client.start_workflow(why_flows.sleeps, id="sleeps-1")
     found, page = served.why("sleeps-1", "timer")
@@ -371,7 +369,7 @@ def test_a_timer(served: Stage) -> None:
     assert found["until"] is not None
 
 
-def test_a_child(served: Stage) -> None:
+def test_why_waiting_for_a_child(served: Stage) -> None:
     """The child is followed: what it waits for, and what to do about that."""
     served.client.start_workflow(why_flows.delegates, id="parent-1")
     served.why("parent-1-child", "signal")
@@ -381,7 +379,7 @@ def test_a_child(served: Stage) -> None:
     assert "hourglass signal decision parent-1-child VALUE" in page
 
 
-def test_an_update(served: Stage) -> None:
+def test_why_waiting_for_an_update(served: Stage) -> None:
     """An update that was accepted and has not returned, and where its handler stands."""
     handle = served.client.start_workflow(why_flows.changes, id="changes-1")
     handle.start_update("change", 3, wait_for_stage=UpdateStage.ACCEPTED)
@@ -390,7 +388,7 @@ def test_an_update(served: Stage) -> None:
     assert line_of("workflow.wait_condition(lambda: to < 0)") in page
 
 
-def test_a_condition(served: Stage) -> None:
+def test_why_waiting_for_a_condition(served: Stage) -> None:
     """The line of the condition, and the messages that could make it true."""
     served.client.start_workflow(why_flows.changes, id="changes-2")
     _, page = served.why("changes-2", "condition")
@@ -398,7 +396,7 @@ def test_a_condition(served: Stage) -> None:
     assert "hourglass update change changes-2 …" in page
 
 
-def test_a_lock(served: Stage) -> None:
+def test_why_waiting_for_a_lock(served: Stage) -> None:
     """The line that waits for it, and where whoever holds it stands."""
     served.client.start_workflow(why_flows.locks, id="locks-1")
     found, page = served.why("locks-1", "lock")
@@ -410,7 +408,7 @@ def test_a_lock(served: Stage) -> None:
 # --- closed ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_saga_that_was_undone(either: Stage) -> None:
+def test_why_compensated_saga(either: Stage) -> None:
     """What ran since the failure is named, and no advice continues from where what was paid is paid back."""
     with either.worker("why-saga"):
         handle = either.client.start_workflow(why_flows.undoes, "o", id="undoes-1", task_queue="why-saga")
@@ -428,7 +426,7 @@ def test_a_saga_that_was_undone(either: Stage) -> None:
         assert handle.describe().status.name == "FAILED"
 
 
-def test_a_saga_that_raises_an_error_of_its_own(served: Stage) -> None:
+def test_why_saga_with_an_error_of_its_own(served: Stage) -> None:
     """The step that failed is found where the workflow raised something else; names tell which step was undone."""
     served.client.start_workflow(why_flows.undoes_its_own, "o", id="trip-1")
     found, page = served.why("trip-1", "failed")
@@ -439,7 +437,7 @@ def test_a_saga_that_raises_an_error_of_its_own(served: Stage) -> None:
     )  # a local activity
 
 
-def test_a_failed_run(served: Stage) -> None:
+def test_why_failed_run(served: Stage) -> None:
     """The step, its root cause, its line, and how to do it again."""
     served.client.start_workflow(why_flows.ships, id="ships-1")
     _, page = served.why("ships-1", "failed")
@@ -449,7 +447,7 @@ def test_a_failed_run(served: Stage) -> None:
     assert "hourglass reset ships-1 --before refused" in page
 
 
-def test_a_run_that_timed_out(served: Stage) -> None:
+def test_why_timed_out_run(served: Stage) -> None:
     """Which limit it was, and what it waited for then."""
     served.client.start_workflow(why_flows.sleeps, id="slow-1", run_timeout=0.2)
     _, page = served.why("slow-1", "timed_out")
@@ -457,7 +455,7 @@ def test_a_run_that_timed_out(served: Stage) -> None:
     assert "when it timed out, it waited for timer 3 d" in page
 
 
-def test_a_terminated_run(served: Stage) -> None:
+def test_why_terminated_run(served: Stage) -> None:
     """By whom, and the reason that was given."""
     handle = served.client.start_workflow(why_flows.sleeps, id="ended-1")
     handle.terminate("customer called")
@@ -466,7 +464,7 @@ def test_a_terminated_run(served: Stage) -> None:
     assert "reason: customer called" in page
 
 
-def test_a_cancelled_run(served: Stage) -> None:
+def test_why_cancelled_run(served: Stage) -> None:
     """That it was asked to."""
     handle = served.client.start_workflow(why_flows.sleeps, id="cancelled-1")
     served.why("cancelled-1", "timer")
@@ -476,14 +474,14 @@ def test_a_cancelled_run(served: Stage) -> None:
     assert "reason: not needed" in page
 
 
-def test_a_completed_run(served: Stage) -> None:
+def test_why_completed_run(served: Stage) -> None:
     """Nothing is wrong."""
     served.client.start_workflow(why_flows.ends_well, id="well-1").result()
     _, page = served.why("well-1", "done")
     assert "has completed, at " in page
 
 
-def test_a_run_that_was_asked_to_cancel_and_goes_on(either: Stage) -> None:
+def test_why_run_that_ignores_its_cancellation(either: Stage) -> None:
     """That it was asked, when and why, what it does instead, and how to end it all the same."""
     with either.worker("why-refuses"):
         handle = either.client.start_workflow(why_flows.refuses, id="refuses-1", task_queue="why-refuses")
@@ -497,7 +495,7 @@ def test_a_run_that_was_asked_to_cancel_and_goes_on(either: Stage) -> None:
         handle.terminate()
 
 
-def test_a_run_that_is_tried_again(served: Stage) -> None:
+def test_why_retried_run(served: Stage) -> None:
     """A run whose last attempt failed has not begun again: what the attempt before raised, at which line, and when."""
     policy = RetryPolicy(initial_interval=3600)
     served.client.start_workflow(why_flows.gives_up, id="again-1", retry_policy=policy)
@@ -508,7 +506,7 @@ def test_a_run_that_is_tried_again(served: Stage) -> None:
     assert found["until"] is not None
 
 
-def test_no_room_for_an_activity(stage: Stage) -> None:
+def test_why_no_free_activity_slot(stage: Stage) -> None:
     """The worker is there, and full: so it says, and what gives it more room."""
     why_flows.released.clear()
     options: dict[str, Any] = {"workflows": why_flows.WORKFLOWS, "activities": why_flows.ACTIVITIES}
@@ -521,7 +519,7 @@ def test_no_room_for_an_activity(stage: Stage) -> None:
 
 
 @pytest.mark.server
-def test_a_paused_activity(quick_server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_paused_activity(quick_server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
     """Somebody paused it by hand: that it waits for them, not for its next attempt."""
     with Client.connect(quick_server.target) as client:
         stage = Stage(client, quick_server.target, capsys)
@@ -541,7 +539,7 @@ def test_a_paused_activity(quick_server: DevServer, capsys: pytest.CaptureFixtur
 # --- nothing to look at ----------------------------------------------------------------------------------------------
 
 
-def test_an_id_that_is_not_known(served: Stage) -> None:
+def test_why_unknown_id(served: Stage) -> None:
     """Similar ids are named; the exit code is 1."""
     served.client.start_workflow(why_flows.sleeps, id="order-17")
     code, page = served.ask("ordr-17")
@@ -551,7 +549,7 @@ def test_an_id_that_is_not_known(served: Stage) -> None:
     assert "hourglass why order-17 --target" in page
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A question makes no file."""
     path = tmp_path / "none.db"
     assert main(["why", "order-1", "--target", f"local:{path}"]) == 1
@@ -559,9 +557,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not path.exists()
 
 
-def test_a_server_that_is_not_there(
-    unused_port: Callable[[], int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_unreachable_server(unused_port: Callable[[], int], capsys: pytest.CaptureFixture[str]) -> None:
     """The target is named, and what it answered; the exit code is 1."""
     target = f"127.0.0.1:{unused_port()}"
     assert main(["why", "order-1", "--target", target, "--json"]) == 1

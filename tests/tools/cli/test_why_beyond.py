@@ -106,7 +106,7 @@ def ask(target: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[s
 # --- slots -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_slot_that_another_run_holds(
+def test_why_slot_held_by_another_run(
     client: Client, ask: Callable[..., dict[str, Any]], target: str
 ) -> None:
     """The key, who holds it, who is before it, and the command that says why the holder takes so long."""
@@ -121,7 +121,7 @@ def test_a_slot_that_another_run_holds(
     assert [each["command"] for each in found[0]["do"]] == [f"hourglass why first --target {target}"]
 
 
-def test_a_slot_and_something_else(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
+def test_why_slot_hides_internal_timers(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
     """The slot comes first, and the timers behind it are not told: only the author's own."""
     client.start_workflow(crane, id="first")
     ask("first", "timer")
@@ -133,7 +133,7 @@ def test_a_slot_and_something_else(client: Client, ask: Callable[..., dict[str, 
     ]
 
 
-def test_a_keeper_that_does_not_answer() -> None:
+def test_why_keeper_that_does_not_answer() -> None:
     """Without its answer the key is told all the same, nobody is accused, and the keeper is the next to ask about."""
     facts = told(
         event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **to_keeper("ask")),
@@ -145,7 +145,7 @@ def test_a_keeper_that_does_not_answer() -> None:
     assert found.details == ("the holder is unknown: its keeper does not answer",)
 
 
-def test_a_turn(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
+def test_why_throttled(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
     """One wait, at the author's line, not the lock and the timer that it is made of, and no signal of ours to be sent by hand."""
     client.start_workflow(hourly, id="first").result()
     client.start_workflow(hourly, id="second")
@@ -154,14 +154,14 @@ def test_a_turn(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
     assert found[0]["do"] == [{"text": "Nothing: its turn comes.", "command": ""}]
 
 
-def test_a_start_with_wrong_arguments(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
+def test_why_start_with_wrong_arguments(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
     """The code is not blamed for what the run was given."""
     client.start_workflow("crane", 1, 2, 3, id="wrong")
     found = ask("wrong", "undecodable")["findings"][0]
     assert found["what"] == "cannot continue, because its code does not accept its arguments"
 
 
-def test_a_slot_that_was_given_back() -> None:
+def test_why_returned_slot_is_ignored() -> None:
     """A timer of the same words is a slot only while the key is asked for."""
     facts = told(
         event(5, "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED", **to_keeper("ask")),
@@ -174,7 +174,7 @@ def test_a_slot_that_was_given_back() -> None:
 # --- paused ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_somebody_paused() -> None:
+def test_why_paused_run() -> None:
     """That it is paused, by whom and why, and the command that lets it continue, on either engine."""
     facts = told(event(5, "WORKFLOW_EXECUTION_PAUSED", identity="ann@desk", reason="audit first"))
     found = added(diagnose(facts), facts, "--address localhost:7233")
@@ -184,14 +184,14 @@ def test_a_run_that_somebody_paused() -> None:
     assert found.findings[0].actions[0].command == "hourglass resume order-1"
 
 
-def test_a_pause_that_is_over() -> None:
+def test_why_resumed_run() -> None:
     """Somebody let it continue: it is said no more."""
     events = told(event(5, "WORKFLOW_EXECUTION_PAUSED"), event(6, "WORKFLOW_EXECUTION_UNPAUSED")).events
     assert is_paused(events) is None
     assert is_paused(events[:-1]) is events[-2]
 
 
-def test_how_to_let_a_paused_activity_go_on() -> None:
+def test_why_paused_activity_on_a_server() -> None:
     """Temporal's command is told where the server is, also if that was not said on our command line."""
     scheduled = event(5, "ACTIVITY_TASK_SCHEDULED", activityId="7", activityType={"name": "weigh"})
     facts = told(scheduled)
@@ -207,7 +207,7 @@ def test_how_to_let_a_paused_activity_go_on() -> None:
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_signal_that_could_not_be_decoded(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
+def test_why_undecodable_signal(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
     """It came, was dropped, and is still waited for: that, and where more is said."""
     handle = client.start_workflow(counts, id="counts-1")
     assert ask("counts-1", "signal")["findings"][0]["details"] == []
@@ -221,7 +221,7 @@ def test_a_signal_that_could_not_be_decoded(client: Client, ask: Callable[..., d
 # --- local activities ------------------------------------------------------------------------------------------------
 
 
-def test_a_local_activity(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
+def test_why_local_activity(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
     """No history shows it: a task that takes so long is said to be at a local activity, and where the failures are."""
     client.start_workflow(locally, id="local-1")
     deadline = time.monotonic() + 30
@@ -233,7 +233,7 @@ def test_a_local_activity(client: Client, ask: Callable[..., dict[str, Any]]) ->
     assert "the worker's log" in "".join(found["details"])
 
 
-def test_the_line_of_a_local_activity() -> None:
+def test_why_local_activity_names_its_line() -> None:
     """Where the run can be asked, the line is told."""
     stand = Stand(fiber="workflow", place="a.py:3", code="weigh.local()", waits=Waits.ACTIVITY, call="local")
     facts = told(event(5, "WORKFLOW_TASK_SCHEDULED"), event(6, "WORKFLOW_TASK_STARTED", identity="w@vm"))
@@ -248,7 +248,7 @@ def test_the_line_of_a_local_activity() -> None:
 # --- no workflow -----------------------------------------------------------------------------------------------------
 
 
-def test_a_schedule(client: Client, ask: Callable[..., dict[str, Any]], target: str) -> None:
+def test_why_schedule(client: Client, ask: Callable[..., dict[str, Any]], target: str) -> None:
     """An id that is a schedule's: that it is one, whether it is paused and why, and how to see what it started."""
     action = ScheduleActionStartWorkflow(crane, id="nightly-run")
     spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=3600)])
@@ -265,7 +265,7 @@ def test_a_schedule(client: Client, ask: Callable[..., dict[str, Any]], target: 
     assert main(["why", "nightly", "--target", target]) == 1
 
 
-def test_a_run_that_is_not_there(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
+def test_why_unknown_run(client: Client, ask: Callable[..., dict[str, Any]]) -> None:
     """The workflow is known and the run is not."""
     handle = client.start_workflow(crane, id="known")
     found = ask("known", "not_found", "--run-id", "123")["findings"][0]

@@ -52,7 +52,7 @@ def check(client: Client, target: str, deployment: str, capsys: pytest.CaptureFi
         first(target, handle.id, "waits for signal", capsys)
 
 
-def test_no_version_is_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_no_current_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Versioned workers are there, but nobody has said which of them is to take new runs."""
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client:
@@ -60,7 +60,7 @@ def test_no_version_is_current(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.server
-def test_no_version_is_current_on_a_server(
+def test_why_no_current_version_on_a_server(
     quick_server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same on a server."""
@@ -68,7 +68,7 @@ def test_no_version_is_current_on_a_server(
         check(client, quick_server.target, "why-versions", capsys)
 
 
-def test_a_pinned_run_without_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_pinned_run_without_a_worker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A pinned run names the version that it waits for; a new one, the version that is current."""
     target = f"local:{tmp_path / 'v.db'}"
     with Client.connect(target) as client:

@@ -52,7 +52,7 @@ def worker(quick_server: DevServer, folder: Path, queue: str) -> Iterator[Comman
         yield command
 
 
-def test_it_works_and_ends_with_code_0(worker: Command, client: Client, queue: str) -> None:
+def test_worker_stops_on_sigterm_with_code_0(worker: Command, client: Client, queue: str) -> None:
     """A workflow runs; SIGTERM ends both processes politely."""
     assert client.execute_workflow("checkout", "1", id=f"{queue}-1", task_queue=queue) == "charged 1"
     worker.signal(signal.SIGTERM)
@@ -61,7 +61,7 @@ def test_it_works_and_ends_with_code_0(worker: Command, client: Client, queue: s
     assert is_gone(worker.pids()[0])
 
 
-def test_an_activity_in_flight_finishes(worker: Command, client: Client, queue: str) -> None:
+def test_running_activity_finishes_at_sigterm(worker: Command, client: Client, queue: str) -> None:
     """What is running at SIGTERM is finished and reported within the drain timeout."""
     handle = client.start_workflow("slowly", 2.0, id=f"{queue}-1", task_queue=queue)
     until("the activity runs", lambda: handle.describe().pending_activities)
@@ -73,7 +73,7 @@ def test_an_activity_in_flight_finishes(worker: Command, client: Client, queue: 
     ), worker.text
 
 
-def test_a_second_signal_ends_it_at_once(worker: Command, client: Client, queue: str) -> None:
+def test_second_signal_ends_the_worker_at_once(worker: Command, client: Client, queue: str) -> None:
     """The second SIGTERM waits for nothing, and the exit code says so."""
     handle = client.start_workflow("slowly", 60.0, id=f"{queue}-1", task_queue=queue)
     until("the activity runs", lambda: handle.describe().pending_activities)
@@ -85,7 +85,7 @@ def test_a_second_signal_ends_it_at_once(worker: Command, client: Client, queue:
     handle.terminate("seen enough")
 
 
-def test_signals_to_the_whole_group_are_one_request(worker: Command, client: Client, queue: str) -> None:
+def test_signals_to_the_process_group_count_once(worker: Command, client: Client, queue: str) -> None:
     """Ctrl-C in a terminal, and a service manager, signal parent and child: that is a polite request, not two."""
     handle = client.start_workflow("slowly", 2.0, id=f"{queue}-1", task_queue=queue)
     until("the activity runs", lambda: handle.describe().pending_activities)
@@ -99,7 +99,7 @@ def test_signals_to_the_whole_group_are_one_request(worker: Command, client: Cli
     ), worker.text
 
 
-def test_a_killed_process_is_replaced(worker: Command, client: Client, queue: str) -> None:
+def test_killed_process_is_replaced(worker: Command, client: Client, queue: str) -> None:
     """The parent says how it died, starts another one, and work continues."""
     os.kill(worker.pids()[0], signal.SIGKILL)
     worker.wait_for("was killed by SIGKILL; another one starts in 1 s")
@@ -109,9 +109,7 @@ def test_a_killed_process_is_replaced(worker: Command, client: Client, queue: st
     assert worker.wait_end() == 0
 
 
-def test_a_run_that_kills_the_process_is_held_back_after_the_second_death(
-    worker: Command, client: Client, queue: str
-) -> None:
+def test_run_that_kills_its_process_twice_is_quarantined(worker: Command, client: Client, queue: str) -> None:
     """The third process does not execute it, says why to the server and to `why`, and does everybody else's work."""
     handle = client.start_workflow("aborts", id=f"{queue}-1", task_queue=queue, task_timeout=1)
     worker.wait_for("was killed by SIGABRT", 2)
@@ -130,7 +128,7 @@ def test_a_run_that_kills_the_process_is_held_back_after_the_second_death(
     assert worker.wait_end() == 0
 
 
-def test_the_parents_death_is_the_childs(worker: Command) -> None:
+def test_worker_ends_with_its_parent(worker: Command) -> None:
     """No worker is left behind that nobody watches."""
     child = worker.pids()[0]
     worker.process.kill()
@@ -163,7 +161,7 @@ def test_several_queues_and_processes_with_json_logs(
     assert len({each["process"] for each in documents}) == 3
 
 
-def test_without_a_parent(quick_server: DevServer, client: Client, folder: Path, queue: str) -> None:
+def test_worker_without_a_parent(quick_server: DevServer, client: Client, folder: Path, queue: str) -> None:
     """`--no-parent` works in this process alone, with its status endpoint, and ends as politely."""
     with Command(
         "worker",
@@ -187,7 +185,7 @@ def test_without_a_parent(quick_server: DevServer, client: Client, folder: Path,
         assert command.pids() == []
 
 
-def test_on_a_file_every_processor_has_a_process(folder: Path, tmp_path: Path) -> None:
+def test_one_process_per_processor_on_a_file(folder: Path, tmp_path: Path) -> None:
     """Without a number there are as many as processors, all of them work, and each status page shows all."""
     target = f"local:{tmp_path / 'shop.db'}"
     processors = len(os.sched_getaffinity(0))
@@ -239,7 +237,7 @@ def look() -> list:
 
 
 @pytest.mark.parametrize("option", [(), ("--no-pin",)])
-def test_each_process_keeps_to_a_processor(tmp_path: Path, option: tuple[str, ...]) -> None:
+def test_each_process_is_bound_to_a_processor(tmp_path: Path, option: tuple[str, ...]) -> None:
     """As many processes as processors: each has its own, for brief activities. Loops and processes of activities use all."""
     processors = sorted(os.sched_getaffinity(0))
     if len(processors) < 2:
@@ -268,7 +266,7 @@ def test_each_process_keeps_to_a_processor(tmp_path: Path, option: tuple[str, ..
         assert ("it keeps to processor" in command.text) == (not option)
 
 
-def test_an_engine_in_memory_has_one_process(folder: Path) -> None:
+def test_memory_engine_has_one_process(folder: Path) -> None:
     """Several could not share it, and are refused with what to do; unasked there is one."""
     told = run("worker", "shop.py", "--target", "local:", "--processes", "2", cwd=folder)
     assert told.returncode == 2

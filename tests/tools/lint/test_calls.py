@@ -88,7 +88,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("code", "rule"), CALLS.items())
-def test_a_call_is_found(code: str, rule: str, tmp_path: Path) -> None:
+def test_forbidden_call_is_found(code: str, rule: str, tmp_path: Path) -> None:
     """Each is found once, at its own line, with its code."""
     imports, statement = code.split("\n")
     report = checked(tmp_path, f"{imports}\n@workflow.defn\ndef flow():\n    {statement}  # {rule}\n")
@@ -96,13 +96,13 @@ def test_a_call_is_found(code: str, rule: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", HARMLESS)
-def test_what_is_harmless_is_left_alone(code: str, tmp_path: Path) -> None:
+def test_harmless_calls_are_ignored(code: str, tmp_path: Path) -> None:
     """What gives the same on every execution, or is told to be meant, is not found."""
     imports, statement = code.split("\n")
     assert found(checked(tmp_path, f"{imports}\n@workflow.defn\ndef flow():\n    {statement}\n")) == set()
 
 
-def test_only_workflow_code_counts(tmp_path: Path) -> None:
+def test_only_workflow_code_is_checked(tmp_path: Path) -> None:
     """Activities, functions that no workflow calls and the module's own statements may do what they like."""
     text = """
 import time
@@ -154,12 +154,12 @@ def flow(order):
 """
 
 
-def test_wherever_it_stands(tmp_path: Path) -> None:
+def test_calls_are_found_in_every_construct(tmp_path: Path) -> None:
     """Comprehensions, lambdas, defaults, handlers, patterns, texts: and not in functions that nobody calls."""
     assert found(checked(tmp_path, PLACES)) == expected(tmp_path)
 
 
-def test_a_place_is_told_exactly(tmp_path: Path) -> None:
+def test_finding_location_is_exact(tmp_path: Path) -> None:
     """Columns are those of characters, not of bytes, and span the call."""
     text = "import time\n@workflow.defn\ndef flow():\n    größe = 'ä', time.time()\n"
     (finding,) = checked(tmp_path, text).findings

@@ -53,26 +53,26 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_people_see_line_reason_remedy_and_way(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output_shows_line_reason_and_remedy(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The source line with a caret, why, what instead, and the way from the workflow; exit code 1."""
     assert main(["check"]) == 1
     assert capsys.readouterr().out == PRETTY
 
 
-def test_nothing_found(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_findings(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0, and how much was looked at."""
     (shop / "shop" / "prices.py").write_text("def price(order): return order\n")
     assert main(["check", "shop"]) == 0
     assert capsys.readouterr().out == "nothing found in 3 files, 1 workflow\n"
 
 
-def test_no_workflow_is_said(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_workflows_are_reported(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A check of the wrong folder does not look like a clean one."""
     assert main(["check", "shop/prices.py"]) == 0
     assert capsys.readouterr().out == "no workflow found in 1 file\n"
 
 
-def test_json_is_for_programs(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_one_document(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One document with everything in it."""
     assert main(["check", "--json", "shop"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -98,7 +98,7 @@ def test_json_is_for_programs(shop: Path, capsys: pytest.CaptureFixture[str]) ->
     }
 
 
-def test_github_shows_it_next_to_the_code(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_github_annotations(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One annotation for each finding, on one line, with everything escaped that GitHub would take for its own."""
     (shop / "a,b.py").write_text("def (\n")
     assert main(["check", "--github"]) == 1
@@ -130,7 +130,7 @@ def test_every_rule_is_explained(code: str, capsys: pytest.CaptureFixture[str]) 
         (["--what"], "--what"),
     ],
 )
-def test_asked_wrongly(
+def test_wrong_arguments_are_rejected(
     arguments: list[str], said: str, shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A message and exit code 2."""
@@ -138,7 +138,7 @@ def test_asked_wrongly(
     assert said in capsys.readouterr().err
 
 
-def test_a_broken_file_counts(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unparsable_file_fails_the_check(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be checked is no success."""
     (shop / "shop" / "prices.py").write_text("def price(order:\n    return 1\n")
     assert main(["check"]) == 1
@@ -148,7 +148,7 @@ def test_a_broken_file_counts(shop: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "'(' was never closed" in said
 
 
-def test_a_narrow_terminal_keeps_the_caret(shop: Path) -> None:
+def test_narrow_terminal_keeps_the_caret(shop: Path) -> None:
     """In a process of its own, with 40 columns and no colour: no traceback, no escape codes, the same findings."""
     done = subprocess.run(
         [sys.executable, "-m", "hourglass", "check"],
@@ -163,7 +163,7 @@ def test_a_narrow_terminal_keeps_the_caret(shop: Path) -> None:
     assert done.stderr == ""
 
 
-def test_it_loads_neither_engine_nor_project(shop: Path) -> None:
+def test_linter_loads_neither_engine_nor_project(shop: Path) -> None:
     """Checking imports nothing of the project, nor of our engine: it is quick, and safe on code that is not trusted."""
     (shop / "shop" / "__init__.py").write_text("raise SystemExit('imported')\n")
     code = (
@@ -175,7 +175,7 @@ def test_it_loads_neither_engine_nor_project(shop: Path) -> None:
     assert "1 finding" in done.stdout
 
 
-def test_the_hook_for_pre_commit() -> None:
+def test_pre_commit_hook() -> None:
     """The hook runs the command that exists, on the whole project, with the packages that the command needs."""
     text = (ROOT / ".pre-commit-hooks.yaml").read_text()
     values = dict(re.findall(r"^[- ] (\w+): (.+)$", text, re.M))

@@ -11,7 +11,7 @@ from hourglass._tools.lint import check
 from .project import checked, expected, found, write
 
 
-def test_comments_silence(tmp_path: Path) -> None:
+def test_comments_silence_findings(tmp_path: Path) -> None:
     """A comment silences its line, or some codes on it, and what a call on its line leads to; texts are no comments."""
     text = """
 import time, random
@@ -41,7 +41,7 @@ def flow():
     assert found(checked(tmp_path, text)) == expected(tmp_path)
 
 
-def test_the_wrong_code_silences_nothing(tmp_path: Path) -> None:
+def test_comment_with_another_code_silences_nothing(tmp_path: Path) -> None:
     """A comment for another code leaves the finding."""
     text = "import time\n@workflow.defn\ndef flow():\n    time.time()  # hourglass: allow HG104\n"
     assert [each.code for each in checked(tmp_path, text).findings] == ["HG101"]
@@ -59,7 +59,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("content", "line", "said"), BROKEN.values(), ids=list(BROKEN))
-def test_a_broken_file_is_reported_and_the_others_are_checked(
+def test_unparsable_file_is_reported_and_others_are_checked(
     content: bytes, line: int, said: str, tmp_path: Path
 ) -> None:
     """It is a finding of its own, with its line and reason; calls into it lead nowhere."""
@@ -75,13 +75,13 @@ def test_a_broken_file_is_reported_and_the_others_are_checked(
     assert report.files == 2
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_file_is_reported(tmp_path: Path) -> None:
     """A link to nowhere is broken, not fatal."""
     (tmp_path / "gone.py").symlink_to(tmp_path / "nothing.py")
     assert [each.code for each in check([tmp_path], base=tmp_path).findings] == ["HG001"]
 
 
-def test_code_that_is_nested_too_deeply_is_reported(tmp_path: Path) -> None:
+def test_deeply_nested_code_is_reported(tmp_path: Path) -> None:
     """Python may parse what nobody can walk through; the check continues."""
     long = " + ".join(["x"] * 1500)
     text = f"""
@@ -115,7 +115,7 @@ def test_other_encodings_are_read(tmp_path: Path) -> None:
     assert found(report) == {("a.py", 6, "HG101"), ("b.py", 5, "HG101")}
 
 
-def test_environments_and_hidden_folders_are_left_out(tmp_path: Path) -> None:
+def test_environments_and_hidden_folders_are_skipped(tmp_path: Path) -> None:
     """Virtual environments, caches and hidden folders hold other people's code."""
     for folder in (".venv", "env", "node_modules", "__pycache__", ".git"):
         (tmp_path / folder).mkdir()
@@ -124,6 +124,6 @@ def test_environments_and_hidden_folders_are_left_out(tmp_path: Path) -> None:
     assert check([tmp_path], base=tmp_path).files == 0
 
 
-def test_authors_warnings_are_theirs(tmp_path: Path) -> None:
+def test_syntax_warnings_of_checked_code_are_hidden(tmp_path: Path) -> None:
     """A bad escape in somebody's text does not warn whoever checks it."""
     assert found(checked(tmp_path, "import time\nx = '\\d'\n")) == set()

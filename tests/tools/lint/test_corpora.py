@@ -28,14 +28,14 @@ TRUE_ALARMS = {
 @pytest.mark.parametrize(
     ("folder", "workflows"), [("examples", 2), ("tests/conformance", 60), ("tests/compat/twins", 50)]
 )
-def test_good_code_is_left_alone(folder: str, workflows: int) -> None:
+def test_good_code_has_no_findings(folder: str, workflows: int) -> None:
     """Many workflows are looked at, and nothing is found."""
     report = check([ROOT / folder], base=ROOT)
     assert {(file, code) for file, _, code in found(report)} - TRUE_ALARMS == set()
     assert report.workflows >= workflows
 
 
-def test_the_docs_are_left_alone(tmp_path: Path) -> None:
+def test_documentation_has_no_findings(tmp_path: Path) -> None:
     """The Python in README and docs, each page a module; the page about the check itself shows what is wrong."""
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         if page.name != "check.md":
@@ -46,7 +46,7 @@ def test_the_docs_are_left_alone(tmp_path: Path) -> None:
     assert report.workflows >= 20
 
 
-def test_the_package_stands_alone() -> None:
+def test_linter_imports_only_the_standard_library() -> None:
     """The linter imports the standard library and itself, nothing else."""
     folder = Path(hourglass._tools.lint.__file__).parent
     imported = set()

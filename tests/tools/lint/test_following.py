@@ -336,12 +336,12 @@ def make():
 
 
 @pytest.mark.parametrize("text", CASES.values(), ids=list(CASES))
-def test_what_is_followed(text: str, tmp_path: Path) -> None:
+def test_followed_calls_are_found(text: str, tmp_path: Path) -> None:
     """Exactly the marked lines are found."""
     assert found(checked(tmp_path, text)) == expected(tmp_path) != set()
 
 
-def test_the_way_is_told(tmp_path: Path) -> None:
+def test_finding_shows_the_call_path(tmp_path: Path) -> None:
     """A finding names the workflow and every call on the way, each with the line that makes it."""
     text = CASES["two calls in other modules, with aliases"]
     (finding,) = checked(tmp_path, text).findings
@@ -353,7 +353,7 @@ def test_the_way_is_told(tmp_path: Path) -> None:
     assert finding.workflow == "flow"
 
 
-def test_the_shortest_way_is_told(tmp_path: Path) -> None:
+def test_shortest_call_path_is_shown(tmp_path: Path) -> None:
     """A place that several ways lead to is told once, with the shortest."""
     text = """
 import time
@@ -370,7 +370,7 @@ def flow():
     assert [step.function for step in finding.path] == ["flow", "now"]
 
 
-def test_files_that_were_not_named_are_followed(tmp_path: Path) -> None:
+def test_unnamed_files_are_followed(tmp_path: Path) -> None:
     """A check of one file sees what it calls in others, and reports only what workflows of this file reach."""
     write(
         tmp_path,
@@ -396,7 +396,7 @@ def other():
     assert (report.files, report.workflows) == (1, 1)
 
 
-def test_a_src_layout_is_understood(tmp_path: Path) -> None:
+def test_src_layout_is_recognised(tmp_path: Path) -> None:
     """Modules below `src` are found under their names."""
     text = """
 --- src/shop/__init__.py

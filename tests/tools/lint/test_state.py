@@ -369,12 +369,12 @@ def flow():
 
 
 @pytest.mark.parametrize("text", CASES.values(), ids=list(CASES))
-def test_what_is_found(text: str, tmp_path: Path) -> None:
+def test_global_state_is_found(text: str, tmp_path: Path) -> None:
     """Exactly the marked lines are found."""
     assert found(checked(tmp_path, text)) == expected(tmp_path)
 
 
-def test_who_changes_a_global_is_named(tmp_path: Path) -> None:
+def test_message_names_the_line_that_changes_a_global(tmp_path: Path) -> None:
     """The message says which line changes what the workflow reads."""
     (first, *_) = checked(tmp_path, CASES["globals that others change"]).findings
     assert first.message == "it reads LIMITS, which config.py:8 changes while the program runs"

@@ -49,13 +49,13 @@ TASK = (
 @pytest.mark.parametrize(
     "part", ["limits/_slots.py", "progress/_following.py", "contrib/opentelemetry.py", "worker.py"]
 )
-def test_our_own_parts_are_not_the_authors(part: str) -> None:
+def test_our_own_frames_are_not_blamed(part: str) -> None:
     """Also in a checkout, where they are in no site-packages, their lines are not blamed."""
     assert not is_authors(f"/home/ann/hourglass/src/hourglass/{part}")
     assert is_authors(f"/home/ann/shop/{part}")
 
 
-def test_the_line_of_a_timer_that_a_task_waits_in() -> None:
+def test_line_of_a_timer_inside_a_task() -> None:
     """The body waits for a task, and the task for a timer: the line is the timer's."""
     stands = (
         Stand(fiber="workflow", place="a.py:9", code="task.result()", waits=Waits.TASK),
@@ -66,7 +66,7 @@ def test_the_line_of_a_timer_that_a_task_waits_in() -> None:
     assert found.details == ("the code waits at a.py:5: workflow.sleep(60)",)
 
 
-def test_who_serves_an_activity() -> None:
+def test_worker_for_an_activity_is_suggested() -> None:
     """It is the activity's code that a worker needs there."""
     scheduled = event(
         5,
@@ -81,7 +81,7 @@ def test_who_serves_an_activity() -> None:
     assert found.actions[0].text == "Start a worker with the activity's code on that queue:"
 
 
-def test_a_child_on_the_wrong_queue() -> None:
+def test_child_on_the_wrong_queue() -> None:
     """Started again by hand it would be nobody's child: the remedy is the parent's."""
     parent = {"parentWorkflowExecution": {"workflowId": "month"}}
     facts = replace(told(event(2, "WORKFLOW_TASK_SCHEDULED"), queue="elsewhere", **parent), queues=ELSEWHERE)
@@ -90,7 +90,7 @@ def test_a_child_on_the_wrong_queue() -> None:
     assert found.actions[-1].command == "hourglass reset month --before order"
 
 
-def test_the_legend_of_a_run_that_only_waits() -> None:
+def test_legend_of_a_run_that_only_waits() -> None:
     """What the run's own row shows is in the legend, too."""
     drawn = ["".join(text for text, _ in line) for line in lines(told(*TASK).story, 80)]
     assert "╌ waits" in drawn[-1]

@@ -13,7 +13,7 @@ from hourglass.testing import DevServer
 
 
 @pytest.mark.parametrize("target", ["local:", pytest.param("server", marks=pytest.mark.server)])
-def test_a_handle_draws_its_run(request: pytest.FixtureRequest, target: str) -> None:
+def test_handle_is_drawn_in_a_notebook(request: pytest.FixtureRequest, target: str) -> None:
     """Open and closed; what the values are is not in it. A workflow that is not there is told as text."""
     if target == "server":
         server: DevServer = request.getfixturevalue("quick_server")
@@ -38,7 +38,7 @@ def test_a_handle_draws_its_run(request: pytest.FixtureRequest, target: str) -> 
     assert handle._repr_html_() is None  # its client is closed
 
 
-def test_an_asynchronous_handle_too() -> None:
+def test_async_handle_is_drawn_in_a_notebook() -> None:
     """It is shown by a notebook in the midst of its event loop."""
 
     async def shown() -> Any:

@@ -86,14 +86,14 @@ def check(text: str) -> int:
 
 
 @pytest.mark.parametrize("spans", [3, 40, 200])
-def test_nothing_overlaps(spans: int) -> None:
+def test_rows_do_not_overlap(spans: int) -> None:
     """With 3, 40 and 200 activities, each in a row of its own, nothing overlaps; in the file and in the panels of the page."""
     story = build_story(many(spans).read)
     assert check(svg.draw(story)) == spans + 1
     assert sum(check(each) for each in svg.panels(story, html.ROWS)) == spans + 1
 
 
-def test_an_order_is_drawn_with_a_break() -> None:
+def test_long_timer_is_drawn_with_a_break() -> None:
     """A month's timer among seconds is cut short by a visible break that says how long it is; its length stays true."""
     text = svg.draw(build_story(order().read))
     assert check(text) == 8
@@ -160,14 +160,14 @@ def _stories(draw: st.DrawFn) -> Story:
 
 @settings(max_examples=cases(30, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_stories())
-def test_random_stories_do_not_overlap(story: Story) -> None:
+def test_random_timelines_do_not_overlap(story: Story) -> None:
     """Whatever the spans, names and lengths are, nothing overlaps and nothing leaves the frame."""
     assert check(svg.draw(story)) == len(story.spans)
 
 
 @settings(max_examples=cases(30, 600), deadline=None, suppress_health_check=list(HealthCheck))
 @given(_stories(), st.integers(40, 220), st.booleans())
-def test_random_stories_fit_into_a_terminal(story: Story, width: int, plain: bool) -> None:
+def test_random_timelines_fit_into_a_terminal(story: Story, width: int, plain: bool) -> None:
     """No line is wider than the terminal, every style is known, and pieces of one line never run into each other."""
     for line in lines(story, width, plain=plain):
         assert cells("".join(text for text, _ in line)) <= width
@@ -175,7 +175,7 @@ def test_random_stories_fit_into_a_terminal(story: Story, width: int, plain: boo
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_a_terminal_shows_all(width: int) -> None:
+def test_terminal_timeline_is_complete(width: int) -> None:
     """At 80 and 200 columns every span, the reason of a failure, the waits and the axis are there."""
     drawn = ["".join(text for text, _ in line) for line in lines(build_story(order().read), width)]
     whole = "\n".join(drawn)
@@ -193,7 +193,7 @@ def test_a_terminal_shows_all(width: int) -> None:
     assert max(map(cells, rows)) > width - 3
 
 
-def test_ascii_is_ascii() -> None:
+def test_ascii_timeline_contains_only_ascii() -> None:
     """The plain picture of a plain history holds nothing but ASCII, and tells failed from done without colour."""
     drawn = "\n".join(
         "".join(text for text, _ in line) for line in lines(build_story(order().read), 100, plain=True)
@@ -202,7 +202,7 @@ def test_ascii_is_ascii() -> None:
     assert "xX" in drawn
 
 
-def test_a_picture_is_right_without_a_style_sheet() -> None:
+def test_picture_is_readable_without_a_style_sheet() -> None:
     """Programs that are no browsers know no variables and no media: every shape and text has its colour as an attribute."""
     drawn = svg.draw(build_story(order().read))
     assert "var(" not in drawn
@@ -216,7 +216,7 @@ def test_a_picture_is_right_without_a_style_sheet() -> None:
         assert re.search(r' (?:fill|stroke)="(?:#[0-9a-f]{6}|url\(#[\w-]+\))"', each), each
 
 
-def test_the_page_needs_nothing_from_elsewhere() -> None:
+def test_page_is_self_contained() -> None:
     """The page and the picture load nothing, run nothing, and carry light, dark and paper."""
     story = build_story(order().read)
     for text in (html.draw(story), svg.draw(story)):
@@ -241,7 +241,7 @@ def test_pictures_are_accessible() -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_what_a_history_says_is_escaped() -> None:
+def test_text_of_a_history_is_escaped() -> None:
     """Names and messages cannot become markup."""
     made = Made("<script>alert(1)</script>", '"><b>').task().activity("<img src=x>", fails="</text><script>")
     story = build_story(made.fail("</style><script>").read)
@@ -251,7 +251,7 @@ def test_what_a_history_says_is_escaped() -> None:
     assert check(svg.draw(story)) == 2
 
 
-def test_times_and_legend_are_there() -> None:
+def test_axis_and_legend_are_drawn() -> None:
     """A picture explains itself: an axis with times, a legend for what it shows, and how long each row took."""
     text = svg.draw(build_story(many(3).read))
     root = ElementTree.fromstring(text)
@@ -265,7 +265,7 @@ def test_times_and_legend_are_there() -> None:
     "length", [3 * US, 40 * MS, 2 * S, 59 * S, 90 * MIN, 20 * H, 9 * D, 100 * D, 7 * YEAR]
 )
 @pytest.mark.parametrize("width", [40.0, 150.0, 900.0])
-def test_ticks_from_microseconds_to_years(length: int, width: float) -> None:
+def test_axis_ticks_from_microseconds_to_years(length: int, width: float) -> None:
     """Every length has at least two ticks where there is room, in order, with labels that keep apart and do not repeat."""
     story = Story(
         workflow_id="",
@@ -298,7 +298,7 @@ def test_ticks_from_microseconds_to_years(length: int, width: float) -> None:
         (3 * YEAR, "3 y"),
     ],
 )
-def test_durations_read_well(ns: int, said: str) -> None:
+def test_durations_are_readable(ns: int, said: str) -> None:
     """Durations are short, in at most two units, and rounded to what matters."""
     assert duration(ns) == said
 
@@ -312,7 +312,7 @@ def _luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("colours", [svg.LIGHT, svg.DARK], ids=["light", "dark"])
-def test_colours_can_be_read(colours: dict[str, str]) -> None:
+def test_colours_have_enough_contrast(colours: dict[str, str]) -> None:
     """Text stands out from the paper by 4.5 to 1, and bars by 3 to 1 (but for local activities, 2.5), light and dark."""
     paper = _luminance(colours["paper"])
     for name, least in {

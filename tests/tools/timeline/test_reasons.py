@@ -26,7 +26,7 @@ def told(
     )
 
 
-def test_pollers_that_are_gone() -> None:
+def test_outdated_pollers_are_recognised() -> None:
     """A server still names workers that polled before the task was there and did not take it: they are gone."""
     made = Made().wait(1)
     made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
@@ -40,7 +40,7 @@ def test_pollers_that_are_gone() -> None:
     assert told(made, before, waited=2).cause is Cause.WORKER_BUSY
 
 
-def test_what_is_alike_is_one_finding() -> None:
+def test_similar_problems_are_one_finding() -> None:
     """A hundred activities that fail in the same way are one cause, with a count."""
     made = Made().wait(1).task()
     for _ in range(100):
@@ -54,7 +54,7 @@ def test_what_is_alike_is_one_finding() -> None:
     assert found.findings[0].attempts == 2
 
 
-def test_the_worst_comes_first() -> None:
+def test_worst_problem_comes_first() -> None:
     """A failing activity before a running one, a child and a timer."""
     made = Made().wait(1).task()
     made.add("TIMER_STARTED", timerId="1", startToFireTimeout="100s", workflowTaskCompletedEventId="4")
@@ -67,14 +67,14 @@ def test_the_worst_comes_first() -> None:
     assert found.findings[2].until == made.at + 100 * S
 
 
-def test_a_delayed_start() -> None:
+def test_delayed_start_is_explained() -> None:
     """It has not begun, and is not meant to."""
     found = told(Made(firstWorkflowTaskBackoff="3600s"))
     assert found.cause is Cause.DELAYED
     assert not found.wrong
 
 
-def test_code_that_runs_now() -> None:
+def test_running_task_is_explained() -> None:
     """A task that a worker has taken: by whom, since when."""
     made = Made().wait(1)
     scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
@@ -84,7 +84,7 @@ def test_code_that_runs_now() -> None:
     assert "7@host" in found.findings[0].what
 
 
-def test_a_task_that_times_out() -> None:
+def test_task_timeouts_are_explained() -> None:
     """A worker that took the task and never answered: its code hangs."""
     made = Made().wait(1)
     scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
@@ -98,7 +98,7 @@ def test_a_task_that_times_out() -> None:
     assert told(made).cause is Cause.HUNG
 
 
-def test_a_process_that_died() -> None:
+def test_dead_process_is_explained() -> None:
     """The history has but a task that timed out; who looks from the same machine knows of the deaths, and says so."""
     made = Made().wait(1)
     scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
@@ -115,7 +115,7 @@ def test_a_process_that_died() -> None:
     assert found.findings[0].faults[0].message.startswith("2× while")
 
 
-def test_a_task_that_the_engine_refuses() -> None:
+def test_rejected_task_is_explained() -> None:
     """What is neither a bug of the code nor a hang is said as what it is."""
     made = Made().wait(1)
     scheduled = str(made.add("WORKFLOW_TASK_SCHEDULED", attempt=1))
@@ -131,14 +131,14 @@ def test_a_task_that_the_engine_refuses() -> None:
     assert found.findings[0].faults[0].message == "a timeout is missing"
 
 
-def test_a_run_that_went_on_after_failures_is_not_parked() -> None:
+def test_recovered_run_is_not_parked() -> None:
     """Failed tasks of the past are no cause of today."""
     made = Made().wait(1).task_fails("boom").task()
     made.schedule("charge")
     assert told(made).cause is Cause.ACTIVITY_QUEUED
 
 
-def test_no_payload_is_told() -> None:
+def test_payloads_are_not_shown() -> None:
     """Details of failures, arguments and results stay out of what is said."""
     made = Made(input={"payloads": [{"data": "c2VjcmV0"}]}).wait(1).task()
     made.activity("charge", fails="declined").task()
@@ -166,7 +166,7 @@ packer
 """
 
 
-def test_where_fibers_stand() -> None:
+def test_positions_of_fibers_are_shown() -> None:
     """From the text of a stack, of any machine: each fiber, its author's line, what it waits in."""
     first, second = stands(_STACK)
     assert (first.fiber, first.waits, first.limited) == ("workflow", Waits.SIGNAL, True)

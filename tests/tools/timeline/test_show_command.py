@@ -22,7 +22,7 @@ def history(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_is_shown(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exported_history_is_shown(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An exported history is drawn, without payloads and without escape sequences where no terminal is."""
     assert main(["show", str(history), "--width", "100"]) == 0
     out = capsys.readouterr().out
@@ -31,7 +31,7 @@ def test_a_file_is_shown(history: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "\x1b" not in out
 
 
-def test_payloads_when_asked_for(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_payloads_are_shown_on_request(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Arguments and results are in the JSON only with --payloads."""
     assert main(["show", str(history), "--json"]) == 0
     assert "secret" not in capsys.readouterr().out
@@ -59,7 +59,7 @@ def test_files_are_written(history: Path, tmp_path: Path, capsys: pytest.Capture
         ("{}", ("--follow",), 2, "--follow"),
     ],
 )
-def test_what_cannot_be_shown(
+def test_unreadable_files_are_reported(
     content: str | None,
     arguments: tuple[str, ...],
     code: int,
@@ -75,7 +75,7 @@ def test_what_cannot_be_shown(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_run_is_shown_and_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_open_run_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A run on a target is shown by its id, open or closed; --follow ends when it does; an unknown id is an error."""
     target = f"local:{tmp_path / 'trips.db'}"
     with Client.connect(target) as client:

@@ -15,9 +15,7 @@ from . import flows
 
 
 @pytest.mark.server
-def test_a_run_with_an_update_and_a_child(
-    quick_server: DevServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_with_an_update_and_a_child(quick_server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
     """On a server, too: an update, a child, and with --children what the child did."""
     target = quick_server.target
     with (

@@ -43,7 +43,7 @@ def pending(attempt: int, *, failed: bool = True) -> Any:
         ),
     ],
 )
-def test_status_names_what_keeps_an_open_run_from_going_on(run: Any, text: str) -> None:
+def test_status_names_the_problem_of_an_open_run(run: Any, text: str) -> None:
     """The status, and what the engine reports of an open run, or its description shows."""
     assert standing(run, problem_of(run)) == text
     assert (problem_of(run) is not None) == ("," in text)

@@ -42,7 +42,7 @@ def check(story: Story) -> None:
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_recorded_histories_are_told(path: Path) -> None:
+def test_recorded_histories_are_drawn_completely(path: Path) -> None:
     """Every history that Temporal's own SDK left is told whole: each activity, timer and signal is a span."""
     text = path.read_text()
     story = build_story(events_from_text(text))
@@ -56,7 +56,7 @@ def test_recorded_histories_are_told(path: Path) -> None:
     json.dumps(document(story))
 
 
-def test_a_run_of_the_embedded_engine_is_told() -> None:
+def test_run_of_the_embedded_engine_is_drawn() -> None:
     """A run on the embedded engine, with a retried activity, tells its attempts, its timer and its result."""
     with Client.connect("local:") as client, Worker(client, workflows=[flows.trip], activities=[flows.flaky]):
         handle = client.start_workflow(flows.trip, "there", id="trip-1")
@@ -69,7 +69,7 @@ def test_a_run_of_the_embedded_engine_is_told() -> None:
     assert {each.what for each in story.waits} >= {"activity flaky", "timer 10 ms"}
 
 
-def test_only_started() -> None:
+def test_run_without_a_task_yet() -> None:
     """A run that nobody has touched yet waits for its first task."""
     story = build_story(Made().read, now=START + 5 * S)
     check(story)
@@ -78,13 +78,13 @@ def test_only_started() -> None:
     assert story.waiting_for == ("its first workflow task",)
 
 
-def test_a_delayed_start_is_said() -> None:
+def test_delayed_start_is_shown() -> None:
     """A run that is to begin later says so."""
     story = build_story(Made(firstWorkflowTaskBackoff="3600s").read)
     assert story.waiting_for == ("its start, delayed by 1 h",)
 
 
-def test_nobody_takes_the_task() -> None:
+def test_task_without_a_worker_is_shown() -> None:
     """A task without a worker is what the run waits for."""
     made = Made()
     made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
@@ -93,7 +93,7 @@ def test_nobody_takes_the_task() -> None:
     )
 
 
-def test_parked() -> None:
+def test_parked_run_is_shown() -> None:
     """A run whose code fails is parked: the attempts come from its description, the reason and its cause from its history."""
     story = build_story(Made().task_fails("no such key").read, now=START + 60 * S, task_attempt=7)
     check(story)
@@ -109,7 +109,7 @@ def test_parked() -> None:
     assert "fixed" in story.waiting_for[0]
 
 
-def test_a_mended_run_keeps_its_failed_tasks() -> None:
+def test_recovered_run_keeps_its_failed_tasks() -> None:
     """Failed tasks stay in the story after one went well, with the number that the server counted."""
     made = Made().task_fails().wait(10)
     scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=4)
@@ -120,7 +120,7 @@ def test_a_mended_run_keeps_its_failed_tasks() -> None:
     assert (task.outcome, task.attempts, story.outcome) == (Outcome.FAILED, 3, Outcome.DONE)
 
 
-def test_an_activity_that_is_retried_now() -> None:
+def test_retried_activity_is_shown() -> None:
     """A description adds to a pending activity: attempts, the last failure, when it will be retried."""
     made = Made().task()
     activity = made.schedule("charge", retryPolicy={"initialInterval": "1s", "maximumAttempts": 9})
@@ -152,7 +152,7 @@ def test_attempts_fill_the_time_before_the_last() -> None:
     assert not span.segments[-1].guessed
 
 
-def test_what_is_open_when_the_run_closes_is_left() -> None:
+def test_open_steps_end_with_the_run() -> None:
     """A timer that never fired is left open where its run ended, and says so."""
     made = Made().task()
     made.add("TIMER_STARTED", timerId="1", startToFireTimeout="60s")
@@ -161,7 +161,7 @@ def test_what_is_open_when_the_run_closes_is_left() -> None:
     assert [each.outcome for each in _of(story, Kind.TIMER)] == [Outcome.LEFT]
 
 
-def test_failures_keep_their_chain() -> None:
+def test_failures_keep_their_causes() -> None:
     """A failed run tells the whole chain, the outermost first, and where it was raised."""
     made = Made().task()
     inner = {
@@ -174,7 +174,7 @@ def test_failures_keep_their_chain() -> None:
     assert story.faults[1].place == "app.py:7"
 
 
-def test_order_has_it_all() -> None:
+def test_complete_order_is_drawn() -> None:
     """Retries, a signal, a child, a long timer and a failure come out as spans, and the timer as the longest wait."""
     story = build_story(order().read)
     check(story)
@@ -208,7 +208,7 @@ def test_children_are_nested() -> None:
     ]
 
 
-def test_payloads_are_shown_only_when_asked_for() -> None:
+def test_payloads_are_hidden_by_default() -> None:
     """Without being asked the story holds no argument and no result; when asked, they are short."""
     events = order().read
     assert "secret" not in json.dumps(document(build_story(events)))
@@ -217,7 +217,7 @@ def test_payloads_are_shown_only_when_asked_for() -> None:
     assert ("input", '"secret"') in told.spans[1].shown
 
 
-def test_payloads_that_cannot_be_read_are_named() -> None:
+def test_encrypted_payloads_are_named() -> None:
     """Encrypted payloads are named by their encoding and size, never decoded."""
     secret = {"metadata": {"encoding": "YmluYXJ5L2VuY3J5cHRlZA=="}, "data": "AAECAw=="}
     assert peek()(read_payloads({"payloads": [secret, "decoded by the web UI"]})) == (
@@ -276,13 +276,13 @@ def test_every_form_of_export_is_read(text: str) -> None:
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_what_is_no_history_is_refused(text: str, said: str) -> None:
+def test_invalid_history_is_rejected(text: str, said: str) -> None:
     """Anything else is refused with a reason."""
     with pytest.raises(HistoryError, match=said):
         events_from_text(text)
 
 
-def test_odd_histories_are_told_as_far_as_they_go() -> None:
+def test_odd_histories_are_drawn_partially() -> None:
     """Ends without a beginning, unknown kinds and missing attributes lose themselves, not the story."""
     made = Made().task()
     made.add("ACTIVITY_TASK_COMPLETED", scheduledEventId="99")
@@ -302,7 +302,7 @@ def test_control_characters_do_not_reach_a_terminal() -> None:
     )
 
 
-def test_a_start_that_is_stamped_at_the_end_is_no_queue() -> None:
+def test_activity_start_recorded_with_its_end_is_not_queued() -> None:
     """Where an engine writes the start of an activity with its end, to the nanosecond, all of its time counts as running."""
     made = Made().task()
     scheduled = str(made.schedule("charge"))
@@ -323,7 +323,7 @@ def _limit_timer(made: Made, summary: str, seconds: float) -> int:
     ("summary", "wanted"),
     [("waits for a slot of 'crane'", "slot of 'crane'"), ("until the turn of 'mail'", "'mail'")],
 )
-def test_a_wait_for_a_turn_is_one_however_often_its_timer_was_set_anew(summary: str, wanted: str) -> None:
+def test_throttle_wait_is_one_span(summary: str, wanted: str) -> None:
     """While it lasts the run `waits for a turn`, since it first asked, and later it `waited` for it; no timer is drawn."""
     made = Made().task()
     first = _limit_timer(made, summary, 60)
@@ -342,7 +342,7 @@ def test_a_wait_for_a_turn_is_one_however_often_its_timer_was_set_anew(summary: 
     assert (span.name, span.start) == (f"waited for a turn: {wanted}", begun)
 
 
-def test_a_signal_after_which_nothing_was_done_ended_no_wait() -> None:
+def test_unread_signal_ends_no_wait() -> None:
     """A signal that no code takes does not count under what was waited for: the run waited on. One that it acts on counts."""
     made = Made().task()
     timer = made.add(
@@ -357,7 +357,7 @@ def test_a_signal_after_which_nothing_was_done_ended_no_wait() -> None:
     assert [each.what for each in build_story(made.read).waits] == ["timer 1 min 40 s", "signal pay"]
 
 
-def test_what_came_during_a_pause_is_what_was_waited_for() -> None:
+def test_signal_during_a_pause_ends_the_wait() -> None:
     """A run that is resumed continues with the signal that came meanwhile: that ended its wait, and not the resuming."""
     made = Made()
     made.task().wait(30)

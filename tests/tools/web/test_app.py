@@ -37,7 +37,7 @@ def _started(client: Client, name: str = "ada") -> str:
     return f"/workflows/buy-{name}/{handle.describe().run_id}"
 
 
-def test_the_list_shows_runs_by_status(web: httpx.Client, client: Client) -> None:
+def test_list_shows_runs_by_status(web: httpx.Client, client: Client) -> None:
     """Open and closed ones with their counts; a status narrows it."""
     _started(client)
     with pytest.raises(WorkflowFailedError):
@@ -51,7 +51,7 @@ def test_the_list_shows_runs_by_status(web: httpx.Client, client: Client) -> Non
     assert "bad-bob" in only
 
 
-def test_the_list_says_whose_code_fails(web: httpx.Client, client: Client) -> None:
+def test_list_shows_parked_runs(web: httpx.Client, client: Client) -> None:
     """In words and in the colour of what is wrong; a filter finds it; the run that is well is plainly running."""
     _started(client)
     handle = client.start_workflow(flows.broken, id="bug")
@@ -66,7 +66,7 @@ def test_the_list_says_whose_code_fails(web: httpx.Client, client: Client) -> No
     assert "running, parked" not in web.get("/workflows").text
 
 
-def test_runs_that_do_not_go_on_are_shown_counted_and_filtered(web: httpx.Client, client: Client) -> None:
+def test_stalled_runs_are_shown_and_filtered(web: httpx.Client, client: Client) -> None:
     """A failing activity, code that fails, and no worker: by the same words in the list, its counts, and the run's page."""
     _started(client)
     client.start_workflow("declined", "ada", id="failing")
@@ -88,7 +88,7 @@ def test_runs_that_do_not_go_on_are_shown_counted_and_filtered(web: httpx.Client
     assert "activity fails" not in web.get("/workflows/problems").text
 
 
-def test_bulk_action_asks_first_in_words_for_what_it_would_do(web: httpx.Client, client: Client) -> None:
+def test_bulk_action_needs_confirmation(web: httpx.Client, client: Client) -> None:
     """One run, some, or all that a search finds; nothing is done before the answer, nor to more runs than were asked about."""
     for number in range(22):
         client.start_workflow("stuck", "x", id=f"s-{number}")
@@ -134,7 +134,7 @@ def test_times_show_their_zone(web: httpx.Client, client: Client) -> None:
         assert all(each.endswith((" UTC", "Z")) for each in times)
 
 
-def test_a_filter_that_is_wrong_is_explained(web: httpx.Client) -> None:
+def test_invalid_filter_is_explained(web: httpx.Client) -> None:
     """The page says where, and keeps what was typed."""
     answer = web.get("/workflows", params={"query": "Status is great"})
     assert answer.status_code == 200
@@ -178,7 +178,7 @@ def test_chart_until_a_time_shows_the_day_before_it(web: httpx.Client, client: C
         assert expected in answer.text
 
 
-def test_paging_holds(web: httpx.Client, client: Client) -> None:
+def test_list_pages_are_complete(web: httpx.Client, client: Client) -> None:
     """Every run is on one page, in order."""
     for number in range(120):
         client.start_workflow("stuck", "x", id=f"many-{number}")
@@ -195,7 +195,7 @@ def test_paging_holds(web: httpx.Client, client: Client) -> None:
     assert len(set(seen)) == 120
 
 
-def test_a_run_shows_its_timeline_and_what_it_waits_for(web: httpx.Client, client: Client) -> None:
+def test_run_page_shows_timeline_and_waits(web: httpx.Client, client: Client) -> None:
     """Steps as rows; a step that is chosen with its values."""
     path = _started(client)
     text = web.get(path).text
@@ -207,7 +207,7 @@ def test_a_run_shows_its_timeline_and_what_it_waits_for(web: httpx.Client, clien
     assert "condition" in web.get(f"{path}/why").text
 
 
-def test_a_failure_is_shown_with_its_cause(web: httpx.Client, client: Client) -> None:
+def test_failure_is_shown_with_its_cause(web: httpx.Client, client: Client) -> None:
     """Why it failed stands at the top."""
     with pytest.raises(WorkflowFailedError):
         client.execute_workflow("fails", "bob", id="bad")
@@ -216,7 +216,7 @@ def test_a_failure_is_shown_with_its_cause(web: httpx.Client, client: Client) ->
     assert "sold out: bob" in text
 
 
-def test_a_failed_step_shows_its_traceback(web: httpx.Client, client: Client) -> None:
+def test_failed_step_shows_its_traceback(web: httpx.Client, client: Client) -> None:
     """The lines of the activity's own code, as they were where it ran."""
     path = web.get(workflow_page(client.start_workflow("stuck", "eve", id="s").id)).url.path
     while "traceback" not in (text := web.get(f"{path}/why").text):
@@ -225,7 +225,7 @@ def test_a_failed_step_shows_its_traceback(web: httpx.Client, client: Client) ->
     assert re.search(r"in refuse\n +raise ValueError", text)  # with its lines
 
 
-def test_a_worker_of_this_process_is_shown_in_detail(site: Any, client: Client) -> None:
+def test_own_worker_is_shown_in_detail(site: Any, client: Client) -> None:
     """Its tree, its counts, its health."""
     with Worker(client, task_queue="other", workflows=flows.WORKFLOWS) as worker:
         site.workers = lambda: (worker,)
@@ -236,7 +236,7 @@ def test_a_worker_of_this_process_is_shown_in_detail(site: Any, client: Client) 
     assert ">ready<" in text
 
 
-def test_a_file_without_a_worker_is_counted(tmp_path: Path) -> None:
+def test_backlog_of_a_file_without_a_worker_is_shown(tmp_path: Path) -> None:
     """What waits on its queues is told as the file knows it, and that no worker is there."""
     target = f"local:{tmp_path / 'orders.db'}"
     with Client.connect(target) as client:
@@ -248,12 +248,12 @@ def test_a_file_without_a_worker_is_counted(tmp_path: Path) -> None:
     assert "no pollers" in text
 
 
-def test_the_processes_that_work_are_named(web: httpx.Client) -> None:
+def test_worker_processes_are_named(web: httpx.Client) -> None:
     """Of each worker that polls a queue: its process, whether the engine runs there, and how much it has in hand."""
     assert f"process {os.getpid()} (runs the engine), 0 in progress" in web.get("/workers").text
 
 
-def test_what_waits_on_a_queue_is_counted(web: httpx.Client, client: Client) -> None:
+def test_backlog_is_counted(web: httpx.Client, client: Client) -> None:
     """A queue that no worker serves is named with what waits there, in words that say so."""
     for number in range(3):
         client.start_workflow("stuck", "x", id=f"lonely-{number}", task_queue="lonely")
@@ -263,7 +263,7 @@ def test_what_waits_on_a_queue_is_counted(web: httpx.Client, client: Client) -> 
     assert "no pollers" in queue
 
 
-def test_signals_that_were_not_read_are_pending(web: httpx.Client, client: Client) -> None:
+def test_unread_signals_are_pending(web: httpx.Client, client: Client) -> None:
     """One that the code got and did not take, by name; one that no worker was there to give to; a timer with its time."""
     path = _started(client)
     client.get_workflow_handle("buy-ada").signal("shipp")
@@ -281,7 +281,7 @@ def sleeps() -> None:
     workflow.sleep(86_400)
 
 
-def test_a_timer_tells_when_it_fires(web: httpx.Client, client: Client) -> None:
+def test_open_timer_shows_its_time(web: httpx.Client, client: Client) -> None:
     """An open timer stands among what is pending with the time that is left, not with how long ago it was set."""
     with Worker(client, "sleepers", workflows=[sleeps]):
         handle = client.start_workflow(sleeps, id="sleeper", task_queue="sleepers")
@@ -291,7 +291,7 @@ def test_a_timer_tells_when_it_fires(web: httpx.Client, client: Client) -> None:
         handle.terminate()
 
 
-def test_messages_reach_the_run(web: httpx.Client, client: Client) -> None:
+def test_signal_query_and_update_forms(web: httpx.Client, client: Client) -> None:
     """A query and an update are answered, a signal is heard."""
     path = _started(client)
     assert ">1</pre>" in web.post(f"{path}/query", data={"name": "note_count"}).text
@@ -301,7 +301,7 @@ def test_messages_reach_the_run(web: httpx.Client, client: Client) -> None:
     assert client.get_workflow_handle("buy-ada").result() == "ada paid 1"
 
 
-def test_what_cannot_be_done_is_said(web: httpx.Client, client: Client) -> None:
+def test_rejected_actions_are_reported(web: httpx.Client, client: Client) -> None:
     """An unknown update, arguments that are no JSON: the run's page says so."""
     path = _started(client)
     assert "there is no handler" in web.post(f"{path}/update", data={"name": "nothing"}).text
@@ -311,7 +311,7 @@ def test_what_cannot_be_done_is_said(web: httpx.Client, client: Client) -> None:
     assert "no name" in web.post(f"{path}/signal", data={"name": ""}).text
 
 
-def test_a_run_is_cancelled_and_terminated(web: httpx.Client, client: Client) -> None:
+def test_run_is_cancelled_and_terminated(web: httpx.Client, client: Client) -> None:
     """Each by its form, with a reason."""
     one, other = _started(client, "one"), _started(client, "other")
     web.post(f"{one}/cancel", data={"reason": "enough"})
@@ -320,7 +320,7 @@ def test_a_run_is_cancelled_and_terminated(web: httpx.Client, client: Client) ->
     assert client.get_workflow_handle("buy-other").describe().status.name == "TERMINATED"
 
 
-def test_a_reset_says_first_what_it_does_again(web: httpx.Client, client: Client) -> None:
+def test_reset_lists_repeated_steps(web: httpx.Client, client: Client) -> None:
     """The steps after the point are named; the reset makes a new run that does them again."""
     path = _started(client)
     text = web.get(f"{path}/reset", params={"event": "5"}).text
@@ -332,7 +332,7 @@ def test_a_reset_says_first_what_it_does_again(web: httpx.Client, client: Client
     assert str(answer.url.path) != path
 
 
-def test_a_workflow_is_started_by_a_form_that_knows_its_types(web: httpx.Client, client: Client) -> None:
+def test_start_form_knows_parameter_types(web: httpx.Client, client: Client) -> None:
     """The form has a field for each parameter, with an example; what is wrong with the input is said."""
     form = web.get("/start", params={"type": "Purchase"}).text
     assert "order" in form
@@ -351,7 +351,7 @@ def _done(web: httpx.Client, path: str) -> str:
     return text
 
 
-def test_many_are_acted_on_with_what_failed(web: httpx.Client, client: Client) -> None:
+def test_bulk_action_reports_failures(web: httpx.Client, client: Client) -> None:
     """Chosen runs: each is done, those that cannot be are named with the reason."""
     for number in range(3):
         client.start_workflow("stuck", "x", id=f"s-{number}")
@@ -368,7 +368,7 @@ def test_many_are_acted_on_with_what_failed(web: httpx.Client, client: Client) -
     assert "s-1" in text
 
 
-def test_all_that_a_search_finds(web: httpx.Client, client: Client) -> None:
+def test_bulk_action_covers_a_whole_search(web: httpx.Client, client: Client) -> None:
     """Not only what is on the page."""
     for number in range(60):
         client.start_workflow("stuck", "x", id=f"all-{number}")
@@ -378,7 +378,7 @@ def test_all_that_a_search_finds(web: httpx.Client, client: Client) -> None:
     assert int(client.count_workflows("ExecutionStatus = 'Terminated'")) == 60
 
 
-def test_the_history_as_a_table_and_as_a_file(web: httpx.Client, client: Client) -> None:
+def test_history_is_shown_and_downloaded(web: httpx.Client, client: Client) -> None:
     """The file is what `hourglass replay` reads."""
     path = _started(client)
     assert "ACTIVITY_TASK_SCHEDULED" in web.get(f"{path}/history").text
@@ -388,7 +388,7 @@ def test_the_history_as_a_table_and_as_a_file(web: httpx.Client, client: Client)
     assert json.loads(answer.text)["events"]
 
 
-def test_a_long_history_by_pages(web: httpx.Client, client: Client) -> None:
+def test_long_history_has_pages(web: httpx.Client, client: Client) -> None:
     """Each event is on one page, from the first to the last and back; an address that is none is refused."""
     _started(client)
     handle = client.get_workflow_handle("buy-ada")
@@ -409,7 +409,7 @@ def test_a_long_history_by_pages(web: httpx.Client, client: Client) -> None:
     assert web.get(f"{path}/history?page=zz").status_code == 400
 
 
-def test_a_run_at_a_moment_of_its_past(web: httpx.Client, client: Client) -> None:
+def test_time_travel_shows_a_past_moment(web: httpx.Client, client: Client) -> None:
     """The values that its code had then, and the line where it stood."""
     path = _started(client)
     first = web.get(f"{path}/moments", params={"at": "0"}).text
@@ -419,7 +419,7 @@ def test_a_run_at_a_moment_of_its_past(web: httpx.Client, client: Client) -> Non
     assert "&#39;ada paid 1&#39;" in last
 
 
-def test_children_and_parents_by_a_click(web: httpx.Client, client: Client) -> None:
+def test_children_and_parents_are_linked(web: httpx.Client, client: Client) -> None:
     """A child's bar leads to it, and its page to the parent."""
     client.execute_workflow("family", "ada", id="parent")
     assert 'href="/workflows/child-of-ada"' in web.get("/workflows/parent").text
@@ -427,7 +427,7 @@ def test_children_and_parents_by_a_click(web: httpx.Client, client: Client) -> N
     assert "/workflows/parent" in child
 
 
-def test_the_chain_of_runs_by_a_click(web: httpx.Client, client: Client) -> None:
+def test_chain_of_runs_is_linked(web: httpx.Client, client: Client) -> None:
     """A run that continued leads to the next, and that one back."""
     handle = client.start_workflow("endless", 2, id="chain")
     handle.result()
@@ -437,7 +437,7 @@ def test_the_chain_of_runs_by_a_click(web: httpx.Client, client: Client) -> None
     assert any(f"/workflows/chain/{each}" in text for each in runs if each != latest)
 
 
-def test_what_is_not_there(web: httpx.Client) -> None:
+def test_missing_run_has_a_page(web: httpx.Client) -> None:
     """A missing run is a page that says so, not an error of ours."""
     answer = web.get("/workflows/nothing")
     assert answer.status_code == 404
@@ -445,7 +445,7 @@ def test_what_is_not_there(web: httpx.Client) -> None:
     assert web.get("/operations/999").status_code == 404
 
 
-def test_without_code_there_is_no_way_back(web: httpx.Client, site: Any, client: Client) -> None:
+def test_time_travel_without_code_is_explained(web: httpx.Client, site: Any, client: Client) -> None:
     """The page says how to load it."""
     path = _started(client)
     site.modules = ()
@@ -464,7 +464,7 @@ def _schedule(client: Client, name: str) -> None:
     )
 
 
-def test_a_schedule_is_looked_at_and_acted_on(web: httpx.Client, client: Client) -> None:
+def test_schedule_is_shown_and_managed(web: httpx.Client, client: Client) -> None:
     """Its next times, its year; paused, resumed, triggered, backfilled, deleted."""
     _schedule(client, "daily/9")
     assert "daily/9" in web.get("/schedules").text
@@ -482,7 +482,7 @@ def test_a_schedule_is_looked_at_and_acted_on(web: httpx.Client, client: Client)
     assert "daily/9" not in web.get("/schedules").text
 
 
-def test_many_schedules_at_once(web: httpx.Client, client: Client) -> None:
+def test_bulk_actions_on_schedules(web: httpx.Client, client: Client) -> None:
     """Chosen ones are paused, those that are gone are named."""
     for number in range(3):
         _schedule(client, f"s{number}")
@@ -500,7 +500,7 @@ def test_many_schedules_at_once(web: httpx.Client, client: Client) -> None:
     assert sorted(each.id for each in client.list_schedules()) == ["s0", "s1", "s2"]
 
 
-def test_limits_show_who_holds_and_who_waits(web: httpx.Client, client: Client) -> None:
+def test_limits_show_holders_and_waiters(web: httpx.Client, client: Client) -> None:
     """A slot with its holder and its queue; a throttle with the turns to come."""
     for number in range(2):
         client.start_workflow("printing", id=f"print-{number}")
@@ -514,7 +514,7 @@ def test_limits_show_who_holds_and_who_waits(web: httpx.Client, client: Client) 
     assert "hourglass.slots" not in web.get("/workflows").text
 
 
-def test_a_closer_look_unfolds_the_timeline() -> None:
+def test_zoom_unfolds_the_timeline() -> None:
     """Many steps stand in one row; a part of the time has rows of its own, and links continue from there."""
     spans = tuple(
         Span(id=number, kind=Kind.ACTIVITY, name="work", start=number * 1000, end=number * 1000 + 500)
@@ -536,7 +536,7 @@ def test_a_closer_look_unfolds_the_timeline() -> None:
         assert (seen.start, seen.end) == (low, high), told
 
 
-def test_a_reset_names_compensations(web: httpx.Client, client: Client) -> None:
+def test_reset_names_compensations(web: httpx.Client, client: Client) -> None:
     """Steps that took effect, those after a failure, and those that did not end well are told apart."""
     client.execute_workflow("saga", "ada", id="saga")
     path = web.get("/workflows/saga").url.path
@@ -557,7 +557,7 @@ def test_a_reset_names_compensations(web: httpx.Client, client: Client) -> None:
     assert "Not safe" not in web.get(instead.group(1)).text
 
 
-def test_messages_may_be_left_out_of_a_reset(web: httpx.Client, client: Client) -> None:
+def test_messages_can_be_excluded_from_a_reset(web: httpx.Client, client: Client) -> None:
     """The signals and updates since are counted, and each kind can be left out."""
     path = _started(client)
     client.get_workflow_handle("buy-ada").signal("ship")
@@ -574,7 +574,7 @@ def test_messages_may_be_left_out_of_a_reset(web: httpx.Client, client: Client) 
     assert client.get_workflow_handle("buy-ada").result() == "ada paid 1"
 
 
-def test_the_form_of_a_message_knows_its_types(web: httpx.Client, client: Client) -> None:
+def test_message_form_knows_its_types(web: httpx.Client, client: Client) -> None:
     """A link chooses the message; without one the fields are general."""
     path = _started(client)
     text = web.get(path, params={"update": "note"}).text
@@ -585,7 +585,7 @@ def test_the_form_of_a_message_knows_its_types(web: httpx.Client, client: Client
     assert f"{path}?signal=ship#signal" in text
 
 
-def test_what_is_typed_is_completed_by_what_is_in_use(web: httpx.Client, client: Client) -> None:
+def test_inputs_are_completed(web: httpx.Client, client: Client) -> None:
     """Types of the code and of runs, search attributes of runs."""
     client.start_workflow("elsewhere", id="e", task_queue="other", search_attributes={"Customer": "ada"})
     text = web.get("/workflows").text
@@ -595,7 +595,7 @@ def test_what_is_typed_is_completed_by_what_is_in_use(web: httpx.Client, client:
     assert 'value="Customer"' in text.partition('<datalist id="fields">')[2].partition("</datalist>")[0]
 
 
-def test_all_runs_of_an_id(web: httpx.Client, client: Client) -> None:
+def test_all_runs_of_an_id_are_listed(web: httpx.Client, client: Client) -> None:
     """Newest first, on the page of each of them."""
     client.execute_workflow("endless", 2, id="chain")
     runs = [each.run_id for each in client.list_workflows("WorkflowId = 'chain'")]

@@ -18,7 +18,7 @@ def _purchase(client: Client, name: str) -> None:
     handle.execute_update(flows.Purchase.note, "seen")
 
 
-def test_what_happens_appears_without_a_reload(page: Any, address: str, client: Client) -> None:
+def test_list_updates_without_a_reload(page: Any, address: str, client: Client) -> None:
     """A run that begins is added to the open list; one that ends changes its status."""
     page.goto(f"{address}/workflows")
     page.wait_for_selector("text=No workflow yet")
@@ -31,7 +31,7 @@ def test_what_happens_appears_without_a_reload(page: Any, address: str, client: 
     assert page.evaluate("window.same")
 
 
-def test_an_open_run_goes_on(page: Any, address: str, client: Client) -> None:
+def test_timeline_of_an_open_run_grows(page: Any, address: str, client: Client) -> None:
     """The timeline of an open run grows, and its status changes."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
@@ -41,7 +41,7 @@ def test_an_open_run_goes_on(page: Any, address: str, client: Client) -> None:
     page.wait_for_selector("li.k-signal >> text=ship")
 
 
-def test_the_workers_page_is_live(page: Any, address: str, client: Client) -> None:
+def test_workers_page_updates_live(page: Any, address: str, client: Client) -> None:
     """What begins to wait on a queue appears without a reload."""
     client.start_workflow("stuck", "x", id="one", task_queue="lonely")
     page.goto(f"{address}/workers")
@@ -52,7 +52,7 @@ def test_the_workers_page_is_live(page: Any, address: str, client: Client) -> No
     assert page.evaluate("window.same")
 
 
-def test_ticks_survive_what_changes(page: Any, address: str, client: Client) -> None:
+def test_selection_survives_updates(page: Any, address: str, client: Client) -> None:
     """A list that is shown again keeps what the reader has chosen and typed."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows")
@@ -65,7 +65,7 @@ def test_ticks_survive_what_changes(page: Any, address: str, client: Client) -> 
     assert page.inner_text("[data-chosen]") == "1 selected"
 
 
-def test_a_signal_by_its_form(page: Any, address: str, client: Client) -> None:
+def test_signal_is_sent_by_its_form(page: Any, address: str, client: Client) -> None:
     """Typed, sent, heard."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
@@ -75,7 +75,7 @@ def test_a_signal_by_its_form(page: Any, address: str, client: Client) -> None:
     assert client.get_workflow_handle("buy-ada").result() == "ada paid 1"
 
 
-def test_many_at_once_with_a_confirmation(page: Any, address: str, client: Client) -> None:
+def test_bulk_action_with_a_confirmation(page: Any, address: str, client: Client) -> None:
     """Chosen, confirmed, done; a reader who says no has done nothing."""
     for name in ("ada", "bob"):
         _purchase(client, name)
@@ -93,7 +93,7 @@ def test_many_at_once_with_a_confirmation(page: Any, address: str, client: Clien
     assert client.get_workflow_handle("buy-ada").describe().status.name == "TERMINATED"
 
 
-def test_all_found_asks_with_number_and_filter(page: Any, address: str, client: Client) -> None:
+def test_large_bulk_action_requires_the_number(page: Any, address: str, client: Client) -> None:
     """Above 20 runs the number must be typed; a wrong one does nothing; times show their zone."""
     for number in range(21):
         client.start_workflow("stuck", "x", id=f"s-{number}")
@@ -114,7 +114,7 @@ def test_all_found_asks_with_number_and_filter(page: Any, address: str, client: 
     page.wait_for_selector("text=21 of 21")
 
 
-def test_back_in_time_by_slider_and_keys(page: Any, address: str, client: Client) -> None:
+def test_time_travel_by_slider_and_keys(page: Any, address: str, client: Client) -> None:
     """Each step shows the values that the code had then."""
     _purchase(client, "ada")
     client.get_workflow_handle("buy-ada").signal("ship")
@@ -133,7 +133,7 @@ def test_back_in_time_by_slider_and_keys(page: Any, address: str, client: Client
     assert "completed" in page.inner_text(".at")
 
 
-def test_keys(page: Any, address: str, client: Client) -> None:
+def test_keyboard_navigation(page: Any, address: str, client: Client) -> None:
     """Search, next, open, without a mouse."""
     for name in ("ada", "bob"):
         _purchase(client, name)
@@ -148,7 +148,7 @@ def test_keys(page: Any, address: str, client: Client) -> None:
     page.wait_for_url("**/workflows/buy-ada/**")
 
 
-def test_the_filter_completes_its_fields(page: Any, address: str, client: Client) -> None:
+def test_filter_fields_are_completed(page: Any, address: str, client: Client) -> None:
     """The first letters and the tabulator."""
     page.goto(f"{address}/workflows")
     page.focus('input[name="query"]')
@@ -157,7 +157,7 @@ def test_the_filter_completes_its_fields(page: Any, address: str, client: Client
     assert page.input_value('input[name="query"]') == "ExecutionStatus"
 
 
-def test_a_closer_look_by_dragging(page: Any, address: str, client: Client) -> None:
+def test_zoom_by_dragging(page: Any, address: str, client: Client) -> None:
     """A part of the time fills the width; one click shows all of it again."""
     _purchase(client, "ada")
     client.get_workflow_handle("buy-ada").terminate()
@@ -207,7 +207,7 @@ def test_every_page_fits_its_window(
     context.close()
 
 
-def test_reading_needs_no_script(browser: Any, address: str, client: Client) -> None:
+def test_pages_work_without_scripts(browser: Any, address: str, client: Client) -> None:
     """With JavaScript off every page can be read, and a step be looked at."""
     _purchase(client, "ada")
     context = browser.new_context(extra_http_headers=BEARER, java_script_enabled=False)
@@ -221,7 +221,7 @@ def test_reading_needs_no_script(browser: Any, address: str, client: Client) -> 
     context.close()
 
 
-def test_a_message_shows_its_fields_at_once(page: Any, address: str, client: Client) -> None:
+def test_message_form_shows_its_fields_at_once(page: Any, address: str, client: Client) -> None:
     """A name that is chosen or typed brings its fields; one that is not known brings general ones."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")
@@ -237,7 +237,7 @@ def test_a_message_shows_its_fields_at_once(page: Any, address: str, client: Cli
     assert page.locator("#update .arguments label").count() == 2
 
 
-def test_a_page_left_open_does_not_grow(page: Any, address: str, client: Client) -> None:
+def test_open_page_does_not_grow(page: Any, address: str, client: Client) -> None:
     """However often it is shown again, it has as many nodes and listeners as at first."""
     _purchase(client, "ada")
     page.goto(f"{address}/workflows/buy-ada")

@@ -58,7 +58,7 @@ def web(client: Client) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("part", ["", "/history", "/moments?at=0", "/moments?at=1", "/reset?event=4", "/why"])
-def test_nothing_is_shown_unasked(web: httpx.Client, path: str, part: str) -> None:
+def test_payloads_are_hidden_by_default(web: httpx.Client, path: str, part: str) -> None:
     """Neither plain nor as it travels; the page of a moment has the names of variables, not their values."""
     answer = web.get(path + part)
     assert answer.status_code == 200
@@ -67,7 +67,7 @@ def test_nothing_is_shown_unasked(web: httpx.Client, path: str, part: str) -> No
 
 
 @pytest.mark.parametrize("part", ["", "/history", "/moments?at=1"])
-def test_what_is_asked_for_is_shown(web: httpx.Client, path: str, part: str) -> None:
+def test_payloads_are_shown_on_request(web: httpx.Client, path: str, part: str) -> None:
     """Decoded; and the way to the other pages keeps it."""
     text = web.get(path + part + ("&" if "?" in part else "?") + "payloads=1").text
     assert SECRET in text
@@ -120,27 +120,27 @@ def test_messages_of_parked_runs_are_hidden_with_a_codec(web: httpx.Client, clie
     assert SECRET in web.get(f"{path}/moments?payloads=1").text
 
 
-def test_a_step_is_shown_with_its_values_on_request(web: httpx.Client, path: str) -> None:
+def test_step_values_are_shown_on_request(web: httpx.Client, path: str) -> None:
     """The step that is chosen."""
     key = web.get(path).text.partition('<li class="k-activity')[2].partition('id="s')[2].partition('"')[0]
     assert SECRET not in web.get(path, params={"span": key}).text
     assert f"{SECRET} paid 1" in web.get(path, params={"span": key, "payloads": "1"}).text
 
 
-def test_answers_are_hidden_too(web: httpx.Client, path: str) -> None:
+def test_query_answers_are_hidden(web: httpx.Client, path: str) -> None:
     """Unless the form says otherwise."""
     assert "(hidden)" in web.post(f"{path}/query", data={"name": "note_count"}).text
     assert ">1</pre>" in web.post(f"{path}/query", data={"name": "note_count", "payloads": "1"}).text
 
 
-def test_the_file_has_payloads_as_they_travel(web: httpx.Client, path: str) -> None:
+def test_downloaded_history_keeps_encoded_payloads(web: httpx.Client, path: str) -> None:
     """Whatever is asked for: it is the history, which is decoded where it is replayed."""
     text = web.get(f"{path}/history.json?payloads=1").text
     assert SECRET not in text
     assert base64.b64encode(b"reversed").decode() in text
 
 
-def test_without_a_decoder_nothing_is_decoded(client: Client, path: str) -> None:
+def test_payloads_are_not_decoded_without_a_codec(client: Client, path: str) -> None:
     """A site that was given no codec to decode with shows what travels as what it is."""
     with asked(site_of(client)) as web:
         text = web.get(f"{path}/history?payloads=1").text

@@ -14,7 +14,7 @@ from hourglass._tools.web.finding import Search, filter_of
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-def test_the_fields_become_one_filter() -> None:
+def test_search_fields_become_one_filter() -> None:
     """Each field narrows it; what the reader typed stands in brackets."""
     search = Search(
         status=("FAILED", "TIMED_OUT"), type="Order", id="o-", within="1h", query="Amount > 1 OR Vip = true"
@@ -27,7 +27,7 @@ def test_the_fields_become_one_filter() -> None:
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_no_text_breaks_out_of_the_filter(kind: str, prefix: str) -> None:
+def test_search_text_cannot_escape_the_filter(kind: str, prefix: str) -> None:
     """Whatever is typed as a type or an id is one text of the filter."""
     query = filter_of(Search(type=kind, id=prefix), NOW)
     if query:
@@ -35,13 +35,13 @@ def test_no_text_breaks_out_of_the_filter(kind: str, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["yesterday", "2026-13-01 25:00", "'; DROP", "2026-01-01T00:00:00Z OR 1=1"])
-def test_a_time_that_is_none_is_said_to_be_none(value: str) -> None:
+def test_invalid_time_is_reported(value: str) -> None:
     """It does not reach the filter."""
     with pytest.raises(ValueError, match=r"time|month|hour"):
         filter_of(Search(since=value), NOW)
 
 
-def test_an_address_holds_the_search() -> None:
+def test_address_contains_the_search() -> None:
     """What is looked for is in the address, so that it can be kept and sent; a change begins at the first page."""
     search = Search(status=("RUNNING",), id="a b&c", page="ff")
     assert search.url() == "/workflows?status=RUNNING&id=a+b%26c"

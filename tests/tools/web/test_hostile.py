@@ -131,7 +131,7 @@ def hostile(client: Client) -> list[str]:
     return ids
 
 
-def test_lists_and_pages_show_it_as_text(web: httpx.Client, hostile: list[str]) -> None:
+def test_hostile_text_is_escaped_on_all_pages(web: httpx.Client, hostile: list[str]) -> None:
     """The list, each run with its values and its failure, its history and its moments."""
     _check(web.get("/workflows").text)
     for name in hostile:
@@ -146,7 +146,7 @@ def test_lists_and_pages_show_it_as_text(web: httpx.Client, hostile: list[str]) 
                 _check(shown.text)
 
 
-def test_fields_of_the_search_show_it_as_text(web: httpx.Client) -> None:
+def test_hostile_text_is_escaped_in_search_fields(web: httpx.Client) -> None:
     """What comes back in the form."""
     for text in HOSTILE:
         for field in ("id", "type", "query", "since", "until", "within", "status", "page"):
@@ -155,7 +155,7 @@ def test_fields_of_the_search_show_it_as_text(web: httpx.Client) -> None:
             _check(web.get("/workflows", params={field: text}).text)
 
 
-def test_notices_show_it_as_text(web: httpx.Client, client: Client) -> None:
+def test_hostile_text_is_escaped_in_notices(web: httpx.Client, client: Client) -> None:
     """An address can carry a notice, which anyone may write: it is shown, and does nothing."""
     client.start_workflow("stuck", "x", id="one")
     path = web.get("/workflows/one").url.path
@@ -163,7 +163,7 @@ def test_notices_show_it_as_text(web: httpx.Client, client: Client) -> None:
         _check(web.get(path, params={"notice": text, "error": text}).text)
 
 
-def test_a_browser_runs_none_of_it(page: Any, address: str, hostile: list[str]) -> None:
+def test_hostile_text_runs_no_script_in_a_browser(page: Any, address: str, hostile: list[str]) -> None:
     """The real thing: no text becomes a script, the list keeps its columns, the page does not grow wider than the window."""
     page.goto(f"{address}/workflows")
     page.wait_for_selector("table.list tbody tr")

@@ -63,7 +63,7 @@ def _listed(web: httpx.Client, prefix: str, number: int) -> str:
     return until(listed, f"the list never shows {number} runs")
 
 
-def test_the_list_and_the_chart(web: httpx.Client, client: Client, name: str) -> None:
+def test_list_and_chart_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
     """Found by the beginning of the id, with status and counts."""
     _purchase(client, name)
     text = _listed(web, f"buy-{name}", 1)
@@ -72,7 +72,7 @@ def test_the_list_and_the_chart(web: httpx.Client, client: Client, name: str) ->
     assert "1 started" in chart
 
 
-def test_a_run_and_its_messages(web: httpx.Client, client: Client, name: str) -> None:
+def test_run_page_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
     """Timeline, why, query, update, signal; back in time; table and file."""
     path = _purchase(client, name)
     assert "charge" in web.get(path).text
@@ -87,7 +87,7 @@ def test_a_run_and_its_messages(web: httpx.Client, client: Client, name: str) ->
     assert History.from_json(web.get(f"{path}/history.json").text).workflow_type == "Purchase"
 
 
-def test_a_reset_and_the_runs_of_an_id(web: httpx.Client, client: Client, name: str) -> None:
+def test_reset_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
     """The steps are named, the new run is shown, and each leads to the other."""
     path = _purchase(client, name)
     text = web.get(f"{path}/reset", params={"event": "5"}).text
@@ -100,7 +100,7 @@ def test_a_reset_and_the_runs_of_an_id(web: httpx.Client, client: Client, name: 
     until(lambda: fresh in web.get(path).text, "the old run never leads to the new one")
 
 
-def test_a_chain_and_a_family(web: httpx.Client, client: Client, name: str) -> None:
+def test_chain_and_children_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
     """The runs of a chain, a child and its parent, by a click."""
     client.execute_workflow("endless", 2, id=f"chain-{name}", task_queue=QUEUE)
     until(
@@ -111,7 +111,7 @@ def test_a_chain_and_a_family(web: httpx.Client, client: Client, name: str) -> N
     assert f"/workflows/parent-{name}" in web.get(f"/workflows/child-of-{name}").text
 
 
-def test_many_at_once(web: httpx.Client, client: Client, name: str) -> None:
+def test_bulk_action_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
     """All that a search finds, with the one that was gone already."""
     for number in range(3):
         client.start_workflow("stuck", "x", id=f"s-{name}-{number}", task_queue=QUEUE)
@@ -122,7 +122,7 @@ def test_many_at_once(web: httpx.Client, client: Client, name: str) -> None:
     assert "3 of 3" in text
 
 
-def test_runs_that_do_not_go_on(web: httpx.Client, client: Client, name: str) -> None:
+def test_stalled_runs_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
     """A server does not report failing activities: open runs are described; who polls a queue it says."""
     client.start_workflow("declined", "ada", id=f"p-{name}-failing", task_queue=QUEUE)
     client.start_workflow("quick", "x", id=f"p-{name}-alone", task_queue=f"nobody-{name}")
@@ -138,7 +138,7 @@ def test_runs_that_do_not_go_on(web: httpx.Client, client: Client, name: str) ->
         client.get_workflow_handle(f"p-{name}-{end}").terminate()
 
 
-def test_a_workflow_is_started_and_cancelled(web: httpx.Client, client: Client, name: str) -> None:
+def test_start_and_cancel_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
     """By forms."""
     started = web.post(
         "/start",
@@ -149,7 +149,7 @@ def test_a_workflow_is_started_and_cancelled(web: httpx.Client, client: Client, 
     assert "cancellation was requested" in web.post(f"{path}/cancel", data={"reason": "enough"}).text
 
 
-def test_a_schedule(web: httpx.Client, client: Client, name: str) -> None:
+def test_schedule_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
     """Shown, paused, triggered, deleted."""
     client.create_schedule(
         f"s-{name}",
@@ -167,7 +167,7 @@ def test_a_schedule(web: httpx.Client, client: Client, name: str) -> None:
     assert web.get(path).status_code == 404
 
 
-def test_the_workers(web: httpx.Client, client: Client, name: str) -> None:
+def test_workers_page_on_a_server(web: httpx.Client, client: Client, name: str) -> None:
     """The queue of a run is shown, with who polls it."""
     path = _purchase(client, name)
     while QUEUE not in (text := web.get("/workers").text):
@@ -177,7 +177,7 @@ def test_the_workers(web: httpx.Client, client: Client, name: str) -> None:
     assert web.get(path).status_code == 200
 
 
-def test_what_is_not_there(web: httpx.Client) -> None:
+def test_missing_run_on_a_server(web: httpx.Client) -> None:
     """A missing run is a page that says so."""
     assert web.get("/workflows/nothing").status_code == 404
     assert web.get("/workflows", params={"query": "Status is great"}).status_code == 200

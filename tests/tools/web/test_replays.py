@@ -17,7 +17,7 @@ from tests.tools.web import flows
 from tests.tools.web.conftest import asked, site_of
 
 from hourglass import Client, Worker
-from hourglass._tools.web.replay_child import Walked
+from hourglass._tools.web.replay_child import WalkResult
 from hourglass._tools.web.replays import ReplayFailedError, TimeTravel
 from hourglass.converter import ActivitySerializationContext, Payload, WorkflowSerializationContext
 from hourglass.errors import UsageError
@@ -140,7 +140,7 @@ def test_dead_replay_process_is_reported_and_replaced(client: Client, code: Modu
         travel.close()
 
 
-def _seen(walked: Walked) -> dict[str, Any]:
+def _seen(walked: WalkResult) -> dict[str, Any]:
     fibers = walked.moments[0].fibers
     assert fibers is not None
     assert len(fibers) == 1

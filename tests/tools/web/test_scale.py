@@ -78,7 +78,7 @@ def _cost(act: Callable[[], str]) -> tuple[str, float]:
     return text, least
 
 
-def test_a_list_of_many_runs(client: Client) -> None:
+def test_list_of_many_runs_is_fast(client: Client) -> None:
     """The list, a status of it, a type, a search, a page further on, the chart."""
     with asked(site_of(client)) as web:
         text, cost = _cost(lambda: web.get("/workflows").text)
@@ -93,7 +93,7 @@ def test_a_list_of_many_runs(client: Client) -> None:
         assert cost < 0.5
 
 
-def test_a_run_with_ten_thousand_events(client: Client) -> None:
+def test_run_with_ten_thousand_events_is_fast(client: Client) -> None:
     """Its timeline is folded; it costs a second and a half at most."""
     client.execute_workflow(steps, 3_300, id="long")
     with asked(site_of(client)) as web:

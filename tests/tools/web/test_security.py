@@ -12,7 +12,14 @@ import pytest
 from tests.tools.web.conftest import asked, bulk
 
 from hourglass import Client
-from hourglass._http.access import COOKIE_LIFETIME, Access, Credentials, GuessLimit, Verdict, read_token
+from hourglass._http.access import (
+    COOKIE_LIFETIME,
+    Access,
+    AccessDecision,
+    Credentials,
+    GuessLimit,
+    read_token,
+)
 from hourglass._http.limits import most_connections
 from hourglass._http.names import OwnNames
 from hourglass._http.server import HttpRequest
@@ -58,7 +65,7 @@ def _refusal(
         "0",
     ],
 )
-def test_other_names_are_refused(host: str) -> None:
+def test_unknown_host_names_are_rejected(host: str) -> None:
     """A page of the web that lets its own name point here (DNS rebinding) is refused, whatever it asks for."""
     assert _refusal(host=host) == 421
     assert _refusal("POST", host=host, origin=f"http://{host}") == 421
@@ -76,20 +83,20 @@ def test_other_names_are_refused(host: str) -> None:
         {"origin": "http://evil.example", "sec_fetch_site": "same-origin"},
     ],
 )
-def test_posts_from_other_origins_are_refused(headers: dict[str, str]) -> None:
+def test_posts_from_other_origins_are_rejected(headers: dict[str, str]) -> None:
     """A form on another page cannot change anything here."""
     assert _refusal("POST", "/bulk", **headers) == 403
     assert _refusal("DELETE", "/bulk", **headers) == 403
 
 
 @pytest.mark.parametrize("headers", [{"origin": f"http://{HOST}"}, {"sec_fetch_site": "same-origin"}, {}])
-def test_posts_of_the_page_itself_are_let_through(headers: dict[str, str]) -> None:
+def test_posts_of_the_page_itself_are_accepted(headers: dict[str, str]) -> None:
     """Its own forms, and programs, which send neither header."""
     assert _refusal("POST", "/bulk", **headers) is None
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "unknown-to-us"])
-def test_reads_for_other_sites_are_refused(site: str) -> None:
+def test_reads_for_other_sites_are_rejected(site: str) -> None:
     """Also with a valid login: a page on another port of this host is of the same site, and its requests carry the cookie."""
     assert _refusal(sec_fetch_site=site) == 403
     assert _refusal(path="/login", sec_fetch_site=site) is None
@@ -111,7 +118,7 @@ def test_reads_for_other_sites_are_refused(site: str) -> None:
 )
 @pytest.mark.parametrize("host", ["flows.example", "flows.example:443", "Flows.Example"])
 @pytest.mark.parametrize("origin", ["https://flows.example", "https://flows.example:443"])
-def test_default_ports_behind_tls(name: str, host: str, origin: str) -> None:
+def test_default_ports_behind_tls_are_accepted(name: str, host: str, origin: str) -> None:
     """Browsers leave port 443 out of both headers, proxies may not."""
     assert _refusal("POST", "/bulk", name, host=host, origin=origin) is None
     assert _refusal("POST", "/bulk", name, host=host, origin="https://flows.example:8443") == 403
@@ -119,7 +126,7 @@ def test_default_ports_behind_tls(name: str, host: str, origin: str) -> None:
     assert OwnNames("127.0.0.1", 8300, [name]).is_secure({"host": host, "origin": origin})
 
 
-def test_names_of_other_ports() -> None:
+def test_host_names_with_other_ports() -> None:
     """A name with a port of its own is meant with that port; loopback has several names."""
     names = OwnNames("127.0.0.1", 8300, ["flows.example:8443"])
     assert names.is_host("flows.example:8443")
@@ -132,7 +139,7 @@ def test_names_of_other_ports() -> None:
     assert names.is_secure({"host": "localhost:8300", "x-forwarded-proto": "https"})
 
 
-def test_nothing_is_shown_without_token_or_cookie() -> None:
+def test_access_needs_a_token_or_cookie() -> None:
     """A wrong one is none; cookies of other programs on this host may be malformed."""
     access = Access(Credentials.create(TOKEN), 8300)
     cookie = access.set_cookie(secure=False).partition(";")[0]
@@ -163,11 +170,11 @@ def test_cookies_expire_and_belong_to_one_server() -> None:
     credentials = Credentials.create(TOKEN)
     access = Access(credentials, 8300, clock=lambda: now[0])
     cookie = {"cookie": access.set_cookie(secure=True).partition(";")[0]}
-    assert access.check_request(cookie, "") is Verdict.ADMITTED
-    assert Access(Credentials.create(TOKEN), 8300).check_request(cookie, "") is Verdict.REFUSED
-    assert Access(credentials, 8301, clock=lambda: now[0]).check_request(cookie, "") is Verdict.REFUSED
+    assert access.check_request(cookie, "") is AccessDecision.ADMITTED
+    assert Access(Credentials.create(TOKEN), 8300).check_request(cookie, "") is AccessDecision.REFUSED
+    assert Access(credentials, 8301, clock=lambda: now[0]).check_request(cookie, "") is AccessDecision.REFUSED
     now[0] += COOKIE_LIFETIME
-    assert access.check_request(cookie, "") is Verdict.REFUSED
+    assert access.check_request(cookie, "") is AccessDecision.REFUSED
 
 
 def test_one_time_links_work_once_across_processes() -> None:
@@ -182,7 +189,7 @@ def test_one_time_links_work_once_across_processes() -> None:
     parent.link.close()
 
 
-def test_secrets_are_in_no_repr() -> None:
+def test_reprs_hide_secrets() -> None:
     """Debuggers and logs of errors show it."""
     credentials = Credentials.create(TOKEN)
     request = HttpRequest("GET", f"/login?code={credentials.link.code}", {"authorization": BEARER}, "::1")
@@ -225,7 +232,7 @@ def test_bodies_are_limited_before_they_are_read(
     assert (None if rejection is None else rejection.status) == status
 
 
-def test_a_browser_logs_in_by_a_form(site: object) -> None:
+def test_login_form(site: object) -> None:
     """The cookie is not the token, is for this site alone, and no script can read it."""
     with asked(site, TOKEN) as web:
         refused = web.get("/workflows", headers={"accept": "text/html"}, follow_redirects=False)
@@ -243,7 +250,7 @@ def test_a_browser_logs_in_by_a_form(site: object) -> None:
         assert web.get("/workflows").status_code == 200
 
 
-def test_a_one_time_link_logs_in(site: object) -> None:
+def test_one_time_link_logs_in(site: object) -> None:
     """Once; behind TLS the cookie is for TLS only."""
     credentials = Credentials.create()
     with served(site, port=0, credentials=credentials) as address, httpx.Client(base_url=address) as web:
@@ -257,7 +264,25 @@ def test_a_one_time_link_logs_in(site: object) -> None:
         assert "set-cookie" not in again.headers
 
 
-def test_guesses_are_limited(site: object) -> None:
+def test_shutdown_closes_connections_of_peers_that_do_not_read(site: object) -> None:
+    """A connection with unsent data does not outlast its server."""
+    with socket.socket() as peer:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        with served(site, port=0) as address:
+            host, port = address.removeprefix("http://").split(":")
+            peer.connect((host, int(port)))
+            peer.settimeout(1)
+            request = f"GET /login HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode()
+            with contextlib.suppress(TimeoutError):
+                while True:  # until the server reads no more, because its responses are not read
+                    peer.send(request * 1000)
+        peer.settimeout(30)
+        with contextlib.suppress(ConnectionResetError):
+            while peer.recv(65536):
+                pass
+
+
+def test_token_guesses_are_limited(site: object) -> None:
     """After ten wrong tokens none is checked for a while, whatever the header says of the address; cookies continue."""
     with asked(site, TOKEN) as web:
         web.post("/login", data={"token": TOKEN})
@@ -312,7 +337,7 @@ def test_half_open_requests_do_not_stop_the_web_ui(site: object) -> None:
             assert len(os.listdir("/proc/self/fd")) - before - 300 < 200
 
 
-def test_peers_that_read_no_answer_do_not_stop_the_web_ui(site: object) -> None:
+def test_peers_that_do_not_read_do_not_stop_the_web_ui(site: object) -> None:
     """Not even if they send more requests meanwhile: a connection whose peer does not read can be replaced."""
     with asked(site, TOKEN) as web, ExitStack() as stack:
         port = web.base_url.port
@@ -330,7 +355,7 @@ def test_peers_that_read_no_answer_do_not_stop_the_web_ui(site: object) -> None:
             assert web.get("/workflows", headers={"authorization": BEARER}).status_code == 200
 
 
-def test_a_bulk_action_spares_the_keepers_of_limits(client: Client, site: object) -> None:
+def test_bulk_action_excludes_limit_keepers(client: Client, site: object) -> None:
     """What the list does not show is not ended with all that it shows."""
     client.start_workflow("stuck", "x", id="shown")
     client.start_workflow("hourglass.slots", id="keeper", task_queue="nobody")
@@ -344,7 +369,7 @@ def test_a_bulk_action_spares_the_keepers_of_limits(client: Client, site: object
         assert client.get_workflow_handle("keeper").describe().status.name == "RUNNING"
 
 
-def test_every_answer_says_what_it_allows(site: object) -> None:
+def test_every_answer_has_a_content_security_policy(site: object) -> None:
     """No script or style but the page's own files, no frame, no guessing; also of refusals and missing pages."""
     with asked(site) as web:
         for answer in (
@@ -371,7 +396,7 @@ def test_pages_hold_no_inline_script_or_style(site: object) -> None:
             assert " onclick=" not in text
 
 
-def test_read_only_refuses_what_changes(site: object) -> None:
+def test_read_only_mode_rejects_actions(site: object) -> None:
     """Each action is refused, and no form offers one."""
     site.read_only = True
     with asked(site) as web:

@@ -28,7 +28,7 @@ def busy() -> str:
     return "done"
 
 
-def test_while_the_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_while_the_worker_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages do not wait for code that does not answer; why it stands is said."""
     monkeypatch.setattr(asking, "PATIENCE", 0.2)
     monkeypatch.setenv("HOURGLASS_VERIFY", "off")
@@ -85,7 +85,7 @@ def full(tmp_path: Path) -> Iterator[_Full]:
 _NO_ROOM = "there is no room left on its disk"
 
 
-def test_while_the_disk_is_full(full: _Full) -> None:
+def test_pages_while_the_disk_is_full(full: _Full) -> None:
     """What is written is shown, with what is the matter; what would be written is refused with the reason."""
     with asked(site_of(full.client)) as web, full:
         path = f"/workflows/steps/{full.handle.describe().run_id}"
@@ -103,7 +103,7 @@ def test_while_the_disk_is_full(full: _Full) -> None:
         assert web.get("/health").json() == {"ok": True}
 
 
-def test_an_open_page_hears_of_a_full_disk(page: Any, full: _Full) -> None:
+def test_open_page_shows_a_full_disk(page: Any, full: _Full) -> None:
     """The banner comes and goes without a reload."""
     with serving(site_of(full.client)) as address:
         page.goto(f"{address}/workflows")
@@ -122,7 +122,7 @@ def server(tmp_path: Path) -> Iterator[DevServer]:
 
 
 @pytest.mark.server
-def test_while_the_server_is_away(browser: Any, page: Any, server: DevServer) -> None:
+def test_pages_while_the_server_is_unavailable(browser: Any, page: Any, server: DevServer) -> None:
     """An open page says so and continues when it is back; one that is opened meanwhile says so at once, and appears then."""
     with Client.connect(server.target) as client:
         handle = client.start_workflow("purchase", id="waits")

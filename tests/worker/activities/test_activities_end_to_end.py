@@ -148,12 +148,12 @@ def test_process_activities_in_workflows(working: Client, tmp_path: Path) -> Non
     assert handle.result(timeout=60) == [True, 2]
 
 
-def test_a_timeout_stops_the_process(working: Client, tmp_path: Path) -> None:
+def test_timeout_stops_the_process(working: Client, tmp_path: Path) -> None:
     """The workflow sees the timeout, whatever the process does."""
     assert start(working, runs_too_long, str(tmp_path / "sign")).result(timeout=60) == "TimedOutError"
 
 
-def test_a_result_beyond_the_limit_is_told(working: Client) -> None:
+def test_oversized_result_is_reported(working: Client) -> None:
     """The workflow sees size and limit, at once."""
     told = start(working, says_too_much).result(timeout=60)
     assert told.startswith("EncodeError")
@@ -188,7 +188,7 @@ def test_completion_by_ids(working: Client) -> None:
     assert handle.result(timeout=60) == "failed: declined"
 
 
-def test_an_activity_from_outside_can_be_kept_alive_and_cancelled(working: Client) -> None:
+def test_asynchronous_activity_heartbeats_and_is_cancelled(working: Client) -> None:
     """Heartbeats from outside are answered by whether the activity shall stop."""
     handle = start(working, from_outside)
     outside_handle = working.get_activity_handle(token=tokens.get(timeout=60).task_token)
@@ -197,7 +197,7 @@ def test_an_activity_from_outside_can_be_kept_alive_and_cancelled(working: Clien
     assert handle.result(timeout=60) == "kept"
 
 
-def test_one_that_blocks_its_loop_holds_nobody_up(working: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_blocking_activity_does_not_delay_others(working: Client, caplog: pytest.LogCaptureFixture) -> None:
     """While it blocks, those that waited there are tried again, new ones begin, and the log names it; then it ends well."""
     gates.__init__()  # type: ignore[misc]
     try:

@@ -46,7 +46,7 @@ class Payments:
         return cents // 10
 
 
-def test_outside_a_workflow_it_is_the_function():
+def test_activity_outside_a_workflow_is_the_function():
     """A plain call runs the function; name, docs and the function itself stay reachable."""
     assert double(3) == 6
     assert double(3, times=2) == 12
@@ -54,7 +54,7 @@ def test_outside_a_workflow_it_is_the_function():
     assert (double.__name__, double.__doc__, double.name) == ("double", "Doubles.", "double")
 
 
-def test_defaults_of_a_definition():
+def test_definition_defaults():
     """Ten minutes an attempt, automatic heartbeats, the function's name as its type."""
     definition = activity_definition(double)
     assert definition is not None
@@ -66,7 +66,7 @@ def test_defaults_of_a_definition():
     assert "test_activity_definition.py:" in definition.place
 
 
-def test_a_call_in_a_workflow_is_durable():
+def test_call_in_a_workflow_is_durable():
     """A call inside a workflow schedules the activity with its encoded arguments and the options of its
     definition.
     """
@@ -91,7 +91,7 @@ def test_keyword_arguments_travel_by_position():
     assert first_commands(body)[0].arguments == payloads(1, 3)
 
 
-def test_start_begins_several_at_once():
+def test_start_runs_several_activities():
     """`.start` does not wait."""
 
     def body() -> None:
@@ -101,7 +101,7 @@ def test_start_begins_several_at_once():
     assert [c.arguments for c in first_commands(body)] == [payloads(0), payloads(1), payloads(2)]
 
 
-def test_local_calls_are_local():
+def test_local_calls_schedule_local_activities():
     """`.local` and `.start_local` schedule local activities."""
 
     def body() -> None:
@@ -111,7 +111,7 @@ def test_local_calls_are_local():
     assert [type(c) for c in first_commands(body)] == [ScheduleLocalActivity, ScheduleLocalActivity]
 
 
-def test_options_change_one_call_and_not_the_activity():
+def test_options_change_one_call():
     """`.options` gives another object; the activity keeps its own settings."""
 
     def body() -> None:
@@ -129,7 +129,7 @@ def test_options_change_one_call_and_not_the_activity():
     assert (other.spec.start_to_close_timeout, other.spec.heartbeat_timeout) == (600, 30)
 
 
-def test_an_explicit_promise_of_30_seconds_is_told_apart():
+def test_explicit_heartbeat_timeout_of_30_seconds_is_kept():
     """A heartbeat timeout of exactly the automatic length is scheduled distinct from it; None means none at
     all.
     """
@@ -168,14 +168,14 @@ def test_methods_outside_a_workflow():
         Payments.refund("1")
 
 
-def test_an_async_activity_outside_a_workflow_names_fn():
+def test_async_activity_outside_a_workflow_names_fn():
     """Typed as its result it cannot be awaited: the error says what can."""
     with pytest.raises(UsageError, match=r"await Fetch\.fn"):
         fetch("u")
     assert asyncio.run(fetch.fn("u")) == "u"
 
 
-def test_wrong_arguments_are_refused_before_anything_is_scheduled():
+def test_wrong_arguments_are_rejected_before_scheduling():
     """The error names the activity."""
     seen = []
 
@@ -189,7 +189,7 @@ def test_wrong_arguments_are_refused_before_anything_is_scheduled():
     assert "activity double" in seen[0]
 
 
-def test_durable_forms_outside_a_workflow_are_refused():
+def test_durable_forms_outside_a_workflow_are_rejected():
     """`.start`, `.local` and `.start_local` work in workflows only."""
     for call in (double.start, double.local, double.start_local):
         with pytest.raises(NotInWorkflowError, match="inside a workflow only"):
@@ -210,7 +210,7 @@ def test_durable_forms_outside_a_workflow_are_refused():
         ({"priority_key": True}, "must be a whole number"),
     ],
 )
-def test_bad_options_are_named(options, message):
+def test_invalid_options_are_named(options, message):
     """Each bad option is refused where it is written, at the definition and at a call, with a hint."""
     with pytest.raises(UsageError, match=message):
         double.options(**options)
@@ -220,7 +220,7 @@ def test_bad_options_are_named(options, message):
         def some() -> None: ...
 
 
-def test_what_cannot_be_an_activity():
+def test_invalid_activities_are_rejected():
     """Classes, generators, lambdas without a name, double decoration, wrong order, processes, reserved names."""
     with pytest.raises(DefinitionError, match="needs a method __call__"):
         activity.defn(int)
@@ -252,7 +252,7 @@ def test_what_cannot_be_an_activity():
         activity.defn(name="__temporal_x")(double.fn)
 
 
-def test_plain_calls_beside_a_worker_warn_at_their_place():
+def test_plain_call_beside_a_worker_warns():
     """In a process with a worker, a plain call from some thread warns and names the caller's line; `.fn` is
     silent.
     """
@@ -270,7 +270,7 @@ def test_plain_calls_beside_a_worker_warn_at_their_place():
     double(1)  # without a worker: no warning, and warnings are errors here
 
 
-def test_a_finaliser_on_a_workflow_thread_cannot_call_activities():
+def test_finaliser_on_a_workflow_thread_cannot_call_activities():
     """A thread that runs workflows, outside any workflow, refuses the call instead of charging a card."""
     from hourglass.activity._definition import runs_workflows
 

@@ -96,7 +96,7 @@ def test_shutdown_ends_with_hung_work(begin: Begin, kind: str, request: pytest.F
 
 
 @pytest.mark.parametrize("kind", ["local", "local after local", "thread"])
-def test_a_result_within_the_drain_counts(
+def test_result_within_the_drain_counts(
     target: str, begin: Begin, kind: str, request: pytest.FixtureRequest
 ) -> None:
     """It comes after the signal and before the deadline: nothing is done again."""

@@ -514,7 +514,7 @@ def test_complete_async_needs_a_heartbeat_setting():
     assert "heartbeat_timeout=None" in message
 
 
-def test_the_logger_names_the_attempt(caplog):
+def test_logger_names_the_attempt(caplog):
     """Records carry the ids, as attributes and in the text."""
     with caplog.at_level(logging.INFO, logger="hourglass.activity"):
         run("logs", activity_id="7", workflow_id="100%")

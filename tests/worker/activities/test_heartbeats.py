@@ -138,7 +138,7 @@ def client(request: pytest.FixtureRequest, each_event_loop: str) -> Iterator[Cli
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_an_activity_that_beats_outlives_its_heartbeat_timeout(client: Client, is_async: bool) -> None:
+def test_heartbeating_activity_outlives_its_heartbeat_timeout(client: Client, is_async: bool) -> None:
     """It runs for longer than the timeout, with pauses at the throttle and random ones: none of its beats is missed."""
     drawn = random.Random(11)
     given_pauses = [HEARTBEAT_PAUSE] * 10 + [drawn.uniform(0.0, 1.2 * HEARTBEAT_PAUSE) for _ in range(15)]

@@ -32,13 +32,13 @@ def run(executor: Any, many: int) -> list[str]:
         return client.execute_workflow(spread, many)
 
 
-def test_more_activities_than_threads() -> None:
+def test_excess_activities_wait_in_the_executor() -> None:
     """They wait in the executor's queue, and all run in its threads."""
     with ThreadPoolExecutor(1, thread_name_prefix="mine") as executor:
         assert run(executor, 5) == ["mine"]
 
 
-def test_own_executor_that_was_shut_down() -> None:
+def test_executor_that_was_shut_down_fails_the_attempt() -> None:
     """The attempt fails with the executor's error, and the worker lives."""
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
@@ -56,7 +56,7 @@ class Forgetful(Executor):
         return future
 
 
-def test_own_executor_that_drops_a_job() -> None:
+def test_executor_that_drops_a_job_fails_the_attempt() -> None:
     """The attempt fails at once, not by its timeout."""
     with pytest.raises(WorkflowFailedError):
         run(Forgetful(), 1)

@@ -391,7 +391,7 @@ UNGUARDED = SCRIPT + "print(start(sys.argv[1]).failure.message)\n"
 
 
 @pytest.mark.parametrize("name", ["program.py", "program"])
-def test_a_script_is_run_again_as_a_module(tmp_path, name):
+def test_script_is_imported_as_a_module(tmp_path, name):
     """A function of the program itself is found: its file is imported under another name than __main__."""
     program = tmp_path / name
     program.write_text(GUARDED)
@@ -449,7 +449,7 @@ def test_process_inherits_interpreter_flags(tmp_path, flags, expected):
     assert "" not in path
 
 
-def test_a_flag_that_cannot_be_told_is_left_out(monkeypatch):
+def test_unreadable_interpreter_flag_is_left_out(monkeypatch):
     """Somebody changed what the interpreter remembers of its options: a child starts all the same."""
     monkeypatch.setattr(sys, "warnoptions", [])
     monkeypatch.setattr(sys, "_xoptions", {"odd": True, "pycache_prefix": "/x"})
@@ -476,7 +476,7 @@ def test_oversized_message_of_a_process_fails_its_attempt(length):
 
 
 @pytest.mark.parametrize(("given", "limit"), [(None, 2**30), (0, 2**20), (2**31, 2**30)])
-def test_the_largest_message_of_a_child(given, limit):
+def test_message_limit_of_a_child_follows_the_payload_limit(given, limit):
     """Follows the limit of payloads, and is bounded also where those have none."""
     assert frame_limit(given) == limit
 
@@ -522,7 +522,7 @@ def _ended(process: int) -> bool:
         return _gone(process)
 
 
-def test_an_activity_found_late_under_a_root():
+def test_activity_found_late_runs_in_a_process():
     """Not known when it is asked for: found under the worker's modules in a thread, then run in a process."""
 
     async def late(executor, _):

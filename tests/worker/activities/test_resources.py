@@ -50,7 +50,7 @@ def no_events() -> None:
     EVENTS.clear()
 
 
-def test_opened_once_for_each_start_of_a_worker() -> None:
+def test_resource_is_opened_once_per_worker_start() -> None:
     """It is opened before the first activity and closed after the last; a worker that starts again opens it again."""
     with Client.connect("local:") as client:
         worker = Worker(client, workflows=[using], activities=[use], resources=[pool])
@@ -61,7 +61,7 @@ def test_opened_once_for_each_start_of_a_worker() -> None:
             EVENTS.clear()
 
 
-def test_on_an_event_loop() -> None:
+def test_resource_on_an_event_loop() -> None:
     """A worker in an `async with` block does the same."""
 
     async def main() -> str:
@@ -88,7 +88,7 @@ def test_resource_that_cannot_be_opened() -> None:
     assert EVENTS == ["opened", "closed"]
 
 
-def test_in_tests() -> None:
+def test_resources_in_test_environments() -> None:
     """Both environments of `hourglass.testing` take them."""
     with Environment(resources=[pool]) as env:
         assert env.execute_workflow(using) == "pool"

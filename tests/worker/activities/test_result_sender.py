@@ -148,7 +148,7 @@ def test_late_acknowledgement_ends_resending():
     assert asyncio.run(main()) is Delivery.BY_HANDLE
 
 
-def test_a_completion_that_was_begun_is_never_cancelled():
+def test_started_completion_is_never_cancelled():
     """Whoever waits for the sender may be cancelled; the handle's completion goes on."""
 
     async def main():
@@ -176,7 +176,7 @@ def test_local_results_are_not_resent(caplog):
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
         how = send(service, OK, broken, given=task(is_local=True))
     assert (how, service.asked) == (Delivery.LOST, [])
-    assert "workflow task is tried again, and the activity with it" in caplog.text
+    assert "workflow task is retried, and the activity with it" in caplog.text
 
 
 def test_deferred_attempt_sends_nothing():

@@ -112,7 +112,7 @@ def test_any_function_is_a_step() -> None:
     Replayer(workflows=[AsyncStarts]).replay(begun_history)
 
 
-def test_a_worker_without_activities_runs_steps() -> None:
+def test_worker_without_activities_runs_steps() -> None:
     """Steps need no activities in the worker's lists."""
 
     with Client.connect("local:") as client, Worker(client, workflows=[AsyncErrands]):
@@ -198,7 +198,7 @@ with Client.connect(f"local:{sys.argv[2]}/flow.db") as client, Worker(client, wo
 """
 
 
-def test_a_killed_process_calls_the_open_step_again(tmp_path: Path) -> None:
+def test_killed_process_repeats_only_the_open_step(tmp_path: Path) -> None:
     """After a kill -9 the step with a result is not called again, the open one is: by the function of the code as it is then."""
     command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parent), str(tmp_path)]
     killed = subprocess.run(command, capture_output=True, text=True, timeout=120)

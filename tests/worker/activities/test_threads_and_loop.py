@@ -232,7 +232,7 @@ def test_number_of_lost_threads_is_limited(caplog):
     assert second is not None
 
 
-def test_a_superseded_attempt_that_hangs_is_given_up():
+def test_superseded_attempt_that_hangs_is_abandoned():
     """A later attempt has come: the former one is cancelled, and loses its slot if it does not stop."""
 
     async def superseding(executor, _):
@@ -244,7 +244,7 @@ def test_a_superseded_attempt_that_hangs_is_given_up():
     assert script(superseding, max_threads=2, hang_grace=0.01) == ("AttemptStopped", "second")
 
 
-def test_a_thread_that_dies_is_replaced():
+def test_dead_thread_is_replaced():
     """An exception set off from outside ends the attempt, and whatever becomes of the thread, the next one runs."""
 
     async def dying(executor, _):
@@ -256,7 +256,7 @@ def test_a_thread_that_dies_is_replaced():
     assert rest == ["0", "1", "2", "3", "4"]
 
 
-def test_a_pool_grows_as_needed_and_drops_what_was_given_up_waiting():
+def test_pool_grows_as_needed_and_drops_abandoned_jobs():
     """A job that waits is never run once given up; the threads are as many as the jobs at a time."""
     pool = ThreadPool("pool", 1)
     gate, ran = threading.Event(), threading.Event()
@@ -292,7 +292,7 @@ def test_attempts_are_freed_when_they_end():
     assert script(many)
 
 
-def test_jobs_that_wait_get_a_thread_each():
+def test_waiting_jobs_get_a_thread_each():
     """Whoever takes a job calls the next thread first: a pool's jobs all run at a time, up to its limit."""
     pool = ThreadPool("pool", 8)
     together = threading.Barrier(9)
@@ -305,7 +305,7 @@ def test_jobs_that_wait_get_a_thread_each():
         pool.stop()
 
 
-def test_every_job_of_many_is_run_once():
+def test_every_job_runs_once():
     """Short ones and waiting ones mixed, from several threads, with threads that come and go to rest."""
     pool = ThreadPool("pool", 4)
     lock, ran, over = threading.Lock(), [], threading.Event()
@@ -375,14 +375,14 @@ def test_every_end_is_a_clear_failure(how, kind, hopeless, text):
     assert value(second) == "ok"
 
 
-def test_the_payload_limit_is_configurable():
+def test_payload_limit_is_configurable():
     """Smaller or none."""
     assert failure(run("echo", "x" * 50, payload_limit=20))[0] == "EncodeError"
     assert value(run("raises", "large", payload_limit=None)) == "x" * 3_000_000
 
 
 @pytest.mark.parametrize(("name", "code"), [("forks", "0"), ("forks_and_raises", "1"), ("forks_async", "0")])
-def test_a_forked_copy_ends_where_it_would_leave_the_activity(name, code, each_event_loop):
+def test_forked_copy_ends_when_it_leaves_the_activity(name, code, each_event_loop):
     """It reports nothing, takes no further work, and says that it ends; the worker goes on."""
     if name == "forks_async" and each_event_loop == "uvloop" and sys.version_info >= (3, 14):
         code = "1"  # a copy's coroutine cannot go on there: its loop is not the running one, and says so
@@ -398,7 +398,7 @@ def test_a_forked_copy_ends_where_it_would_leave_the_activity(name, code, each_e
     assert done.stderr.count("forked") == 1
 
 
-def test_a_blocked_loop_is_reported_with_its_stack_and_goes_on(caplog):
+def test_blocked_loop_is_reported_with_its_stack(caplog):
     """Seen after a few ticks, named with its ids and the author's lines; what ends late ends well, and the loop is given up."""
 
     async def blocking(executor, _):
@@ -471,7 +471,7 @@ def test_other_activities_leave_a_blocked_loop():
 @pytest.mark.parametrize(
     "rule", [RetryRule(maximum_attempts=1), RetryRule(non_retryable_error_types=("ActivityLoopBlocked",))]
 )
-def test_an_attempt_that_is_the_last_waits_for_its_loop(rule):
+def test_last_attempt_waits_for_its_blocked_loop(rule):
     """Nothing would come after it: it goes on when the loop does."""
 
     async def blocking(executor, _):
@@ -532,7 +532,7 @@ def test_number_of_blocked_loops_is_limited(caplog):
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_cancellation_before_the_first_line_ends_the_attempt(moved):
+def test_cancellation_before_the_first_line_ends_the_attempt(moved):
     """The coroutine never begins, and the attempt ends all the same; also where it was moved to another loop."""
 
     async def cancelling(executor, _):

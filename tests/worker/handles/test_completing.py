@@ -18,7 +18,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._evaluator.commands import TaskFailed
 from hourglass.converter import CanceledFailure, Failure, Payload
-from hourglass.errors import ConnectionFailedError, StorageError, WorkflowNotFoundError
+from hourglass.errors import ConnectionFailedError, ServiceError, StorageError, WorkflowNotFoundError
 
 from .scripted import (
     Q,
@@ -210,6 +210,32 @@ async def test_broken_completion_recycles_the_handle(errors: list[BaseException]
     await world.holder.stop()
 
 
+async def test_completion_behind_a_pending_one_may_be_taken_at_once_or_fail() -> None:
+    """Each caller continues, later completions of the run are still sent, and only a failure replaces the handle."""
+    world = await World.started()
+    handle = world.handle
+    gate = handle.gates["run-1"] = asyncio.Event()
+    completing = [asyncio.ensure_future(complete(world.holder, await taken(world), done())) for _ in range(3)]
+    await settle()
+    del handle.gates["run-1"]
+    gate.set()
+    await asyncio.gather(*completing)
+    assert handle.completions == [done()] * 3
+    assert world.counters.recycles == 0
+
+    gate = handle.gates["run-1"] = asyncio.Event()
+    completing = [asyncio.ensure_future(complete(world.holder, await taken(world), done())) for _ in range(3)]
+    await settle()
+    del handle.gates["run-1"]
+    handle.refusals.extend([HandleBroken("gone"), HandleBroken("gone")])
+    gate.set()
+    await asyncio.gather(*completing)
+    await settle()
+    assert handle.completions == [done()] * 4, "after two failures the third completion arrives"
+    assert world.counters.recycles == 1
+    await world.holder.stop()
+
+
 async def test_heartbeats_and_eviction_requests_reach_the_handle() -> None:
     """They are passed on at once, and need no answer."""
     world = await World.started()
@@ -219,6 +245,26 @@ async def test_heartbeats_and_eviction_requests_reach_the_handle() -> None:
     assert (world.handle.beats, world.handle.evictions) == ([b"a-1"], ["run-1"])
     with refused_as_unregistered():
         world.holder.heartbeat(Q, generation, b"unknown", ())
+    await world.holder.stop()
+
+
+@pytest.mark.parametrize("error", [HandleBroken("gone"), RustPanic("oh")], ids=repr)
+async def test_heartbeat_to_a_broken_handle_raises(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt hears that its worker is no longer registered, whatever the handle raises, and so does an evaluator."""
+
+    def fails(*_: object) -> None:
+        raise error
+
+    world = await World.started()
+    generation = await taken_attempt(world)
+    monkeypatch.setattr(world.handle, "heartbeat", fails)
+    monkeypatch.setattr(world.handle, "request_eviction", fails)
+    with refused_as_unregistered():
+        world.holder.heartbeat(Q, generation, b"a-1", ())
+    with refused_as_unregistered():
+        world.holder.request_eviction(Q, generation, "run-1")
     await world.holder.stop()
 
 
@@ -278,6 +324,44 @@ async def test_resending_outlasts_its_caller() -> None:
     assert loop.time() - began <= 30.0, "its caller waits no longer than that"
     await asyncio.sleep(300.0)  # on a loop whose time is virtual
     assert len(connection.requests) == 21
+    world.handle.slow_results.set()
+    await world.holder.stop()
+
+
+async def test_resending_ends_with_a_permanent_error(caplog: pytest.LogCaptureFixture) -> None:
+    """A rejection that stays is logged once; the caller continues."""
+    world = await World.started()
+    world.handle.slow_results = asyncio.Event()
+    connection = world.engine.connections[0]
+    connection.answers.append(ServiceError("no", status="PERMISSION_DENIED"))
+    generation = await taken_attempt(world)
+    await world.holder.complete_activity(Q, generation, ActivityOk(b"a-1"))
+    await asyncio.sleep(100.0)  # on a loop whose time is virtual
+    assert len(connection.requests) == 1
+    assert "could not be sent again: ServiceError" in caplog.text
+    world.handle.slow_results.set()
+    await world.holder.stop()
+
+
+@pytest.mark.parametrize("completion", [2.0, 30.0])
+async def test_result_is_resent_whichever_limit_comes_first(completion: float) -> None:
+    """The caller waits for `completion` seconds, the connection is used after `resend`: neither depends on the other."""
+    world = await World.started(completion=completion, resend=5.0)
+    world.handle.slow_results = asyncio.Event()
+    connection = world.engine.connections[0]
+    connection.answers.extend([ConnectionFailedError("down", status="UNAVAILABLE")] * 50)
+    generation = await taken_attempt(world)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    ended: list[float] = []
+    reporting = asyncio.ensure_future(world.holder.complete_activity(Q, generation, ActivityOk(b"a-1")))
+    reporting.add_done_callback(lambda _: ended.append(loop.time() - began))
+    await asyncio.sleep(4.9)
+    assert connection.requests == []
+    await asyncio.sleep(0.2)
+    assert len(connection.requests) == 1
+    await reporting
+    assert ended == [pytest.approx(completion)]
     world.handle.slow_results.set()
     await world.holder.stop()
 

@@ -227,6 +227,37 @@ async def test_handle_with_a_failing_finalize_is_abandoned(error: BaseException)
     assert (world.counters.abandoned, world.counters.closed) == (1, 0)
 
 
+async def test_drain_that_fails_leaves_its_handle_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handle that cannot even begin to be finalized is counted as abandoned; the worker stops, and its connection closes."""
+    world = await World.started()
+
+    def fails() -> None:
+        raise LookupError("a bug of the handle")
+
+    monkeypatch.setattr(world.handle, "finalize", fails)
+    await world.holder.stop()
+    assert (world.counters.abandoned, world.counters.closed) == (1, 0)
+    assert world.engine.connections[0].closed == 1
+    assert "a bug of the handle" in caplog.text
+
+
+async def test_connection_that_fails_to_close_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The handle is finalized, and the worker ends although its connection raises."""
+    world = await World.started()
+
+    async def fails() -> None:
+        raise ConnectionResetError("peer")
+
+    monkeypatch.setattr(world.engine.connections[0], "close", fails)
+    await world.holder.stop()
+    assert (world.counters.abandoned, world.counters.closed) == (0, 1)
+    assert "did not close: ConnectionResetError" in caplog.text
+
+
 @pytest.mark.parametrize("error", [HandleBroken("gone"), RustPanic("oh")], ids=repr)
 async def test_drain_continues_after_a_failing_shutdown(error: BaseException) -> None:
     """Unregistering returns, and the rest of the drain happens."""

@@ -145,6 +145,36 @@ async def test_handle_opened_after_unregistering_is_shut_down() -> None:
     assert not world.is_served()
 
 
+async def test_connection_opened_after_unregistering_is_closed() -> None:
+    """No handle is opened on it."""
+    world = World()
+    await world.holder.start()
+    gate = asyncio.Event()
+    world.engine.connects.append(gate)
+    registering = asyncio.ensure_future(world.register())
+    await settle()
+    await world.holder.unregister_worker(Q)
+    gate.set()
+    assert is_unregistered((await asyncio.gather(registering, return_exceptions=True))[0])
+    await world.holder.stop()
+    assert [each.closed for each in world.engine.connections] == [1]
+    assert world.engine.handles == []
+
+
+async def test_unregistering_ends_the_pause_before_the_next_attempt() -> None:
+    """Nothing is tried again for a worker that is gone."""
+    world = World()
+    await world.holder.start()
+    world.engine.connects.extend([ConnectionFailedError("down", status="UNAVAILABLE")] * 2)
+    registering = asyncio.ensure_future(world.register())
+    await settle()
+    await world.holder.unregister_worker(Q)
+    assert is_unregistered((await asyncio.gather(registering, return_exceptions=True))[0])
+    await world.holder.stop()
+    assert len(world.engine.connects) == 1, "one attempt"
+    assert asyncio.get_running_loop().time() == 1000
+
+
 async def test_registration_after_unregistering_while_connecting() -> None:
     """It neither waits for the discarded handle nor uses it."""
     world = World()

@@ -45,19 +45,19 @@ def test_restarts_back_off() -> None:
     assert delays == [1, 2, 4, 8, 16, 30, 30, 30]
 
 
-def test_a_minute_of_health_is_a_new_beginning() -> None:
+def test_minute_of_health_resets_the_backoff() -> None:
     """A process that worked for a minute has paid for those before it."""
     decided = after_exit(Restarts(failures=5, worked=True), -9, 60.0)
     assert decided == (1.0, Restarts(failures=1, worked=True))
 
 
 @pytest.mark.parametrize("code", [0, 1, -9, guarded.REPLACE_ME])
-def test_what_may_pass_is_started_again(code: int) -> None:
+def test_unexpected_exit_is_restarted(code: int) -> None:
     """However a process ended that nobody asked to end."""
     assert after_exit(Restarts(), code, None) is not None
 
 
-def test_what_cannot_start_is_given_up() -> None:
+def test_process_that_never_started_is_not_restarted() -> None:
     """Unless it has worked before: then somebody is at it, and it may pass."""
     assert after_exit(Restarts(), guarded.USAGE_ERROR, None) is None
     assert after_exit(Restarts(worked=True), guarded.USAGE_ERROR, None) is not None
@@ -73,12 +73,12 @@ def test_what_cannot_start_is_given_up() -> None:
         (guarded.REPLACE_ME, "asked to be replaced: too many of its threads cannot be stopped"),
     ],
 )
-def test_it_says_why(code: int, said: str) -> None:
+def test_exit_reason_in_words(code: int, said: str) -> None:
     """The exit code in words."""
     assert exit_reason(code) == said
 
 
-def test_how_long_a_process_may_be_silent() -> None:
+def test_silence_limit_follows_the_deadlock_timeout() -> None:
     """Twice the deadlock timeout; longer while it loads; for ever where there is none."""
     assert silence_limit(2.0, loaded=True) == 4.0
     assert silence_limit(2.0, loaded=False) == 60.0
@@ -86,7 +86,7 @@ def test_how_long_a_process_may_be_silent() -> None:
     assert silence_limit(None, loaded=True) == float("inf")
 
 
-def test_an_owed_failure_is_paid_and_the_run_tried_again() -> None:
+def test_owed_task_failure_is_reported_and_the_run_retried() -> None:
     """A run that stopped a process once: its task fails, with the stack, and the next one is executed."""
     quarantine = Quarantine(clock=Clock())
     quarantine.restore([hang()], {"r"})
@@ -97,7 +97,7 @@ def test_an_owed_failure_is_paid_and_the_run_tried_again() -> None:
     assert quarantine.held("r", DEFINITION) is None
 
 
-def test_a_run_that_stopped_two_processes_is_held_for_a_while() -> None:
+def test_run_that_stopped_two_processes_is_held_for_a_while() -> None:
     """After the back-off it gets one try."""
     clock = Clock()
     clock.now = 1000.0
@@ -110,7 +110,7 @@ def test_a_run_that_stopped_two_processes_is_held_for_a_while() -> None:
     assert quarantine.held("r", None) is not None
 
 
-def test_two_runs_that_stopped_a_process_each_hold_all_of_their_workflow() -> None:
+def test_two_stopped_processes_hold_the_whole_workflow() -> None:
     """Else a thousand runs of one bad deploy would stop two thousand processes."""
     clock = Clock()
     clock.now = 1000.0
@@ -121,7 +121,7 @@ def test_two_runs_that_stopped_a_process_each_hold_all_of_their_workflow() -> No
     assert quarantine.held("new", DEFINITION) is None
 
 
-def test_hangs_that_stopped_no_process_hold_nobody_else() -> None:
+def test_hangs_without_a_stopped_process_hold_no_other_run() -> None:
     """Threads can be replaced: the rules within the process are enough."""
     quarantine = Quarantine(clock=Clock())
     quarantine.restore([hang("a", stopped_process=False), hang("b", stopped_process=False)])
@@ -167,7 +167,7 @@ Current thread 0x00007f02 (most recent call first):
 """
 
 
-def test_a_dump_is_read() -> None:
+def test_faulthandler_dump_is_parsed() -> None:
     """Headers and frames, names that are not ASCII, and whatever else stands there."""
     first, second = parse_dump(DUMP.format(library=re.__file__))
     assert (first.ident, second.ident) == (0x7F01, 0x7F02)
@@ -179,7 +179,7 @@ def test_a_dump_is_read() -> None:
     assert author_stack(()) == HungStack()
 
 
-def test_notes_are_read_by_another() -> None:
+def test_notes_are_read_by_another_process() -> None:
     """What a lane is at, and by which thread; nothing once it is struck."""
     with tempfile.TemporaryFile() as file:
         os.ftruncate(file.fileno(), SIZE)
@@ -198,7 +198,7 @@ def test_notes_are_read_by_another() -> None:
         assert read_notes(os.pread(file.fileno(), SIZE, 0)) == []
 
 
-def test_places_for_notes_are_used_again() -> None:
+def test_slots_for_notes_are_reused() -> None:
     """Lanes that come after others take the places of those that ended; where all are taken, nothing is noted."""
     with tempfile.TemporaryFile() as file:
         os.ftruncate(file.fileno(), SIZE)

@@ -79,7 +79,7 @@ def asked(process: subprocess.Popen[str]) -> dict[str, float]:
     return dict(json.loads(process.stdout.readline().replace("'", '"')))
 
 
-def test_metric_falls_after_terminate_and_after_deletion() -> None:
+def test_metric_falls_after_terminate_and_delete() -> None:
     """No task says so to the worker: the engine is asked."""
     registry = Registry()
     with Client.connect("local:") as client, Worker(client, workflows=[broken], metrics=registry) as worker:
@@ -92,7 +92,7 @@ def test_metric_falls_after_terminate_and_after_deletion() -> None:
         assert list(worker.statistics().parked) == [handles[2].describe().run_id]
 
 
-def test_file_is_counted_by_its_owner_alone(tmp_path: Path) -> None:
+def test_parked_runs_of_a_file_are_counted_by_its_owner(tmp_path: Path) -> None:
     """Two processes that have both met the failure show one number; the process that takes over goes on with it."""
     target, registry = f"local:{tmp_path / 'app.db'}", Registry()
     with (

@@ -78,7 +78,7 @@ def counted(folder: Path) -> dict[str, int]:
     return {run_id: incident.times for run_id, incident in incidents._read(folder).items()}
 
 
-def test_what_was_in_work_when_a_process_was_killed_is_counted(tmp_path: Path) -> None:
+def test_runs_of_a_killed_process_are_counted(tmp_path: Path) -> None:
     """One death for each, one more after the next; a run that is not in it stays as it was."""
     folder = tmp_path / "x.db-worker"
     leave(folder, packed("a", "t", "code"), packed("b", "t", "code"))
@@ -95,7 +95,7 @@ def test_what_was_in_work_when_a_process_was_killed_is_counted(tmp_path: Path) -
         assert record.fresh == []
 
 
-def test_a_death_in_other_code_or_another_activity_is_a_first_one(tmp_path: Path) -> None:
+def test_death_in_changed_code_counts_as_the_first(tmp_path: Path) -> None:
     """What changed may have mended it."""
     folder = tmp_path / "x.db-worker"
     leave(folder, packed("a", "t", "code"), packed("b", "t", "code", "1"), packed("c", "t"))
@@ -104,7 +104,7 @@ def test_a_death_in_other_code_or_another_activity_is_a_first_one(tmp_path: Path
         assert counted(folder) == {"a": 1, "b": 1, "c": 2}
 
 
-def test_a_process_that_ends_in_order_leaves_nothing(tmp_path: Path) -> None:
+def test_process_that_ends_in_order_leaves_nothing(tmp_path: Path) -> None:
     """Neither notes nor a folder; while it lives its notes are its own."""
     folder = tmp_path / "x.db-worker"
     with opened(folder) as record:
@@ -118,7 +118,7 @@ def test_a_process_that_ends_in_order_leaves_nothing(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_what_went_on_is_forgotten_for_good(tmp_path: Path) -> None:
+def test_progress_removes_incidents(tmp_path: Path) -> None:
     """And the folder goes with the last of them."""
     folder = tmp_path / "x.db-worker"
     leave(folder, packed("a", "t"), packed("b", "t"))
@@ -177,7 +177,7 @@ sys.stdin.read()
         assert record.current() == []  # a file on its stack has changed
 
 
-def test_hangs_of_this_process_are_known_to_the_next_unless_it_ends_in_order(tmp_path: Path) -> None:
+def test_hangs_are_recorded_unless_the_process_ends_in_order(tmp_path: Path) -> None:
     """A process that is replaced because too many threads are stuck leaves them; counts of several processes add up."""
     folder = tmp_path / "x.db-worker"
     with opened(folder) as other, opened(folder) as record:
@@ -188,7 +188,7 @@ def test_hangs_of_this_process_are_known_to_the_next_unless_it_ends_in_order(tmp
     assert counted(folder) == {}
 
 
-def test_deaths_that_cannot_be_written_down_are_known_all_the_same(tmp_path: Path) -> None:
+def test_unwritable_deaths_are_remembered_in_memory(tmp_path: Path) -> None:
     """To the process that has found them; its worker starts."""
     folder = tmp_path / "x.db-worker"
     leave(folder, packed("a", "t"))
@@ -203,7 +203,7 @@ def test_deaths_that_cannot_be_written_down_are_known_all_the_same(tmp_path: Pat
     "content",
     ["", "{", "[]", "7", '{"a": 1}', '[{"run_id": 7}]', "[" * 100_000, "\x00\xff"],
 )
-def test_a_damaged_count_is_no_count(tmp_path: Path, content: str) -> None:
+def test_damaged_incident_file_is_ignored(tmp_path: Path, content: str) -> None:
     """A worker starts, and counts anew."""
     folder = tmp_path / "x.db-worker"
     folder.mkdir(mode=0o700)
@@ -214,7 +214,7 @@ def test_a_damaged_count_is_no_count(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 100, SIZE, SIZE + 100])
-def test_notes_that_are_damaged_are_read_as_far_as_they_go(tmp_path: Path, size: int) -> None:
+def test_damaged_notes_are_read_partially(tmp_path: Path, size: int) -> None:
     """Whatever is in the file of a dead process."""
     folder = tmp_path / "x.db-worker"
     with opened(folder) as record:
@@ -224,7 +224,7 @@ def test_notes_that_are_damaged_are_read_as_far_as_they_go(tmp_path: Path, size:
             assert not left.exists()
 
 
-def test_a_folder_that_is_not_ours_alone_is_not_used(
+def test_foreign_incident_folder_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_shared_memory: Path
 ) -> None:
     """A link, a file, or one that others may write to."""
@@ -251,9 +251,7 @@ def test_a_folder_that_is_not_ours_alone_is_not_used(
         assert list((tmp_path / "open-worker").iterdir()) == []
 
 
-def test_a_disk_that_is_full_costs_the_notes_and_not_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_disables_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for the notes is taken at the start; where there is none, the worker works without."""
 
     def full(*_: object) -> int:
@@ -268,7 +266,7 @@ def test_a_disk_that_is_full_costs_the_notes_and_not_the_process(
     incidents.close_incidents(record)
 
 
-def test_where_the_folder_is(tmp_path: Path) -> None:
+def test_location_of_the_incident_folder(tmp_path: Path) -> None:
     """Beside a file, whatever it is called by; for a server in the user's state, by address and namespace; none in memory."""
     file = tmp_path / "x.db"
     file.touch()
@@ -299,7 +297,7 @@ def death(run_id: str = "r", **changes: object) -> Incident:
     return Incident(run_id, **values)  # type: ignore[arg-type]
 
 
-def test_after_two_deaths_a_run_waits_longer_each_time() -> None:
+def test_quarantine_grows_after_two_deaths() -> None:
     """A minute, two, four, each followed by one try; never more than six hours."""
     for times, wait in ((2, 60), (3, 120), (4, 240), (40, 6 * 3600)):
         clock = Clock()
@@ -330,7 +328,7 @@ class Record:
         self.forgotten += run_ids
 
 
-def test_one_death_is_a_suspicion_until_the_run_goes_on() -> None:
+def test_progress_clears_a_suspicion() -> None:
     """It is executed, but not beside others; who is told learns that it went on."""
     record = Record([death(times=1)])
     quarantine = Quarantine(record)
@@ -342,7 +340,7 @@ def test_one_death_is_a_suspicion_until_the_run_goes_on() -> None:
     assert record.forgotten == ["r"]
 
 
-def test_code_that_has_changed_is_tried() -> None:
+def test_changed_code_releases_a_run() -> None:
     """The file of the workflow is not what it was when the process died."""
     quarantine = Quarantine()
     quarantine.restore([death(code="other")])
@@ -350,7 +348,7 @@ def test_code_that_has_changed_is_tried() -> None:
     assert not quarantine.is_suspect("r")
 
 
-def test_a_local_activity_is_judged_by_its_own_end() -> None:
+def test_local_activity_is_released_by_its_own_end() -> None:
     """That the code before it went on says nothing; one more death is asked for."""
     quarantine = Quarantine()
     quarantine.restore([death(activity_id="1", times=2), death("s", activity_id="1", times=3)])
@@ -363,7 +361,7 @@ def test_a_local_activity_is_judged_by_its_own_end() -> None:
     assert quarantine.held("s", DEFINITION) is None
 
 
-def test_two_runs_of_a_workflow_that_kill_hold_back_all_of_it() -> None:
+def test_two_killing_runs_quarantine_the_workflow() -> None:
     """A thousand runs of a bad deploy do not take two thousand processes; those that only were there do not count."""
     quarantine = Quarantine()
     quarantine.restore([death("a"), death("b", times=1), death("c", times=1)])
@@ -405,7 +403,7 @@ def test_suspects_are_executed_one_at_a_time() -> None:
     with_lanes(script, count=3, workflows=[gate, adds], context={"quarantine": quarantine})
 
 
-def test_what_is_held_back_says_why() -> None:
+def test_quarantined_run_reports_the_reason() -> None:
     """The failed task has a name of its own, and the run counts as parked."""
 
     async def script(world):
@@ -467,7 +465,7 @@ def results(handles: list[WorkflowHandle[int]]) -> list[int]:
     return [each.result(timeout=60) for each in handles]
 
 
-def test_a_run_that_kills_its_process_dies_alone(tmp_path: Path, client: Client) -> None:
+def test_run_that_kills_its_process_is_quarantined_alone(tmp_path: Path, client: Client) -> None:
     """Executed twice, then held back; four others, started behind it, end. A reset run would be another one."""
     client.start_workflow("kills", "x", id="killer")
     with Service(tmp_path) as service:
@@ -484,9 +482,7 @@ def test_a_run_that_kills_its_process_dies_alone(tmp_path: Path, client: Client)
     assert (known["workflow_type"], known["times"]) == ("kills", 2)
 
 
-def test_of_several_in_work_the_culprit_is_found_and_the_others_are_released(
-    tmp_path: Path, client: Client
-) -> None:
+def test_culprit_among_several_suspects_is_found(tmp_path: Path, client: Client) -> None:
     """Three were in work at once when the process died; each is tried alone, and two of them end."""
     names = ["good-1", "bad", "good-2"]
     handles = {name: client.start_workflow("meets", name, id=name) for name in names}
@@ -501,7 +497,7 @@ def test_of_several_in_work_the_culprit_is_found_and_the_others_are_released(
     assert lines.count("meets bad") == 2
 
 
-def test_an_activity_that_kills_its_process_uses_up_its_attempts(tmp_path: Path, client: Client) -> None:
+def test_activity_that_kills_its_process_uses_up_its_attempts(tmp_path: Path, client: Client) -> None:
     """Each death is an attempt; its policy allows two, and then it fails. Nothing else is held back."""
     calling = client.start_workflow("calls", "x", id="calling")
     with Service(tmp_path) as service:
@@ -512,9 +508,7 @@ def test_an_activity_that_kills_its_process_uses_up_its_attempts(tmp_path: Path,
     assert service.lines() == ["activity x"] * 2
 
 
-def test_a_local_activity_that_kills_its_process_is_held_back_with_its_run(
-    tmp_path: Path, client: Client
-) -> None:
+def test_killing_local_activity_quarantines_its_run(tmp_path: Path, client: Client) -> None:
     """Its task comes again after each death, from the beginning: after three the run waits, and others go on."""
     client.start_workflow("calls_local", "x", id="calling")
     with Service(tmp_path) as service:
@@ -527,7 +521,7 @@ def test_a_local_activity_that_kills_its_process_is_held_back_with_its_run(
     assert service.lines() == ["activity x"] * 3
 
 
-def test_a_workflow_that_forks_leaves_no_process(tmp_path: Path, client: Client) -> None:
+def test_forking_workflow_leaves_no_process(tmp_path: Path, client: Client) -> None:
     """The child ends where the workflow's code ends, says so, and answers nothing; the parent goes on."""
     with Service(tmp_path) as service:
         assert client.execute_workflow("forks", id="f") == "parent"

@@ -23,7 +23,7 @@ def with_breakpoint() -> int:
 
 
 @pytest.mark.server
-def test_a_breakpoint_outlasts_the_workflow_task(
+def test_breakpoint_outlasts_the_workflow_task(
     hourglass_client: Client, hourglass_task_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody stands at a breakpoint until the server has given the task up; the run then goes on, and stops there once."""

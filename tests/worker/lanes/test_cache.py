@@ -40,7 +40,7 @@ def test_only_the_owner_finds_a_state():
     assert len(cache) == 0
 
 
-def test_a_hand_over_leaves_the_former_owner_with_nothing():
+def test_handed_over_states_leave_the_former_owner():
     """The heir gets copies without fibers, all but one; the former owner gets, puts and removes nothing any more."""
     cache = StateCache()
     cache.admit("old")
@@ -57,7 +57,7 @@ def test_a_hand_over_leaves_the_former_owner_with_nothing():
     assert cache.get(Key("q", "a"), "new") is not None
 
 
-def test_what_is_handed_over_is_not_shared():
+def test_handed_over_journals_are_not_shared():
     """A journal that grows on the old thread does not grow on the new one."""
     cache = StateCache()
     cache.admit("old")
@@ -74,7 +74,7 @@ def test_what_is_handed_over_is_not_shared():
     assert fresh.run.last is not None
 
 
-def test_a_closed_run_stays_closed_when_it_moves():
+def test_closed_run_stays_closed_when_it_moves():
     """It is silent on the new lane, too (I7), and answers the same activation with the same answer."""
     old = evaluations(StateCache())
     old.evaluate(start("r", "adds", "r"))
@@ -87,7 +87,7 @@ def test_a_closed_run_stays_closed_when_it_moves():
     old.unwind()
 
 
-def test_queues_and_generations_do_not_meet():
+def test_queues_and_generations_are_separate():
     """The same run id on another queue or from another handle is another run; limits hold for each."""
     cache = StateCache(CacheLimits(states=1))
     cache.admit("lane")
@@ -104,7 +104,7 @@ def test_queues_and_generations_do_not_meet():
     assert cache.to_evict(newest) == []
 
 
-def test_what_a_journal_grows_by_is_counted_in_grains() -> None:
+def test_journal_growth_is_counted_in_steps() -> None:
     """A little more is not looked at after every activation; enough of it is, and then the others must go."""
     cache = StateCache(CacheLimits(all_journals_bytes=100 * 2**17))
     cache.admit("me")
@@ -136,7 +136,7 @@ def test_lanes_share_one_cache():
     two.close()
 
 
-def test_threads_may_use_it_at_once():
+def test_cache_is_thread_safe():
     """Owners come and go on several threads while states move; in the end every state has one owner."""
     cache = StateCache(CacheLimits(states=50))
     errors: list[BaseException] = []
@@ -172,7 +172,7 @@ def test_threads_may_use_it_at_once():
     assert len(cache) == 0
 
 
-def test_live_runs_go_oldest_first():
+def test_least_recently_used_live_runs_are_dropped_first():
     """Beyond the limit the least recently used is named; what holds no fibers is not counted."""
     stage.__init__()  # type: ignore[misc]
     live = LiveRuns(1)

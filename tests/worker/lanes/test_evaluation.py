@@ -71,7 +71,7 @@ def resolved(seq: int, value: object = 0) -> ActivityCompleted:
     return ActivityCompleted(seq, default_converter.encode(value))
 
 
-def test_a_run_from_start_to_close():
+def test_run_from_start_to_close():
     """Each activation is answered with the commands of its run; the close is told, and its fibers are gone."""
     lane = evaluations()
     first = lane.evaluate(start("r", "two_steps", "a")).completion
@@ -86,7 +86,7 @@ def test_a_run_from_start_to_close():
     assert lane.counts.cached == 0
 
 
-def test_a_miss_is_explicit():
+def test_cache_miss_fails_the_task():
     """An activation without a start for a run that is not here fails the task."""
     lane = evaluations()
     completion = lane.evaluate(on("r", resolved(1))).completion
@@ -95,7 +95,7 @@ def test_a_miss_is_explicit():
     assert lane.counts.misses == 1
 
 
-def test_a_start_replaces_what_is_kept():
+def test_start_event_replaces_the_cached_run():
     """The engine sends the history from its beginning: the old fibers are unwound, the run begins anew."""
     lane = evaluations()
     lane.evaluate(start("r", "two_steps", "old"))
@@ -112,7 +112,7 @@ def test_evicting_an_unknown_run_succeeds():
     assert evaluations().evaluate(evict("nobody")).completion == Succeeded("nobody")
 
 
-def test_misfit_of_a_run_that_is_not_cached_is_kept_until_it_is_named(caplog):
+def test_nondeterminism_of_an_uncached_run_is_kept_until_it_is_named(caplog):
     """Only its run id is known here: it is counted, and not logged with names that are unknown."""
     lane = evaluations()
     misfit = Activation(run_id="r", events=(RunEvicted("NONDETERMINISM", "[TMPRL1100] other commands"),))
@@ -122,7 +122,7 @@ def test_misfit_of_a_run_that_is_not_cached_is_kept_until_it_is_named(caplog):
     assert caplog.records == []
 
 
-def test_an_unknown_workflow_type_fails_the_task_not_the_run(caplog):
+def test_unknown_workflow_type_fails_the_task(caplog):
     """The message lists what is known; it is logged once, not at each retry."""
     lane = evaluations()
     with caplog.at_level(logging.ERROR):
@@ -133,7 +133,7 @@ def test_an_unknown_workflow_type_fails_the_task_not_the_run(caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_bug_parks_the_run_aloud_and_once(caplog):
+def test_parked_run_is_logged_once(caplog):
     """The log names workflow, run, error, file and line with the traceback; retries are silent; statistics
     list it.
     """
@@ -153,7 +153,7 @@ def test_a_bug_parks_the_run_aloud_and_once(caplog):
     assert lane.counts.failed_tasks == 3
 
 
-def test_a_run_that_goes_on_is_no_longer_parked(caplog):
+def test_run_that_continues_is_no_longer_parked(caplog):
     """A mended run leaves the list at its first new activation."""
     lane = evaluations()
     lane.evaluate(start("r", "nothing like it"))
@@ -162,14 +162,14 @@ def test_a_run_that_goes_on_is_no_longer_parked(caplog):
     assert lane.counts.parked == {}
 
 
-def test_an_exit_in_workflow_code_does_not_end_the_lane():
+def test_system_exit_in_workflow_code_does_not_end_the_lane():
     """SystemExit is answered like any bug."""
     lane = evaluations()
     assert isinstance(lane.evaluate(start("r", "leaves")).completion, TaskFailed)
     assert isinstance(lane.evaluate(start("s", "two_steps", "a")).completion, Succeeded)
 
 
-def test_what_dies_inside_is_still_answered(caplog):
+def test_internal_error_fails_the_activation(caplog):
     """If the lane's own code raises, the activation is completed as failed and the run forgotten (I3)."""
 
     def broken(_: str) -> object:
@@ -184,7 +184,7 @@ def test_what_dies_inside_is_still_answered(caplog):
     assert lane.counts.cached == 0
 
 
-def test_fibers_go_first_and_come_back():
+def test_dropped_fibers_are_rebuilt():
     """Beyond the limit the least recently used run loses its fibers, not its state, and goes on from its
     journal.
     """
@@ -199,7 +199,7 @@ def test_fibers_go_first_and_come_back():
     assert last == Succeeded("a", (CompleteRun(payloads(3)[0]),))
 
 
-def test_states_go_last_by_asking_for_eviction():
+def test_excess_states_are_evicted():
     """Beyond the limit the least recently used runs are given back, each asked for once."""
     lane = evaluations(cache={"states": 2})
     asked = [lane.evaluate(start(name, "two_steps", name)).evict for name in "abcd"]
@@ -208,7 +208,7 @@ def test_states_go_last_by_asking_for_eviction():
 
 
 @pytest.mark.parametrize("limits", [{"journal_entries": 2}, {"journal_bytes": 2 * 150}])
-def test_a_journal_that_grows_too_long_is_given_back(limits):
+def test_overlong_journal_is_evicted(limits):
     """Its eviction is requested instead of keeping it."""
     lane = evaluations(cache=limits)
     asked = [lane.evaluate(start("r", "many_steps", 9)).evict]
@@ -217,7 +217,7 @@ def test_a_journal_that_grows_too_long_is_given_back(limits):
     assert asked[0] == ()
 
 
-def test_queries_leave_the_counts_alone():
+def test_queries_do_not_count_as_activations():
     """Activations of queries only do not age a journal."""
     lane = evaluations(cache={"journal_entries": 1})
     lane.evaluate(start("r", "two_steps", "a"))
@@ -227,7 +227,7 @@ def test_queries_leave_the_counts_alone():
         assert verdict.evict == ()
 
 
-def test_verification_finds_what_re_execution_finds(caplog):
+def test_verification_detects_nondeterminism(caplog):
     """A workflow that asks for something else the second time fails its task as nondeterministic, with the
     report.
     """
@@ -238,7 +238,7 @@ def test_verification_finds_what_re_execution_finds(caplog):
     assert "test_evaluation.py:" in completion.failure.message
 
 
-def test_verification_is_off_unless_asked():
+def test_verification_is_off_by_default():
     """The same workflow passes without it, and with a fraction of zero."""
     for verify in ("off", 0.0):
         assert isinstance(evaluations(verify=verify).evaluate(start("r", "fickle")).completion, Succeeded)
@@ -258,7 +258,7 @@ def test_verification_costs_linear_work(monkeypatch):
     assert counts == [1, 2, 4, 8, 11]
 
 
-def test_close_unwinds_everything():
+def test_closing_unwinds_every_fiber():
     """At the end of a lane no fiber is left."""
     lane = evaluations()
     for name in "abc":
@@ -278,7 +278,7 @@ def talks() -> None:
     raise KeyError("a bug")
 
 
-def test_a_run_that_comes_back_does_not_say_everything_again(caplog):
+def test_retried_task_does_not_repeat_log_messages(caplog):
     """A task that is retried executes the same steps here once more: their log messages were written the first time."""
     lane = lane_of([talks])
     with caplog.at_level(logging.WARNING, logger="hourglass.workflow"):
@@ -290,7 +290,7 @@ def test_a_run_that_comes_back_does_not_say_everything_again(caplog):
     assert len(said) == 2
 
 
-def test_lost_journals_are_few():
+def test_remembered_journals_are_bounded():
     """They are bounded in number and in bytes, the newest stay, and each is given once."""
     lost = LostJournals(most=2, most_bytes=100)
     for name, size in (("a", 10), ("b", 10), ("c", 10)):

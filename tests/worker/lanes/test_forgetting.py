@@ -20,7 +20,7 @@ def doubles(number: int) -> int:
     return double(number)
 
 
-def test_nothing_is_kept_of_runs_that_have_closed() -> None:
+def test_closed_runs_leave_nothing_in_the_cache() -> None:
     """When a result is there its run is gone from the worker's cache, and it took two activations: no eviction."""
     with (
         Client.connect("local:") as client,
@@ -32,7 +32,7 @@ def test_nothing_is_kept_of_runs_that_have_closed() -> None:
             assert (seen.cached_workflows, seen.live_workflows, seen.activations) == (0, 0, 2 * number)
 
 
-def test_a_state_is_discarded_whoever_owns_it() -> None:
+def test_state_is_discarded_whoever_owns_it() -> None:
     """Also when its lane was replaced meanwhile; what others keep, and the same run of another handle, stays."""
     cache = StateCache()
     for owner, kept in (("one", entry("a")), ("two", entry("b")), ("two", entry("a", generation=1))):

@@ -14,7 +14,7 @@ from .lane_world import stage
 from .test_cache import evaluations
 
 
-def test_a_state_that_holds_fibers_is_given_to_whoever_discards_it() -> None:
+def test_discarded_state_with_fibers_is_returned() -> None:
     """Its lane drops them when it is told to, and a lane that does not have them does nothing."""
     cache = StateCache()
     lane, other = evaluations(cache), evaluations(cache)
@@ -64,7 +64,7 @@ def returns() -> int:
     return 1
 
 
-def test_a_run_that_is_terminated_while_it_answers_a_query_is_unwound() -> None:
+def test_run_terminated_during_a_query_is_unwound() -> None:
     """The query's answer is the last that the engine wants of the run: nothing of it is left at the worker."""
     with (
         Client.connect("local:") as client,

@@ -27,7 +27,7 @@ def begun(depths: Generations, number: int, kind: str = "step", *, root: str = "
     return depths.begun(f"run-{number}", started)
 
 
-def test_a_deep_child_is_told_once_for_each_type() -> None:
+def test_deep_child_is_logged_once_per_type() -> None:
     """Nothing is said of those above; then one line for each type of workflow."""
     depths = Generations()
     said = [begun(depths, number) for number in range(1, DEEP + 10)]
@@ -48,7 +48,7 @@ def test_many_children_of_one_parent_are_not_deep() -> None:
             assert depths.begun(f"{parent}-{number}", started) == ""
 
 
-def test_a_run_that_is_begun_again_is_as_deep_as_before() -> None:
+def test_replayed_run_keeps_its_depth() -> None:
     """A replay, or the next run of a chain, is no new generation."""
     depths = Generations(most=3)
     for _ in range(10):
@@ -79,7 +79,7 @@ def down(number: int) -> int:
 
 
 @pytest.mark.parametrize("function", [endless, there])
-def test_in_a_test_it_ends(function: Any) -> None:
+def test_endless_recursion_is_parked_in_tests(function: Any) -> None:
     """A workflow that calls itself, or another that calls it, is parked with a text that says so."""
     with (
         Environment() as environment,
@@ -88,7 +88,7 @@ def test_in_a_test_it_ends(function: Any) -> None:
         environment.execute_workflow(function, 0)
 
 
-def test_a_recursion_that_ends_is_only_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_finite_recursion_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     """It runs to its end, with a warning that names the workflow."""
     with Environment() as environment, caplog.at_level(logging.WARNING, "hourglass"):
         assert environment.execute_workflow(down, 2 * DEEP) == 2 * DEEP

@@ -44,7 +44,7 @@ class Blocked:
             self.raised.append("late")
 
 
-def test_an_exception_that_is_not_taken_is_taken_back():
+def test_undelivered_exception_is_withdrawn():
     """A thread in C is not interrupted when it comes back later, and profiled threads are not caught in between."""
     blocked = Blocked()
     calls = []
@@ -68,7 +68,7 @@ def test_an_exception_that_is_not_taken_is_taken_back():
     assert blocked.raised == []
 
 
-def test_a_loop_takes_it():
+def test_looping_thread_is_interrupted():
     """A thread that executes Python is interrupted at once, or within a few attempts on a busy machine."""
     seen = []
 
@@ -89,7 +89,7 @@ def test_a_loop_takes_it():
     assert seen == ["stopped"]
 
 
-def test_code_that_may_hold_a_lock_of_everybody_is_not_interrupted():
+def test_code_with_shared_locks_is_not_interrupted():
     """Nobody is interrupted inside logging, ever; in other library code only after a while; authors' code at once."""
     frames = {}
 
@@ -133,7 +133,7 @@ class FakeLane:
         return self.ended
 
 
-def test_the_stopper_repeats_reports_once_and_forgets():
+def test_stopper_retries_and_reports_once():
     """Attempts go on with back-off; too many stuck are reported once until there are fewer, then again."""
     reports = []
 
@@ -157,7 +157,7 @@ def test_the_stopper_repeats_reports_once_and_forgets():
     asyncio.run(main())
 
 
-def test_a_thread_that_unwinds_is_left_in_peace():
+def test_unwinding_thread_is_not_interrupted():
     """While it makes progress nothing is raised in it: interrupted unwinding would leak fibers."""
 
     async def main():
@@ -171,7 +171,7 @@ def test_a_thread_that_unwinds_is_left_in_peace():
     asyncio.run(main())
 
 
-def test_a_stack_shows_the_authors_frames():
+def test_stack_shows_the_authors_frames():
     """The newest last; without any of the author's the innermost frame stands in; a thread that is gone has none."""
     blocked = Blocked()
     try:
@@ -217,7 +217,7 @@ def definition(name="hangs"):
     return define_function(hangs, name, ())
 
 
-def test_a_second_hang_in_the_same_code_holds_a_run():
+def test_second_hang_in_the_same_code_holds_a_run():
     """The first does not; other runs are free; other code releases it."""
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
@@ -234,7 +234,7 @@ def test_a_second_hang_in_the_same_code_holds_a_run():
     assert quarantine.held("r", code) is None  # forgotten
 
 
-def test_time_releases_a_run_for_one_try():
+def test_held_run_is_tried_once_after_a_while():
     """Whoever asks again before that try has ended is held."""
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
@@ -250,7 +250,7 @@ def test_time_releases_a_run_for_one_try():
     assert len(quarantine) == 0
 
 
-def test_a_run_that_hung_before_its_code_was_found_is_held_without_it():
+def test_run_that_hung_before_its_code_was_found_is_held():
     """An import that hangs: only time releases it."""
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
@@ -261,7 +261,7 @@ def test_a_run_that_hung_before_its_code_was_found_is_held_without_it():
     assert quarantine.held("r", None) is None
 
 
-def test_in_distress_all_runs_of_a_workflow_that_hung_are_held():
+def test_too_many_stuck_threads_hold_the_whole_workflow():
     """While too many threads are stuck one hang of one run is enough for all of its kind, for a while."""
     clock = Clock()
     quarantine = Quarantine(back_off=10, clock=clock)
@@ -275,7 +275,7 @@ def test_in_distress_all_runs_of_a_workflow_that_hung_are_held():
     assert quarantine.held("s", code) is None
 
 
-def test_the_quarantine_is_bounded():
+def test_quarantine_is_bounded():
     """It remembers the latest thousand."""
     quarantine = Quarantine()
     for n in range(1100):

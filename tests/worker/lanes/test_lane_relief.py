@@ -30,7 +30,7 @@ async def blocked(world: LaneWorld, run_id: str = "slow") -> None:
     await world.begun(run_id)
 
 
-def test_what_waits_goes_on_elsewhere_and_the_slow_run_is_executed_once():
+def test_waiting_runs_leave_a_blocked_lane():
     """New and old runs are answered while the code still blocks; it then answers for itself, from the fibers it had."""
 
     async def script(world):
@@ -59,7 +59,7 @@ def test_what_waits_goes_on_elsewhere_and_the_slow_run_is_executed_once():
     assert stage.ended.count("old") == 2  # its first fibers are unwound where they were made
 
 
-def test_what_is_for_the_slow_run_waits_for_it():
+def test_activations_of_the_slow_run_stay_behind_it():
     """Its activations stay behind it, in order; another run's do not."""
 
     async def script(world):
@@ -76,7 +76,7 @@ def test_what_is_for_the_slow_run_waits_for_it():
     with_lanes(script)
 
 
-def test_all_that_waits_of_a_run_moves_in_order():
+def test_waiting_activations_of_a_run_move_in_order():
     """Two activations of one run and its eviction are answered one after the other on the other lane."""
 
     async def script(world):
@@ -95,7 +95,7 @@ def test_all_that_waits_of_a_run_moves_in_order():
     with_lanes(script)
 
 
-def test_a_run_that_is_long_to_execute_again_waits_longer():
+def test_run_with_a_long_journal_moves_later():
     """Moving costs as much as executing its journal again: it waits about as long as that takes first."""
     assert is_worth_moving(0.04, 0)
     assert is_worth_moving(0.04, 2000)
@@ -103,7 +103,7 @@ def test_a_run_that_is_long_to_execute_again_waits_longer():
     assert is_worth_moving(1.0, 50_000)
 
 
-def test_nothing_is_made_where_nothing_waits():
+def test_no_spare_lane_without_waiting_work():
     """Long work alone on its lane costs no thread."""
 
     async def script(world):
@@ -114,7 +114,7 @@ def test_nothing_is_made_where_nothing_waits():
     with_lanes(script)
 
 
-def test_another_lane_is_used_before_a_spare_one():
+def test_usual_lane_is_used_before_a_spare_one():
     """Where one of the usual lanes is free it takes what waits, and new runs."""
 
     async def script(world):
@@ -132,7 +132,7 @@ def test_another_lane_is_used_before_a_spare_one():
     with_lanes(script, count=2)
 
 
-def test_spare_lanes_are_bounded_and_what_finds_none_waits():
+def test_number_of_spare_lanes_is_bounded():
     """With as many blocked as there may be, the rest is answered when one of them comes back."""
 
     async def script(world):
@@ -153,7 +153,7 @@ def test_spare_lanes_are_bounded_and_what_finds_none_waits():
     with_lanes(script, max_spare_lanes=2)
 
 
-def test_a_spare_lane_ends_when_it_has_nothing_to_do_and_its_runs_go_back():
+def test_idle_spare_lane_ends_and_returns_its_runs():
     """They go on from their journals on the usual lane; what it has done is still counted."""
 
     async def script(world):
@@ -176,7 +176,7 @@ def test_a_spare_lane_ends_when_it_has_nothing_to_do_and_its_runs_go_back():
     with_lanes(script)
 
 
-def test_a_spare_lane_that_hangs_as_it_unwinds_is_replaced_like_any():
+def test_spare_lane_that_hangs_while_unwinding_is_replaced():
     """A `finally` that never ends keeps the thread, not the worker."""
 
     async def script(world):
@@ -196,7 +196,7 @@ def test_a_spare_lane_that_hangs_as_it_unwinds_is_replaced_like_any():
     with_lanes(script)
 
 
-def test_a_lane_that_is_replaced_after_all_fails_only_the_hung_run():
+def test_replaced_lane_fails_only_the_hung_run():
     """What has left stays where it is; what is behind the hung run still moves to the new lane."""
 
     async def script(world):
@@ -213,7 +213,7 @@ def test_a_lane_that_is_replaced_after_all_fails_only_the_hung_run():
     with_lanes(script)
 
 
-def test_nothing_moves_while_a_debugger_is_at_the_code():
+def test_nothing_moves_while_a_debugger_is_active():
     """The next run would stop at the same breakpoint, on another thread and the same terminal."""
 
     async def script(world):
@@ -230,7 +230,7 @@ def test_nothing_moves_while_a_debugger_is_at_the_code():
     with_lanes(script)
 
 
-def test_runs_of_a_handle_that_is_gone_do_not_move():
+def test_runs_of_a_closed_handle_do_not_move():
     """They are to be forgotten by the lane that has them: elsewhere that has been said already."""
 
     async def script(world):
@@ -254,7 +254,7 @@ class Busy:
     thread_id: int | None = field(default=None)
 
 
-def test_a_process_that_stood_still_delays_nobody():
+def test_suspended_process_delays_no_lane():
     """Only what is seen at two looks counts: after a pause the work is news."""
     clock = Clock()
     detector, lane = HangDetector(None, clock), Busy(Chore(print))
@@ -294,7 +294,7 @@ def healthy(number: int) -> int:
     return number
 
 
-def test_the_healthy_end_while_others_never_come_back():
+def test_healthy_runs_finish_beside_endless_ones():
     """Twenty workflows end though three block their lanes and nobody calls them hung; these end too, executed once."""
     go.clear()
     executed.clear()

@@ -27,7 +27,7 @@ from .lane_world import (
 )
 
 
-def test_an_endless_loop_is_stopped_and_its_task_fails_with_the_stack(caplog):
+def test_endless_loop_is_stopped_and_its_task_fails_with_the_stack(caplog):
     """The failure names the place and shows the author's frames only; thread and fibers are gone a moment later."""
     fibers = living_fibers()
 
@@ -50,7 +50,7 @@ def test_an_endless_loop_is_stopped_and_its_task_fails_with_the_stack(caplog):
     assert lane_threads() == []
 
 
-def test_the_other_runs_go_on_from_their_journals_with_right_results():
+def test_other_runs_continue_from_their_journals():
     """They move to the new thread without a word to the engine; the hung one is a miss until its history comes."""
 
     async def script(world):
@@ -73,7 +73,7 @@ def test_the_other_runs_go_on_from_their_journals_with_right_results():
     assert sorted(stage.ended) == ["a", "a", "b", "b", "c", "c"]
 
 
-def test_a_hung_run_works_again_once_its_history_comes():
+def test_hung_run_is_tried_again():
     """The first hang may have been an accident: the run is tried once more, and if it goes on it is forgotten."""
 
     async def script(world):
@@ -110,7 +110,7 @@ def test_queued_activations_move_in_order():
     with_lanes(script)
 
 
-def test_a_lane_that_was_abandoned_is_not_heard_any_more():
+def test_verdict_of_an_abandoned_lane_is_dropped():
     """What cannot be stopped is counted; when it comes back after all, its verdict is dropped and its thread ends."""
 
     async def script(world):
@@ -129,7 +129,7 @@ def test_a_lane_that_was_abandoned_is_not_heard_any_more():
     with_lanes(script)
 
 
-def test_what_swallows_everything_is_bounded(caplog):
+def test_unstoppable_threads_are_bounded(caplog):
     """A loop that catches the exception lives on; beyond the bound the worker says that it is unhealthy, once, and no run
     of the same workflow is begun.
     """
@@ -156,7 +156,7 @@ def test_what_swallows_everything_is_bounded(caplog):
     assert "cannot be stopped" in caplog.text
 
 
-def test_a_stubborn_run_cannot_speak_when_it_comes_back():
+def test_hung_code_issues_no_commands_when_it_returns():
     """Hung code that returns to a primitive is refused there (I5), and its thread ends although it swallows that."""
 
     async def script(world):
@@ -169,7 +169,7 @@ def test_a_stubborn_run_cannot_speak_when_it_comes_back():
     with_lanes(script)
 
 
-def test_a_run_that_hung_twice_is_not_executed_until_the_code_changes():
+def test_run_that_hung_twice_is_held_until_its_code_changes():
     """Its activations fail at once with the earlier stack; other runs go on; a new definition releases it."""
 
     async def script(world):
@@ -201,7 +201,7 @@ def test_a_run_that_hung_twice_is_not_executed_until_the_code_changes():
         spins.__code__ = code
 
 
-def test_a_long_back_off_releases_a_run_for_one_try():
+def test_held_run_is_tried_after_ten_minutes():
     """After ten minutes it is executed again; if it hangs again it waits as long."""
 
     async def script(world):
@@ -219,7 +219,7 @@ def test_a_long_back_off_releases_a_run_for_one_try():
     with_lanes(script)
 
 
-def test_a_process_that_stood_still_is_no_hang():
+def test_suspended_process_is_not_a_hang():
     """Time that passes without the control loop awake counts little: the lane gets its time again."""
 
     async def script(world):
@@ -238,7 +238,7 @@ def test_a_process_that_stood_still_is_no_hang():
 
 
 @pytest.mark.parametrize("timeout", [None, 0])
-def test_the_guard_can_be_switched_off(timeout):
+def test_deadlock_detection_can_be_disabled(timeout):
     """Without a timeout nobody calls a lane hung."""
 
     async def script(world):
@@ -251,7 +251,7 @@ def test_the_guard_can_be_switched_off(timeout):
     with_lanes(script, deadlock_timeout=timeout)
 
 
-def test_the_timer_looks_by_itself():
+def test_hang_is_detected_on_a_real_clock():
     """On a real clock, with a short timeout, a hung lane is replaced with nobody asking."""
 
     async def script(world):
@@ -271,7 +271,7 @@ def test_the_timer_looks_by_itself():
         lane_world.Clock = real
 
 
-def test_somebody_at_a_breakpoint_is_not_called_hung():
+def test_breakpoint_is_not_a_hang():
     """The mark of `breakpoint()` suspends the guard; when it is gone the time counts from then on."""
 
     async def script(world):
@@ -289,7 +289,7 @@ def test_somebody_at_a_breakpoint_is_not_called_hung():
     with_lanes(script)
 
 
-def test_code_that_a_debugger_traces_is_not_called_hung():
+def test_debugged_code_is_not_a_hang():
     """Frames with a debugger's trace function, as pdb and pydevd leave them, suspend the guard."""
     import bdb
 
@@ -311,7 +311,7 @@ def test_code_that_a_debugger_traces_is_not_called_hung():
     with_lanes(script)
 
 
-def test_killing_a_lane_fails_what_it_was_at_and_nothing_else():
+def test_killed_lane_fails_only_its_current_activation():
     """A kill is brutal: the thread dies, the open activation fails, other runs go on; it is no hang of the run."""
 
     async def script(world):
@@ -335,7 +335,7 @@ def test_killing_a_lane_fails_what_it_was_at_and_nothing_else():
     with_lanes(script)
 
 
-def test_a_lane_that_dies_between_jobs_is_replaced(caplog):
+def test_lane_that_dies_between_jobs_is_replaced(caplog):
     """Whatever ends the thread, what was queued is answered by its successor, and the fibers are unwound."""
 
     def die(_):
@@ -355,7 +355,7 @@ def test_a_lane_that_dies_between_jobs_is_replaced(caplog):
     assert stage.ended == ["a", "a"]
 
 
-def test_a_lane_that_dies_at_a_job_fails_it():
+def test_lane_that_dies_during_a_job_fails_it():
     """The activation in work is answered as failed (I3), its run forgotten, the others go on."""
 
     async def script(world):
@@ -375,7 +375,7 @@ def test_a_lane_that_dies_at_a_job_fails_it():
     with_lanes(script)
 
 
-def test_a_run_that_hangs_while_it_is_evicted_is_evicted_all_the_same():
+def test_run_that_hangs_during_eviction_is_evicted():
     """The eviction is answered with success, the only answer that engines take."""
 
     async def script(world):
@@ -391,7 +391,7 @@ def test_a_run_that_hangs_while_it_is_evicted_is_evicted_all_the_same():
     with_lanes(script)
 
 
-def test_a_run_that_hangs_while_it_is_unwound_for_another_is_the_one_to_blame():
+def test_run_that_hangs_while_unwound_is_blamed():
     """Fibers that are dropped to make room may hang, too: the strike is theirs, not the innocent run's."""
 
     async def script(world):
@@ -403,7 +403,7 @@ def test_a_run_that_hangs_while_it_is_unwound_for_another_is_the_one_to_blame():
     with_lanes(script, context={"cache": StateCache(CacheLimits(live=1))})
 
 
-def test_a_run_that_hangs_at_the_end_does_not_keep_the_lanes():
+def test_run_that_hangs_at_the_stop_does_not_block_it():
     """Unwinding everything at the stop is guarded, too."""
 
     async def script(world):
@@ -416,7 +416,7 @@ def test_a_run_that_hangs_at_the_end_does_not_keep_the_lanes():
     with_lanes(script)
 
 
-def test_a_thread_that_cannot_be_stopped_does_not_stop_those_that_are_watched():
+def test_unstoppable_thread_does_not_block_profiled_threads():
     """Python 3.11 lets profiled threads spin while an exception waits for another thread: it must not be left waiting."""
 
     async def script(world):
@@ -429,7 +429,7 @@ def test_a_thread_that_cannot_be_stopped_does_not_stop_those_that_are_watched():
     with_lanes(script, context={"watcher": Watcher("warn")})
 
 
-def test_a_new_generation_begins_with_nothing():
+def test_new_generation_starts_without_states():
     """States belong to the handle that sent them; what older ones left is dropped when they are no more."""
 
     async def script(world):
@@ -446,7 +446,7 @@ def test_a_new_generation_begins_with_nothing():
     with_lanes(script)
 
 
-def test_the_status_shows_what_each_lane_does():
+def test_status_shows_each_lane():
     """Names stay, and runs are counted where they live."""
 
     async def script(world):

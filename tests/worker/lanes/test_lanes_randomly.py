@@ -77,7 +77,7 @@ async def drive(world: LaneWorld, name: str) -> int:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_random_hangs_hurt_nobody_else(seed):
+def test_random_hangs_affect_no_other_run(seed):
     """Fifty runs on three lanes and their spares: each activation is answered once, every result is right, whoever hangs,
     blocks, is killed or is moved.
     """
@@ -186,7 +186,7 @@ async def _activities(handle: Polled, executor: AwaitedExecutor) -> None:
     await asyncio.gather(*running)
 
 
-def test_a_hang_under_a_real_engine_costs_one_task():
+def test_hang_on_a_real_engine_costs_one_task():
     """The engine sends the hung run again and it completes; runs beside it complete, though their lane was replaced."""
     hangs_left[0] = 1
     stage.__init__()  # type: ignore[misc]

@@ -135,7 +135,7 @@ def told(function: Any, caplog: pytest.LogCaptureFixture) -> str:
         (Awaited, "Blocked", 'ActivityError as error:` and look at `error.cause.type == "Blocked"`'),
     ],
 )
-def test_the_handler_is_named(
+def test_except_clause_is_named(
     function: Any, handler: str, instead: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """File and line of the handler, and what to write in its place."""
@@ -148,12 +148,12 @@ def test_the_handler_is_named(
 
 
 @pytest.mark.parametrize("function", [by_another, not_around, raised_again])
-def test_other_failures_are_told_as_ever(function: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_failures_get_no_hint(function: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A handler of something else, one that is not around the call, an error that was raised by the author."""
     assert "does not catch" not in told(function, caplog)
 
 
-def test_a_time_limit_is_no_application_error() -> None:
+def test_except_timeout_error_around_a_call_is_explained() -> None:
     """`except TimeoutError` around a call whose time ran out: the cause is looked at itself."""
 
     def fails() -> None:
@@ -166,7 +166,7 @@ def test_a_time_limit_is_no_application_error() -> None:
     assert passed_handler(_raised(fails)).endswith("look at `error.cause`")
 
 
-def test_code_without_a_source_is_no_matter() -> None:
+def test_code_without_source_gets_no_hint() -> None:
     """Functions that stand in no file, and errors that no code raised, give no hint and no error."""
     known: dict[str, Any] = {"ActivityError": ActivityError, "Blocked": Blocked}
     text = "def fails():\n    try:\n        raise ActivityError('x') from Blocked()\n    except Blocked: ..."

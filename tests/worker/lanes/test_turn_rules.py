@@ -53,7 +53,7 @@ def _refuse(evaluations: Any, run_id: str) -> None:
     evaluations.evaluate(on(run_id, RunEvicted("NONDETERMINISM")))
 
 
-def test_a_run_that_does_not_fit_takes_the_other_turns() -> None:
+def test_nondeterministic_run_is_tried_with_other_turns() -> None:
     """The older turns first; refused, the newer ones; refused again, the older ones. Another run is not concerned."""
     evaluations = _evaluations()
     assert _order(evaluations, "r1") == ["other", "body"]
@@ -64,7 +64,7 @@ def test_a_run_that_does_not_fit_takes_the_other_turns() -> None:
     assert _order(evaluations, "r1") == ["other", "body"]
 
 
-def test_what_was_learned_outlives_the_cache() -> None:
+def test_learned_turn_rules_outlive_the_cache() -> None:
     """A run that is evicted for want of room comes back with the turns that fitted."""
     evaluations = _evaluations()
     _order(evaluations, "r1")
@@ -74,7 +74,7 @@ def test_what_was_learned_outlives_the_cache() -> None:
     assert _order(evaluations, "r1") == ["body", "other"]
 
 
-def test_our_own_runs_have_one_order() -> None:
+def test_our_own_runs_have_one_turn_order() -> None:
     """A run that we began and that does not fit is a bug of its author's: nothing else is tried."""
     evaluations = _evaluations()
     assert _order(evaluations, "r1", Flag.HOURGLASS) == ["other", "body"]

@@ -121,7 +121,7 @@ def watched(fn, action="error"):
 
 
 @pytest.mark.parametrize("name", OFFENCES)
-def test_each_kind_is_seen_at_its_line(name):
+def test_each_kind_of_call_is_reported_with_its_line(name):
     """The report says what kind of call it is and names the author's line, not the library's."""
     offence, kind = OFFENCES[name]
     code = offence.__code__
@@ -163,7 +163,7 @@ def _plain_body() -> str:
     return f"{moment}{number}"
 
 
-def test_locks_that_packages_and_asyncio_take_for_themselves():
+def test_locks_of_packages_and_asyncio_are_ignored():
     """A lock that an installed package or asyncio takes around something of its own is not reported; a package's clock is."""
     package = sysconfig.get_path("purelib") + "/theirs/package.py"
     theirs = {"lock": lock, "time": time}
@@ -185,14 +185,14 @@ def test_locks_that_packages_and_asyncio_take_for_themselves():
     assert "clock" in str(watched(reads))
 
 
-def test_plain_code_raises_no_alarm():
+def test_deterministic_code_is_not_reported():
     """Data, text, time zones, imports, logging and Hourglass's own deterministic calls are silent."""
     sys.modules.pop("colorsys", None)
     ZoneInfo.clear_cache()
     assert watched(_plain_body) is None
 
 
-def test_what_hourglass_does_itself_does_not_count():
+def test_calls_of_hourglass_itself_are_ignored():
     """A clock that our own code reads on the workflow's behalf is not the author's doing."""
     home = Path(hourglass.__file__).parent
     ours = FunctionType(_reads_clock.__code__.replace(co_filename=str(home / "some.py")), globals())
@@ -204,7 +204,7 @@ def test_what_hourglass_does_itself_does_not_count():
     assert watched(lambda: _reads_clock()) is not None
 
 
-def test_unsafe_allows():
+def test_calls_in_unsafe_blocks_are_allowed():
     """Inside `with workflow.unsafe():` nothing is reported, after it everything again."""
 
     def body() -> None:
@@ -220,7 +220,7 @@ def test_unsafe_allows():
     assert str(watched(careless)).count("reads a clock") == 1
 
 
-def test_a_place_is_reported_once():
+def test_each_place_is_reported_once():
     """A loop gives one report per line, with the advice."""
 
     def body() -> None:
@@ -246,7 +246,7 @@ def test_warnings_are_logged_once_per_place(caplog):
     assert f"{__file__}:" in record.getMessage()
 
 
-def test_nothing_is_watched_outside():
+def test_nothing_is_watched_outside_activations():
     """Before and after an activation the thread has no profile function, and code that is no workflow's is
     not seen.
     """
@@ -268,7 +268,7 @@ def offends_late() -> None:
     time.time()
 
 
-def test_a_fiber_that_resumes_is_watched_too():
+def test_resumed_fiber_is_watched():
     """A lane with a watcher fails the task of a run that offends after a wait, and names the line."""
     definition = offends_late.__hourglass_workflow__
     lane = Evaluations(
@@ -282,7 +282,7 @@ def test_a_fiber_that_resumes_is_watched_too():
     lane.close()
 
 
-def test_what_is_called_when_the_collector_runs_is_nobodys():
+def test_garbage_collector_callbacks_are_ignored():
     """Others may measure the garbage collector; that it runs in the middle of a workflow is not the workflow's doing."""
 
     def measure(phase: str, _: dict[str, int]) -> None:
@@ -298,7 +298,7 @@ def test_what_is_called_when_the_collector_runs_is_nobodys():
         gc.callbacks.remove(measure)
 
 
-def test_an_authors_log_handler_may_read_clocks():
+def test_log_handlers_may_read_clocks():
     """What a handler does with a line that a workflow logged reaches no result."""
 
     class Stamping(logging.Handler):

@@ -10,7 +10,7 @@ from worker.test_codec_edge import Reverse
 from .world import ACTIVITIES, HOLDER, SUBSYSTEM, WORKFLOWS, stage, steps, waiting
 
 
-def test_payloads_pass_the_codec_before_and_after_every_kind_of_recycle():
+def test_codec_is_used_before_and_after_every_kind_of_recycle():
     """A recycled handle, a new holder and fresh connections all seal and open; the engine in memory survives their ends."""
     codec = Reverse()
     with (
@@ -37,7 +37,7 @@ async def distrusted(app):
     app.distrust("a test says so")
 
 
-def test_an_attempt_that_outlives_its_handle_reports_through_the_codec():
+def test_attempt_that_outlives_its_handle_uses_the_codec():
     """Its result travels over the old handle while that drains, sealed."""
     with (
         Client.connect("local:", codec=Reverse()) as client,

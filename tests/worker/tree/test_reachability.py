@@ -66,7 +66,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     ]
 
 
-def test_the_limits_keep_the_promise() -> None:
+def test_reach_limits_bound_the_detection_time() -> None:
     """A loss shows within the interval and the limit of one answer, even where both are used up to the end."""
     limits = ReachLimits()
     assert limits.interval + 2 * limits.answer < PROMISED
@@ -74,7 +74,7 @@ def test_the_limits_keep_the_promise() -> None:
 
 @pytest.mark.parametrize("trouble", [DEAD, LATE, GONE, None], ids=["dead", "late", "gone", "silent"])
 @pytest.mark.parametrize("after", [0.0, 1.0, 2.9, 4.0])
-def test_a_loss_and_a_return_show_within_what_is_promised(trouble: ServiceError | None, after: float) -> None:
+def test_loss_and_return_are_detected_in_time(trouble: ServiceError | None, after: float) -> None:
     """Whenever it is lost, and even if it says nothing at all, by a connection that keeps to no limit. On virtual time."""
     lost = asyncio.Event()
 
@@ -108,7 +108,7 @@ def test_a_loss_and_a_return_show_within_what_is_promised(trouble: ServiceError 
     on_virtual_time(body)
 
 
-def test_a_loss_and_a_return_are_told_once_each(caplog: pytest.LogCaptureFixture) -> None:
+def test_loss_and_return_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """WARNING with the reason when it is lost, INFO with the time when it is back, nothing in between."""
     caplog.set_level(logging.DEBUG)
     reach = Reachability()
@@ -126,7 +126,7 @@ def test_a_loss_and_a_return_are_told_once_each(caplog: pytest.LogCaptureFixture
     ]
 
 
-def test_another_trouble_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
+def test_change_of_problem_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A server that is back without our namespace is another loss than a server that is not there."""
     reach = Reachability()
     reach.answered(0.0)
@@ -138,7 +138,7 @@ def test_another_trouble_is_told_as_well(caplog: pytest.LogCaptureFixture) -> No
 
 
 @pytest.mark.parametrize("status", ["UNIMPLEMENTED", "PERMISSION_DENIED"])
-def test_who_cannot_be_asked_counts_as_reachable_unless_it_has_answered_before(status: str) -> None:
+def test_unsupported_query_counts_as_reachable_if_never_answered(status: str) -> None:
     """An embedded engine, or a key that may only work; but a key that was allowed and is no longer was taken away."""
     reach = Reachability()
     assert not reach.refused(refusal(status), 0.0)
@@ -149,14 +149,14 @@ def test_who_cannot_be_asked_counts_as_reachable_unless_it_has_answered_before(s
 
 
 @pytest.mark.parametrize("status", ["UNAUTHENTICATED", "INTERNAL", "UNKNOWN", "FAILED_PRECONDITION"])
-def test_a_refusal_is_an_outage(status: str) -> None:
+def test_rejection_is_an_outage(status: str) -> None:
     """Whatever the server says instead of an answer, it does not serve us."""
     reach = Reachability()
     assert reach.refused(refusal(status), 0.0)
     assert reach.outage is not None
 
 
-def test_a_busy_server_answers() -> None:
+def test_busy_server_counts_as_answering() -> None:
     """Too many requests: it is there."""
     reach = Reachability()
     reach.refused(DEAD, 0.0)
@@ -164,7 +164,7 @@ def test_a_busy_server_answers() -> None:
     assert reach.outage is None
 
 
-def test_who_was_busy_once_and_cannot_be_asked_is_not_lost() -> None:
+def test_busy_server_without_query_support_is_not_lost() -> None:
     """A file whose disk was full for a while: busy is no answer to whether it can be asked."""
     reach = Reachability()
     assert reach.refused(refusal("RESOURCE_EXHAUSTED"), 0.0)
@@ -172,7 +172,7 @@ def test_who_was_busy_once_and_cannot_be_asked_is_not_lost() -> None:
     assert reach.outage is None
 
 
-def test_what_is_not_ours_is_told_by_its_kind_only() -> None:
+def test_foreign_exception_is_named_by_its_kind_only() -> None:
     """An exception of unknown origin may carry secrets."""
     reach = Reachability()
     reach.refused(RuntimeError("sesame"), 0.0)
@@ -181,7 +181,7 @@ def test_what_is_not_ours_is_told_by_its_kind_only() -> None:
     assert "RuntimeError" in reach.outage.reason
 
 
-async def test_readiness_follows_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readiness_follows_reachability(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the handle's own connection; the status names the reason, and forgets it when there is an answer."""
     outcome: list[BaseException | None] = [None]
     asked: list[Any] = []
@@ -209,7 +209,7 @@ async def test_readiness_follows_the_answers(monkeypatch: pytest.MonkeyPatch) ->
     assert all(isinstance(each, DescribeNamespace | CountWorkflows) for each in asked)
 
 
-async def test_an_engine_that_cannot_be_asked_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_engine_without_query_support_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch ends by itself."""
 
     async def call(connection: ScriptedConnection, request: Any) -> Any:
@@ -222,7 +222,7 @@ async def test_an_engine_that_cannot_be_asked_is_not_asked_again(monkeypatch: py
         assert world.app.reachability.outage is None
 
 
-async def test_a_connection_that_was_replaced_under_its_question_says_nothing(
+async def test_connection_replaced_during_its_query_is_ignored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither an answer nor an error over it counts."""
@@ -248,7 +248,7 @@ async def test_a_connection_that_was_replaced_under_its_question_says_nothing(
         assert outcome == []
 
 
-def test_an_embedded_engine_cannot_be_asked() -> None:
+def test_embedded_engine_is_not_queried() -> None:
     """It lives in this process; its file has its own troubles."""
     with (
         Client.connect("local:") as client,
@@ -295,7 +295,7 @@ def works(worker: Worker, client: Client) -> bool:
 
 
 @pytest.mark.server
-def test_a_server_that_dies_and_comes_back(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_server_restart_is_detected(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Killed, it is missed; started again on the same port it is found, and the worker works."""
     caplog.set_level(logging.INFO, "hourglass.worker")
     with dev_server(db_filename=tmp_path / "server.db") as server, worker_at(server.target) as worker:
@@ -314,7 +314,7 @@ def test_a_server_that_dies_and_comes_back(tmp_path: Any, caplog: pytest.LogCapt
 
 
 @pytest.mark.server
-def test_a_link_that_swallows_everything(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_silent_link_is_detected(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
     """The connection stands and nothing comes through: it is missed, and found when something does again."""
     caplog.set_level(logging.INFO, "hourglass.worker")
     with Proxy(quick_server.target) as proxy, worker_at(proxy.target) as worker:
@@ -328,9 +328,7 @@ def test_a_link_that_swallows_everything(quick_server: DevServer, caplog: pytest
 
 
 @pytest.mark.server
-def test_a_namespace_that_is_deleted_and_made_again(
-    quick_server: DevServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_deleted_namespace_is_detected(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
     """The server is there, and has nothing for us: the namespace is named in what `/ready` says."""
     caplog.set_level(logging.INFO, "hourglass.worker")
     namespace = f"short-lived-{uuid.uuid4().hex[:8]}"
@@ -350,7 +348,7 @@ def test_a_namespace_that_is_deleted_and_made_again(
 
 
 @pytest.mark.server
-def test_the_watch_goes_on_when_its_process_is_killed(quick_server: DevServer) -> None:
+def test_reachability_watch_survives_a_kill(quick_server: DevServer) -> None:
     """The watchdog that asks is restarted like every other process, and its questions do not pile up."""
     with worker_at(quick_server.target) as worker:
         path = next(each for each in worker.tree.paths() if each.endswith("/Watchdog"))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.parametrize("path", [WORKER, HOLDER, f"{SUBSYSTEM}/Runtime", "Application/Subsystem"])
-def test_an_attempt_survives_and_the_queue_is_served_again(quick_server, path):
+def test_attempt_survives_and_the_queue_is_served_again(quick_server, path):
     """Core's handle drains with its activity while another one, on a connection of its own, takes the next work."""
     queue = uuid.uuid4().hex
     with (
@@ -30,7 +30,7 @@ def test_an_attempt_survives_and_the_queue_is_served_again(quick_server, path):
         assert stage.attempts == 1
 
 
-def test_a_killed_attempt_is_made_again_at_once(quick_server):
+def test_killed_attempt_is_retried_at_once(quick_server):
     """The server hears of its death, and needs no timeout."""
     queue = uuid.uuid4().hex
     with (

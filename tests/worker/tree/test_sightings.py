@@ -33,13 +33,13 @@ ONE, OTHER = PollKind("q", 1, False), PollKind("q", 1, True)
 NEXT = PollKind("q", 2, False)
 
 
-def test_an_answer_that_moves_means_that_we_are_seen() -> None:
+def test_changing_answer_means_that_we_are_seen() -> None:
     """However long it goes on, and however far the engine's clock is from ours."""
     sightings = Sightings(90.0)
     assert not any(sightings.record_answer(ONE, 5_000 - minute, 60.0 * minute) for minute in range(1000))
 
 
-def test_an_answer_that_stays_the_same_for_too_long_is_told_once() -> None:
+def test_unchanged_answer_is_reported_once() -> None:
     """A recycle that did not help is not repeated until we were seen again."""
     sightings = Sightings(90.0)
     assert [sightings.record_answer(ONE, 7, now) for now in (0.0, 60.0, 89.9, 90.0)] == [
@@ -53,7 +53,7 @@ def test_an_answer_that_stays_the_same_for_too_long_is_told_once() -> None:
     assert [sightings.record_answer(NEXT, 501, now) for now in (550.0, 591.0)] == [False, True]
 
 
-def test_each_kind_of_poll_is_watched_for_itself() -> None:
+def test_each_kind_of_poll_is_watched_separately() -> None:
     """Workflow tasks are polled and activities are not: that is as bad."""
     sightings = Sightings(90.0)
     for now in (0, 60):
@@ -63,7 +63,7 @@ def test_each_kind_of_poll_is_watched_for_itself() -> None:
     assert sightings.record_answer(OTHER, 0, 120.0)
 
 
-def test_what_cannot_be_told_begins_anew() -> None:
+def test_unknown_answer_restarts_the_observation() -> None:
     """An engine that was away for an hour has not seen us; that is no fault of the handle."""
     sightings = Sightings(90.0)
     assert not sightings.record_answer(ONE, 7, 0.0)
@@ -73,7 +73,7 @@ def test_what_cannot_be_told_begins_anew() -> None:
     assert not sightings.record_answer(ONE, 7, 7200.0)
 
 
-def test_it_is_suspicious_when_half_the_time_is_over() -> None:
+def test_handle_is_suspicious_after_half_the_time() -> None:
     """Then the engine is asked more often."""
     sightings = Sightings(90.0)
     sightings.record_answer(ONE, 7, 0.0)
@@ -105,7 +105,7 @@ class Eyes:
         self.times = {kind: time + 1 for kind, time in self.times.items()}
 
 
-def test_an_unseen_handle_is_recycled_over_a_fresh_connection(
+def test_unseen_handle_is_recycled_over_a_new_connection(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The queue has a new handle, and the old one drains."""
@@ -128,7 +128,7 @@ def test_an_unseen_handle_is_recycled_over_a_fresh_connection(
     assert "has not seen it poll for activities" in caplog.text
 
 
-async def test_a_connection_that_is_silent_is_checked_over_a_fresh_one(
+async def test_silent_connection_is_checked_over_a_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The engine answers others and does not see us: the handle is recycled; the connection made for asking is closed."""
@@ -141,7 +141,7 @@ async def test_a_connection_that_is_silent_is_checked_over_a_fresh_one(
         await until(lambda: sum(each.closed for each in world.engine.connections) >= 3)
 
 
-async def test_nothing_is_concluded_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_conclusion_from_a_silent_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine is away: Core comes back by itself, and a recycle would only cost."""
     async with scripted() as world:
         eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
@@ -156,7 +156,7 @@ async def test_nothing_is_concluded_where_nobody_answers(monkeypatch: pytest.Mon
     ("status", "is_blind"),
     [("PERMISSION_DENIED", True), ("UNIMPLEMENTED", True), ("RESOURCE_EXHAUSTED", False)],
 )
-async def test_an_engine_that_refuses_is_reached_and_tells_nothing(
+async def test_no_conclusion_from_a_rejected_query(
     monkeypatch: pytest.MonkeyPatch, status: str, is_blind: bool
 ) -> None:
     """No second connection is made to hear the same; who may not ask does not ask again."""
@@ -171,7 +171,7 @@ async def test_an_engine_that_refuses_is_reached_and_tells_nothing(
         assert world.engine.connections == []
 
 
-async def test_a_worker_that_is_full_need_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_worker_need_not_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has no room for more does not poll."""
     async with scripted(max_concurrent_activities=1) as world:
         eyes, sightings = Eyes(world, monkeypatch), Sightings(0.0)
@@ -186,7 +186,7 @@ async def test_a_worker_that_is_full_need_not_be_seen(monkeypatch: pytest.Monkey
         del record.attempts.open[b"t"]
 
 
-async def test_an_engine_that_cannot_tell_is_not_asked_again() -> None:
+async def test_engine_without_poller_reports_is_not_asked_again() -> None:
     """The engine in this process sees everything anyway."""
     async with memory() as world:
         with pytest.raises(PollersNotReported):
@@ -195,7 +195,7 @@ async def test_an_engine_that_cannot_tell_is_not_asked_again() -> None:
         await watch_sightings(world.app)
 
 
-async def test_trouble_with_answers_makes_it_look_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_send_failures_trigger_an_earlier_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once a minute is enough until the engine does not take what we send; a look that fails is not the last one."""
     async with scripted() as world:
         eyes = Eyes(world, monkeypatch)
@@ -209,7 +209,7 @@ async def test_trouble_with_answers_makes_it_look_sooner(monkeypatch: pytest.Mon
 
 
 @pytest.mark.server
-def test_a_real_server_tells_whom_it_has_seen() -> None:
+def test_server_reports_the_pollers_that_it_has_seen() -> None:
     """Both kinds of polls of a worker are seen, a stranger's are not, and a server that refuses is not blind."""
     queue = uuid.uuid4().hex
     with (
@@ -233,7 +233,7 @@ def test_a_real_server_tells_whom_it_has_seen() -> None:
 
 
 @pytest.mark.server
-def test_a_frozen_link_is_replaced_on_a_real_server() -> None:
+def test_frozen_connection_to_a_server_is_replaced() -> None:
     """The proxy swallows what goes over the connections of now and serves new ones: within a while the worker works again."""
     queue = uuid.uuid4().hex
     quick_polls = ["--dynamic-config-value", 'matching.longPollExpirationInterval="2s"']

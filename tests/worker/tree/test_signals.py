@@ -59,7 +59,7 @@ def program():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_deadline_is_kept(program, number):
+def test_shutdown_keeps_the_graceful_time(program, number):
     """An activity that never ends holds up the end for the graceful time only; the exit is clean."""
     child = program(0.1)
     os.kill(child.pid, number)
@@ -68,7 +68,7 @@ def test_the_deadline_is_kept(program, number):
     assert child.returncode == 0, errors
 
 
-def test_a_second_interrupt_ends_it_at_once(program):
+def test_second_interrupt_ends_the_worker_at_once(program):
     """Whoever does not want to wait for the drain (an hour here) need not."""
     child = program(3600.0)
     os.kill(child.pid, signal.SIGINT)
@@ -81,7 +81,7 @@ def test_a_second_interrupt_ends_it_at_once(program):
     assert child.returncode != 0
 
 
-def test_a_second_sigterm_ends_it_at_once(program):
+def test_second_sigterm_ends_the_worker_at_once(program):
     """The signal does what it does to any program."""
     child = program(3600.0)
     os.kill(child.pid, signal.SIGTERM)

@@ -51,7 +51,7 @@ def raw(working: Worker, request: bytes) -> bytes:
         return answer
 
 
-def test_a_healthy_worker_is_alive_and_ready(client):
+def test_healthy_worker_is_alive_and_ready(client):
     """200 for both; the status tells the queue, its lanes and the tree."""
     with worker(client) as working:
         assert client.execute_workflow(steps, 1, id="w") == 4
@@ -68,7 +68,7 @@ def test_a_healthy_worker_is_alive_and_ready(client):
         assert [lane["name"] for lane in queue["lanes"]] == ["hourglass-lane-1"]
 
 
-def test_a_worker_that_cannot_poll_is_alive_and_not_ready(client):
+def test_worker_that_cannot_poll_is_alive_and_not_ready(client):
     """503: its handle is gone and no other can be opened; when one can, it is ready again by itself."""
     with worker(client) as working:
         connect, failing = working._app._connect, [True]
@@ -93,7 +93,7 @@ def test_a_worker_that_cannot_poll_is_alive_and_not_ready(client):
         assert f"restarting {HOLDER}" in report["recent"]
 
 
-def test_a_handle_on_which_nobody_polls_is_not_ready(client):
+def test_handle_without_a_poll_loop_is_not_ready(client):
     """Both loops are alive in the tree and wait: what counts is whether the handle takes work."""
     from hourglass._worker.tree.status import status_report
 
@@ -113,7 +113,7 @@ def secretive(secret: str) -> str:
     return f"{secret} {waits(1)}"
 
 
-def test_no_ids_of_workflows_and_no_payloads_are_told(client):
+def test_status_contains_no_workflow_ids_or_payloads(client):
     """The status is about the worker, not about its work."""
     with worker(client, workflows=[secretive]) as working:
         handle = client.start_workflow(secretive, "sesame", id="order-of-bob")
@@ -137,7 +137,7 @@ def test_no_ids_of_workflows_and_no_payloads_are_told(client):
         (b"\xff\xfe\x00 what is this\r\n\r\n", 400),
     ],
 )
-def test_bad_requests_are_answered_and_harm_nobody(client, request_, code):
+def test_malformed_requests_are_rejected(client, request_, code):
     """A clear code, and the next one is served."""
     with worker(client) as working:
         assert raw(working, request_).split()[1] == str(code).encode()
@@ -154,7 +154,7 @@ def test_endless_requests_are_cut_off(client):
         assert ask(working, "/live")[0] == 200
 
 
-def test_head_has_no_body(client):
+def test_head_response_has_no_body(client):
     """As HTTP wants it."""
     with worker(client) as working:
         answer = raw(working, b"HEAD /live HTTP/1.1\r\n\r\n")
@@ -162,7 +162,7 @@ def test_head_has_no_body(client):
         assert answer.endswith(b"\r\n\r\n")
 
 
-def test_a_report_that_fails_is_a_500(client, monkeypatch, caplog):
+def test_failing_report_is_a_500(client, monkeypatch, caplog):
     """The kind of the error is told, its message is in the log only."""
     with worker(client) as working:
 
@@ -175,7 +175,7 @@ def test_a_report_that_fails_is_a_500(client, monkeypatch, caplog):
     assert "the status could not be reported" in caplog.text
 
 
-def test_a_port_in_use_is_a_clear_error_and_leaves_nothing(client):
+def test_used_port_raises_and_leaves_nothing(client):
     """The worker does not start, says why, and can be started elsewhere."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -188,7 +188,7 @@ def test_a_port_in_use_is_a_clear_error_and_leaves_nothing(client):
 
 
 @pytest.mark.parametrize("address", [":0", "0", "127.0.0.1:0"])
-def test_it_listens_on_loopback_unless_told_otherwise(client, address):
+def test_endpoint_listens_on_loopback_by_default(client, address):
     """A host that is not named is 127.0.0.1."""
     with worker(client, status_address=address) as working:
         assert working.status_address is not None
@@ -199,13 +199,13 @@ def test_it_listens_on_loopback_unless_told_otherwise(client, address):
 @pytest.mark.parametrize(
     "address", ["", "localhost", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:70000", "::²"]
 )
-def test_bad_addresses_are_refused_at_once(client, address):
+def test_invalid_addresses_are_rejected_at_once(client, address):
     """Before anything is opened, with an example of what is wanted."""
     with pytest.raises(UsageError, match=r"must be host:port, such as 127\.0\.0\.1:8080"):
         worker(client, status_address=address)
 
 
-def test_it_is_off_unless_asked_for_and_ends_with_the_worker(client):
+def test_endpoint_is_off_by_default_and_ends_with_the_worker(client):
     """No address, no endpoint; after the shutdown nobody listens."""
     with worker(client, status_address=None) as working:
         assert working.status_address is None
@@ -232,7 +232,7 @@ def test_it_is_off_unless_asked_for_and_ends_with_the_worker(client):
         ("", 421),
     ],
 )
-def test_on_loopback_only_names_of_this_machine_are_answered(client, monkeypatch, host, code):
+def test_loopback_endpoint_rejects_other_host_names(client, monkeypatch, host, code):
     """A page that leads a name of its own to this port learns nothing; names can be allowed."""
     monkeypatch.setenv("HOURGLASS_STATUS_HOSTS", "proxy.internal, other.internal")
     with worker(client) as working:
@@ -243,13 +243,13 @@ def test_on_loopback_only_names_of_this_machine_are_answered(client, monkeypatch
         assert twice.startswith(b"HTTP/1.1 400 ")
 
 
-def test_without_a_host_it_is_answered(client):
+def test_request_without_a_host_is_answered(client):
     """No browser asks so; simple probes do."""
     with worker(client) as working:
         assert raw(working, b"GET /live HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 ")
 
 
-def test_beyond_loopback_every_name_is_answered(client):
+def test_network_endpoint_accepts_every_host_name(client):
     """Others can reach it anyway."""
     with worker(client, status_address="0.0.0.0:0") as working:
         port = working.status_address.rpartition(":")[2]
@@ -283,7 +283,7 @@ def test_status_and_metrics_need_the_token(client, monkeypatch, tmp_path, in_fil
             assert bearer(working, path, "wrong" * 5)[0] == 401
 
 
-def test_without_a_token_in_the_environment_only_health_is_shown(client, monkeypatch):
+def test_without_a_token_only_health_is_shown(client, monkeypatch):
     """Nobody has the token then; what is wrong with the worker is shown to nobody."""
     monkeypatch.delenv("HOURGLASS_STATUS_TOKEN")
     with worker(client, metrics=Registry()) as working:
@@ -295,7 +295,7 @@ def test_without_a_token_in_the_environment_only_health_is_shown(client, monkeyp
         assert ask(working, "/metrics")[0] == 401
 
 
-def test_a_token_that_can_be_guessed_is_refused(client, monkeypatch):
+def test_weak_token_is_rejected(client, monkeypatch):
     """Too short, or in a file that is not there."""
     for value in ("short", "@/no/such/file"):
         monkeypatch.setenv("HOURGLASS_STATUS_TOKEN", value)
@@ -303,7 +303,7 @@ def test_a_token_that_can_be_guessed_is_refused(client, monkeypatch):
             worker(client)
 
 
-def test_wrong_tokens_are_limited(client, monkeypatch):
+def test_token_guesses_are_limited(client, monkeypatch):
     """After ten wrong tokens no token of that address is checked for a while; probes are answered."""
     monkeypatch.setenv("HOURGLASS_STATUS_TOKEN", TOKEN)
     with worker(client) as working:

@@ -1,9 +1,9 @@
-"""The runs that one worker has cached (`Cache`), the activations that are ready for it, and when a run is forgotten.
+"""The runs that one worker has cached (`Cache`), the activations that are ready for it, and the eviction of runs.
 
-Must not know: polls, activities, requests. This is the part of Core between a task and its activations; what happens to the
-task itself is in `task_flow`. Invariants: a run is forgotten only when its eviction has been answered or, if it has closed,
-with its last completion if the worker learns of it at once; an activation comes with the number of the change that must be
-durable before it may be delivered.
+Must not know: polls, activities, requests. This is the part of Core between a task and its activations; what happens to
+the task itself is in `task_flow`. Invariants: a run is forgotten only when its eviction has been answered or, if it has
+closed, with its last completion, provided that the worker is notified at once; an activation is labelled with the
+number of the change that must be durable before it is delivered.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError
 
 AHEAD = 1000
-"""The number of changes that may be on their way to the store when an activation is delivered. An activation need not wait
-for the changes that it reports: workflow code has no effect but its completion, and everything that follows from the
-completion waits for both. So a step costs one commit instead of two. The limit stops workers while the disk is full.
+"""The number of changes that may be on their way to the store when an activation is delivered.
+
+An activation need not wait for the changes that it reports: workflow code has no effect but its completion, and
+everything that follows from the completion waits for both. So a step costs one commit instead of two. The limit stops
+workers while the disk is full.
 """
 
 
@@ -39,8 +41,9 @@ _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="Worker
 
 
 class Cache:
-    """Cached runs, least recently used first, and the activations that are ready for the worker. `changed` is called when local
-    activities have made progress, and when an activation may leave that had to wait.
+    """Cached runs, least recently used first, and the activations that are ready for the worker.
+
+    `changed` is called when local activities have made progress, and when a delayed activation may be delivered.
     """
 
     def __init__(
@@ -69,19 +72,19 @@ class Cache:
         self._flow = TaskFlow(engine, poller, config, self.local, self._deliver)
 
     def begin_task(self, record: LoadedRun) -> None:
-        """Begin to work on a run's task."""
+        """Start working on a run's task."""
         cached = self._use(record)
         cached.take_task(record, () if record.updates is None else self._engine.updates.give(record))
         self._flow.advance(cached)
 
     def begin_queries(self, record: LoadedRun) -> None:
-        """Begin to answer the queries of a run, by a replay if it is not cached."""
+        """Start answering the queries of a run, by a replay if it is not cached."""
         cached = self._use(record)
         cached.cursor.extend(record.events, live=False)
         self._flow.advance(cached)
 
     def complete(self, completion: Completion) -> bool:
-        """Take the completion of an activation. Return False if none is out for that run."""
+        """Accept the completion of an activation. Return False if the run has none in progress."""
         cached = self._runs.get(completion.run_id)
         if cached is None or completion.run_id not in self._active_runs:
             return False
@@ -99,15 +102,15 @@ class Cache:
         return True
 
     def request_eviction(self, run_id: str) -> None:
-        """Evict a run as soon as nothing of it is out."""
+        """Evict a run as soon as it has no activation in progress."""
         self._evict_soon(run_id, RunEvicted("LANG_REQUESTED", "the worker asked for it"))
 
     def closed(self, run_id: str) -> None:
-        """Evict a closed run: if it was closed from outside, the worker learns of it only by the eviction."""
+        """Evict a closed run. If it was closed from outside, the eviction alone notifies the worker."""
         self._evict_soon(run_id, CLOSED)
 
     def parked(self, run_id: str) -> None:
-        """Evict a run whose latest changes cannot be stored; none of its activations waits for them any more."""
+        """Evict a run whose latest changes cannot be stored. Its activations no longer wait for them."""
         ready = self.ready.items
         for place, (activation, _) in enumerate(ready):
             if activation.run_id == run_id:
@@ -116,8 +119,8 @@ class Cache:
         self._evict_soon(run_id, RunEvicted("FATAL", "what this run did cannot be stored"))
 
     def forget_closed(self, run_id: str) -> bool:
-        """Forget a closed run whose eviction is the newest activation, because the worker learns of it otherwise. Return False if
-        it is not.
+        """Forget a closed run whose eviction is the newest activation, because the worker is notified otherwise. Return
+        False if it is not.
         """
         ready = self.ready.items
         newest = ready[-1][0] if ready else None
@@ -129,7 +132,7 @@ class Cache:
         return True
 
     def let_go(self) -> None:
-        """Let other handles have the cached runs."""
+        """Release the cached runs for other handles."""
         self._flow.is_leaving = True
         for cached in tuple(self._runs.values()):
             if cached.is_idle:
@@ -170,7 +173,7 @@ class Cache:
             cached.refuse_because(error)
 
     def local_ended(self, run_id: str, result: LocalResult) -> None:
-        """Take the end of a local activity."""
+        """Accept the result of a local activity."""
         cached = self._runs.get(run_id)
         if cached is not None:
             cached.cursor.resolve_local(result)
@@ -178,7 +181,7 @@ class Cache:
                 self._flow.advance(cached)
 
     def hand_over(self, run_id: str) -> None:
-        """Let another worker make the local attempts of a resting task, unless this worker is making one."""
+        """Let another worker execute the local attempts of a resting task, unless this worker is executing one."""
         cached = self._runs.get(run_id)
         if cached is not None:
             self._flow.hand_over(cached)
@@ -191,7 +194,7 @@ class Cache:
                 self._flow.limit_rest(cached)
 
     def _use(self, record: LoadedRun) -> CachedRun:
-        """Return the cached run, which is the most recently used from now on."""
+        """Return the cached run, and make it the most recently used."""
         run_id = record.run.run_id
         cached = self._runs.pop(run_id, None)
         if cached is None:
@@ -202,8 +205,9 @@ class Cache:
         return cached
 
     def _make_room(self) -> None:
-        """Evict the least recently used runs as far as there are too many; at most two, because one is added. Busy runs
-        stay while there is memory: their eviction would cost a replay.
+        """Evict the least recently used runs if there are too many; at most two, because one is added.
+
+        Busy runs stay while there is memory: their eviction would cost a replay.
         """
         if not self._size or len(self._runs) < self._size:
             return
@@ -232,7 +236,7 @@ class Cache:
         cached.eviction = cached.eviction or eviction
         if cached.stage is Stage.RESTING:
             if not cached.record.run.is_open:
-                cached.task_number = 0  # its task has ended with it
+                cached.task_number = 0  # its task was answered as well
             self._flow.finish(cached, again=True)
         elif cached.stage is Stage.IDLE and not cached.task_number:
             self._flow.settle(cached)
@@ -249,7 +253,8 @@ class Cache:
     def _deliver(self, cached: CachedRun, activation: Activation, stage: Stage) -> None:
         cached.stage = stage
         self._active_runs.add(activation.run_id)
-        # The activation waits only for the change AHEAD before the newest, not for what it reports. Nothing can be lost by that:
-        # what follows from its completion (an attempt, an answer to a client) leaves the engine when the completion's own change
-        # is durable, and that is written after everything that the activation reports.
+        # The activation waits only for the change AHEAD before the newest, not for the changes that it
+        # reports. This loses nothing: the results of its completion (an attempt, an answer to a client) leave
+        # the engine when the completion's own change is durable, and that is written after everything that
+        # the activation reports.
         self.ready.items.append((activation, self._engine.writes.appended - AHEAD))

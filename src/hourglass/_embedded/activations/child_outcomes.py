@@ -1,10 +1,10 @@
-"""What became of the children that a run started and of what it sent to other workflows: commands in, events for
-the worker out.
+"""Outcomes of the children that a run started and of its signals and cancels to other workflows: commands in, events
+for the worker out.
 
 Must not know: where events come from (live or replayed), activations, the engine. These are the rules of Core's state
-machines for children, signals and cancels: which cancellation resolves at once, which takes back what was not sent
-yet, which outcome the worker does not wait for any more, and how outcomes are wrapped. As in Core, waiting for the
-request to cancel a child to arrive (WAIT_CANCELLATION_REQUESTED) is waiting for the child's end.
+machines for children, signals and cancels: which cancellation resolves at once, which one revokes an unsent request,
+which outcome the worker no longer waits for, and how outcomes are wrapped. As in Core, waiting for a child's
+cancellation request to arrive (WAIT_CANCELLATION_REQUESTED) means waiting for the child's end.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OtherCommand: TypeAlias = (
 
 @dataclass
 class _Child:
-    """A child: not sent yet (`initiated` 0), asked for, started, or over: the worker has heard its end."""
+    """A child: not sent yet (`initiated` 0), requested, started, or over, once the worker has been notified of its end."""
 
     command: c.StartChildWorkflow
     initiated: int = 0
@@ -77,7 +77,7 @@ class ChildOutcomes:
     )
 
     def is_taken(self, command: c.Command) -> bool:
-        """Whether a command comes with a number that is in use."""
+        """Whether the number of a command is already in use."""
         match command:
             case c.StartChildWorkflow():
                 return command.seq in self._children
@@ -148,7 +148,7 @@ class ChildOutcomes:
     def _cancel_signal(self, command: c.CancelSignalExternal) -> list[e.AnyEvent]:
         sent = self._signals.get(command.seq)
         if sent is None or not any(queued is sent for queued in self.issued):
-            return []  # it has left already
+            return []  # it has been sent already
         self.issued.remove(sent)
         del self._signals[command.seq]
         failure = Failure("Signal was cancelled before being sent", CanceledFailure())
@@ -232,7 +232,7 @@ class ChildOutcomes:
     def _cancel_resolved(self, initiated_event_id: int, failure: Failure | None) -> list[e.AnyEvent]:
         command = self._by_event.pop(initiated_event_id, None)
         if not isinstance(command, c.RequestCancelExternal):
-            return []  # Core's own, for a child
+            return []  # a reason of Core's, for a child
         return [e.ExternalCancelResolved(command.seq, failure)]
 
     def _cancelled(self, child: _Child) -> Failure:

@@ -1,10 +1,9 @@
-"""Matching of a worker's commands with the events in history that they led to: where nondeterminism shows.
+"""Matching of a worker's commands with the history events that they led to: where nondeterminism shows.
 
-Must not know: activations, the engine. Like Core it compares kinds, ids and types, not arguments. What a worker
-has just been heard to ask for need not be compared again with what was written of it.
-Invariants: the events of a task's commands follow the task's completion directly and in order; a deprecated
-patch marker may lack its command and a patch command may lack its marker; anything else that does not pair up
-is `NondeterminismError`.
+Must not know: activations, the engine. Like Core it compares kinds, ids and types, not arguments. Commands that were
+just accepted need not be compared with the events written for them. Invariants: the events of a task's commands follow
+the task's completion directly and in order; a deprecated patch marker may lack its command and a patch command may lack
+its marker; any other mismatch is `NondeterminismError`.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from hourglass.errors import NondeterminismError
 COMMAND_OF = words.COMMAND_OF | {
     h.RequestCancelExternalWorkflowExecutionInitiated: (c.RequestCancelExternal, RequestCancelChild)
 }
-"""The commands, by the kind of event that they lead to: those of a run, or of Core in its place."""
+"""The command that leads to each kind of event, issued by a run or by Core on its behalf."""
 
 MATTERS = frozenset((h.WorkflowTaskCompleted, *COMMAND_OF))
-"""Events that `match` must always receive; it must receive the others while the outcomes expect an event."""
+"""Events that `match` must always receive. It must receive the others while the outcomes expect an event."""
 
 _WRITTEN_AS_ONE = frozenset((c.ScheduleActivity, c.StartTimer))
-"""Commands that lead to one event each, whatever other commands are sent."""
+"""Commands that always lead to exactly one event, whatever other commands are sent."""
 
 
 def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
-    """Pair the next event of the history, if it is that of a command, with the next command that was issued."""
+    """Pair the next history event, if a command led to it, with the next issued command."""
     attributes = event.attributes
     kind = type(attributes)
     if kind is h.WorkflowTaskCompleted:
@@ -45,13 +44,13 @@ def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
             _settle(outcomes, event)
     elif isinstance(attributes, h.LocalActivityMarkerRecorded):
         _match_local(outcomes, event, attributes)
-    elif not is_patch_index(attributes):  # which is the engine's own, behind each patch
+    elif not is_patch_index(attributes):  # written by the engine itself after each patch
         _pair(outcomes, event)
 
 
 def own_events(outcomes: Outcomes, history: Sequence[h.HistoryEvent], position: int) -> int:
-    """Record the events of the commands in an answer that was just applied, as far as they are of the commonest kinds. Return
-    the position behind them; `match` handles the rest.
+    """Record the events of the commands in an answer that was just applied, if they are of the most common kinds.
+    Return the position after them; `match` handles the others.
 
     Nothing is compared: the engine wrote the events of these very commands, in their order.
     """
@@ -71,7 +70,7 @@ def _match_local(outcomes: Outcomes, event: h.HistoryEvent, marker: h.LocalActiv
         raise _mismatch(event, None)
     if not local.fits(marker):
         raise _mismatch(event, local.command_of(marker.seq))
-    if replayed:  # the run was told of it ahead of time: no command stands for it
+    if replayed:  # the run was notified ahead of time: no command corresponds to it
         local.recorded(marker.seq)
     else:
         _pair(outcomes, event)

@@ -43,7 +43,7 @@ __all__ = ["BadCommand", "Cursor"]
 
 
 _ENDS = frozenset((*h.FINAL, h.WorkflowTaskStarted))
-"""Events with which a stretch can end."""
+"""Events that can end a stretch."""
 
 _BROKEN_OFF = (
     h.WorkflowTaskFailed,
@@ -72,7 +72,8 @@ def end_of_stretch(
         if following is None and not live:
             return None
         if following is None:
-            # A replay will find what is accepted in it right behind the task before: so it is now.
+            # A replay will find the updates accepted in it right after the preceding task: so they come there
+            # now.
             return (beats[-1] if beats and updates else index) + 1
         if isinstance(following, _BROKEN_OFF):
             continue
@@ -83,8 +84,8 @@ def end_of_stretch(
 
 
 def _before_update(history: Sequence[h.HistoryEvent], started: int, stop: int, beats: list[int]) -> int:
-    """Return the last of the earlier tasks that an update was accepted after, if one was accepted in the task that started
-    here: it was no heartbeat, although it was answered with nothing.
+    """Return the last of the earlier tasks after which an update was accepted, if one was accepted in the task that
+    started here: that task was no heartbeat, although it was answered without commands.
     """
     after = started + 2
     accepted = history[after].attributes if after < stop else None
@@ -112,7 +113,7 @@ def seed_of(run_id: str) -> int:
 
 
 def _check_seed() -> None:
-    """Raise `RuntimeError` where this Python's hash of sources is not SipHash-1-3: runs would draw other random numbers."""
+    """Raise `RuntimeError` if this Python's hash of sources is not SipHash-1-3: runs would draw other random numbers."""
     if seed_of("01234567-89ab-cdef-0123-000000000001") != 0x372AFB2DF019857D:
         raise RuntimeError(
             f"{sys.implementation.name} {sys.version.split()[0]} does not hash sources with SipHash-1-3, which the random "
@@ -124,8 +125,8 @@ _check_seed()
 
 
 def told_of(attributes: h.Attributes) -> e.AnyEvent | None:
-    """Return the event for the worker that follows from a history event alone; None if it depends on the run's requests, or
-    there is none.
+    """Return the event for the worker that follows from a history event alone; None if there is none, or it depends on
+    the run's requests.
     """
     match attributes:
         case h.WorkflowExecutionSignaled():
@@ -203,7 +204,7 @@ class Cursor:
         self._outcomes = Outcomes(run_id, namespace)
         self._jobs: list[e.AnyEvent] = []
         self.flags: frozenset[int] = NO_FLAGS
-        """The flags that the history holds so far."""
+        """The flags in the history so far."""
         self._told_flags: tuple[int, ...] = ()
         self._time_ns = 0
         self._replaying = True
@@ -225,10 +226,10 @@ class Cursor:
         live: bool,
         updates: Sequence[UpdateRequest] = (),
     ) -> None:
-        """Give the cursor the history as it is now. `live`: its last event is the start of the task in progress, which came
+        """Give the cursor the current history. `live`: its last event is the start of the task in progress, which came
         with these updates.
 
-        The history may grow while the cursor walks; it stops where the history ended when it was given.
+        The history may grow while the cursor walks; it stops at the end of the history that it was given.
         """
         self._history = history
         self._stop = len(history)
@@ -236,14 +237,16 @@ class Cursor:
         self._updates = updates
 
     def step_back(self, history: Sequence[h.HistoryEvent]) -> None:
-        """Step back over the start of the task in progress: it led to nothing, so that its two events are not in the history."""
+        """Step back over the start of the task in progress, which led to nothing: its two events are not in the
+        history.
+        """
         self._position -= 2
         self._length = history[self._position - 1].id if self._position else 0
         self.extend(history, live=False)
         self._stop = self._position
 
     def step_over(self, history: Sequence[h.HistoryEvent]) -> None:
-        """Walk over the events of the answer to the task in progress, which the engine has applied; the run continues.
+        """Walk over the events of the answer to the task in progress, which the engine has applied. The run continues.
 
         From now on all tasks that succeed are this worker's own: the events before the next one are one stretch.
         """
@@ -283,8 +286,10 @@ class Cursor:
         return self._make(queries, is_replaying=True)
 
     def accept(self, commands: Sequence[c.Command], now_ns: Callable[[], int]) -> bool:
-        """Take the worker's commands for the last activation. Return whether the task needs another activation or local
-        activities before its answer. `now_ns` is called when a local activity begins. Raises `BadCommand`.
+        """Accept the worker's commands for the last activation. Return whether the task needs another activation or
+        local activities before its answer.
+
+        `now_ns` is called when a local activity starts. Raises `BadCommand`.
         """
         for command in commands:
             kind, now = type(command), 0
@@ -308,12 +313,12 @@ class Cursor:
         return 0 if self._closing or self.local is None else self.local.outstanding
 
     def take_local_requests(self) -> list[LocalRequest]:
-        """Remove and return the requests to run and to cancel local activities."""
+        """Remove and return the requests to execute and to cancel local activities."""
         requests = [] if self.local is None else self.local.take_requests()
         return [] if self._closing else requests
 
     def resolve_local(self, result: LocalResult) -> None:
-        """Record the end of a local activity."""
+        """Record the result of a local activity."""
         if self._in_task:
             local = self._with_local()
             self._jobs += local.resolve(result)
@@ -336,7 +341,7 @@ class Cursor:
         self._time_ns = local.time_ns = max(self._time_ns, local.time_ns)
 
     def answer(self) -> tuple[Sent, ...]:
-        """Return the commands for the answer to the task in progress: the first terminal one last."""
+        """Return the commands for the answer to the task in progress, with the first terminal one last."""
         self._in_task = False
         sent = self._outcomes.waiting()
         if len(sent) < 2:
@@ -395,7 +400,7 @@ class Cursor:
             local.go_live()
 
     def _hear_what_waited(self) -> None:
-        """Add the events that come with this task and not from the history: updates, and local activities that ended between
+        """Add the events of this task that are not in the history: updates, and local activities that ended between
         tasks.
         """
         if self._admitted or self._updates:
@@ -448,8 +453,8 @@ class Cursor:
                 self._receive_again(event.attributes)
 
     def _receive_updates(self) -> None:
-        """Add the updates of the task in progress behind all its other events: a replay knows of their place only what they
-        were accepted after.
+        """Add the updates of the task in progress after all its other events: a replay knows only after which task they
+        were accepted.
         """
         for event_id, request in self._admitted.values():
             self._jobs.append(self._outcomes.updates.receive(request, event_id, is_replaying=False))
@@ -490,4 +495,4 @@ _READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None]
     h.ActivityTaskCompleted: Cursor._read_outcome,
     h.TimerFired: Cursor._read_outcome,
 }
-"""The readers of the commonest events, and of those that change the cursor's state; None: an event that concerns nobody."""
+"""The readers of the most common events, and of those that change the cursor's state; None: an event without effect."""

@@ -1,13 +1,16 @@
-"""A handle on the engine for one task queue: it grants the slots of one worker, delivers to the worker what the matcher assigns
-to it, and accepts the completions.
+"""A handle on the engine for one task queue: it grants the slots of one worker, delivers the tasks that the matcher
+assigns to that worker, and accepts completions.
 
-Must not know: how runs change (see `transitions`), how history becomes activations (see `cursor`, `cache`), what the worker
-receives (see `matching`). What was assigned stays here until the changes that it depends on are durable. Meanwhile more is
-assigned, so that the changes of many runs become durable together.
+Must not know: how runs change (see `transitions`), how history becomes activations (see `cursor`, `cache`), which
+worker receives a task (see `matching`). Assigned items stay here until the changes that they depend on are durable.
+More are assigned meanwhile, so that the changes of many runs become durable together.
 
-Invariants: an item is delivered once, and only when it may leave the engine; each run has one activation in progress at most; a
-handle that shuts down takes nothing new, and ends with `Shutdown` when everything that was delivered is completed; when the
-engine's store has failed it ends with `HandleBroken`.
+Invariants:
+
+- An item is delivered once, and only when it may leave the engine.
+- Each run has at most one activation in progress.
+- A handle that shuts down receives no new work, and ends with `Shutdown` when all delivered items are completed. If the
+  engine's store has failed, it ends with `HandleBroken`.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from hourglass._contract.handle import (
 )
 from hourglass._embedded.activations.cache import Cache
 from hourglass._embedded.activations.heartbeats import Heartbeats
-from hourglass._embedded.clock import Bell, Cancel, to_ns
+from hourglass._embedded.clock import Cancel, to_ns
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.pollers import HostProcess, QueuePoller
 from hourglass._embedded.runs.outbox import OutboxQueue
@@ -48,10 +51,11 @@ _log = logging.getLogger("hourglass.embedded")
 
 
 class WorkerAttempts:
-    """The attempts of one worker, on their way to it and when they end with it. `kept` has the items that have not left;
-    `changed` is called when one may leave.
+    """The attempts of one worker, unsent and in progress. `kept` has the items that have not left; `changed` is called
+    when one may leave.
 
-    An attempt uses a slot until it has ended, or was given back or up. Items leave in the order in which they came.
+    An attempt uses a slot until it has ended, was offered to other workers, or was abandoned. Items leave in the order
+    in which they came.
     """
 
     def __init__(self, engine: Engine, poller: QueuePoller, changed: Callable[[], object]) -> None:
@@ -72,7 +76,7 @@ class WorkerAttempts:
         return {item.token for item, _ in self.kept.items if isinstance(item, ActivityTask)}
 
     def cancel(self, token: bytes, reason: str, depends_on: int) -> None:
-        """Ask the worker to stop an attempt, or forget one that it has not received and that counts no more."""
+        """Ask the worker to stop an attempt. Forget one that the worker has not received and that is no longer current."""
         if reason != "CANCELLED" and token in self.unsent():
             self.kept.items = deque(entry for entry in self.kept.items if entry[0].token != token)
             del self._poller.attempts[token]
@@ -87,7 +91,7 @@ class WorkerAttempts:
         )
 
     def give_back(self) -> None:
-        """Offer the attempts that the worker has not received to others."""
+        """Offer the attempts that the worker has not received to other workers."""
         items, self.kept.items = self.kept.items, deque()
         for item, depends_on in items:
             if isinstance(item, ActivityTask):
@@ -104,7 +108,7 @@ class WorkerAttempts:
         )
 
     def lose(self) -> None:
-        """Record the loss of the attempts that the worker has, because its process has ended; offer the others again."""
+        """Record the loss of the worker's attempts, because its process has ended; offer unsent ones again."""
         self.give_back()
         attempts = list(self._poller.attempts.values())
         self._clear()
@@ -112,7 +116,7 @@ class WorkerAttempts:
             self._attempts.lose(attempt.token)
 
     def give_up(self) -> None:
-        """Forget all attempts, including those that the worker has."""
+        """Forget all attempts, even those that the worker has."""
         for attempt in self._poller.attempts.values():
             self._attempts.release(attempt.token)
         self._clear()
@@ -123,8 +127,10 @@ class WorkerAttempts:
 
 
 class EngineHandle:
-    """Implements `hourglass._contract.handle.Handle`, and for the matcher `TaskReceiver`. `process` is that of its worker.
-    `collects_results`: results of attempts are collected in `unconfirmed`, for the next engine in case that this one fails.
+    """Implements `hourglass._contract.handle.Handle` for the worker, and `TaskReceiver` for the matcher.
+
+    `process` is that of its worker. `collects_results`: results of attempts are collected in `unconfirmed`, for the
+    next engine in case this one fails.
     """
 
     def __init__(
@@ -139,7 +145,7 @@ class EngineHandle:
         config.check()
         process = HostProcess(os.getpid()) if process is None else process
         self.poller = QueuePoller(config, engine.queues.of(config.task_queue), process, self)
-        """The worker, for the matcher."""
+        """The worker as the matcher sees it."""
         self.engine = engine
         self._config = config
         self._ended = ended
@@ -154,16 +160,15 @@ class EngineHandle:
         self._on_activities: OnActivities = _ignore
         self._on_end: OnEnd = _ignore
         self._delivered: list[WorkKind] = []
-        """The kinds of work that are delivered: those that have started and not ended."""
+        """The kinds of work that are delivered: started and not ended."""
         self._paused: list[WorkKind] = []
-        self._bell: Bell | None = None
         self._will_deliver = False
         self._closing = False
         self._grace: Cancel | None = None
         engine.join(self.poller)
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
-        """Begin to receive work and to deliver it."""
+        """Start to receive work and to deliver it."""
         self._on_activations, self._on_activities, self._on_end = on_activations, on_activities, on_end
         self._delivered = [WorkKind.WORKFLOWS, WorkKind.ACTIVITIES]
         for kind in WorkKind:
@@ -198,34 +203,26 @@ class EngineHandle:
             self.engine.queues.dispatch(self.poller)
             self._look()
 
-    def attend(self, bell: Bell) -> None:
-        """Deliver nothing: the owner takes what there is (`take_activations`, `take_activities`), and `bell` rings when there
-        may be something. Instead of `start`.
-        """
-        self._bell = bell
-        for kind in WorkKind:
-            self._grant(kind)
-
     def begin_task(self, record: LoadedRun) -> None:
-        """Begin to work on a run's task."""
+        """Start working on a run's task."""
         self._cache.begin_task(record)
         if not self._will_deliver:
             self._look()
 
     def begin_queries(self, record: LoadedRun) -> None:
-        """Answer the queries of a run."""
+        """Start answering the queries of a run."""
         self._cache.begin_queries(record)
         self._look()
 
     def begin_attempt(self, task: ActivityTask, depends_on: int) -> None:
-        """Make an attempt of an activity once the change of this number is durable."""
+        """Execute an attempt of an activity once the change with this number is durable."""
         self._attempts.kept.put(task, depends_on)
 
     def _look(self) -> None:
-        """Deliver what may leave in the next turn of the loop: once for all completions of this turn, which come in bursts."""
-        if self._bell is not None:
-            self._bell.ring()
-        elif not self._will_deliver:
+        """Deliver everything that may leave, in the next turn of the loop: once for all completions of this turn, which
+        come in bursts.
+        """
+        if not self._will_deliver:
             self._will_deliver = True
             asyncio.get_running_loop().call_soon(self._deliver)
 
@@ -250,24 +247,12 @@ class EngineHandle:
                 if self.is_finished(kind):
                     self._end(kind, Shutdown("the handle is shut down"))
 
-    def next_activation(self) -> Activation | None:
-        """Take one activation that may leave now, if one was assigned. Raises `HandleBroken`."""
-        if self.engine.is_over:
-            raise self.engine.over()
-        return self._cache.ready.next()
-
-    def next_activity(self) -> ActivityItem | None:
-        """Take one activity task or cancellation that may leave now, if one was assigned. Raises `HandleBroken`."""
-        if self.engine.is_over:
-            raise self.engine.over()
-        return self._local.next_item() or self._attempts.next_item()
-
     def take_activations(self) -> list[Activation]:
-        """Take all activations that may leave now."""
+        """Remove and return all activations that may leave now."""
         return self._cache.ready.take()
 
     def take_activities(self) -> list[ActivityItem]:
-        """Take all activity tasks and cancellations that may leave now."""
+        """Remove and return all activity tasks and cancellations that may leave now."""
         items: list[ActivityItem] = []
         while self._local.in_use and (item := self._local.next_item()) is not None:
             items.append(item)
@@ -282,7 +267,7 @@ class EngineHandle:
             return False
         if kind is WorkKind.WORKFLOWS:
             return not poller.active_runs and not poller.resting_runs
-        # A run with an activation in progress may still request a local activity, which is made here.
+        # A run with an activation in progress may still request a local activity, which is executed here.
         may_request = bool(poller.active_runs) and not local.is_stopped
         return not poller.attempts and not local.has_out and not may_request
 
@@ -296,14 +281,14 @@ class EngineHandle:
             self._end(kind, why)
 
     def break_off(self, why: HandleBroken) -> None:
-        """Receive nothing more: the engine has ended, or cannot assign work."""
+        """Receive no more work: the engine has ended, or cannot assign work."""
         if self.engine.is_over:
             self._cache.refuse_questions(self.engine.failed or why)
         asyncio.get_running_loop().call_soon(self._end_all, why)
         self._look()
 
     def complete_workflow_task(self, completion: Completion) -> CompletionResult:
-        """Complete an activation. Raises `HandleBroken` if the engine is over."""
+        """Complete an activation. Raises `HandleBroken` if the engine has ended."""
         if self.engine.is_over:
             raise self.engine.over()
         cache = self._cache
@@ -318,7 +303,7 @@ class EngineHandle:
         return CompletionResult.RUN_FORGOTTEN if is_forgotten else CompletionResult.TAKEN
 
     def complete_activity(self, result: ActivityResult) -> None:
-        """Report the end of an attempt. Raises `HandleBroken` if the engine is over."""
+        """Report the end of an attempt. Raises `HandleBroken` if the engine has ended."""
         engine, poller = self.engine, self.poller
         if engine.is_over:
             raise engine.over()
@@ -350,7 +335,7 @@ class EngineHandle:
         return self.poller.attempts.keys() - self._attempts.unsent()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt is alive. A local one is alive as long as its process."""
+        """Report that an attempt is alive. A local one counts as alive as long as its process."""
         engine = self.engine
         if engine.is_over:
             raise engine.over()
@@ -370,7 +355,7 @@ class EngineHandle:
             self._look()
 
     def request_eviction(self, run_id: str) -> None:
-        """Ask that a run be evicted."""
+        """Request the eviction of a run."""
         self._cache.request_eviction(run_id)
         self._look()
 
@@ -381,7 +366,7 @@ class EngineHandle:
             self._look()
 
     def parked(self, run_id: str) -> None:
-        """Forget a run whose latest changes cannot be stored, and wait for none of them."""
+        """Forget a run whose latest changes cannot be stored, without waiting for them."""
         self._attempts.stop_waiting(run_id)
         self._cache.parked(run_id)
         self._look()
@@ -391,17 +376,17 @@ class EngineHandle:
         self._cache.realign()
 
     def _close(self) -> None:
-        """Receive nothing new."""
+        """Stop receiving new work."""
         self._closing = True
         self.poller.close()
         self.engine.queues.leave(self.poller)
 
     def initiate_shutdown(self) -> None:
-        """Take no new work; after the grace period ask the running activities to stop."""
+        """Stop receiving new work; after the graceful time, ask the running activities to stop."""
         if self._closing:
             return
         self._close()
-        self._paused.clear()  # what is left is delivered
+        self._paused.clear()  # the remaining items are delivered
         self._attempts.give_back()
         self._local.close()
         self._cache.let_go()
@@ -414,11 +399,11 @@ class EngineHandle:
     def _stop_activities(self) -> None:
         self._attempts.stop()
         self._local.stop("WORKER_SHUTDOWN")
-        self._cache.let_go()  # runs that wait for attempts which do not begin here any more go to another worker
+        self._cache.let_go()  # runs that wait for attempts which will not start here go to another worker
         self._look()
 
     async def finalize(self) -> None:
-        """Free everything. What is still in progress is given up: tasks fail and are offered again at once."""
+        """Free everything. Work in progress is abandoned: tasks fail and are offered again at once."""
         self.initiate_shutdown()
         if self._grace is not None:
             self._grace()
@@ -429,8 +414,10 @@ class EngineHandle:
         self._ended(self)
 
     def lose(self) -> None:
-        """Give the worker's tasks, queries and attempts to others at once, because its process has ended: attempts are retried by
-        their policies. The handle must not be used afterwards.
+        """Give the worker's tasks, queries and attempts to others at once, because its process has ended: attempts are
+        retried by their policies.
+
+        The handle must not be used afterwards.
         """
         self._close()
         if self._grace is not None:
@@ -445,4 +432,4 @@ class EngineHandle:
 
 
 def _ignore(*_: object) -> None:
-    """Receive nothing: the handle has not been started."""
+    """Do nothing: the handle has not been started."""

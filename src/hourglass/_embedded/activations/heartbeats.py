@@ -1,8 +1,8 @@
-"""Throttled heartbeats (`Heartbeats`): of those that a loop reports a thousand times a second only some reach the engine.
+"""Throttled heartbeats (`Heartbeats`): of the thousand per second that a loop may report, only some reach the engine.
 
-Must not know: how a heartbeat is recorded. The rules are Core's. Invariants: the first heartbeat of an attempt passes at once,
-and then one per interval, the newest; the interval is shorter than the attempt's heartbeat timeout; an unsent heartbeat is not
-lost when the attempt fails.
+Must not know: how a heartbeat is recorded. The rules are Core's. Invariants: the first heartbeat of an attempt passes
+at once, and then one per interval, the newest; the interval is shorter than the attempt's heartbeat timeout; an unsent
+heartbeat is not lost when the attempt fails.
 """
 
 from __future__ import annotations

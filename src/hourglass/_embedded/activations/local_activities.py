@@ -1,17 +1,18 @@
-"""The state machine for the local activities of a run (`LocalActivities`), and the decisions about one: its limits, and whether
-a failed attempt is retried. Pure. These are Core's rules.
+"""The state machine for the local activities of a run (`LocalActivities`), with the decisions on timeouts and retries.
+Pure. These are Core's rules.
 
-Must not know: where attempts are made, handles, clocks, the engine. Commands, results and markers come in; events for the
-worker go out, and with them requests for `local_attempts`, which makes the attempts, and markers for the history.
+Must not know: where attempts are executed, handles, clocks, the engine. Commands, results and markers come in; events
+for the worker go out, together with requests for `local_attempts`, which executes the attempts, and markers for the
+history.
 
-In a replay nothing is executed: its markers say, ahead of time, how each local activity ended. One without a marker at the end
-of the replay is executed: after a crash it runs again.
+A replay executes nothing: its markers, read ahead of time, contain how each local activity ended. One without a marker
+at the end of the replay is executed: after a crash it runs again.
 
-The retry rules differ from a server's for remote activities: names of errors are compared without regard to case, and a long
-pause becomes a timer of the run.
+The retry rules differ from a server's for remote activities: names of errors are compared case-insensitively, and a
+long pause becomes a timer of the run.
 
-Invariants: each local activity ends once for its run; each that was executed leaves one marker, in the order of the ends; a
-replay reports them in that order, and in the same activation of the same task.
+Invariants: each local activity ends once for its run; each that was executed leaves one marker, in the order of the
+ends; a replay reports them in that order, and in the same activation of the same task.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class LocalResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLocal(msgspec.Struct, frozen=True):
-    """A request to make attempts of a local activity, which was first scheduled at this time."""
+    """A request to execute attempts of a local activity, which was first scheduled at this time."""
 
     command: c.ScheduleLocalActivity
     original_schedule_ns: int
@@ -95,10 +96,10 @@ def cancelled_at_once(seq: int, attempt: int = 0, original_schedule_ns: int = 0)
 
 
 class _State(Enum):
-    FORETOLD = auto()  # the history may tell how it ended
-    ASKED = auto()  # `local_attempts` is to make attempts
-    MARKED = auto()  # told; its marker is among the commands
-    REPLAYED = auto()  # told, from its marker, which comes later
+    FORETOLD = auto()  # the history may contain how it ended
+    ASKED = auto()  # `local_attempts` must execute attempts
+    MARKED = auto()  # the run is notified; its marker is among the commands
+    REPLAYED = auto()  # the run is notified, from its marker, which comes later
 
 
 @dataclass(eq=False)
@@ -126,7 +127,7 @@ class LocalActivities:
         self._cancels: list[CancelLocal] = []
         self._executing: set[int] = set()
         self.markers: list[LocalActivityMarkerRecorded] = []
-        """The markers ahead, in a replay."""
+        """The markers that a replay has read ahead."""
         self.activation = activation
         """The number of activations in the current task so far, without those with queries only."""
 
@@ -183,7 +184,7 @@ class LocalActivities:
 
     @property
     def outstanding(self) -> int:
-        """The number of local activities that are being executed, or must be."""
+        """The number of local activities that are being executed or are about to be."""
         return len(self._executing) + len(self._wanted)
 
     def take_requests(self) -> list[LocalRequest]:
@@ -211,7 +212,7 @@ class LocalActivities:
             self.markers.append(marker)
 
     def foreseen(self, *, all_of_them: bool) -> list[e.AnyEvent]:
-        """Return the events of scheduled local activities that the markers ahead contain. With `all_of_them`, also those of a
+        """Return the events of scheduled local activities that have a marker ahead. With `all_of_them`, also those of a
         later activation, because there will be none.
         """
         events: list[e.AnyEvent] = []
@@ -222,14 +223,14 @@ class LocalActivities:
         return events
 
     def is_replayed(self, marker: LocalActivityMarkerRecorded) -> bool | None:
-        """Whether a marker was told from look-ahead; None if it should not be there."""
+        """Whether a marker was read ahead and already reported; None if it should not be there."""
         local = self.known.get(marker.seq)
         if local is None or local.state in (_State.FORETOLD, _State.ASKED):
             return None
         return local.state is _State.REPLAYED
 
     def fits(self, marker: LocalActivityMarkerRecorded) -> bool:
-        """Whether a marker is of the activity that was asked for under its number."""
+        """Whether a marker belongs to the activity that was requested under its number."""
         local = self.known[marker.seq].command
         return (local.activity_id, local.activity_type) == (marker.activity_id, marker.activity_type)
 
@@ -332,7 +333,7 @@ DEFAULT_THRESHOLD = 60.0
 """Longer pauses than this between two attempts become timers, unless the activity says otherwise."""
 
 HEARTBEAT_FRACTION = 0.8
-"""The part of a task's time after which a task that waits for local activities is answered and asked for again."""
+"""The fraction of a task's time after which a task that waits for local activities is answered and requested again."""
 
 
 def timed_out(kind: TimeoutType) -> Failure:
@@ -353,7 +354,9 @@ def limits(command: c.ScheduleLocalActivity) -> tuple[float, float, float]:
 def deadline(
     command: c.ScheduleLocalActivity, original_ns: int, ready_ns: int, started_ns: int
 ) -> tuple[int, TimeoutType]:
-    """Return the next deadline of an attempt, and its kind; 0: none. It may begin at `ready_ns`, and began at `started_ns`."""
+    """Return the next deadline of an attempt, and its kind; 0: none. It may start at `ready_ns`, and started at
+    `started_ns`.
+    """
     total, wait, attempt = limits(command)
     candidates = (
         (later(original_ns, to_ns(total)), TimeoutType.SCHEDULE_TO_CLOSE)

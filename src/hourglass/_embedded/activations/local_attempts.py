@@ -1,11 +1,11 @@
-"""The attempts of local activities that one handle's worker makes: Core's local activity manager.
+"""The attempts of local activities that one handle's worker executes: Core's local activity manager.
 
-Must not know: activations, histories, the engine. It receives requests to run and to cancel, gives attempts to the handle, and
-reports how each local activity ended; short pauses between attempts pass here. Nothing of this is durable: attempts that a
-crash loses are requested again by the replay of their run.
+Must not know: activations, histories, the engine. It receives requests to execute and to cancel, gives attempts to the
+handle, and reports how each local activity ended. It also waits for the short pauses between attempts. Nothing here is
+durable: attempts that a crash loses are requested again by the replay of their run.
 
-Invariants: each local activity ends once, unless its run is forgotten; an attempt that a worker has received is in progress
-until the worker has completed it, also if the run does not wait for it any more.
+Invariants: each local activity ends once, unless its run is forgotten; an attempt that a worker has received is in
+progress until the worker has completed it, even if the run no longer waits for it.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from hourglass.errors import StorageError, TimeoutType
 _TOKEN = b"local/"
 
 LOOK_AGAIN = to_ns(5.0)
-"""The time after which an overdue attempt is checked again that could not begin without a commit."""
+"""The time after which an attempt is checked again that is overdue but could not start without a commit."""
 
 
 class _Phase(Enum):
-    STAGED = auto()  # until the change that it depends on is durable
-    WAITING = auto()  # for a slot of the worker
-    EXECUTING = auto()  # in a worker
-    PAUSING = auto()  # until `ready_ns`
+    STAGED = auto()  # waits for the change that it depends on
+    WAITING = auto()  # waits for a slot of the worker
+    EXECUTING = auto()  # executing in a worker
+    PAUSING = auto()  # pausing until `ready_ns`
     OVER = auto()
 
 
 @dataclass(eq=False)
 class _Attempt:
-    """A local activity at its present attempt."""
+    """A local activity in its current attempt."""
 
     run: Run
     wanted: RunLocal
@@ -87,8 +87,10 @@ class _Attempt:
 
 
 class LocalAttempts:
-    """The attempts of one worker, by run and number. `ended` is called with each end, `stalled` with a run of which no attempt
-    is executing while the handle closes, `changed` when there may be an item for the worker.
+    """The attempts of one worker, by run and number.
+
+    `ended` is called with each result, `stalled` with a run that has no attempt in progress while the handle closes,
+    `changed` when there may be an item for the worker.
     """
 
     def __init__(
@@ -119,11 +121,12 @@ class LocalAttempts:
         self._closing = False
         self._stopped = False
         self.in_use = False
-        """Whether there has been a local activity: if not, nothing needs to be checked."""
+        """Whether there has ever been a local activity; if not, nothing needs to be checked."""
 
     def carry_out(self, run: Run, requests: Sequence[LocalRequest], number: int) -> list[LocalResult]:
-        """Carry out the requests of a run. Return the results of local activities that are over already. `number` is the change
-        that must be durable before an attempt begins.
+        """Carry out the requests of a run. Return the results of local activities that have ended already.
+
+        `number` is the change that must be durable before an attempt starts.
         """
         results = [
             self.submit(run, request, number)
@@ -134,7 +137,7 @@ class LocalAttempts:
         return [result for result in results if result is not None]
 
     def submit(self, run: Run, wanted: RunLocal, number: int = 0) -> LocalResult | None:
-        """Begin to make attempts of a local activity. Return its result if it is over already."""
+        """Start executing attempts of a local activity. Return its result if it has ended already."""
         command = wanted.command
         now = self._clock.now_ns()
         when, kind = local_activities.deadline(command, wanted.original_schedule_ns, now, 0)
@@ -149,14 +152,16 @@ class LocalAttempts:
         return None
 
     def _release(self, attempt: _Attempt, error: StorageError | None) -> None:
-        """Let an attempt begin: the change that it depends on is durable. If it can never be, the run is parked or the engine has
-        failed, and the attempt stays where it is.
+        """Let an attempt start, because the change that it depends on is durable.
+
+        If the change can never be durable, the run is parked or the engine has failed, and the attempt stays where it
+        is.
         """
         self._staged -= 1
         if attempt.phase is not _Phase.STAGED or error is not None:
             return
         attempt.phase = _Phase.WAITING
-        # The wait for the commit counts for no timeout.
+        # The wait for the commit counts toward no timeout.
         wanted, late = attempt.wanted, self._clock.now_ns() - attempt.ready_ns
         if late > to_ns(local_activities.limits(wanted.command)[0]) // NEGLIGIBLE:
             attempt.wanted = RunLocal(wanted.command, wanted.original_schedule_ns + late)
@@ -185,7 +190,7 @@ class LocalAttempts:
             self._drop(attempt)
 
     def goes_on_here(self, run_id: str) -> bool:
-        """Whether the worker has an attempt of this run, or will receive one that waits for nothing else."""
+        """Whether the worker has an attempt of this run, or will receive one that waits only for a commit or a slot."""
         attempts = self._known.get(run_id, {}).values()
         return any(
             attempt.phase is _Phase.EXECUTING
@@ -195,7 +200,7 @@ class LocalAttempts:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether no attempt begins any more."""
+        """Whether no further attempt starts."""
         return self._stopped
 
     @staticmethod
@@ -248,13 +253,13 @@ class LocalAttempts:
                 self._settle(attempt, Ending.FAILED, failure=failure)
 
     def stop(self, reason: str) -> None:
-        """Ask all attempts that are being made to stop, and begin no more."""
+        """Ask all attempts in progress to stop, and start no more."""
         self._stopped = True
         self._cancels.extend(ActivityCancel(token, reason) for token in self._executing)
 
     def close(self) -> None:
-        """Prepare for the worker's shutdown. New requests of its runs are carried out within the graceful time, if there is
-        any.
+        """Prepare for the worker's shutdown. New requests of its runs are carried out within the graceful time, if
+        there is any.
         """
         self._closing = True
         self._stopped = self._config.graceful_shutdown <= 0
@@ -270,7 +275,7 @@ class LocalAttempts:
 
     def _may_start(self) -> bool:
         while self._waiting and self._waiting[0].phase is not _Phase.WAITING:
-            self._waiting.popleft()  # cancelled, or timed out
+            self._waiting.popleft()  # cancelled or timed out
         limit = self._config.max_concurrent_local_activities
         return bool(self._waiting) and not self._stopped and len(self._executing) < limit
 
@@ -390,7 +395,7 @@ class LocalAttempts:
             attempt.alarm = self._clock.call_at(when, lambda: self._elapse(attempt))
 
     def realign(self) -> None:
-        """Arm all alarms again after the clock has jumped. Attempts that began while it was ahead begin now."""
+        """Arm all alarms again after the clock has jumped. Attempts that started while it was ahead start now."""
         now = self._clock.now_ns()
         for attempt in [each for known in self._known.values() for each in known.values()]:
             wanted = attempt.wanted

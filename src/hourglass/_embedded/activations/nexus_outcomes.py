@@ -14,7 +14,10 @@ from hourglass._evaluator import events as e
 from hourglass._history import events as h
 from hourglass.converter import CanceledFailure, Failure
 
-_ABANDON, _TRY_CANCEL = 1, 2  # how long a cancelled operation is waited for, in Temporal's numbers
+_ABANDON, _TRY_CANCEL = (
+    1,
+    2,
+)  # the constants for how long a cancelled operation is awaited, in Temporal's protocol
 
 
 @dataclass(slots=True)

@@ -1,8 +1,9 @@
 """Outcomes of the activities and timers that a run has requested (`Outcomes`): commands in, events for the worker out.
 
-Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules: which cancellation
-resolves at once, which one waits, which outcome is dropped, and how outcomes are wrapped. Children and other workflows are in
-`child_outcomes`, local activities in `local_activities`, updates in `update_outcomes`: most runs need none of these.
+Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules: which
+cancellation resolves at once, which one waits, which outcome is dropped, and how outcomes are wrapped. Children and
+other workflows are in `child_outcomes`, local activities in `local_activities`, updates in `update_outcomes`: most runs
+need none of these.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _WITHOUT_OUTCOME = frozenset(kind for kind in c.COMMANDS if "seq" not in kind.__
 
 
 class BadCommand(HourglassError):
-    """A command that cannot be carried out: unknown to this engine, or its number is taken."""
+    """A command that cannot be carried out: unknown to this engine, or its number is in use."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,9 @@ class Outcomes:
         return self.known_updates
 
     def local_from(self, time_ns: int = 0, activation: int = 0) -> LocalActivities:
-        """Return the local activities of the run. `time_ns` and `activation` are those of the first one's task."""
+        """Return the local activities of the run, created on first use with the time and activation number of that
+        task.
+        """
         if self.local is None:
             self.local = LocalActivities(self.issued, time_ns, activation)
         return self.local

@@ -1,13 +1,13 @@
-"""A run in one worker (`CachedRun`), and the way of its workflow task through the worker (`TaskFlow`): from activation to
-activation, to its answer or its failure, to the queries after it and to the eviction of the run.
+"""A run in one worker (`CachedRun`), and the processing of its workflow task there (`TaskFlow`): from activation to
+activation, to its answer or failure, to the queries after it and to the eviction of the run.
 
-Must not know: which runs are cached, when an activation is delivered, activities. Invariants: at most one activation of a run is
-in progress; a task that was begun is answered or failed exactly once, unless the engine has taken it back (timeout, termination);
-a query that was received is answered or rejected once.
+Must not know: which runs are cached, when an activation is delivered, activities. Invariants: at most one activation of
+a run is in progress; a task that was started is answered or failed exactly once, unless the engine has withdrawn it
+(timeout, termination); a query that was received is answered or rejected once.
 
-A task whose run waits for local activities rests: no activation of it is in progress. It is answered when they have ended, and in
-time before it would time out: with the commands so far, and with a request for the next task at once (a heartbeat), so that the
-run learns of what happened meanwhile.
+A task *rests* while its run waits for local activities: it has no activation in progress. It is answered when they have
+ended, or in time before it would time out: with the commands so far, and with a request for the next task at once (a
+heartbeat), so that the run receives the events since.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Stage(Enum):
     """The state of a run in its worker."""
 
     IDLE = "idle"
-    """The worker has nothing of the run in progress."""
+    """The worker has no activation of the run in progress."""
     EVENTS = "events"
     """An activation with new events is in progress."""
     QUERIES = "queries"
@@ -68,23 +68,23 @@ class CachedRun:
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     questions: Sequence[WaitingQuery] = ()
     eviction: RunEvicted | None = None
-    """Why the run will be evicted as soon as no activation of it is in progress; None if it stays."""
+    """The reason for which the run will be evicted once it has no activation in progress; None if it stays."""
     alarm: Cancel = _nothing
     untouched: bool = False
     """Whether no activation of the task in progress was delivered."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether the worker has nothing of the run and owes it nothing."""
+        """Whether the worker has no activation, task or query of the run to complete."""
         return self.stage is Stage.IDLE and not self.task_number and not self.cursor.local_outstanding
 
     @property
     def is_busy(self) -> bool:
-        """Whether the run will soon be needed again: a task of it waits, or its activities are in progress."""
+        """Whether the run will soon be needed again: it has a waiting task, or activities in progress."""
         return bool(self.record.live) or self.record.run.task is not None
 
     def take_task(self, record: LoadedRun, updates: Sequence[h.UpdateRequest]) -> None:
-        """Begin to work on the run's task, which came with these updates."""
+        """Start working on the run's task, which came with these updates."""
         task = record.run.task
         assert task is not None
         self.task_number = task.number
@@ -94,7 +94,7 @@ class CachedRun:
         self.untouched = True
 
     def note_completion(self, completion: Succeeded, default: VersioningBehavior) -> None:
-        """Remember the flags and the versioning behavior that a completion names."""
+        """Store the flags and the versioning behavior that a completion reports."""
         if completion.used_flags and not self.used_flags.issuperset(completion.used_flags):
             self.used_flags |= frozenset(completion.used_flags)
         self.behavior = completion.versioning_behavior or default
@@ -139,8 +139,9 @@ class CachedRun:
 
 
 def blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
-    """Return why a run cannot continue: the cause of its task's failure, the failure, and the reason of its eviction. A bug
-    of the engine counts as the run's own trouble, too, so that it affects no other run.
+    """Return why a run cannot continue: the cause of its task's failure, the failure, and the reason of its eviction.
+
+    A bug of the engine is also attributed to the run, so that it affects no other.
     """
     kind = type(error).__name__
     if isinstance(error, NondeterminismError):
@@ -181,7 +182,7 @@ class TaskFlow:
         self._behavior = config.default_behavior
         self._caches_nothing = config.max_cached_workflows == 0
         self.is_leaving = False
-        """Whether other workers may have the runs of this one as soon as nothing of them is out."""
+        """Whether other workers may have the runs of this one once these have no activation in progress."""
 
     def advance(self, cached: CachedRun) -> None:
         """Deliver the next activation, or end the task."""
@@ -190,7 +191,7 @@ class TaskFlow:
         cursor = cached.cursor
         try:
             if cursor.local is not None:
-                cursor.walk_on()  # into the task in progress, where local activities without a marker are requested
+                cursor.walk_on()  # continue in the task in progress, where local activities without a marker are requested
                 requests = cursor.take_local_requests()
                 for result in self._local.carry_out(
                     cached.record.run, requests, self._engine.writes.number_of(cached.record)
@@ -209,7 +210,7 @@ class TaskFlow:
             self.finish(cached)
 
     def accept(self, cached: CachedRun, completion: Succeeded) -> None:
-        """Take the commands of a completion, and go on with the task."""
+        """Accept the commands of a completion, and continue the task."""
         cached.note_completion(completion, self._behavior)
         try:
             more = cached.cursor.accept(completion.commands, self._engine.clock.now_ns)
@@ -229,7 +230,7 @@ class TaskFlow:
                 self.fail(cached, *blame(error, cached))
                 return
             cached.task_number = (
-                0  # not before: if the run closes with the answer, it must not be evicted yet
+                0  # not earlier: if the run closes with the answer, it must not be evicted yet
             )
         self.settle(cached)
 
@@ -252,7 +253,7 @@ class TaskFlow:
             self._engine.updates.settle(record, number, answer)
 
     def fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
-        """Fail the task, refuse the queries in progress, and evict the run for this reason."""
+        """Fail the task, reject the queries in progress, and evict the run for this reason."""
         if cached.stage is Stage.RESTING:
             self.resume(cached)
         number, cached.task_number = cached.task_number, 0
@@ -260,16 +261,16 @@ class TaskFlow:
         cached.eviction = RunEvicted(reason, failure.message)
         if number:
             self._engine.tasks.fail(cached.record, number, cause, failure, self._poller.identity)
-        else:  # it was replayed for queries alone: their clients must learn why there is no answer
+        else:  # it was replayed for queries alone: their clients must receive the reason
             cached.questions = self._engine.tasks.take_questions(cached.record)
             cached.refuse_questions(failure)
         self._engine.tasks.refuse_hopeless_queries(cached.record)
         self.settle(cached)
 
     def settle(self, cached: CachedRun) -> None:
-        """Evict the run, send it queries, or leave it idle: no activation of it is in progress, and it has no task."""
+        """Evict the run, send it queries, or leave it idle. It has no activation in progress and no task."""
         record = cached.record
-        if record.queries and cached.eviction in (None, CLOSED):  # a broken run answers none
+        if record.queries and cached.eviction in (None, CLOSED):  # a broken run answers no queries
             cached.questions = self._engine.tasks.take_questions(record)
         if cached.questions:
             self._query(cached)
@@ -296,16 +297,18 @@ class TaskFlow:
         self._deliver(cached, cached.cursor.query_activation(events), Stage.QUERIES)
 
     def hand_over(self, cached: CachedRun) -> None:
-        """Answer a resting task so that another worker makes its local attempts, unless this worker is making one."""
+        """Answer a resting task so that another worker executes its local attempts, unless this worker is executing
+        one.
+        """
         run_id = cached.cursor.run_id
         if cached.stage is Stage.RESTING and not self._local.goes_on_here(run_id):
             self.finish(cached, again=True)
             self._local.forget(run_id)
 
     def _rest(self, cached: CachedRun) -> None:
-        """Wait for a local activity, but not longer than the task may last."""
+        """Wait for a local activity, at most until shortly before the task times out."""
         record = cached.record
-        if cached.untouched:  # the run stands where its history ends: the moment for queries
+        if cached.untouched:  # the run is at the end of its history, so queries can be answered
             cached.untouched = False
             cached.questions = self._engine.tasks.take_all_questions(record)
             if cached.questions:
@@ -320,13 +323,13 @@ class TaskFlow:
             self.limit_rest(cached)
 
     def limit_rest(self, cached: CachedRun) -> None:
-        """Arm the alarm at which a resting task is answered at the latest."""
+        """Arm the alarm at which a resting task must be answered."""
         cached.alarm()
         latest = _latest_answer(cached.record.run)
         cached.alarm = self._engine.clock.call_at(latest, lambda: self.finish(cached, again=True))
 
     def resume(self, cached: CachedRun) -> None:
-        """End the rest of a task."""
+        """End the wait of a resting task."""
         cached.stage = Stage.IDLE
         self._poller.resting_runs.discard(cached.cursor.run_id)
         self._engine.tasks.rest(cached.record, False)

@@ -1,7 +1,7 @@
-"""Updates of one run (`UpdateOutcomes`): those that were received, and the worker's answers to them.
+"""The updates of one run (`UpdateOutcomes`): those received, and the worker's answers to them.
 
-Must not know: where events come from (live or replayed), activations, the engine. Invariants: an update is accepted or rejected
-once, and completed only after it was accepted; a rejection is no command and leaves no event.
+Must not know: where events come from (live or replayed), activations, the engine. Invariants: an update is accepted or
+rejected once, and completed only after it was accepted; a rejection is not a command and leaves no event.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UpdateCommand: TypeAlias = c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate
 
 @dataclass(slots=True)
 class _OpenUpdate:
-    """An update: received, accepted (`accepted_event_id` once that event is written), or over."""
+    """An update: received, accepted (`accepted_event_id` once the event is written), or over."""
 
     request: h.UpdateRequest
     admitted_event_id: int = 0
@@ -76,7 +76,7 @@ class UpdateOutcomes:
             del self._known[command.protocol_instance_id]
 
     def link_of(self, command: UpdateCommand) -> int:
-        """Return the id of the event that an answer refers to: that of the admission if there is one, or of the acceptance."""
+        """Return the id of the event that an answer refers to: the admission if there is one, else the acceptance."""
         update = self._known[command.protocol_instance_id]
         return update.admitted_event_id if isinstance(command, c.AcceptUpdate) else update.accepted_event_id
 

@@ -76,7 +76,7 @@ def _standalone_task(namespace: str, run: Run, activity: OpenActivity, token: by
 
 
 def unasked(failure: Failure) -> Failure:
-    """Return the failure of an attempt that was cancelled without a request of its run, because its worker shuts down: it is
+    """Return the failure of an attempt that was cancelled because its worker shuts down, and not by its run: it is
     retried.
     """
     return Failure(
@@ -91,7 +91,7 @@ NEGLIGIBLE = 100
 
 
 class ActivityDispatch:
-    """Assigns attempts of activities to workers, and records on the run which worker has which."""
+    """Assigns attempts of activities to workers, and records on the run which worker has which attempt."""
 
     def __init__(self, runs: RunTable, namespace: str, deployments: Deployments) -> None:
         self._runs = runs
@@ -99,7 +99,7 @@ class ActivityDispatch:
         self._deployments = deployments
 
     def assign(self, poller: QueuePoller) -> None:
-        """Assign attempts of its queue to a worker, until none waits for it or it has no free slot."""
+        """Assign attempts of its queue to a worker, until none is left or the worker has no free slot."""
         waiting, attempts = poller.queue.attempts, poller.attempts
         while waiting and len(attempts) < poller.attempt_slots:
             started = self.take(poller)
@@ -113,7 +113,7 @@ class ActivityDispatch:
         poller.receiver.begin_attempt(task, attempt.record.number)
 
     def take(self, poller: QueuePoller) -> tuple[ActivityTask, TakenAttempt] | None:
-        """Start an attempt of an activity for a worker, if one waits for it."""
+        """Start an attempt for a worker, if one waits in the backlog. Return None if there is none."""
         runs = self._runs
         now, pollers = runs.clock.now_ns(), runs.queues.pollers
         for run_id, scheduled in () if runs.stopped else runs.queues.attempts(poller):
@@ -128,19 +128,20 @@ class ActivityDispatch:
                 continue
             if pollers.shared and not pollers.is_best_for_attempt(poller, activity.scheduled.activity_type):
                 if pollers.uniform:
-                    return None  # others have a smaller load, whatever the type
+                    return None  # other workers have a smaller load, whatever the type
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
             attempt = record.attempts[scheduled] = TakenAttempt(token, poller, record)
             if self._start(record, activity, poller.identity):
-                return self.take(poller)  # the run was ended: the queues have changed under us
+                return self.take(poller)  # the run was ended, which has changed the queues
             started = record.run.activities[scheduled]
             return activity_task(self._namespace, record.run, started, token.encode()), attempt
         return None
 
     def hand_out(self, task: ActivityTask, attempt: TakenAttempt) -> ActivityTask:
-        """Start the timeouts of an attempt that leaves for its worker now, and return its task. The wait for a commit before
-        that counts for no timeout; if it was negligible, nothing is written.
+        """Start the timeouts of an attempt that is now sent to its worker, and return its task.
+
+        The preceding wait for a commit counts toward no timeout. If it was negligible, nothing is written.
         """
         record, scheduled = attempt.record, attempt.token.scheduled_event_id
         activity = record.run.activities.get(scheduled)
@@ -155,8 +156,10 @@ class ActivityDispatch:
         return task if started is None else activity_task(self._namespace, record.run, started, task.token)
 
     def eager(self, poller: QueuePoller) -> Eager | None:
-        """Return a request to start attempts together with the completion of a workflow task of the same worker, at most as many
-        as it has free slots; None if it has none, or other attempts have waited longer.
+        """Return a request to start attempts together with the completion of a workflow task of the same worker.
+
+        It names at most as many as the worker has free slots. None if it has none, or if other attempts have waited
+        longer.
         """
         queues, slots, types = self._runs.queues, poller.attempt_slots - len(poller.attempts), None
         if slots <= 0 or poller.queue.attempts or not queues.allows_eager:
@@ -168,7 +171,7 @@ class ActivityDispatch:
         return Eager(poller.identity, poller.task_queue, self._runs.limits, slots, types)
 
     def begin_eager(self, poller: QueuePoller, record: LoadedRun, since: int) -> None:
-        """Give a worker the attempts that have started with its completion, which wrote the events from this index on."""
+        """Give a worker the attempts that were started by its completion, which wrote the events from this index on."""
         run = record.run
         for event in record.events[since:] if run.activities else ():
             activity = run.activities.get(event.id)
@@ -184,7 +187,7 @@ class ActivityDispatch:
         )
 
     def find(self, token: AttemptToken) -> tuple[LoadedRun, OpenActivity] | None:
-        """Return the attempt that a token names, and its run; None if it is no longer the current one."""
+        """Return the run and the attempt of a token; None if the attempt is no longer the current one."""
         record = self._runs.record(token.run_id)
         activity = record.run.activities.get(token.scheduled_event_id) if record else None
         if record is None or activity is None or activity.attempt != token.attempt or not activity.started_ns:
@@ -192,11 +195,18 @@ class ActivityDispatch:
         return record, activity
 
     def complete(self, attempt: TakenAttempt, result: ActivityOk, who: str, eager: Eager | None) -> bool:
-        """Complete an attempt. Return whether its worker has received, with this change, the task that it leads to (`eager`)."""
+        """Complete an attempt. Return whether its worker received the resulting workflow task with the same change
+        (`eager`).
+
+        A shortcut beside `end` and the matcher: workflows of one activity, 50 at a time, take 20 % less CPU time with it
+        (0.49 instead of 0.61 ms each).
+        """
         record, scheduled, value = attempt.record, attempt.token.scheduled_event_id, result.result
         activity = record.run.activities.get(scheduled)
         if activity is None or activity.attempt != attempt.token.attempt or not activity.started_ns:
-            self.end(attempt.token, result, who)  # it counts no more, or its run was parked and loaded anew
+            self.end(
+                attempt.token, result, who
+            )  # the attempt is not current any longer, or its run was parked and loaded again
             return False
         record.attempts.pop(scheduled, None)
         self._runs.change(
@@ -243,7 +253,7 @@ class ActivityDispatch:
             self._runs.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
 
     def release(self, token: AttemptToken) -> None:
-        """Forget which worker has an attempt: it is not notified of timeouts and cancellations any more."""
+        """Forget which worker has an attempt: it is no longer notified of timeouts and cancellations."""
         record = self._runs.in_memory(token.run_id)
         attempt = record.attempts.get(token.scheduled_event_id) if record is not None else None
         if record is not None and attempt is not None and attempt.token == token:
@@ -261,7 +271,7 @@ class ActivityDispatch:
             say_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
 
     def give_back(self, token: AttemptToken) -> None:
-        """Offer an attempt again that has not reached its worker."""
+        """Offer an attempt again that was not sent to its worker."""
         self.release(token)
         current = self.find(token)
         if current is not None:

@@ -1,12 +1,12 @@
 """Worker deployments: the versions that workers have had, the current one, and which worker may receive which task.
 
-Must not know: how a task is assigned, activations, requests. The store has all deployments under one name: they change only
-when something is deployed. While no worker has ever had a version, nothing here is called (`in_use`).
+Must not know: how a task is assigned, activations, requests. The store keeps all deployments under one name, because
+they change only with a deployment. While no worker has ever had a version, nothing here is called (`in_use`).
 
-Invariants: a version is known from its first worker on, for ever; a queue belongs to the versions whose workers have served it;
-the current version of a queue is that of a deployment with this queue, set most recently. A ramping version receives a
-percentage of the tasks of the current one. The workflow ids decide which, so that a run which moves does not move back and
-forth.
+Invariants: a version is known forever once its first worker has joined; a queue belongs to the versions whose workers
+have served it; the current version of a queue is the most recently set one among the deployments with this queue. A
+ramping version receives a percentage of the tasks of the current one. The workflow id decides which, so that a run that
+has moved does not move back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hourglass._evaluator.specs import (
 from hourglass.errors import ServiceError, StorageError
 
 NOTE = "deployments"
-"""The name of the note in which the store has the deployments."""
+"""The name of the note in which the store keeps the deployments."""
 
 
 class Build(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -70,7 +70,7 @@ class Route(NamedTuple):
 
 
 def _share(workflow_id: str) -> float:
-    """Return a percentage for a workflow that is the same in every process, and for all its runs."""
+    """Return a percentage for a workflow: the same in every process, and for all its runs."""
     return int.from_bytes(hashlib.sha256(workflow_id.encode()).digest()[:4]) / 2**32 * 100
 
 
@@ -78,7 +78,7 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Deployment])
 
 
 class Deployments:
-    """See the module."""
+    """The worker deployments of an engine."""
 
     def __init__(self, runs: RunTable) -> None:
         self.in_use = False
@@ -128,7 +128,7 @@ class Deployments:
 
     def _make_current(self, name: str, deployment: Deployment, build_id: str) -> None:
         now = self._runs.clock.now_ns()
-        ramps = deployment.ramping if deployment.ramping != build_id else ""  # it takes all now
+        ramps = deployment.ramping if deployment.ramping != build_id else ""  # it receives all tasks now
         changed = Deployment(
             self._used(deployment, build_id, now),
             build_id,
@@ -141,8 +141,10 @@ class Deployments:
     def set_ramping(
         self, name: str, build_id: str, percentage: float
     ) -> tuple[WorkerDeploymentVersion | None, float]:
-        """Let a version receive this percentage of the runs of the current one, or none. Return the ramping version before, and
-        its percentage. Raises `ServiceError` for a version that is unknown or current.
+        """Let a version receive this percentage of the runs of the current one, or none. Return the previous ramping
+        version and its percentage.
+
+        Raises `ServiceError` for a version that is unknown or current.
         """
         deployment = self._with_build(name, build_id)
         if build_id and build_id == deployment.current:
@@ -190,7 +192,7 @@ class Deployments:
         return deployment
 
     def has_version(self, override: VersioningOverride, task_queue: str) -> bool:
-        """Whether a worker of a queue has had the version that an override names, if it names one."""
+        """Whether some worker of a queue has had the version that an override names; True if it names none."""
         try:
             self.check(override, task_queue)
         except ServiceError:
@@ -228,21 +230,23 @@ class Deployments:
         return route
 
     def takes_task(self, poller: QueuePoller, run: Run) -> bool:
-        """Whether a worker has the version for a run's next task."""
+        """Whether a worker's version may receive a run's next task."""
         return poller.version == (
             pinned_version(run) or self.target(run.started.spec.task_queue, run.started.workflow_id)
         )
 
     def takes_attempt(self, poller: QueuePoller, run: Run, activity: OpenActivity) -> bool:
-        """Whether a worker has the version for an activity: that of its pinned run if it serves the queue."""
+        """Whether a worker's version may receive an activity's attempt: if the run is pinned, only its version, where
+        it serves the queue.
+        """
         queue, pinned = activity.spec.task_queue, pinned_version(run)
         if pinned is not None and self._serves(pinned, queue):
             return poller.version == pinned
         return poller.version == self.target(queue, run.started.workflow_id)
 
     def elsewhere(self, run: Run) -> WorkerDeploymentVersion | None:
-        """Return the version that a run would move to if its own code had not pinned it, unless the run has declined that
-        version.
+        """Return the version that an unpinned run would move to now, for a run that is pinned by its own code; None if
+        the run has declined it.
         """
         if override_of(run) is not None or pinned_version(run) is None:
             return None

@@ -1,8 +1,8 @@
 """A task queue (`TaskQueue`), the workers that serve it (`QueuePoller`), and the choice among several (`QueuePollers`).
 
-A handle grants the slots of its worker, and from then on the matcher decides alone what the worker receives: it uses a slot for
-each task, and hands the task to the `receiver`. It queries neither handle nor worker. The handle returns a slot when the worker
-has completed the task.
+A handle grants the slots of its worker, and from then on the matcher alone decides which tasks the worker receives: it
+uses a slot for each task, and passes the task to the `receiver`. It queries neither handle nor worker. The handle
+returns a slot when the worker has completed the task.
 
 Must not know: activations, how runs change, how the backlog is filled. Invariants: a worker receives no more tasks and
 attempts than it has slots; a run with an activation in progress uses one slot, an attempt uses one.
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 class TaskReceiver(Protocol):
-    """A worker, for the matcher: it accepts what is assigned to it, and answers no questions."""
+    """A worker as the matcher sees it: it accepts whatever is assigned, and is not queried."""
 
     def begin_task(self, record: LoadedRun) -> None:
-        """Begin to work on a run's task."""
+        """Start working on a run's task."""
         ...
 
     def begin_queries(self, record: LoadedRun) -> None:
-        """Answer the queries of a run."""
+        """Start answering the queries of a run."""
         ...
 
     def begin_attempt(self, task: ActivityTask, depends_on: int) -> None:
-        """Make an attempt of an activity once the change of this number is durable."""
+        """Execute an attempt of an activity once the change with this number is durable."""
         ...
 
     def cancel_attempt(self, token: bytes, reason: str, depends_on: int) -> None:
-        """Stop an attempt, because of the change of this number."""
+        """Stop an attempt once the change with this number is durable."""
         ...
 
     def closed(self, run_id: str) -> None:
@@ -49,7 +49,7 @@ class TaskReceiver(Protocol):
         ...
 
     def request_eviction(self, run_id: str) -> None:
-        """Forget a run that another worker has now."""
+        """Forget a run that another worker has cached now."""
         ...
 
     def realign(self) -> None:
@@ -57,12 +57,12 @@ class TaskReceiver(Protocol):
         ...
 
     def break_off(self, why: HandleBroken) -> None:
-        """Receive nothing more: the engine has ended, or cannot assign work."""
+        """Receive no more work: the engine has ended, or cannot assign work."""
         ...
 
 
 class TaskQueue:
-    """One task queue: its backlog, and how many tasks and attempts its workers have received so far."""
+    """One task queue: its backlog, and the numbers of tasks and attempts that its workers have received."""
 
     __slots__ = ("attempts", "attempts_received", "tasks", "tasks_received")
 
@@ -73,7 +73,7 @@ class TaskQueue:
         self.attempts_received = 0
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Return the backlog and the number received, of tasks and of attempts."""
+        """Return the size of the backlog and the number received, for workflow tasks and for attempts."""
         return len(self.tasks), self.tasks_received, len(self.attempts), self.attempts_received
 
 
@@ -88,8 +88,8 @@ class HostProcess(NamedTuple):
 
 
 class QueuePoller:
-    """A worker of one task queue: its identity, the types that it knows, its slots and what uses them, and the backlog for it
-    alone.
+    """A worker of one task queue: its identity, the types that it can execute, its slots and their use, and its sticky
+    backlog.
 
     `task_slots` and `attempt_slots` are the numbers of slots that its handle has granted: 0 while it is paused.
     """
@@ -102,7 +102,7 @@ class QueuePoller:
         self.identity = config.identity
         self.version = config.version
         self.workflow_types = config.workflow_types
-        """The workflow types that the worker knows; None: it may know any."""
+        """The workflow types that the worker can execute; None: possibly all."""
         self.activity_types = config.activity_types
         self.serves_workflows = config.workflows
         self.serves_activities = config.activities and config.remote_activities
@@ -112,17 +112,17 @@ class QueuePoller:
         self.attempt_limit = config.max_concurrent_activities if self.serves_activities else 0
         self.task_slots = 0
         self.active_runs: set[str] = set()
-        """The runs of which the worker has an activation, or will have in a moment. Each uses a slot for workflow tasks."""
+        """The runs of which the worker has an activation, or is about to. Each uses a slot for workflow tasks."""
         self.resting_runs: set[str] = set()
         """The runs whose task waits for a local activity. They use no slot."""
         self.attempt_slots = 0
         self.attempts: dict[bytes, TakenAttempt] = {}
-        """The attempts that the worker has, or will have in a moment, by token. Each uses a slot for activities."""
+        """The attempts that the worker has, or is about to, by token. Each uses a slot for activities."""
         self.own_tasks: PriorityQueue[str] = PriorityQueue()
-        """The runs with a waiting task that the worker has cached, where other workers serve its queue, too."""
+        """The runs that the worker has cached and whose task is waiting, if other workers serve its queue, too."""
 
     def close(self) -> None:
-        """Use no more slots."""
+        """Stop using slots."""
         self.task_limit = self.attempt_limit = self.task_slots = self.attempt_slots = 0
 
     def is_busy(self, run_id: str) -> bool:
@@ -131,18 +131,22 @@ class QueuePoller:
 
 
 class QueuePollers:
-    """The workers of each task queue. If there are several, a task goes to the one with the smallest load of those that know
-    its type and have a free slot.
+    """The workers of each task queue. If there are several, a task goes to the least loaded one that can execute its
+    type and has a free slot.
     """
 
     def __init__(self) -> None:
         self.shared = False
-        """Whether a queue has several workers: then it matters which of them receives a task."""
+        """Whether a queue has several workers, so that one must be chosen for each task."""
         self.uniform = True
-        """Whether the workers of each queue know the same types: then one that may not have the first task may have no other."""
+        """Whether the workers of each queue can execute the same types. Then a worker that may not have the first
+        waiting task may have none.
+        """
         self.handicap = 1.0
-        """How much heavier work weighs in the process of the engine than in others, which have all their time for it; 0: it
-        weighs nothing there, and others receive only what there is no slot for.
+        """The weight of work in the engine's own process, relative to other processes, which have all their time for
+        work.
+
+        0: it has no weight there, and other processes receive only tasks for which there is no slot.
         """
         self._by_queue: dict[str, list[QueuePoller]] = defaultdict(list)
 
@@ -178,25 +182,26 @@ class QueuePollers:
         return tuple(sorted(queue for queue, pollers in self._by_queue.items() if pollers))
 
     def load(self, poller: QueuePoller) -> float:
-        """Return the number of tasks and attempts of a worker, weighed by the handicap of the engine's own process. An idle
-        worker in that process comes before all others: nothing has to be sent to it.
+        """Return the number of tasks and attempts of a worker, weighted by the handicap of the engine's own process.
+
+        An idle worker in that process comes before all others, because nothing has to be sent to it.
         """
         load = len(poller.active_runs) + len(poller.attempts)
         return load if poller.process.key else (load * self.handicap or -1.0)
 
     def is_best_for_task(self, poller: QueuePoller, workflow_type: str) -> bool:
-        """Whether this worker, of all of its queue, should receive a task that any of them may receive."""
+        """Whether this worker is the best in its queue for a task that any of them may receive."""
         knows, load = _knows(poller.workflow_types, workflow_type), self.load(poller)
         for rival in self._by_queue[poller.task_queue]:
             if rival is not poller and _knows(rival.workflow_types, workflow_type):
                 if not knows:
-                    return False  # a worker that knows the type will receive it
+                    return False  # a worker that can execute the type will receive it
                 if self.load(rival) < load and len(rival.active_runs) < rival.task_slots:
                     return False
         return True
 
     def is_best_for_attempt(self, poller: QueuePoller, activity_type: str) -> bool:
-        """Whether this worker, of all of its queue, should receive an attempt that any of them may receive."""
+        """Whether this worker is the best in its queue for an attempt that any of them may receive."""
         knows, load = _knows(poller.activity_types, activity_type), self.load(poller)
         for rival in self._by_queue[poller.task_queue]:
             if rival is not poller and _knows(rival.activity_types, activity_type):
@@ -207,21 +212,23 @@ class QueuePollers:
         return True
 
     def may_replay(self, poller: QueuePoller, workflow_type: str) -> bool:
-        """Whether a worker knows a workflow type, or no other worker of its queue does either."""
+        """Whether a worker can execute a workflow type, or no other worker of its queue can either."""
         return _knows(poller.workflow_types, workflow_type) or not any(
             _knows(rival.workflow_types, workflow_type) for rival in self._by_queue[poller.task_queue]
         )
 
     def share(self, poller: QueuePoller, slots: int) -> int:
-        """Return how many attempts a worker may receive with its completion, ahead of those that wait: so many that its load
-        hardly exceeds that of the others. An attempt that stays in the process that requested it need not be sent.
+        """Return how many attempts a worker may receive together with its completion, ahead of waiting ones.
+
+        Its load may hardly exceed that of the others. An attempt that stays in the process that requested it need not
+        be sent.
         """
         loads = [
             self.load(rival)
             for rival in self._by_queue[poller.task_queue]
             if rival is not poller and len(rival.attempts) < rival.attempt_slots
         ]
-        if not loads or not self.handicap:  # light work is not worth sending to another process
+        if not loads or not self.handicap:  # small tasks are not worth sending to another process
             return slots
         return min(slots, int(max(0.0, min(loads)) * 1.25 - max(0.0, self.load(poller))) + 1)
 

@@ -1,11 +1,11 @@
 """The backlog of one task queue (`PriorityQueue`): the most urgent task first, and fair within a priority.
 
-Within a priority, fairness keys take turns, each by its weight. Tasks without a key are counted by workflow type and activity
-type. Fresh tasks, requested by clients now, take turns with late ones (timers, and tasks that waited when the file was opened).
-So no flood of one kind delays the others.
+Within a priority, fairness keys take turns, each by its weight. Tasks without a key are grouped by workflow type and
+activity type. Fresh tasks, just requested by clients, alternate with late ones (timers, and tasks that were waiting
+when the file was opened). So no flood of one kind delays the others.
 
-Must not know: tasks, workers. Invariants: a key is in the queue once; to put, to receive and to drop a key cost the same
-however many wait.
+Must not know: tasks, workers. Invariants: a key is in the queue once; adding, receiving and dropping a key takes
+constant time, however many wait.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 Sharer: TypeAlias = tuple[str, str, str]
-"""The unit of fairness: a fairness key; or, without one, a workflow type and for an attempt its activity type."""
+"""The unit of fairness: a fairness key; without one, a workflow type, for an attempt together with its activity type."""
 
 NO_SHARER: Sharer = ("", "", "")
 
 
 class _Share(Generic[K]):
-    """The tasks of one sharer at one level: the fresh ones, and the late ones, which take turns, each in order of arrival.
-    `turn` is the sharer's place among the others: the cost of what it has received.
+    """The tasks of one sharer at one level: fresh and late ones, which alternate, each in order of arrival.
+
+    `turn` is the sharer's position among the others: the cost of the tasks that it has received.
     """
 
     __slots__ = ("cost", "fresh", "late", "late_is_next", "level", "place", "sharer", "turn")
@@ -61,7 +62,7 @@ class _Level(Generic[K]):
         self._places = count()
 
     def share(self, level: int, sharer: Sharer) -> _Share[K]:
-        """Return the share of this sharer. A new one begins at the turn of the others."""
+        """Return the share of this sharer. A new one starts at the turn of the others."""
         share = self.shares.get(sharer)
         if share is None:
             place = next(self._places)
@@ -99,14 +100,14 @@ def _turn(share: _Share[Any]) -> tuple[float, int]:
 class PriorityQueue(dict[K, "_Share[K]"]):
     """The backlog of one queue: the most urgent task first; within a priority the sharers take turns.
 
-    It is a dict, because each step checks whether something waits, and a dict answers that without a Python call.
+    It is a dict, because each step checks whether a task waits, and a dict answers that without a Python call.
     """
 
     __slots__ = ("_by_level",)
 
     def __init__(self) -> None:
         super().__init__()
-        self._by_level: dict[int, _Level[K]] = {}  # those in use, the most urgent first
+        self._by_level: dict[int, _Level[K]] = {}  # levels with tasks, the most urgent first
 
     def __iter__(self) -> Iterator[K]:
         for level in self._by_level.values():
@@ -114,7 +115,8 @@ class PriorityQueue(dict[K, "_Share[K]"]):
             if first is None:
                 continue
             yield next(first.in_order())
-            # It was not taken. A caller that looks further sees what is next of the others, then all the rest.
+            # The task was not received. A caller that continues sees the next task of each other sharer, then
+            # all remaining ones.
             shares = level.in_turn()
             for share in shares[1:]:
                 yield next(share.in_order())
@@ -122,7 +124,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
                 yield from islice(share.in_order(), 1, None)
 
     def urgent(self) -> Iterator[K]:
-        """Iterate over the tasks without those that may wait: the late ones, and those of long lines."""
+        """Iterate over the tasks that must not wait: neither late ones nor those of long lines."""
         for level in self._by_level.values():
             for share in level.in_turn():
                 if len(share.fresh) <= MANY:
@@ -131,7 +133,9 @@ class PriorityQueue(dict[K, "_Share[K]"]):
     def put(
         self, key: K, level: int, sharer: Sharer = NO_SHARER, *, late: bool = False, weight: float = 0.0
     ) -> None:
-        """Add a task. One that waits already stays in its place, unless its priority, sharer or lateness has changed."""
+        """Add a task. A task that is already waiting keeps its place, unless its priority, sharer or lateness has
+        changed.
+        """
         share = self.get(key)
         if share is not None:
             if share.level == level and share.sharer == sharer and late is (key in share.late):
@@ -158,7 +162,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
         ]
 
     def drop(self, key: K) -> None:
-        """Remove a task, if it waits."""
+        """Remove a task, if it is waiting."""
         share = self.pop(key, None)
         if share is not None:
             share.drop(key)
@@ -169,4 +173,4 @@ class PriorityQueue(dict[K, "_Share[K]"]):
 
 
 MANY = 64
-"""Tasks in a line longer than this may wait while the engine is behind; shorter lines go first."""
+"""While the engine is behind, tasks in a line longer than this may wait; shorter lines go first."""

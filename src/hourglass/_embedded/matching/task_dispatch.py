@@ -1,7 +1,7 @@
 """Dispatch of workflow tasks and queries (`TaskDispatch`): from runs to workers, and back.
 
-Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariants: a task is with one
-worker at most; the queries of a run wait while it has a task; a run that a worker has cached goes to no other.
+Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariants: at most
+one worker has a task; the queries of a run wait while it has a task; a run that a worker has cached goes to no other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TaskDispatch:
         """The runs with waiting queries, by run id."""
 
     def assign(self, poller: QueuePoller) -> None:
-        """Assign tasks and queries to a worker, until none waits for it or it has no free slot."""
+        """Assign tasks and queries to a worker, until none is left or it has no free slot."""
         active, tasks = poller.active_runs, poller.queue.tasks
         while len(active) < poller.task_slots and (tasks or poller.own_tasks or self.queried):
             if (tasks or poller.own_tasks) and (record := self.take(poller)) is not None:
@@ -55,8 +55,10 @@ class TaskDispatch:
                 return
 
     def eager(self, poller: QueuePoller, record: LoadedRun) -> Eager | None:
-        """Return a request to start a run's next task together with the end of one of its attempts, both of this worker; None if
-        it has no free slot or has not cached the run, or other tasks have waited longer.
+        """Return a request to start a run's next task together with the end of one of its attempts, both on this
+        worker.
+
+        None if the worker has no free slot or has not cached the run, or if other tasks have waited longer.
         """
         run, task = record.run, record.run.task
         if record.sticky is not poller or len(poller.active_runs) >= poller.task_slots:
@@ -72,7 +74,7 @@ class TaskDispatch:
         )
 
     def take(self, poller: QueuePoller) -> LoadedRun | None:
-        """Start a run's task for a worker, if one waits for it."""
+        """Start a run's task for a worker, if one waits in the backlog. Return None if there is none."""
         queues = self._runs.queues
         pollers = queues.pollers
         for run_id in () if self._runs.stopped else queues.tasks(poller):
@@ -84,10 +86,11 @@ class TaskDispatch:
                     and not pollers.is_best_for_task(poller, record.run.started.workflow_type)
                 ):
                     if pollers.uniform:
-                        return None  # others have a smaller load, whatever the type
+                        return None  # other workers have a smaller load, whatever the type
                     continue
                 self._start(record, poller)
-                # A run that has outgrown its limits was ended instead. Begin anew: the queue changed under the loop.
+                # The run had outgrown its limits and was ended instead. Start again, because the queue
+                # changed under the loop.
                 task = record.run.task
                 return record if task is not None and task.started_event_id else self.take(poller)
         return None
@@ -99,7 +102,9 @@ class TaskDispatch:
         runs.change(record, tasks.start_task, who, runs.limits, target, to_worker=True)
 
     def take_queries(self, poller: QueuePoller) -> LoadedRun | None:
-        """Return a run with waiting queries for a worker; None if there is none, or each has a task to be done before."""
+        """Return a run with waiting queries for a worker; None if there is none, or each has a task that must be done
+        before.
+        """
         for record in self.queried.values():
             if record.run.task is None and self._is_for(record, poller) and self._knows(record, poller):
                 del self.queried[record.run.run_id]
@@ -115,7 +120,7 @@ class TaskDispatch:
         self._runs.queues.wake(record.run.started.spec.task_queue)
 
     def withdraw(self, record: LoadedRun, query: WaitingQuery) -> None:
-        """Remove a query that its client has given up, unless it is answered already."""
+        """Remove a query that its client no longer waits for, unless it is answered already."""
         if query in record.queries:
             record.queries.remove(query)
             if not record.queries:
@@ -123,11 +128,11 @@ class TaskDispatch:
             self._runs.note_in_flight(record)
 
     def take_questions(self, record: LoadedRun) -> list[WaitingQuery]:
-        """Remove and return the queries of a run, unless a task must be done before them. The caller answers them."""
+        """Remove and return the queries of a run for the caller to answer; none if a task must be done before."""
         return [] if record.run.task is not None or not record.queries else self.take_all_questions(record)
 
     def take_all_questions(self, record: LoadedRun) -> list[WaitingQuery]:
-        """Remove and return the queries of a run, also if it has a task in which nothing has happened yet."""
+        """Remove and return the queries of a run, even if it has a task, for the caller to answer."""
         questions, record.queries = record.queries, []
         self.queried.pop(record.run.run_id, None)
         self._runs.note_in_flight(record)
@@ -139,14 +144,14 @@ class TaskDispatch:
         self._runs.note_in_flight(record)
 
     def refuse_hopeless_queries(self, record: LoadedRun) -> None:
-        """Reject the queries of a run whose task keeps failing: they would wait for ever."""
+        """Reject the queries of a run whose task keeps failing: they would wait forever."""
         task = record.run.task
         if task is not None and task.attempt > 2:
             message = "Cannot query workflow: its workflow task keeps failing"
             self.refuse_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
 
     def unstick(self, record: LoadedRun, poller: QueuePoller) -> None:
-        """Let other workers receive the tasks of a run, if this worker had cached it."""
+        """Let other workers receive the tasks of a run that this worker had cached."""
         if record.sticky is poller:
             record.sticky = None
             self._runs.queues.release(poller, record.run.run_id)
@@ -161,8 +166,9 @@ class TaskDispatch:
     def finish(
         self, record: LoadedRun, number: int, answer: tasks.TaskAnswer, eager: Eager | None = None
     ) -> str:
-        """Apply the answer to a task; `eager`: its worker receives attempts that the answer schedules. Return the reason for
-        which the run must be evicted, or "".
+        """Apply the answer to a task. Return the reason for which the run must be evicted, or "".
+
+        `eager`: its worker receives attempts that the answer schedules.
         """
         task = record.run.task
         if task is None or task.number != number or not task.started_event_id:
@@ -214,7 +220,7 @@ class TaskDispatch:
             self._runs.change(record, transitions.lose_task)
 
     def ask_again(self, record: LoadedRun, queries: Sequence[WaitingQuery]) -> None:
-        """Let another worker answer these queries, because the one that had them has ended."""
+        """Let another worker answer these queries, because the worker that had them has ended."""
         for query in queries:
             if not query.answer.done():
                 self.ask(record, query)
@@ -234,16 +240,19 @@ class TaskDispatch:
             return sticky is None or sticky is poller
         if not versions.takes_task(poller, record.run):
             return False
-        # A worker that knows the run, and is of a version that it has left, keeps no other from taking it.
+        # A worker that has cached the run, but has a version that the run has left, keeps no other from
+        # receiving it.
         return sticky is None or sticky is poller or not versions.takes_task(sticky, record.run)
 
     def _knows(self, record: LoadedRun, poller: QueuePoller) -> bool:
-        """Whether a worker that could answer a run's queries knows its workflow type as well as any other of the queue."""
+        """Whether a worker that could answer a run's queries can execute its workflow type, or no other of the queue
+        can either.
+        """
         pollers = self._runs.queues.pollers
         return not pollers.shared or pollers.may_replay(poller, record.run.started.workflow_type)
 
     def _stick(self, record: LoadedRun, poller: QueuePoller) -> None:
-        """Record that this worker has cached the run, and no other."""
+        """Record that this worker alone has cached the run."""
         before, record.sticky = record.sticky, poller
         if before is not None and before is not poller:
             self._runs.queues.release(before, record.run.run_id)
@@ -251,7 +260,7 @@ class TaskDispatch:
 
 
 def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterator[str]:
-    """Return the ids of the requests that an answer carries out by accepting updates: those of the updates, and those of the
+    """Return the ids of the requests that an answer carries out by accepting updates: of the updates and of their
     calls.
     """
     for sent in answer.commands:
@@ -264,5 +273,5 @@ def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterato
 
 
 def _is_started(run: Run, number: int) -> bool:
-    """Whether the run's task has this number, and a worker has it."""
+    """Whether the run's task has this number and a worker has received it."""
     return run.task is not None and run.task.number == number and run.task.started_event_id != 0

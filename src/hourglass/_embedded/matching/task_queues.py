@@ -1,15 +1,16 @@
-"""All task queues (`TaskQueues`): what is added to the backlog of each, and when it is assigned to workers.
+"""All task queues (`TaskQueues`): additions to the backlog of each, and the moment at which tasks are assigned to
+workers.
 
-Must not know: how a task is assigned, activations. An offer that has lapsed (received, timed out, run closed) is withdrawn when
-its subject is offered again; what assigns a task checks it. Invariant: whenever a task becomes available, it is assigned by the
-next `dispatch`, at the latest in the loop's next turn. `dispatch` is called where an operation has ended, so that its changes and
-the start of the task can become durable together.
+Must not know: how a task is assigned, activations. An offer that has lapsed (received, timed out, run closed) is
+withdrawn when its run or activity is offered again, so assigning a task includes checking it. Invariant: a task that
+becomes available is assigned by the next `dispatch`, at the latest in the loop's next turn. `dispatch` is called at the
+end of an operation, so that its changes and the start of the task can become durable together.
 
-Where several workers serve a queue (see `pollers`), the tasks of a run that a worker has cached wait in a backlog of its own. So
-no worker searches tasks that only another may receive.
+If several workers serve a queue (see `pollers`), each has a separate backlog for the tasks of runs that it has cached.
+So no worker searches tasks that only another may receive.
 
-The backlog of a queue is shared fairly (`PriorityQueue`). While the engine is behind its store, tasks that are late or in a long
-line wait, and the others go first.
+The backlog of a queue is shared fairly (`PriorityQueue`). While the engine is behind its store, tasks that are late or
+in a long line wait, and the others go first.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions.run import OpenActivity, Run, level_of
 
 FEW_TASKS = 32
-"""A worker with this number of workflow tasks in progress receives no more low-priority ones while the engine is behind: tasks
-are short, and others must wait for each more.
+"""While the engine is behind, a worker with this number of workflow tasks in progress receives no more low-priority
+ones: tasks are short, and each further one would delay the others.
 """
 
 RATE_WINDOW = 30.0
-"""Rates are those of this number of last seconds, as a server's are."""
+"""The period over which rates are computed, in seconds; it equals a server's."""
 
 _SAMPLE_EVERY = 5.0
 
 
 class DispatchPolicy:
-    """The decisions that an engine leaves open, as every engine but that of a test environment makes them: a worker may receive
-    everything that waits on its queue, everything due at the same moment happens then, and run ids are random.
+    """Decisions that only the engine of a test environment makes differently. By default a worker may receive every
+    task of its queue, everything that is due at the same moment happens at that moment, and run ids are random.
     """
 
     is_selective = False
@@ -49,14 +50,16 @@ class DispatchPolicy:
         return True
 
     def due_now(self, due: list[int]) -> list[int]:
-        """Return which of the timers and timeouts that are due at the same moment happen now, in order; the others are next."""
+        """Return which of the timers and timeouts that are due at the same moment happen now, in order; the others
+        happen next.
+        """
         return due
 
     new_run_id: Callable[[], str] = staticmethod(new_id)
 
 
 class TaskQueues:
-    """All task queues. `assign` gives a worker what waits for it, as far as it has free slots."""
+    """All task queues. `assign` gives a worker the tasks that wait for it, as long as it has free slots."""
 
     def __init__(
         self, writes: WriteBehind, assign: Callable[[QueuePoller], None], policy: DispatchPolicy | None = None
@@ -64,7 +67,7 @@ class TaskQueues:
         self.policy = DispatchPolicy() if policy is None else policy
         self.pollers = QueuePollers()
         self.versioned = False
-        """Whether workers have versions: then a worker may not receive everything that waits on its queue."""
+        """Whether workers have versions, so that a worker may not receive every task of its queue."""
         self.is_paced = False
         """Whether low-priority tasks wait while the engine is behind its store."""
         self._writes = writes
@@ -73,7 +76,7 @@ class TaskQueues:
         self._offered: dict[tuple[str, int], str] = {}
         self._samples: deque[tuple[float, dict[str, tuple[int, ...]]]] = deque()
         self._to_dispatch: dict[str, None] = {}
-        """The queues of which something must be assigned."""
+        """The queues with tasks to assign."""
         self._dispatching = False
         self._will_dispatch = False
         self._held_back: dict[str, None] = {}
@@ -87,17 +90,19 @@ class TaskQueues:
         self.pollers.add(poller)
 
     def leave(self, poller: QueuePoller) -> None:
-        """Assign nothing more to a worker. What waited for it alone waits for the others."""
+        """Assign no more tasks to a worker. Tasks in its own backlog wait for the other workers."""
         self.pollers.remove(poller)
         for run_id in tuple(poller.own_tasks):
             self.release(poller, run_id)
-        if not self.pollers.shared:  # from now on everything that waits on a queue is in one backlog
+        if not self.pollers.shared:  # from now on all tasks of a queue are in one backlog
             for remaining in self.pollers.all():
                 for run_id in tuple(remaining.own_tasks) if remaining.own_tasks else ():
                     self.release(remaining, run_id)
 
     def release(self, poller: QueuePoller, run_id: str) -> None:
-        """Let any worker of the queue receive the task of a run, if one waits, because this worker has not cached it any more."""
+        """Let any worker of the queue receive the waiting task of a run, because this worker has no longer cached the
+        run.
+        """
         share = poller.own_tasks.get(run_id)
         if share is not None:
             late = run_id in share.late
@@ -107,8 +112,9 @@ class TaskQueues:
             self.wake(poller.task_queue)
 
     def tasks(self, poller: QueuePoller) -> Iterator[str]:
-        """Return the runs whose tasks wait for this worker or for any of its queue, the most urgent first. A caller that receives
-        one stops iterating: the backlog changes under the iterator.
+        """Return the runs whose tasks wait for this worker or for any of its queue, the most urgent first.
+
+        A caller that receives one stops iterating: the backlog changes under the iterator.
         """
         policy, waiting, own = self.policy, poller.queue.tasks, poller.own_tasks
         if self.is_paced and (len(poller.active_runs) >= FEW_TASKS or self._is_held(poller.task_queue)):
@@ -142,13 +148,13 @@ class TaskQueues:
 
     @property
     def allows_eager(self) -> bool:
-        """Whether a worker may receive a task with its completion, without a wait in the backlog: neither the policy nor versions
-        decide which worker receives it, and when.
+        """Whether a worker may receive a task with its completion, without a wait in the backlog: neither the policy
+        nor versions restrict which worker receives a task, and when.
         """
         return not self.versioned and not self.policy.is_selective
 
     def waiting_tasks(self) -> list[str]:
-        """Return the runs whose tasks wait on a queue with a worker, whatever the policy says."""
+        """Return the runs whose tasks wait on a queue with a worker, regardless of the policy."""
         return [
             run_id
             for name in self.pollers.served_queues()
@@ -158,7 +164,9 @@ class TaskQueues:
         ]
 
     def waiting_attempts(self) -> list[tuple[str, int]]:
-        """Return the attempts that wait on a queue with a worker, as (run id, scheduled event id), whatever the policy says."""
+        """Return the attempts that wait on a queue with a worker, as (run id, scheduled event id), regardless of the
+        policy.
+        """
         return [key for name in self.pollers.served_queues() for key in self._queues[name].attempts]
 
     def offer(
@@ -170,8 +178,10 @@ class TaskQueues:
         *,
         late: bool = False,
     ) -> None:
-        """Bring the backlog up to date with a run's task and with these of its activities. `sticky` is the worker that has cached
-        the run; `late`: the engine loaded the run, or a timer fired, without a client's request.
+        """Bring the backlog up to date with a run's task and these of its activities.
+
+        `sticky` is the worker that has cached the run. `late`: no client requested this; the engine loaded the run, or
+        a timer fired.
         """
         task, run_id, name = run.task, run.run_id, run.started.spec.task_queue
         waiting = self._queues[name].tasks
@@ -236,7 +246,9 @@ class TaskQueues:
         }
 
     def sample(self) -> bool:
-        """Record the numbers of all queues for `rates`, if it is time to. Called every second. Return whether it was time."""
+        """Record the counts of all queues for `rates`, if it is time to. Called every second. Return whether it was
+        time.
+        """
         now, samples = monotonic(), self._samples
         if samples and now - samples[-1][0] < _SAMPLE_EVERY:
             return False
@@ -246,9 +258,9 @@ class TaskQueues:
         return True
 
     def rates(self, task_queue: str, activities: bool) -> tuple[float, float]:
-        """Return the recent rates per second at which tasks or attempts were added to a queue, and received by workers. Those
-        added are those received and the growth of the backlog: nothing is counted as it is added, and withdrawn ones do not
-        count.
+        """Return the recent rates per second at which tasks or attempts were added to a queue, and received by workers.
+
+        Additions are computed from the growth of the backlog and the number received, so withdrawn tasks do not count.
         """
         if not self._samples:
             return 0.0, 0.0
@@ -259,14 +271,14 @@ class TaskQueues:
         return max(0, waiting + received) / elapsed, received / elapsed
 
     def wake(self, task_queue: str) -> None:
-        """Assign what waits on a queue at the next `dispatch`, or in the loop's next turn."""
+        """Assign the backlog of a queue at the next `dispatch`, or in the loop's next turn."""
         if not self._will_dispatch and not self._dispatching:
             self._will_dispatch = True
             asyncio.get_running_loop().call_soon(self._dispatch_later)
         self._to_dispatch[task_queue] = None
 
     def wake_all(self) -> None:
-        """Assign what waits on all queues with a worker, as `wake` does."""
+        """Assign the backlogs of all queues with a worker, as `wake` does."""
         for name in self.pollers.served_queues():
             self.wake(name)
 
@@ -275,11 +287,12 @@ class TaskQueues:
         self.dispatch()
 
     def dispatch(self, poller: QueuePoller | None = None) -> None:
-        """Assign now what waits on queues that were woken. Tasks may wake more queues when they are assigned. This worker has
-        returned a slot, so that it may receive something though its queue was not woken.
+        """Assign the backlogs of the queues that were woken. Assigned tasks may wake more queues.
+
+        `worker` has returned a slot, so it may receive a task even if its queue was not woken.
         """
         if self._dispatching or not (self._to_dispatch or poller is not None):
-            return  # nothing to do, or called while something is assigned: the loop below continues
+            return  # nothing to do, or called while a task is being assigned: the loop below continues
         self._dispatching = True
         try:
             if poller is not None and poller.task_queue not in self._to_dispatch:
@@ -295,8 +308,9 @@ class TaskQueues:
             self._dispatching = False
 
     def _spread(self, queue: TaskQueue, pollers: tuple[QueuePoller, ...]) -> None:
-        """Assign to the workers of a queue in turns until none receives more. At each turn a worker receives no more than brings
-        its load level with the others'.
+        """Assign tasks to the workers of a queue in turns, until none receives more.
+
+        At each turn a worker receives only enough to bring its load level with the others'.
         """
         load = sum(map(self.pollers.load, pollers))
         while queue.tasks or queue.attempts:

@@ -1,7 +1,7 @@
 """Dispatch of updates (`UpdateDispatch`): from clients to workers, with the tasks of their runs, and back.
 
-Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariant: while an update
-waits, its run has a workflow task.
+Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariant: while an
+update waits, its run has a workflow task.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class UpdateDispatch:
         self._runs = runs
 
     def of(self, record: LoadedRun) -> Updates:
-        """Return the updates of a run, from its history and this process."""
+        """Return the updates of a run, from its history and from this process."""
         if record.updates is None:
             record.updates = Updates()
         record.updates.read(record.events)
         return record.updates
 
     def admit(self, record: LoadedRun, request: UpdateRequest) -> Waiting:
-        """Admit a client's update, whose id is new."""
+        """Admit a client's update with a new id."""
         waiting = self.of(record).admit(request)
         self.want_task(record)
         return waiting
@@ -50,13 +50,13 @@ class UpdateDispatch:
         for update_id, failure in answer.refused_updates:
             updates.refuse(update_id, failure)
         if not record.run.is_open:
-            updates.waiting.clear()  # a client that waits asks the run that follows, if one does
+            updates.waiting.clear()  # a waiting client asks the run that follows, if there is one
             return
         updates.answered(number)
         self.want_task(record)
 
     def want_task(self, record: LoadedRun) -> None:
-        """Give a run whose updates wait a task, unless it has one or is paused."""
+        """Schedule a task for a run with waiting updates, unless it has one or is paused."""
         waits = record.updates is not None and record.updates.waiting
         if waits and record.run.is_open and record.run.task is None:
             silent = isinstance(record.events[-1].attributes, WorkflowTaskCompleted)
@@ -66,8 +66,8 @@ class UpdateDispatch:
 def _want_task(run: Run, silent: bool, now_ns: int) -> Change:
     """Schedule a task for updates.
 
-    `silent`: the task before it was answered with nothing. If a task fails right behind such a one, Core replays the latter as
-    a heartbeat, together with what came later and at a later time.
+    `silent`: the preceding task was answered without commands. If a task fails right after such a one, Core replays the
+    preceding task as a heartbeat, together with later events and at a later time.
     """
     builder = ChangeBuilder(run, now_ns)
     builder.want_update_task(silent=silent)

@@ -242,7 +242,7 @@ class OwnerConnection:
         except wire.InvalidMessage:
             self.stream.abort()
 
-    def _refused(self, problem: wire.Problem, protocol: int) -> None:
+    def _refused(self, problem: wire.ErrorMessage, protocol: int) -> None:
         error = wire.error_of(problem)
         if protocol != self._protocol:
             error = ForeignProtocol(problem.message, status="FAILED_PRECONDITION")

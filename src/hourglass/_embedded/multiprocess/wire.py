@@ -56,7 +56,7 @@ class InvalidMessage(errors.HourglassError):
     """The peer sent an invalid message: the connection ends."""
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True):
     """An error as a message."""
 
     kind: str
@@ -173,7 +173,7 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
     """The owner rejects this client."""
 
-    problem: Problem
+    problem: ErrorMessage
     protocol: int = PROTOCOL
 
 
@@ -189,7 +189,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     """The request with this number failed."""
 
     number: int
-    problem: Problem
+    problem: ErrorMessage
 
 
 class HandleWork(msgspec.Struct, frozen=True, tag="Work", omit_defaults=True, kw_only=True):
@@ -378,23 +378,23 @@ _ALREADY_EXISTS: dict[str, tuple[type[errors.ServiceError], tuple[str, ...]]] = 
 """Errors with fields that name what exists already."""
 
 
-def problem_of(error: BaseException) -> Problem:
+def problem_of(error: BaseException) -> ErrorMessage:
     """Encode an error: one of ours by the nearest class name in the tables, any other as InternalError with its class
     name."""
     name = type(error).__name__
     if name in _ALREADY_EXISTS:
         fields = {field: getattr(error, field) for field in _ALREADY_EXISTS[name][1]}
-        return Problem(kind=name, message=str(error), **fields)
+        return ErrorMessage(kind=name, message=str(error), **fields)
     for kind in type(error).__mro__:
         if kind.__name__ in _SERVICE_ERRORS and isinstance(error, errors.ServiceError):
-            return Problem(kind=kind.__name__, message=str(error), status=error.status)
+            return ErrorMessage(kind=kind.__name__, message=str(error), status=error.status)
         if kind.__name__ in _PLAIN_ERRORS and isinstance(error, errors.HourglassError):
-            return Problem(kind=kind.__name__, message=str(error))
+            return ErrorMessage(kind=kind.__name__, message=str(error))
     # Messages of other exceptions may contain anything.
-    return Problem(kind="InternalError", message=f"the engine failed with {type(error).__name__}")
+    return ErrorMessage(kind="InternalError", message=f"the engine failed with {type(error).__name__}")
 
 
-def error_of(problem: Problem) -> errors.HourglassError:
+def error_of(problem: ErrorMessage) -> errors.HourglassError:
     """Decode an error."""
     if problem.kind in _ALREADY_EXISTS:
         kind, fields = _ALREADY_EXISTS[problem.kind]

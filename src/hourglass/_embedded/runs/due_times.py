@@ -9,27 +9,27 @@ from hourglass._embedded.clock import Cancel, Clock
 
 
 class DueTimes:
-    """The due times of many keys, and one alarm on the clock at the earliest of them, which calls `elapse`. There is no
-    alarm before `begin`, nor after `stop`.
+    """The due times of many keys, with one alarm on the clock at the earliest of them, which calls `elapse`. There is
+    no alarm before `begin`, nor after `stop`.
     """
 
     def __init__(self, clock: Clock, elapse: Callable[[], None]) -> None:
         self._clock = clock
         self._elapse = elapse
         self._times: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []  # with entries that count no more, until they come up
+        self._heap: list[tuple[int, str]] = []  # includes outdated entries, until they come up
         self._acts = False
         self._alarm: Cancel | None = None
         self._alarm_ns = 0
 
     def begin(self) -> None:
-        """Arm the alarm from now on."""
+        """Start arming the alarm."""
         self._acts = True
         if self._heap:
             self.set_alarm()
 
     def stop(self) -> None:
-        """Disarm the alarm for good."""
+        """Disarm the alarm permanently."""
         self._acts = False
         self._silence()
 

@@ -51,7 +51,7 @@ class LimitKeeping(Protocol):
     """The part of the limits that runs use (see `limits.keepers`)."""
 
     def keeps(self, id: str) -> bool:
-        """Whether the engine manages this limit now."""
+        """Whether the engine currently manages this limit."""
         ...
 
     def read(self, signal: h.SignalExternalWorkflowExecutionInitiated) -> Any:
@@ -83,7 +83,7 @@ class Runs(Protocol):
     has_version: Callable[[VersioningOverride, str], bool]
 
     def record(self, run_id: str) -> LoadedRun | None:
-        """Return the run of this id."""
+        """Return the run with this id."""
         ...
 
     def current(self, workflow_id: str) -> LoadedRun | None:
@@ -139,7 +139,7 @@ class EffectsOnOthers:
         self._runs.change(parent, lambda run, now: children.child_started(run, initiated, run_id, now))
 
     def _why_not(self, child: OpenChild) -> h.StartChildFailedCause | None:
-        """Return the cause why a child cannot start, after making room for it as its policy demands; None if it can."""
+        """Return the cause for which a child cannot start; None if it can. Its policy may first end an existing run."""
         request = child.initiated
         if request.namespace != self._namespace:
             return h.StartChildFailedCause.NAMESPACE_NOT_FOUND
@@ -152,7 +152,9 @@ class EffectsOnOthers:
             logger.error("the latest run of workflow %r cannot be read: %s", request.workflow_id, error)
             return _TAKEN
         if self._runs.keeping.keeps(request.workflow_id):
-            return _TAKEN  # the engine keeps this limit, and a second keeper would give out the same again
+            return (
+                _TAKEN  # the engine manages this limit, and a second manager would grant the same slots again
+            )
         if existing is None:
             return None
         if not existing.run.is_open:
@@ -164,7 +166,7 @@ class EffectsOnOthers:
         return None
 
     def _leave(self, parent: LoadedRun, child: OpenChild) -> None:
-        """Apply the close policy of a child, which is found along its runs."""
+        """Apply the close policy of a child, which is found through the chain of its runs."""
         policy = child.initiated.child.parent_close_policy
         if policy is ParentClosePolicy.ABANDON:
             return
@@ -172,7 +174,7 @@ class EffectsOnOthers:
         if target is None or not target.run.is_open or target.run.started.first_run_id != child.run_id:
             return
         if not children.is_child_of(target.run, parent.run):
-            return  # it was begun by the run that this one was reset from: a server leaves it alone
+            return  # it was started by the run from which this one was reset: a server leaves it alone
         if policy is ParentClosePolicy.REQUEST_CANCEL:
             self._runs.change(target, lambda run, now: children.cancelled_by(run, parent.run, "", 0, now))
         else:
@@ -182,11 +184,11 @@ class EffectsOnOthers:
     def _tell_parent(self, record: LoadedRun) -> None:
         started = record.run.started
         parent = self._find(started.parent_workflow_id, started.parent_run_id)
-        while parent is not None and parent.run.reset_run_id:  # what was its child is the other run's
+        while parent is not None and parent.run.reset_run_id:  # the child now belongs to the other run
             parent = self._find(started.parent_workflow_id, parent.run.reset_run_id)
         initiated = started.parent_initiated_event_id
         child = None if parent is None or not parent.run.is_open else parent.run.children.get(initiated)
-        # A parent that was reset may have requested another child with the event of this one's request.
+        # A parent that was reset may have requested another child by the same event.
         if parent is not None and child is not None and child.run_id == started.first_run_id:
             self._runs.change(parent, lambda run, now: children.child_ended(run, initiated, record.run, now))
 
@@ -215,7 +217,7 @@ class EffectsOnOthers:
         ended = self._runs.change(
             target, lambda run, now: children.signalled_by(run, sender.run, effect, now)
         )
-        return _NOT_FOUND if ended else None  # it had outgrown its limits, and was ended instead
+        return _NOT_FOUND if ended else None  # it had outgrown its limits and was ended instead
 
     def _cancel(self, sender: LoadedRun, effect: SendCancel) -> None:
         if not sender.run.is_open:
@@ -226,7 +228,7 @@ class EffectsOnOthers:
             cause = target
         elif target.run.is_open and not _may_reach(sender, target, effect):
             cause = _NOT_FOUND
-        elif target.run.is_open:  # one that has closed does not mind
+        elif target.run.is_open:  # a closed run needs no cancellation
             reason, initiated = effect.spec.reason, effect.initiated_event_id
             self._runs.change(
                 target, lambda run, now: children.cancelled_by(run, sender.run, reason, initiated, now)
@@ -240,7 +242,7 @@ class EffectsOnOthers:
         if spec.namespace != self._namespace:
             return h.ExternalFailedCause.NAMESPACE_NOT_FOUND
         if spec.workflow_id == sender.run.started.workflow_id:
-            return _NOT_FOUND  # a workflow cannot reach itself, whichever run is meant: a server's rule
+            return _NOT_FOUND  # a workflow cannot signal itself, whichever run is meant: a server's rule
         return self._find(spec.workflow_id, spec.run_id) or _NOT_FOUND
 
     def _find(self, workflow_id: str, run_id: str) -> LoadedRun | None:
@@ -262,8 +264,9 @@ def _may_reach(sender: LoadedRun, target: LoadedRun, effect: SendSignal | SendCa
 
 
 class EndListener(Protocol):
-    """The part of schedules that runs use: schedules wait for the ends of workflows. An end is the end of a whole chain:
-    retries, continuations and resets continue under the same id.
+    """The part of schedules that runs use: schedules wait for the ends of workflows.
+
+    An end is the end of a whole chain: retries, continuations and resets continue under the same id.
     """
 
     def awaits(self, workflow_id: str) -> bool:

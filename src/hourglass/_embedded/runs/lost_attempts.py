@@ -1,5 +1,7 @@
-"""Attempts whose worker ended with its process. After a takeover, those of workers that are alive are kept for them
-(`KeptAttempts`) until each has claimed its own; the others are lost, which is logged if no worker is there to log it.
+"""Attempts whose worker ended with its process.
+
+After a takeover, the attempts of living workers are reserved (`KeptAttempts`) until each worker has claimed its own.
+All others are lost, which is logged here if their worker cannot log it.
 
 Must not know: handles, stores, how runs change.
 """
@@ -20,15 +22,16 @@ LOST_WITH_PROCESS = "was lost with the process of its worker"
 
 _REMEMBERED = 1000
 _said: OrderedDict[tuple[str, int, int], None] = OrderedDict()
-"""The attempts whose loss this process has logged. While a file cannot be written, each check finds the same attempts lost
-again.
+"""The attempts whose loss this process has logged. While a file cannot be written, each check finds the same attempts
+lost again.
 """
 
 
 class KeptAttempts:
-    """The attempts in progress when the process that owned the file ended, and which of their workers are alive.
-    `took_over`: that process has just ended, and this one continues its work. `living` is None if nothing is known of the
-    workers, as when a client has opened the file for a moment; then all attempts stay as they are, and the next owner
+    """The attempts in progress when the process that owned the file ended, and the living workers among theirs.
+
+    `took_over`: that process has just ended, and this one continues its work. `living` is None if the workers are
+    unknown, as when a client has opened the file for a moment; then all attempts stay as they are, and the next owner
     decides.
     """
 
@@ -38,8 +41,8 @@ class KeptAttempts:
         self._kept: dict[AttemptToken, str] = {}
 
     def recover(self, run: Run, new_run_id: str, now: int) -> Change:
-        """Return the change that follows from the end of the process that served a run. Attempts of living workers are kept
-        for them.
+        """Return the change that results from the end of the process that served a run. Attempts of living workers are
+        reserved.
         """
         living = self._living
         if living is None:
@@ -53,12 +56,12 @@ class KeptAttempts:
         return recover(run, new_run_id, now, at_once=self._took_over, living=living)
 
     def claim(self, token: AttemptToken) -> None:
-        """Record that its worker still has this attempt."""
+        """Record that a worker still has this attempt."""
         self._kept.pop(token, None)
 
     def give_up(self, of: frozenset[str] | None) -> list[tuple[AttemptToken, str]]:
-        """Stop keeping attempts for workers of these identities, or for all (None). Return what they have not claimed, with
-        the identity of each.
+        """Stop reserving attempts for workers of these identities, or of all (None). Return the unclaimed ones, each
+        with its identity.
         """
         living = self._living or frozenset()
         of = living if of is None else of
@@ -70,9 +73,9 @@ class KeptAttempts:
 
 
 def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
-    """Log the attempts of these activities that a change has ended, if no worker is there to log them."""
+    """Log the attempts of these activities that a change has ended, if their worker is gone and cannot log them."""
     if not after.is_open:
-        return  # it ended with all that it had
+        return  # the worker ended with its process
     for event_id in ids:
         activity, now = before.activities.get(event_id), after.activities.get(event_id)
         if activity is None or (now is not None and now.attempt == activity.attempt):

@@ -1,11 +1,11 @@
-"""The outbox: everything with an effect outside the engine waits here until the change that it depends on is durable.
+"""The outbox: every effect outside the engine waits here until the change that it depends on is durable.
 
-Such effects are attempts handed to workers, cancellations of attempts, answers and rejections to clients, and the
-confirmation of a worker's result. The engine is ahead of its store, so without this wait a crash could lose a change whose
-effect somebody has seen.
+Effects are attempts sent to workers, cancellations of attempts, answers and rejections for clients, and the
+confirmation of a worker's result. The engine is ahead of its store, so without this wait a crash could lose a change
+whose effect somebody has seen.
 
-Must not know: what the effects are. Invariants: an effect is released only when its change, and every change before it, is
-durable; it is released at most once; it learns of it if its change can never become durable.
+Must not know: what the effects are. Invariants: an effect is released only when its change, and every change before it,
+is durable; it is released at most once; it is notified if its change can never become durable.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ T = TypeVar("T")
 
 
 class Outbox:
-    """See the module. `on_failure` is called when the store can write nothing any more."""
+    """The outbox of an engine. `on_failure` is called when the store cannot write any longer."""
 
     def __init__(self, store: Store, on_failure: Callable[[StorageError], None]) -> None:
         self._store = store
         self.is_durable: Callable[[int], bool] = store.is_durable
-        """Whether effects of the change of this number may leave the engine."""
+        """Whether effects of the change with this number may leave the engine."""
         self._on_failure = on_failure
 
     def stage(self, number: int, effect: Callable[[StorageError | None], object]) -> None:
-        """Call `effect(None)` once the change of this number is durable: at once if it is, otherwise in a later turn of the loop.
+        """Call `effect(None)` once the change with this number is durable: at once if it is, otherwise in a later turn
+        of the loop.
+
         Call it with the error if the change can never become durable.
         """
         if self.is_durable(number):
@@ -46,13 +48,13 @@ class Outbox:
         effect(error)
 
     async def wait(self, number: int) -> None:
-        """Wait until the change of this number is durable. Raises `StorageError` if it can never become durable."""
+        """Wait until the change with this number is durable. Raises `StorageError` if it can never become durable."""
         if self.is_durable(number):
             return
         try:
             await self._store.durable(number)
         except Unwritable:
-            raise  # a fault of this change alone: the store works
+            raise  # a fault of this change alone: the store still works
         except StorageError as error:
             self._on_failure(error)
             raise
@@ -74,8 +76,8 @@ class Outbox:
 
 
 class OutboxQueue(Generic[T]):
-    """Items for one receiver, in order; each leaves when its change is durable. `changed` is called when the first item may
-    leave: by `put`, or after a wait in a later turn of the loop.
+    """Items for one receiver, in order; each leaves when its change is durable. `changed` is called when the first item
+    may leave: by `put`, or in a later turn of the loop.
     """
 
     def __init__(self, outbox: Outbox, changed: Callable[[], object]) -> None:
@@ -87,7 +89,7 @@ class OutboxQueue(Generic[T]):
         self._awaited = 0
 
     def put(self, item: T, number: int) -> None:
-        """Add an item that leaves when the change of this number is durable."""
+        """Add an item that leaves when the change with this number is durable."""
         self.items.append((item, number))
         if self._is_durable(self.items[0][1]):
             self._changed()
@@ -95,7 +97,7 @@ class OutboxQueue(Generic[T]):
             self._wait()
 
     def next(self) -> T | None:
-        """Remove and return the first item if it may leave. Otherwise the wait for it begins."""
+        """Remove and return the first item if it may leave. Otherwise start waiting for its change and return None."""
         if not self.items:
             return None
         item, number = self.items[0]
@@ -106,7 +108,7 @@ class OutboxQueue(Generic[T]):
         return None
 
     def take(self) -> list[T]:
-        """Remove and return all items that may leave. If others are left, the wait for the next begins."""
+        """Remove and return all items that may leave. If others remain, start waiting for the next one's change."""
         items, is_durable, released = self.items, self._is_durable, []
         while items and is_durable(items[0][1]):
             released.append(items.popleft()[0])
@@ -123,7 +125,7 @@ class OutboxQueue(Generic[T]):
     def _release(self, error: StorageError | None) -> None:
         self._awaited = 0
         if isinstance(error, Unwritable):
-            # The engine learns of it, too, and parks the run. Then its items need not wait.
+            # The engine is notified, too, and parks the run. Then its items need not wait.
             asyncio.get_running_loop().call_soon(self._changed)
         else:
             self._changed()

@@ -1,7 +1,7 @@
-"""Parking: what becomes of a run of which a change cannot be stored, while the file and all other runs are fine.
+"""Parking of a run with a change that cannot be stored, while the file and all other runs are fine.
 
-Must not know: why the store refuses a change, what clients are told. Invariants: the run is again in the state that the store
-has; nothing that depends on the refused change is given to a worker; a second refusal for the same reason parks nothing.
+Must not know: why the store refuses a change, what clients receive. Invariants: the run is back in its stored state;
+nothing that depends on the refused change is given to a worker; a second refusal for the same reason parks nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 def park(runs: RunTable, run_id: str, refusal: Refusal) -> LoadedRun | None:
-    """Drop what is in memory of a run that the store has refused. Return its record, if it was in memory: for the caches and
-    requests that still use it, it is now that of a closed run.
+    """Drop a run from memory whose change the store has refused. Return its record, if it was in memory.
+
+    For the caches and requests that still use the record, it now is that of a closed run.
     """
     if refusal.number <= runs.parked_until.get(run_id, 0):
-        return None  # it depended on what was refused before; what is in memory now does not
+        return None  # it depended on an earlier refused change; the state in memory now does not
     # Every change up to here may depend on the refused one.
     runs.parked_until[run_id] = max(runs.writes.appended, refusal.number)
     record = runs.in_memory(run_id)

@@ -1,8 +1,10 @@
-"""Items that the activities of runs publish, for their followers: in the memory of this process, in no history and no file.
+"""Items that the activities of runs publish, for their followers: in the memory of this process, in no history and no
+file.
 
-Must not know: requests, handles, stores. Invariants: items of one attempt and name are kept in the order of their numbers,
-each once; of one run and name at most the newest `MOST_ITEMS` and `MOST_BYTES` are kept; of all runs together at most
-`MOST_BYTES_IN_ALL`, of those that published last. The numbers of the remaining items show which are gone.
+Must not know: requests, handles, stores. Invariants: items of one attempt and name are kept in the order of their
+numbers, each once; of one run and name at most the newest `MOST_ITEMS` and `MOST_BYTES` are kept; of all runs together
+at most `MOST_BYTES_IN_ALL`, those of the latest publishers. The numbers of the remaining items show which ones were
+dropped.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class _RunProgress:
 
 
 class ProgressMemory:
-    """The published items of all runs. `name` distinguishes this memory from that of another process or of an earlier one."""
+    """The published items of all runs. `name` distinguishes this memory from another process's or an earlier one."""
 
     def __init__(self) -> None:
         self.name = new_id()
@@ -68,8 +70,9 @@ class ProgressMemory:
         run.news.ring()
 
     def read(self, run_id: str, name: str, seen: Mapping[int, tuple[int, int]]) -> tuple[PublishedItem, ...]:
-        """Return the items that are new to a follower that has seen, of each activity, all before this attempt's number; as
-        many as an answer may hold.
+        """Return the items that are new to a follower, as many as fit into an answer.
+
+        The follower has seen, of each activity, all items before this attempt's number.
         """
         run = self._runs.get(run_id)
         kept = None if run is None else run.kept.get(name)
@@ -86,7 +89,7 @@ class ProgressMemory:
         return self._of_run(run_id).news
 
     def tidy(self, run_id: str) -> None:
-        """Forget a run that has never published, after a wait for its items."""
+        """Forget a run that has never published, once nobody waits for its items."""
         run = self._runs.get(run_id)
         if run is not None and not run.kept and not run.news.waiters:
             del self._runs[run_id]
@@ -100,7 +103,7 @@ class ProgressMemory:
     def _forget_oldest(self) -> None:
         run_id, run = next(iter(self._runs.items()))
         self._size -= run.size
-        if run.news.waiters:  # it is followed: only what it has published goes
+        if run.news.waiters:  # it has followers: only its published items are removed
             run.kept.clear()
             run.size = 0
             self._runs.move_to_end(run_id)

@@ -36,7 +36,7 @@ from hourglass.errors import HourglassError, QueryFailedError
 
 
 def timer_wake_ns(run: Run, event_id: int) -> int:
-    """Return when a timer fires; 0 if it does not run."""
+    """Return when a timer fires; 0 if it is not running."""
     timer = run.timers.get(event_id)
     return 0 if timer is None else timer.due_ns
 
@@ -51,7 +51,7 @@ def activity_wake_ns(activity: OpenActivity, now_ns: int) -> int:
 
 
 def run_wake_ns(run: Run, now_ns: int) -> int:
-    """Return when something is due that concerns the run as a whole; 0: never."""
+    """Return when a deadline of the run as a whole is due; 0: never."""
     if run.status is not RUNNING:
         return 0
     when, task = 0, run.task
@@ -93,7 +93,7 @@ class Wakes:
             self._later.pop(event_id, None)
 
     def put_off(self, event_ids: Iterable[int], until_ns: int) -> None:
-        """Postpone these, which were due and cannot be handled now, until this time or their next change."""
+        """Postpone activities or timers that were due and cannot be handled now, until this time or their next change."""
         for event_id in event_ids:
             self._enter(until_ns, event_id)
 
@@ -106,8 +106,8 @@ class Wakes:
         return min(item, run_wake) if item and run_wake else item or run_wake
 
     def due(self, now_ns: int) -> list[int]:
-        """Remove and return the ids of those whose deadline has come. The caller handles each, and enters it again by
-        `enter` or `put_off`.
+        """Remove and return the ids whose deadline has come. The caller handles each, and enters it again by `enter` or
+        `put_off`.
         """
         event_ids: list[int] = []
         while self._heap and self._heap[0][0] <= now_ns:
@@ -145,16 +145,16 @@ class Wakes:
         if self._later:
             self._later.pop(event_id, None)
         if not self._at:
-            self._heap.clear()  # entries that no longer count would stay until their time
+            self._heap.clear()  # outdated entries would otherwise stay until their time
 
 
 _NONE: dict[int, int] = {}
-"""The `_later` of all `Wakes` without later deadlines: one empty table for all, never written to."""
+"""The `_later` of all `Wakes` without later deadlines: one shared empty table, never written to."""
 
 
 @dataclass(eq=False)
 class WaitingQuery:
-    """A query on its way to a worker, and the future that its client waits for. A client that has gone away does no harm."""
+    """A query on its way to a worker, and the future of its client. If the client has gone, answering it has no effect."""
 
     event: QueryReceived
     answer: asyncio.Future[Payload | None]
@@ -187,7 +187,7 @@ class AttemptToken(msgspec.Struct, frozen=True, array_like=True):
 
     @staticmethod
     def decode(data: bytes) -> AttemptToken:
-        """Return the attempt that a token names. Raises `ValueError` for other bytes."""
+        """Return the attempt that a token names. Raises `ValueError` for a malformed token."""
         return _decoder.decode(data)
 
 
@@ -197,7 +197,7 @@ _decoder = msgspec.json.Decoder(AttemptToken)
 
 @dataclass(eq=False, slots=True)
 class TakenAttempt:
-    """An attempt of this run that a handle has taken for its worker."""
+    """An attempt of this run that a handle has received for its worker."""
 
     token: AttemptToken
     poller: QueuePoller
@@ -245,11 +245,11 @@ class LoadedRun:
     held_size: int = 0
     """The size in bytes of the first `held_count` held events."""
     late: bool = False
-    """Whether time has brought it here: a timer of its own, or the engine, which found it due in the store. The next
-    request of a client resets this.
+    """Whether the run was activated by time alone: by its own timer, or by the engine, which found it due in the store.
+    The next request of a client resets this.
     """
     resting: bool = False
-    """Whether the run's task waits for a local activity, so that its worker computes nothing for it."""
+    """Whether the run's task waits for a local activity, so that its worker is idle."""
 
     def refresh_deadlines(self, event_ids: Iterable[int], now_ns: int) -> int:
         """Recompute the deadlines of these pending activities and timers. Return the earliest, or 0."""
@@ -274,7 +274,9 @@ class LoadedRun:
     def update(
         self, change: Change, event_ids: Collection[int], request_ids: tuple[str, ...], now_ns: int
     ) -> int:
-        """Put the result of a transition into memory. Return the earliest deadline of these activities and timers, or 0."""
+        """Apply the result of a transition in memory. Return the earliest deadline of these activities and timers, or
+        0.
+        """
         self.run = change.run
         if change.events:
             self.events += change.events
@@ -289,7 +291,7 @@ class LoadedRun:
     def has_signals(self, many: int) -> bool:
         """Whether the run has received at least this number of signals."""
         held = len(self.run.held)
-        # The first condition is cheap, and usually decides.
+        # The first condition is cheap, and usually suffices.
         return self.run.length + held > many and self._count_signals() >= many
 
     def _count_signals(self) -> int:
@@ -300,7 +302,7 @@ class LoadedRun:
         return self.signals + sum(type(attributes) is signaled for attributes in self.run.held)
 
     def wake_ns(self, now_ns: int) -> int:
-        """Return when the run must be looked at if it is not in memory then, in the form of the store."""
+        """Return when the run must be loaded, if it is not in memory then, in the store's format."""
         task = self.run.task
         if self.live or (task is not None and (task.started_event_id or task.available_ns <= now_ns)):
             return AT_ONCE
@@ -324,7 +326,7 @@ class LoadedRun:
         return task is not None and task.started_event_id != 0 and not self.resting
 
     def is_quiet(self, now_ns: int) -> bool:
-        """Whether nothing in this process uses the run and no worker could receive anything of it, so that it may be dropped."""
+        """Whether nothing in this process uses the run and it has nothing for a worker, so that it may be dropped."""
         awaited = self.run.is_open and self.updates is not None and self.updates.waiting
         return not self.users and not self.is_in_flight and not awaited and self.wake_ns(now_ns) != AT_ONCE
 
@@ -336,8 +338,10 @@ class LoadedRun:
         return list(pollers.values())
 
     def close_unstored(self, now_ns: int) -> tuple[int, ...]:
-        """Make the record that of a closed run, for the caches and requests that still use it, because its changes cannot
-        be stored. Return the ids of what was pending.
+        """Make the record that of a closed run, because its changes cannot be stored, for the caches and requests that
+        still use it.
+
+        Return the ids of its pending activities and timers.
         """
         pending = (*self.run.activities, *self.run.timers)
         self.run = msgspec.structs.replace(
@@ -353,7 +357,7 @@ class LoadedRun:
         return pending
 
     def notify_holders(self, ids: Iterable[int]) -> None:
-        """Notify the handles whose attempts of these activities no longer count, or are to be cancelled."""
+        """Notify the handles that attempts of these activities are no longer current, or must be cancelled."""
         for event_id in ids:
             attempt = self.attempts.get(event_id)
             if attempt is None:

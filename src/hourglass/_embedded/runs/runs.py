@@ -1,13 +1,17 @@
-"""The table of runs (`RunTable`): runs in memory, ahead of the store (see `write_behind`), and how a change is applied to them.
+"""The table of runs (`RunTable`): runs in memory, ahead of the store (see `write_behind`), and the application of
+changes to them.
 
-Must not know: handles, activations, requests, how a store remembers. It decides nothing: every change is the result of a
-transition. It goes into memory and to the store at once; then the task queues, handles and waiters that it concerns are
+Must not know: handles, activations, requests, how a store keeps data. It decides nothing: every change is the result of
+a transition. A change goes into memory and to the store at once; then the affected task queues, handles and waiters are
 notified. Nothing here waits.
 
-Invariants: a workflow id has at most one open run. A change, the run that follows by it and all its effects on other runs are
-one change in the store; so are a change and the ids of the requests that it carries out, which are found along all runs of a
-workflow. A run is in memory once, and is dropped only if nothing uses it and all of it is durable. A change costs the same
-however much is pending.
+Invariants:
+
+- A workflow id has at most one open run.
+- A change, the run that it opens and all its effects on other runs are one change in the store. So are a change and the
+  ids of the requests that it carries out, which are found along all runs of a workflow.
+- A run is in memory once, and is dropped only if nothing uses it and all of it is durable.
+- Applying a change takes the same time however many activities and timers are pending.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from hourglass._embedded.runs.lost_attempts import KeptAttempts
 from hourglass._embedded.runs.parking import park
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.runs.timers import RunTimers
-from hourglass._embedded.runs.transactions import Part, Transaction
+from hourglass._embedded.runs.transactions import AppliedChange, Transaction
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store
@@ -60,7 +64,7 @@ class RunTable:
         self.limits = limits
         self.queues = queues
         self.parked_until: dict[str, int] = {}
-        """The newest change that may depend on the one for which a run was parked."""
+        """The newest change that may depend on the refused one for which a run was parked."""
         self.attributes = SearchAttributes(store.attribute_types, limits)
         self.stopped = False
         self.in_flight: set[str] = set()
@@ -69,7 +73,7 @@ class RunTable:
         self.awaiting: EndListener
         self.keeping: LimitKeeping
         self.has_version: Callable[[VersioningOverride, str], bool]
-        """Whether a worker of this queue has had the version that an override names."""
+        """Whether some worker of this queue has had the version that an override names."""
         self.claims: dict[str, set[str]] = {}
         """The ids of the limits of which each run holds a slot or waits for one, by run id; maintained by `keeping`."""
         self.idle: dict[str, LoadedRun] = {}
@@ -81,8 +85,8 @@ class RunTable:
         self.kept_attempts = KeptAttempts()
         """The attempts that workers had received from the previous owner of the file."""
         self.parked: dict[str, StorageError] = {}
-        """Runs of which a change could not be stored, with the error (see `parking`). Nothing of them is given to workers
-        until the store is opened again; they can be read, and ended.
+        """Runs with a change that could not be stored, each with the error (see `parking`). They can be read and ended,
+        but workers receive nothing of them until the store is opened again.
         """
 
     def stop(self) -> None:
@@ -93,7 +97,7 @@ class RunTable:
             self.timers.silence(record)
 
     def realign(self) -> None:
-        """Arm all timers again and offer what is due now, after the clock has jumped."""
+        """Arm all timers again and offer everything due now, after the clock has jumped."""
         self.timers.realign()
         now = self.clock.now_ns()
         for record in tuple(self._records.values()):
@@ -109,11 +113,13 @@ class RunTable:
         return iter(self._records.values())
 
     def in_memory(self, run_id: str) -> LoadedRun | None:
-        """Return the run of this id if it is in memory."""
+        """Return the run with this id if it is in memory."""
         return self._records.get(run_id)
 
     def record(self, run_id: str, *, late: bool = False) -> LoadedRun | None:
-        """Return the run of this id, loaded if necessary; None if there is none. `late`: its time has come."""
+        """Return the run with this id, loaded if necessary; None if there is none. `late`: it is needed because a
+        deadline has come.
+        """
         record = self._records.get(run_id)
         if record is None and run_id:
             stored = self.store.load(run_id)
@@ -133,7 +139,7 @@ class RunTable:
         record = self.record(self._current.get(workflow_id) or self.store.current(workflow_id))
         if record is not None:
             self._current.setdefault(workflow_id, record.run.run_id)
-        # A run that was overdue has closed while it was loaded, and another may have followed it.
+        # An overdue run may have closed while it was loaded, and another may have followed it.
         return self._records.get(self._current.get(workflow_id, ""), record)
 
     def open(
@@ -144,15 +150,15 @@ class RunTable:
         *,
         is_first: bool = False,
     ) -> LoadedRun:
-        """Open a run, with a signal or without; its id is `started.original_run_id`. `is_first`: the caller knows that the
-        workflow has no other run.
+        """Open a run, with or without a signal; its id is `started.original_run_id`. `is_first`: the workflow is known
+        to have no other run.
         """
         now = self.clock.now_ns()
         signals = () if signal is None else (signal,)
         record, earliest = self._begin(started, signals, request_ids, now, is_first=is_first)
         if self._transaction.is_open:
             self._transaction.add(
-                Part(record, self.writes.change_of(record, request_ids, now), _NOTHING, earliest)
+                AppliedChange(record, self.writes.change_of(record, request_ids, now), _NOTHING, earliest)
             )
         else:
             self.writes.append(record, request_ids, now)
@@ -160,7 +166,7 @@ class RunTable:
         return record
 
     def begin_anew(self, change: Change, request_ids: tuple[str, ...]) -> LoadedRun:
-        """Open a run that has a history already. The caller ensures that the workflow has no other open run."""
+        """Open a run that already has a history. The caller ensures that the workflow has no other open run."""
         now = self.clock.now_ns()
         record = LoadedRun(change.run, has_past=True)
         self._records[change.run.run_id] = record
@@ -168,7 +174,9 @@ class RunTable:
         earliest = record.update(change, change.touched, request_ids, now)
         with self._transaction.begin(now) as transaction:
             transaction.add(
-                Part(record, self.writes.change_of(record, request_ids, now), change.touched, earliest)
+                AppliedChange(
+                    record, self.writes.change_of(record, request_ids, now), change.touched, earliest
+                )
             )
             transaction.add_effects(record, change.effects)
         return record
@@ -196,12 +204,14 @@ class RunTable:
         looked: frozenset[int] = _NOTHING,
         to_worker: bool = False,
     ) -> str:
-        """Apply a transition to a run, now: `transition(run, *arguments, now_ns)`. It carries out the requests with these ids.
-        `looked` are the pending activities and timers that were due. `to_worker`: a worker receives the run's task with it, so
-        that the change may be stored together with the worker's answer.
+        """Apply a transition to a run, now: `transition(run, *arguments, now_ns)`.
 
-        A run that has outgrown its limits is terminated instead; then the reason is returned, else an empty string. After the
-        engine has stopped nothing happens.
+        `requests`: the ids of the requests that it carries out. `looked`: the pending activities and timers that were
+        due. `to_worker`: a worker receives the run's task with this change, which may be stored together with the
+        worker's answer.
+
+        A run that has outgrown its limits is terminated instead; then the reason is returned, else an empty string.
+        After the engine has stopped nothing happens.
         """
         if self.stopped:
             return ""
@@ -250,9 +260,7 @@ class RunTable:
         return self.writes.find_request(latest.run.started.workflow_id, request_id)
 
     def newest_of(self, workflow_id: str, run_id: str) -> int:
-        """Return the number of the newest change of a workflow's latest run and of this run, as far as they are in memory; 0 if
-        neither is.
-        """
+        """Return the number of the newest change of a workflow's latest run and of this run; 0 if neither is in memory."""
         records = (self._records.get(self._current.get(workflow_id, "")), self._records.get(run_id))
         return max((self.writes.number_of(record) for record in records if record is not None), default=0)
 
@@ -273,7 +281,7 @@ class RunTable:
         now = self.clock.now_ns()
         if not record.is_quiet(now):
             return False
-        if record.stored_wake_ns == AT_ONCE:  # a clock that was set back has delayed its task
+        if record.stored_wake_ns == AT_ONCE:  # its task was delayed by a clock that was set back
             self.writes.append(record, (), now)
         if not self.writes.is_stored(record):
             return False
@@ -288,7 +296,7 @@ class RunTable:
         return self.writes.forget(record.run.run_id)
 
     def remove(self, record: LoadedRun) -> None:
-        """Remove a run from memory, whatever uses it."""
+        """Remove a run from memory, even if it is in use."""
         self.timers.silence(record)
         run_id, workflow_id = record.run.run_id, record.run.started.workflow_id
         self._records.pop(run_id, None)
@@ -297,7 +305,7 @@ class RunTable:
             del self._current[workflow_id]
 
     def park(self, run_id: str, refusal: Refusal) -> LoadedRun | None:
-        """Park a run of which a change was refused by the store (see `parking`). Return its record, if it was in memory."""
+        """Park a run with a change that the store has refused (see `parking`). Return its record, if it was in memory."""
         return park(self, run_id, refusal)
 
     def _begin(
@@ -328,7 +336,7 @@ class RunTable:
         request_ids: tuple[str, ...] = (),
         to_worker: bool = False,
     ) -> None:
-        """Put the result of a transition into memory and hand it to the store, together with everything that follows from it."""
+        """Put the result of a transition into memory, and hand it to the store together with all its effects."""
         ids = change.touched | looked if looked else change.touched
         run, effects = change.run, change.effects
         if run.status is not RUNNING and self.awaiting.awaits(run.started.workflow_id):
@@ -347,23 +355,26 @@ class RunTable:
         is_changed = is_changed or record.wake_ns(now) != record.stored_wake_ns
         with self._transaction.begin(now) as transaction:
             unsaved = self.writes.change_of(record, request_ids, now) if is_changed else None
-            transaction.add(Part(record, unsaved, ids, earliest))
+            transaction.add(AppliedChange(record, unsaved, ids, earliest))
             if change.follower is not None:
                 following, first = self._begin(change.follower, change.signals, (), now)
-                transaction.add(Part(following, self.writes.change_of(following, (), now), _NOTHING, first))
+                transaction.add(
+                    AppliedChange(following, self.writes.change_of(following, (), now), _NOTHING, first)
+                )
             transaction.add_effects(record, effects)
 
-    def _store_transaction(self, parts: list[Part], now: int) -> None:
-        """Store the parts of a transaction as one change, and notify everything that they concern."""
-        # First the store, then the handles: what a handle takes when it is woken must depend on a change that has a number.
-        changes = [(part.change, part.record) for part in parts if part.change is not None]
+    def _store_transaction(self, applied: list[AppliedChange], now: int) -> None:
+        """Store the changes of a transaction as one change, and notify everybody whom they concern."""
+        # First the store, then the handles: an item that a woken handle receives must depend on a change that
+        # has a number.
+        changes = [(change.unsaved, change.record) for change in applied if change.unsaved is not None]
         if changes or self.writes.has_schedules:
             self.writes.append_together(changes)
-        for part in parts:
-            self.notify(part.record, part.ids, part.earliest, now)
+        for change in applied:
+            self.notify(change.record, change.ids, change.earliest, now)
 
     def notify(self, record: LoadedRun, ids: Collection[int], earliest: int, now: int) -> None:
-        """Notify the clock, the task queues, the handles and the waiters of a change that touched these activities, timers and
+        """Notify the clock, the task queues, the handles and the waiters of a change to these activities, timers and
         children. `earliest` is their earliest deadline.
         """
         run = record.run
@@ -385,7 +396,7 @@ class RunTable:
     def note_in_flight(self, record: LoadedRun) -> None:
         """Add the run to `in_flight`, or remove it."""
         run, task = record.run, record.run.task
-        # The condition of `is_in_flight`, without a call: this runs with every change.
+        # The condition of `is_in_flight`, without a call: this code runs with every change.
         if (
             record.attempts
             or record.queries

@@ -26,8 +26,10 @@ from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlr
 def start_workflow(
     runs: RunTable, request: StartWorkflow, last: tuple[Payloads, Failure | None] = ((), None)
 ) -> tuple[Started, LoadedRun]:
-    """Start a workflow, or apply the policies if its id is in use; then send the signal, if there is one. Return the answer
-    and the run that it refers to. `last` has the result and the failure of the previous workflow of a schedule.
+    """Start a workflow, or apply the policies if its id is in use; then send the signal, if there is one. Return the
+    answer and its run.
+
+    `last` has the result and the failure of the previous workflow of a schedule.
     """
     if not request.workflow_id or not request.workflow_type or not request.spec.task_queue:
         raise ServiceError(
@@ -137,7 +139,7 @@ def check_room(runs: RunTable) -> None:
 
 
 def _repeated(runs: RunTable, existing: LoadedRun, request: StartWorkflow) -> Started | None:
-    """Return the answer of this very call if it was carried out before, by any run of the workflow, and its answer was lost."""
+    """Return the answer if this same call was carried out before, by any run of the workflow, and its answer was lost."""
     request_id = request.request_id
     if not request_id:
         return None
@@ -225,5 +227,5 @@ def _signal_of(request: StartWorkflow) -> SignalWorkflow:
 
 
 def _signal_id(request_id: str) -> str:
-    """Return the id of the signal that comes with a start. The start's own id is stored for the start."""
+    """Return the id of the signal that accompanies a start. The start's own id is stored for the start."""
     return f"{request_id}/signal"

@@ -1,8 +1,8 @@
-"""Timers of runs (`RunTimers`): each run has an alarm on the clock at its earliest deadline, at which the due transitions
-are applied, except for what is overdue only because the engine withheld it while its store wrote nothing.
+"""Timers of runs (`RunTimers`): each run has an alarm on the clock at its earliest deadline. The alarm applies the due
+transitions, except for activities that are overdue only because the engine withheld them while its store was stalled.
 
-Must not know: handles, requests, how a store remembers. It decides nothing: transitions do. Invariant: an open run with a
-deadline has an alarm at that time or before.
+Must not know: handles, requests, how a store keeps data. It decides nothing: transitions do. Invariant: an open run
+with a deadline has an alarm at that time or before.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ class RunTimers:
         self._runs = runs
         self._clock = runs.clock
         self.early_is_harmless = runs.clock.early_is_harmless
-        """Whether an alarm that goes off too early does nothing but compute the next one."""
+        """Whether an alarm that goes off too early only computes the next one."""
 
     def set(self, record: LoadedRun, earliest: int, now: int) -> None:
         """Arm the run's timer. `earliest` is the earliest deadline among the changed activities and timers."""
         run = record.run
         if record.alarm is not None and self.early_is_harmless and run.status is RUNNING:
             due, task = record.alarm_ns, run.task
-            # An alarm that is too early finds nothing due and is armed again. Of the deadlines of the run as a whole, only
-            # a task's can be earlier than before.
+            # An alarm that is too early finds nothing due and is armed again. Of the run's own deadlines,
+            # only its task's can become earlier.
             if not 0 < earliest < due and (task is None or not 0 < run_wake_ns(run, now) < due):
                 return
         wake = record.wakes.next_ns(record.run, now)
@@ -94,7 +94,7 @@ class RunTimers:
             record.alarm = None
 
     def elapse(self, record: LoadedRun) -> None:
-        """Apply what is due, except for activities that are overdue only because the disk is slow."""
+        """Apply everything that is due, except activities that are overdue only because the disk is slow."""
         self.silence(record)
         still = self.store_stands_still()
         runs, now = self._runs, self._clock.now_ns()
@@ -125,8 +125,10 @@ class RunTimers:
             runs.queues.dispatch()
 
     def _offer(self, record: LoadedRun, due: frozenset[int], now: int) -> None:
-        """Offer attempts that have become available. The run does not change, except for its next deadline, which is stored
-        with the change by which the attempts are received; if none is received, by itself.
+        """Offer attempts that have become available.
+
+        The run does not change, except for its next deadline. That is stored with the change that records their
+        receipt, or separately if none is received.
         """
         runs = self._runs
         self.set(record, record.refresh_deadlines(due, now), now)
@@ -136,8 +138,8 @@ class RunTimers:
             runs.writes.append(record, (), now)
 
     def realign(self) -> None:
-        """Arm all alarms again after the clock has jumped. What began while the clock was ahead begins now, and nothing
-        that was postponed then stays postponed.
+        """Arm all alarms again after the clock has jumped. Timers and attempts that started while the clock was ahead
+        start again now, and nothing stays postponed.
         """
         now = self._clock.now_ns()
         for record in tuple(self._runs.records()):
@@ -147,15 +149,17 @@ class RunTimers:
             self.set(record, 0, now)
 
     def set_back(self, record: LoadedRun, now: int) -> None:
-        """Let everything of a run that began later than now begin now."""
+        """Let everything of a run that started later than now start now."""
         if record.run.is_open and transitions.began_later(record.run, now):
             self._runs.change(record, transitions.set_back)
             self.silence(record)
             self.set(record, 0, now)
 
     def store_stands_still(self) -> bool:
-        """Return whether the store has written nothing for a while although there is something to write, so that nothing
-        new reaches a worker. When it writes again, the waiting activities get that time back.
+        """Return whether the store has written nothing for a while although changes are pending, so that workers
+        receive nothing new.
+
+        When it writes again, the waiting activities get that time back.
         """
         writes = self._runs.writes
         since = writes.look()
@@ -189,7 +193,7 @@ def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still:
 
 
 def _only_available(run: Run, ids: Collection[int], now_ns: int) -> bool:
-    """Whether these are activities whose next attempt becomes available now, and nothing else of the run is due."""
+    """Whether the run has no other deadline now than these activities, whose next attempt becomes available."""
     if not ids or run.needs_first_task or 0 < run_wake_ns(run, now_ns) <= now_ns:
         return False
     for event_id in ids:
@@ -202,7 +206,7 @@ def _only_available(run: Run, ids: Collection[int], now_ns: int) -> bool:
 
 
 def _waits_with_a_limit(activity: OpenActivity, now_ns: int) -> bool:
-    """Whether an activity waits for a worker, and times out if none comes."""
+    """Whether an activity waits for a worker, and times out if it receives none."""
     spec = activity.spec
     limited = spec.schedule_to_start_timeout or spec.schedule_to_close_timeout
     return bool(limited) and not activity.started_ns and activity.available_ns <= now_ns

@@ -32,14 +32,14 @@ from hourglass._embedded.transitions.transitions import is_backing_off, try_now
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0
-"""The time in seconds from a run's end until it is forgotten."""
+"""The time in seconds after a run's end until it is forgotten."""
 
 SLICE = 200
 """The number of runs that are forgotten, or evicted from memory, in one slice."""
 
 FEW = 4
-"""The number of due runs that are loaded in one slice. Each takes a fifth of a millisecond to read, and its changes are in
-the next commit: new work waits for both.
+"""The number of due runs that are loaded in one slice. Each takes a fifth of a millisecond to read, and its changes are
+in the next commit: new work waits for both.
 """
 
 SOME = 16
@@ -49,7 +49,7 @@ PAUSE = 0.005
 """and the time in seconds between such slices."""
 
 WINDOW = 256
-"""The number of late tasks on a task queue from which on its other due runs stay in the store."""
+"""While a task queue has this many late tasks, its other due runs stay in the store."""
 
 ROOM_PAUSE = 0.01
 """The time in seconds between checks for room on full queues."""
@@ -58,7 +58,7 @@ PAGE = 100
 """The number of due runs whose ids are read at a time, at less than a hundredth of a millisecond each."""
 
 FORGET_PAUSE = 0.02
-"""The time in seconds between slices of closed runs that are forgotten, for commits of work in progress."""
+"""The time in seconds between slices of closed runs that are forgotten, to leave room for commits of work in progress."""
 
 EVERYTHING = 1 << 40
 FOR_EVER = (1 << 63) - 1
@@ -67,7 +67,7 @@ TIME = "clock"
 """The name of the note in which the store keeps the clock's time."""
 
 WRITE_TIME = 60.0
-"""The time in seconds after which it is written again, while the engine works."""
+"""The time in seconds after which the clock's time is stored again while the engine works."""
 
 _vouched = msgspec.msgpack.Decoder(Vouched)
 
@@ -92,7 +92,7 @@ class DueRuns:
 
     @property
     def is_served(self) -> bool:
-        """Whether due runs wait for room on a queue that a worker serves."""
+        """Whether due runs wait for room on a queue with a worker."""
         return any(self._runs.queues.pollers.of(queue) for queue in self._waiting)
 
     def count(self, task_queue: str) -> int:
@@ -115,8 +115,8 @@ class DueRuns:
         self._read_to = (AT_ONCE, LAST_KEY)
 
     def take(self, limit: int, *, in_any_case: int = 0) -> list[str]:
-        """Return at most `limit` runs to load now, from each task queue in turn. Each queue gives as many as fit into its window,
-        or `in_any_case`, if that is not 0.
+        """Return at most `limit` runs to load now, from each task queue in turn. Each queue provides as many as fit
+        into its window, or `in_any_case`, if that is not 0.
         """
         taken: list[str] = []
         for queue in tuple(self._waiting):
@@ -126,17 +126,17 @@ class DueRuns:
             for run_id in some:
                 del waiting[run_id]
             if waiting:
-                self._waiting[queue] = waiting  # to the end of the order
+                self._waiting[queue] = waiting  # move it to the end of the order
             taken += some
         return taken
 
 
 class StoredBacklog:
-    """The backlog of a store without an engine, counted from its runs as they are stored; nothing of them changes. It is
-    made once for a few requests, because the store is open for a moment only.
+    """The backlog of a store without an engine, counted from its stored runs, which are not changed. It is created for
+    a few requests, because the store is open for a moment only.
 
-    The work of at most `MOST` runs is read. If more are due, on a queue that no worker has served for long, they count as
-    one workflow task each.
+    At most `MOST` runs are read. If more are due, on a queue that no worker has served for long, each counts as one
+    workflow task.
     """
 
     MOST = 500
@@ -166,7 +166,9 @@ class StoredBacklog:
         return QueueStats(count, max(0, self._now - since) / 1e9)
 
     def _look(self, run: Run) -> None:
-        """Count what the next worker would receive of a run: its task, or the task that a due timer leads to; its attempts."""
+        """Count the tasks that the next worker would receive of a run: its workflow task, or that of a due timer, and
+        its attempts.
+        """
         if run.paused is not None or not run.is_open:
             return
         task = run.task
@@ -215,18 +217,18 @@ class Upkeep:
         self._newest_then = -1
 
     def resume_clock(self, clock: Clock, store: Store) -> None:
-        """Let a clock continue where the last process that used the store ended. Raises `StorageError`."""
+        """Let a clock continue from the last process that used the store. Raises `StorageError`."""
         data = store.note(TIME)
         try:
             vouched = _vouched.decode(data) if data else None
         except msgspec.MsgspecError:
-            vouched = None  # as in a new file, of which nothing is known
-        # Up to a tenth of the retention without a process is believed. If the wall clock was wrong, closed runs are
-        # forgotten too early by that much, and not by more.
+            vouched = None  # as for a new file, whose age is unknown
+        # Up to a tenth of the retention is accepted as time without a process. If the wall clock was wrong,
+        # closed runs are forgotten too early by at most that much.
         clock.resume(store.latest_ns, vouched, self._retention_ns // 10)
 
     def _keep_time(self) -> None:
-        """Store the clock's time now and then, and seldom if nothing happens."""
+        """Store the clock's time now and then, less often if nothing happens."""
         idle = self._newest_then == self._runs.writes.newest
         if monotonic() >= self._time_written + (WRITE_TIME * 60 if idle else WRITE_TIME):
             self._write_time()
@@ -252,13 +254,14 @@ class Upkeep:
         die: Callable[[StorageError], None],
         sample: Callable[[], None],
     ) -> None:
-        """Load the runs that were in flight or are due, and keep doing so. `durable`, `die` and `sample` are the engine's;
-        the last is called every few seconds.
+        """Load the runs that were in progress or are due, and continue to do so.
+
+        `durable`, `die` and `sample` are the engine's; the last is called every few seconds.
         """
         self._runs, self._durable, self._die, self._sample = runs, durable, die, sample
         self._due, self._is_paced = DueRuns(runs), isinstance(runs.clock, RealClock)
         await self._in_slices(runs.store.without_wake(), self._bring_in)
-        # On real time the others are loaded as these are served; and reading many due runs may take long.
+        # On real time the others are loaded as these are served; reading many due runs may take long.
         for _ in range(2 * WINDOW // FEW if self._is_paced else EVERYTHING):
             if runs.stopped or not self._bring_in_due(runs.clock.now_ns()):
                 break
@@ -267,7 +270,7 @@ class Upkeep:
             return
         self._open = True
         runs.queues.is_paced = self._is_paced
-        self._time_written = float("-inf")  # at once: after a sudden end, too, the next process must know
+        self._time_written = float("-inf")  # at once, for the next process in case this one is killed
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():
             self._look_at_all()
@@ -284,7 +287,7 @@ class Upkeep:
                 return
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the upkeep."""
         self._open = False
         for stop in (self._ticker, self._forgetting, self._watch, self._retries, self._sweep):
             if stop is not None:
@@ -316,14 +319,14 @@ class Upkeep:
             self._watch_store()
 
     def _guarded(self, read: Callable[[], None]) -> None:
-        """Call `read`. If it shows that the store is unusable, notify the engine."""
+        """Call `read`. If its error shows that the store is unusable, notify the engine."""
         try:
             read()
         except StorageError as error:
             self._die(error)
 
     def _watch_room(self) -> None:
-        """Log when the space on the disk becomes short, and when it no longer is."""
+        """Log when the disk becomes nearly full, and when it has room again."""
         trouble = self._runs.store.refuses_starts()
         if trouble and not self._short_of_room:
             logger.warning("%s", trouble)
@@ -333,16 +336,16 @@ class Upkeep:
 
     def _follow_jumps(self) -> None:
         clock = self._runs.clock
-        clock.now_ns()  # looks at the wall
+        clock.now_ns()  # reads the wall clock
         if clock.jumps != self._jumps:
             self._jumps = clock.jumps
             self._runs.realign()
             self._due.read_again()
-            self._write_time()  # a process that comes after a sudden end must know of it
+            self._write_time()  # for the next process in case this one is killed
             self._look_at_all()
 
     def _look_at_all(self) -> None:
-        """Load all runs once, because those that were stored while the clock was ahead would wake too late."""
+        """Load all runs once: a run that was stored while the clock was ahead would wake too late."""
         if self._sweep is None or self._sweep.done():
             self._sweep = asyncio.get_running_loop().create_task(self._bring_in_all())
 
@@ -389,7 +392,7 @@ class Upkeep:
             self._die(error)
 
     def wake_sleepers(self) -> None:
-        """Load the runs whose time has come, a slice at a time, and arrange the next call."""
+        """Load the runs whose time has come, a slice at a time, and schedule the next call."""
         if self._open:
             self._guarded(self._wake_due)
 
@@ -400,21 +403,21 @@ class Upkeep:
             return
         if self._is_paced and (more or self._due.is_served):
             self._silence()
-            pause = 0.0 if more else ROOM_PAUSE  # others have their turn in between
+            pause = 0.0 if more else ROOM_PAUSE  # other work gets its turn in between
             self._next_slice = asyncio.get_running_loop().call_later(pause, self._wake)
         else:
             self._call_at(now if more else self._runs.store.next_due_ns(now))
 
     def _bring_in_due(self, now: int) -> bool:
-        """Load a slice of the due runs, as far as there is room for them. Return whether more could follow at once."""
-        # Read on in any case: the next run of one queue may come long after those of another.
+        """Load a slice of the due runs, if there is room for them. Return whether more could follow at once."""
+        # Always continue reading: the next run of one queue may come long after those of another.
         more = self._due.read(now, self._is_known)
         some = self._due.take(FEW) if self._is_paced else self._due.take(EVERYTHING, in_any_case=EVERYTHING)
         self._bring_in_all_of(some)
         return more or bool(some)
 
     def _bring_in_some(self) -> None:
-        """Load some runs every second, whether there is room or not: timeouts pass on queues without workers, too."""
+        """Load some runs every second, even if there is no room: timeouts also pass on queues without workers."""
         self._bring_in_all_of(self._due.take(EVERYTHING, in_any_case=SOME))
 
     def _bring_in_all_of(self, run_ids: Iterable[str]) -> None:
@@ -472,7 +475,7 @@ class Upkeep:
             self._forgetting = loop.call_later(FORGET_PAUSE, self._guarded, self._forget_closed)
 
     def _watch_store(self) -> None:
-        """Notice the failure of a store while no handle and no request waits for a commit."""
+        """Detect the failure of a store while no handle and no request waits for a commit."""
         runs = self._runs
         if self._watch is None and not runs.writes.is_all_stored():
             self._watch = asyncio.get_running_loop().create_task(self._see_to(runs.writes.newest))
@@ -481,9 +484,9 @@ class Upkeep:
         try:
             await self._durable(number)
         except Unwritable:
-            pass  # the engine was told of it by itself
+            pass  # the engine was notified separately
         except StorageError as error:
             logger.error("the store has failed: %s", error)
         finally:
             self._watch = None
-            self._runs.timers.store_stands_still()  # it moves: what was withheld gets its time back now
+            self._runs.timers.store_stands_still()  # it writes again: withheld activities get their time back now

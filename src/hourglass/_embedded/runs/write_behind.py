@@ -1,9 +1,9 @@
-"""Deferred writing (`WriteBehind`): the engine is ahead of its store. Changes in memory go to the store in order, each with
-a number, and become durable a while later. Effects wait for the number of their change (see `outbox`).
+"""Deferred writing (`WriteBehind`): the engine is ahead of its store. Changes in memory go to the store in order, each
+with a number, and become durable a while later. Effects wait for the number of their change (see `outbox`).
 
 Must not know: transitions, queues, handles. Invariants: the changes of a run go to the store in the order in which they
-happened; a deferred change is part of the run's next change, or is flushed when its number is needed, or after a moment; a
-request that was carried out is found from then on, durable or not.
+happened; a deferred change is part of the run's next change, or is flushed when its number is needed, or after a
+moment; a request that was carried out can be found at once, even before it is durable.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ STANDSTILL = SECOND // 4
 """The time without a commit after which a store counts as stalled."""
 
 MANY = 100
-"""The number of changes on their way to the disk at which work that is late already is not started: the changes of new
-requests would wait for all of it to be written.
+"""The number of changes on their way to the disk from which late work is not started: the changes of new requests would
+wait until all of it is written.
 """
 
 _NOTHING: frozenset[int] = frozenset()
 
 
 class CarriedOut:
-    """The runs that carried out requests, by workflow id and request id, each with the number of the change, until that is
-    durable and the store has them.
+    """The runs that carried out requests, by workflow id and request id, each with the number of the change. Entries
+    are kept until the change is durable and the store contains them.
     """
 
     def __init__(self, store: Store) -> None:
@@ -41,7 +41,7 @@ class CarriedOut:
         self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
 
     def note(self, change: RunChange, number: int) -> None:
-        """Add the requests of a change. Entries that the store has by now are removed."""
+        """Add the requests of a change. Remove entries that the store contains by now."""
         unstored = self._unstored
         for request_id in change.request_ids:
             key = (change.run.started.workflow_id, request_id)
@@ -49,7 +49,7 @@ class CarriedOut:
             unstored.append((number, key))
         while unstored and self._is_durable(unstored[0][0]):
             earlier, key = unstored.popleft()
-            # Several runs of one change may carry out the same request: then the entry is gone already.
+            # Several runs of one change may carry out the same request: then the entry was removed earlier.
             if self._runs.get(key, ("", 0))[1] == earlier:
                 del self._runs[key]
 
@@ -66,7 +66,7 @@ class WriteBehind:
         self._store = store
         self._clock = clock
         self.is_durable: Callable[[int], bool] = store.is_durable
-        """Whether the change of this number is durable."""
+        """Whether the change with this number is durable."""
         self.appended = 0
         """The number of the newest change that the store has received."""
         self.patience = store.patience
@@ -79,12 +79,12 @@ class WriteBehind:
         self._requests = CarriedOut(store)
         self.find_request: Callable[[str, str], str] = self._requests.find
         """Return the id of the run that carried out a request, by workflow id and request id; an empty string if none did."""
-        self._watched = 0  # a change whose commit is watched for, and since when it is on its way
+        self._watched = 0  # a change whose commit is awaited, and since when
         self._watched_since_ns = 0
         self._still_since_ns = 0
 
     def stop(self) -> None:
-        """Flush nothing more by itself."""
+        """Stop flushing."""
         self._stopped = True
 
     def change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> RunChange:
@@ -104,7 +104,7 @@ class WriteBehind:
         return change
 
     def append(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> None:
-        """Append a run's unsaved changes to the store's queue. These requests were carried out by them."""
+        """Append a run's unsaved changes, which carried out these requests, to the store's queue."""
         change = self.change_of(record, request_ids, now)
         self.appended = record.number = number = self._store.append(change)
         record.stored_wake_ns = change.wake_ns
@@ -158,9 +158,10 @@ class WriteBehind:
         self._store.when_durable(self.appended - MANY, lambda _: callback())
 
     def defer(self, record: LoadedRun) -> None:
-        """Defer this write: a worker has the run's task, and nothing else waits for the change. It is merged with the
-        worker's completion, or flushed after `patience` seconds or when its number is needed. A crash loses no more by that
-        than one before a commit.
+        """Defer this write, because a worker has the run's task and nothing else waits for the change.
+
+        It is merged with the worker's completion, or flushed after `patience` seconds or when its number is needed. A
+        crash then loses no more than a crash before a commit would.
         """
         self._deferred[record.run.run_id] = record
         if not self._timer_runs:
@@ -208,11 +209,11 @@ class WriteBehind:
 
     @property
     def stands_still(self) -> bool:
-        """Whether the store has written nothing for a while although there is something to write, as of the last check."""
+        """Whether the store has written nothing for a while although changes were pending, as of the last check."""
         return self._still_since_ns != 0
 
     def look(self) -> int:
-        """Check whether the store writes. If it was stalled until now, return since when; otherwise 0."""
+        """Check whether the store writes. If it has just recovered from a stall, return when that began; otherwise 0."""
         now = self._clock.now_ns()
         since = 0
         if self.is_durable(self._watched):

@@ -76,10 +76,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             return TOO_LARGE_HISTORY
         return ""
 
-    def is_overgrown(self, length: int, size: int) -> bool:
-        """Whether a history of this length and size exceeds its limits."""
-        return length > self.history_events or size > self.history_bytes
-
     def check_step(self, size: int) -> None:
         """Raise `Overgrown` for a change of this size if that is too large to be written at once."""
         if size > self.transaction_bytes:

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs
 
 import typer
 
-from hourglass._http.access import Access, Credentials, Verdict, read_token
+from hourglass._http.access import Access, AccessDecision, Credentials, read_token
 from hourglass._http.names import LOOPBACK, OwnNames
 from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, listening_socket, refusal
 from hourglass._tools.cli import connecting, console
@@ -190,13 +190,13 @@ class CodecAnswers:
         if not self._is_allowed(request):
             return refusal(403, "pages of this origin are not allowed: name it with --origin")
         match self._access.check_request(headers, request.address):
-            case Verdict.LIMITED:
+            case AccessDecision.LIMITED:
                 return self._with_origin(request, refusal(429, "too many wrong tokens: wait a minute"))
-            case Verdict.REFUSED:
+            case AccessDecision.REFUSED:
                 return self._with_origin(
                     request, refusal(401, "a token is needed, as 'Authorization: Bearer …'")
                 )
-            case Verdict.ADMITTED:
+            case AccessDecision.ADMITTED:
                 pass
         if request.method != "POST" or _operation(request) not in ("encode", "decode"):
             return self._with_origin(request, refusal(404, "the paths are POST /decode and POST /encode"))

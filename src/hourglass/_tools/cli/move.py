@@ -45,7 +45,7 @@ _PAUSE = 0.1
 
 
 @dataclass(frozen=True)
-class Verdict:
+class MoveResult:
     """The result for a run or a schedule: `moves` or, once it is done, `moved`; `stays`, with the reason.
 
     A schedule has no run id; its workflow type is that of the workflows it starts.
@@ -109,7 +109,7 @@ def move(
     if resolve(to).kind != "temporal":
         raise UsageError(f"--to is a Temporal server, such as localhost:7233, not {to!r}")
     loaded = load(code)
-    verdicts: list[Verdict] = []
+    verdicts: list[MoveResult] = []
     failed = False
     with (
         connecting.connected(f"local:{path}", None) as source,
@@ -129,7 +129,7 @@ def move(
 
 def _moving(
     source: Client, destination: Client, replayer: Replayer, query: str, *, carry_out: bool
-) -> Iterator[tuple[Verdict, bool]]:
+) -> Iterator[tuple[MoveResult, bool]]:
     """Move runs and schedules, or only plan it. Yield each verdict, and whether it is a failure if the object
     stays.
 
@@ -160,7 +160,7 @@ def _moving(
             result = schedule_mover.finish(schedule, staying)
         else:
             result = schedule_mover.foresee(schedule, staying)
-        yield Verdict("schedule", schedule.id, "", schedule.workflow_type, *result), schedule.counts
+        yield MoveResult("schedule", schedule.id, "", schedule.workflow_type, *result), schedule.counts
 
 
 def _open_runs(client: Client, query: str) -> Iterator[WorkflowExecution]:
@@ -171,7 +171,7 @@ def _open_runs(client: Client, query: str) -> Iterator[WorkflowExecution]:
 _COLUMNS = (Column("ID"), Column("TYPE"), Column("VERDICT", whole=True), Column("WHY"))
 
 
-def _tell(verdicts: list[Verdict], path: str, to: str, done: bool) -> None:
+def _tell(verdicts: list[MoveResult], path: str, to: str, done: bool) -> None:
     if not verdicts:
         console.show(f"no workflow is open in {path}, and there is no schedule")
         return
@@ -196,11 +196,11 @@ def _tell(verdicts: list[Verdict], path: str, to: str, done: bool) -> None:
         console.show(f"{counted} can move to {to}; --yes moves them. Nothing was changed")
 
 
-def _of(verdicts: list[Verdict], kind: str) -> list[Verdict]:
+def _of(verdicts: list[MoveResult], kind: str) -> list[MoveResult]:
     return [verdict for verdict in verdicts if verdict.kind == kind]
 
 
-def _count(verdicts: list[Verdict], kind: str) -> str:
+def _count(verdicts: list[MoveResult], kind: str) -> str:
     selected = _of(verdicts, kind)
     return f"{sum(verdict.verdict != 'stays' for verdict in selected)} of {len(selected)} {kind}s"
 
@@ -216,7 +216,7 @@ class _Mover:
 
     def handle(
         self, run: WorkflowExecution, *, carry_out: bool, schedule: ScheduleMove | None = None
-    ) -> Verdict:
+    ) -> MoveResult:
         """Return the verdict on a run. `schedule` is one that stays in the file and waits for the run."""
         handle = self._here.get_workflow_handle(run.id, run_id=run.run_id)
         named = ("workflow", run.id, run.run_id, run.workflow_type)
@@ -227,12 +227,12 @@ class _Mover:
                 )
             self._check(run, handle)
             if not carry_out:
-                return Verdict(*named, "moves")
-            return Verdict(*named, "moved", f"continues as run {self._move(run, handle)}")
+                return MoveResult(*named, "moves")
+            return MoveResult(*named, "moved", f"continues as run {self._move(run, handle)}")
         except _Stays as stays:
-            return Verdict(*named, "stays", console.one_line(str(stays)))
+            return MoveResult(*named, "stays", console.one_line(str(stays)))
         except HourglassError as error:
-            return Verdict(*named, "stays", console.one_line(str(error)))
+            return MoveResult(*named, "stays", console.one_line(str(error)))
 
     def _check(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> None:
         """Raise `_Stays` for a run that cannot move."""

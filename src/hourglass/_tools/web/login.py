@@ -8,7 +8,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
-from hourglass._http.access import Access, Verdict
+from hourglass._http.access import Access, AccessDecision
 from hourglass._http.names import OwnNames
 from hourglass._tools.web import pages, requests, security
 
@@ -42,11 +42,11 @@ class LoginPages:
         """Check the token of the form."""
         token = str((await requests.fields(request)).get("token", "")).strip()
         match self._access.check_token(token, request.client.host if request.client else ""):
-            case Verdict.ADMITTED:
+            case AccessDecision.ADMITTED:
                 return self._logged_in(request, RedirectResponse(AFTER, 303))
-            case Verdict.REFUSED:
+            case AccessDecision.REFUSED:
                 return HTMLResponse(pages.login(_BARE, "wrong token"), 401)
-            case Verdict.LIMITED:
+            case AccessDecision.LIMITED:
                 rejection = security.too_many_guesses()
                 return PlainTextResponse(rejection.message, rejection.status, dict(rejection.headers))
 

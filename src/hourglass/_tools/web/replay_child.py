@@ -47,7 +47,7 @@ class ReplayerSetup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The maximum duration of a replay in seconds."""
 
 
-class Walk(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class WalkRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A request to replay a history. `at` is the number of the moment to return in full, None for the last
     one.
     """
@@ -57,7 +57,7 @@ class Walk(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     at: int | None = None
 
 
-class Walked(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class WalkResult(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The moments of a history. The one with this `number` and its predecessor have all details."""
 
     moments: tuple[Moment, ...]
@@ -95,11 +95,11 @@ class Decoded(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     error: str = ""
 
 
-from_child: msgspec.msgpack.Decoder[Walked | Refused | Decode] = msgspec.msgpack.Decoder(
-    Walked | Refused | Decode
+from_child: msgspec.msgpack.Decoder[WalkResult | Refused | Decode] = msgspec.msgpack.Decoder(
+    WalkResult | Refused | Decode
 )
-_from_parent: msgspec.msgpack.Decoder[ReplayerSetup | Walk | Decoded] = msgspec.msgpack.Decoder(
-    ReplayerSetup | Walk | Decoded
+_from_parent: msgspec.msgpack.Decoder[ReplayerSetup | WalkRequest | Decoded] = msgspec.msgpack.Decoder(
+    ReplayerSetup | WalkRequest | Decoded
 )
 
 
@@ -110,7 +110,7 @@ class _Parent:
         self._channel = ProcessChannel(sock)
         self._frames: list[bytes] = []
 
-    def send(self, message: Walked | Refused | Decode) -> None:
+    def send(self, message: WalkResult | Refused | Decode) -> None:
         """Send a message."""
         self._channel.send(message)
 
@@ -178,16 +178,16 @@ def _replayer(parent: _Parent, setup: ReplayerSetup) -> Replayer:
     )
 
 
-def _replay(replayer: Replayer, request: Walk) -> Walked:
+def _replay(replayer: Replayer, request: WalkRequest) -> WalkResult:
     history = History.from_json(request.history, workflow_id=request.workflow_id)
     number = request.at
     if number is None:
         number = max(0, len(replayer.moments(history, range(0))[0]) - 1)
     moments, result = replayer.moments(history, range(max(0, number - 1), number + 1))
     if moments and number >= len(moments):
-        return _replay(replayer, Walk(workflow_id=request.workflow_id, history=request.history))
+        return _replay(replayer, WalkRequest(workflow_id=request.workflow_id, history=request.history))
     error = result.error
-    return Walked(
+    return WalkResult(
         moments=moments,
         number=number if moments else 0,
         error="" if error is None else str(error) or type(error).__name__,
@@ -207,7 +207,7 @@ def _serve(parent: _Parent) -> None:
         return
     while True:
         signal.alarm(0)
-        request: Walk = parent.receive(Walk)
+        request: WalkRequest = parent.receive(WalkRequest)
         signal.alarm(alarm)
         parent.send(_replay(replayer, request))
 

@@ -28,8 +28,8 @@ from hourglass._tools.web.replay_child import (
     Decoded,
     Refused,
     ReplayerSetup,
-    Walk,
-    Walked,
+    WalkRequest,
+    WalkResult,
     from_child,
 )
 from hourglass._worker.activities.child_process import command
@@ -82,7 +82,7 @@ class TimeTravel:
         self._child: _ReplayProcess | None = None
         self._closed = False
 
-    def walk(self, history: History, at: int | None) -> Walked:
+    def walk(self, history: History, at: int | None) -> WalkResult:
         """Replay a history. Return its moments; the one with number `at` (None for the last) and its
         predecessor include the fibers.
 
@@ -91,11 +91,11 @@ class TimeTravel:
         if not self._replay_lock.acquire(timeout=self._limit):
             raise ReplayFailedError("other replays are still running: try again later")
         try:
-            return self._walk(Walk(workflow_id=history.workflow_id, history=_as_bytes(history), at=at))
+            return self._walk(WalkRequest(workflow_id=history.workflow_id, history=_as_bytes(history), at=at))
         finally:
             self._replay_lock.release()
 
-    def _walk(self, request: Walk) -> Walked:
+    def _walk(self, request: WalkRequest) -> WalkResult:
         deadline = monotonic() + self._limit
         child = self._running_child()
         try:
@@ -114,7 +114,7 @@ class TimeTravel:
                 raise ReplayFailedError(f"the replay process has ended: {error.strerror}") from None
             raise
         match answer:
-            case Walked():
+            case WalkResult():
                 return answer
             case Refused(message):
                 child.kill()
@@ -145,7 +145,9 @@ class TimeTravel:
             limit=self._limit,
         )
 
-    def _exchange(self, child: _ReplayProcess, request: Walk, deadline: float) -> Walked | Refused | None:
+    def _exchange(
+        self, child: _ReplayProcess, request: WalkRequest, deadline: float
+    ) -> WalkResult | Refused | None:
         """Send a request and serve the child's own requests until it answers. Return None if it has ended."""
         try:
             child.send(request, deadline)
@@ -205,12 +207,12 @@ class _ReplayProcess:
         """Return its exit code; None while it runs."""
         return self._process.poll()
 
-    def send(self, message: Walk | Decoded, deadline: float) -> None:
+    def send(self, message: WalkRequest | Decoded, deadline: float) -> None:
         """Send a message. Raise `TimeoutError` at the deadline."""
         self._channel.sock.settimeout(_remaining(deadline))
         self._channel.send(message)
 
-    def receive(self, deadline: float) -> Walked | Refused | Decode | None:
+    def receive(self, deadline: float) -> WalkResult | Refused | Decode | None:
         """Wait for a message; return None if the child has ended. Raise `TimeoutError` at the deadline."""
         while not self._frames:
             self._channel.sock.settimeout(_remaining(deadline))

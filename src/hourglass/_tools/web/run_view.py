@@ -22,7 +22,7 @@ from hourglass._tools.timeline.spans import Kind, Outcome, Span, Story
 from hourglass._tools.timeline.values import Peek
 from hourglass._tools.timeline.watching import HIDDEN
 from hourglass._tools.web import addresses
-from hourglass._tools.web.replay_child import Walked
+from hourglass._tools.web.replay_child import WalkResult
 from hourglass.errors import UsageError
 from hourglass.replay import Moment, ValueChange
 
@@ -206,7 +206,7 @@ def error_text(error: BaseException, *, shows: bool) -> str:
     return str(error) if shows else f"{type(error).__name__} {HIDDEN}"
 
 
-def replay_error(walked: Walked, *, shows: bool) -> str:
+def replay_error(walked: WalkResult, *, shows: bool) -> str:
     """Return why a replay stopped, as `error_text` does; a report of nondeterminism quotes no values."""
     return (
         walked.error

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeAlias
 
-from hourglass._http.access import Access, Verdict
+from hourglass._http.access import Access, AccessDecision
 from hourglass._http.names import OwnNames
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -132,11 +132,11 @@ class RequestGuard:
             return _cross_site(link, headers)
         if not is_open:
             match self._access.check_request(headers, address):
-                case Verdict.LIMITED:
+                case AccessDecision.LIMITED:
                     return too_many_guesses()
-                case Verdict.REFUSED:
+                case AccessDecision.REFUSED:
                     return _not_logged_in(method, headers)
-                case Verdict.ADMITTED:
+                case AccessDecision.ADMITTED:
                     pass
         return _check_body(headers, LARGEST_LOGIN if is_open else LARGEST_FORM)
 

@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hourglass._http.access import Access, Credentials
-from hourglass._http.limits import BACKLOG, ConnectionGate, Phase
+from hourglass._http.limits import BACKLOG, ConnectionGate, RequestPhase
 from hourglass._http.names import OwnNames
 from hourglass._http.server import LARGEST_HEAD, listening_socket
 from hourglass._tools.web.app import build
@@ -81,13 +81,27 @@ class LimitedConnection(H11Protocol):
         if self not in self.connections:
             return
         if self.transport.is_closing() or self.flow.write_paused:
-            self.gate.enter(self.transport, Phase.FLUSH)
+            self.gate.enter(self.transport, RequestPhase.FLUSH)
         elif self.conn.their_state is h11.SEND_BODY:
-            self.gate.enter(self.transport, Phase.BODY)
+            self.gate.enter(self.transport, RequestPhase.BODY)
         elif self._is_admitted:
-            self.gate.enter(self.transport, Phase.ANSWER)
+            self.gate.enter(self.transport, RequestPhase.ANSWER)
         else:
-            self.gate.enter(self.transport, Phase.HEAD)
+            self.gate.enter(self.transport, RequestPhase.HEAD)
+
+
+class ClosingServer(uvicorn.Server):
+    """A server of uvicorn that also closes the connections that outlast its graceful shutdown."""
+
+    def __init__(self, config: uvicorn.Config, gate: ConnectionGate) -> None:
+        super().__init__(config)
+        self._gate = gate
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Shut down, then close the connections whose peers have not read their response."""
+        await super().shutdown(sockets)
+        self._gate.close()
+        await asyncio.sleep(0)  # the transports close their sockets in the loop's next iteration
 
 
 def bound(host: str, port: int | None) -> socket.socket:
@@ -135,7 +149,8 @@ def served(
         names=OwnNames(host, number, names),
         access=Access(credentials or Credentials.create(), number),
     )
-    protocol: Any = type("_Connection", (LimitedConnection,), {"gate": ConnectionGate()})
+    gate = ConnectionGate()
+    protocol: Any = type("_Connection", (LimitedConnection,), {"gate": gate})
     config = uvicorn.Config(
         app,
         log_level="critical",
@@ -150,7 +165,7 @@ def served(
         proxy_headers=False,  # a local peer could claim any address, and guess tokens without limit
         timeout_graceful_shutdown=1,  # open pages keep their connections open indefinitely
     )
-    server = uvicorn.Server(config)
+    server = ClosingServer(config, gate)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # the program handles signals
     thread = threading.Thread(
         target=server.run, kwargs={"sockets": [listening]}, name="hourglass-ui", daemon=True

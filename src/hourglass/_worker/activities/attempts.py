@@ -84,7 +84,7 @@ class Waiter(Protocol):
         ...
 
 
-class Timer(Protocol):
+class TimerHandle(Protocol):
     """A scheduled callback."""
 
     def cancel(self) -> object:
@@ -99,7 +99,7 @@ class Timers(Protocol):
         """Return the time in seconds, from any starting point."""
         ...
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
         """Call `callback(*args)` after `delay` seconds."""
         ...
 
@@ -184,7 +184,7 @@ class Attempt:
         self.over = False
         self.work: AttemptWork | None = None
         self._around = around
-        self._timers: dict[object, Timer] | None = None
+        self._timers: dict[object, TimerHandle] | None = None
         self._newest_details: Payloads = ()
         self._heartbeat_is_due = False
         self._last_heartbeat = float("-inf")

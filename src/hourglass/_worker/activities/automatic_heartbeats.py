@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hourglass._contract.handle import ActivityTask
-from hourglass._worker.activities.attempts import Attempt, AttemptKey, Timer, Timers
+from hourglass._worker.activities.attempts import Attempt, AttemptKey, TimerHandle, Timers
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._options import LIVENESS_TIMEOUT
 
@@ -31,7 +31,7 @@ class AutomaticHeartbeats:
         definition_of: Callable[[ActivityTask], ActivityDefinition | None],
         timers: Timers,
     ) -> None:
-        self._timer: Timer | None = None
+        self._timer: TimerHandle | None = None
         self._interval = interval
         self._attempts = attempts
         self._definition_of = definition_of

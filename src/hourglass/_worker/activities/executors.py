@@ -71,7 +71,9 @@ class ExecutorLimits:
     cancel_grace: float = 10.0
     """The time from cancelling a process activity to killing its process."""
     late: float = 5.0
-    """The time after its start-to-close timeout at which a process activity is stopped if the engine has not cancelled it."""
+    """The time after its start-to-close timeout at which a process activity is stopped, unless the engine has cancelled
+    it before.
+    """
     loop_tick: float = 0.1
     """The time between two checks of the activity loop."""
     loop_limit: float = 0.4
@@ -324,7 +326,7 @@ class ActivityExecutor:
     def _log_failure(self, attempt: Attempt, result: AttemptFailed) -> None:
         if attempt.context.cancel_reason in _UNWANTED:
             return  # logged when the engine gave it up
-        # By the engine's clock, which in tests differs from this machine's.
+        # By the engine's clock, which in tests differs from the real one.
         ran_ns = round((self._around.timers.time() - attempt.since) * 1e9)
         now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time_ns()
         work_log.log_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)

@@ -216,7 +216,7 @@ class WorkerRunner:
         )
 
     def blocked(self, loop: LoopThread, seconds: float) -> None:
-        """Report an activity loop that is blocked, and begin on another loop the attempts that have not begun."""
+        """Report an activity loop that is blocked, and start its attempts that have not begun on another loop."""
         waiting = []
         for attempt, work in self._on_loop(loop):
             if loop is not self.loop.current and work.take():
@@ -235,7 +235,7 @@ class WorkerRunner:
         )
 
     def still_blocked(self, loop: LoopThread, seconds: float) -> None:
-        """Fail the attempts that have waited on a blocked loop for longer than they had run before, and can be retried."""
+        """Fail each retryable attempt that has waited on the blocked loop for longer than it had run before."""
         now = monotonic()
         least, most = self._limits.waiting_least, self._limits.waiting_most
         for attempt, _ in self._on_loop(loop):

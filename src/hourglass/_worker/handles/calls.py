@@ -1,11 +1,12 @@
-"""Small tools of the holder's parts: one timer for all calls that take too long, and a condition on one loop.
+"""Two helpers for the holder and its parts: a shared timer for overdue calls, and a condition variable for one loop.
 
-`CallDeadlines` calls back for each call that has not ended within a fixed limit: the limit is the same for all, so the oldest is
-always the next to be overdue, and one timer serves thousands. `Condition` wakes all waiters together.
+`CallDeadlines` calls back for each call that has not ended within a fixed limit. All calls have the same limit, so the
+oldest is always the next to be overdue, and one timer serves thousands of calls. `Condition` wakes all waiters
+together.
 
-Must not know: what the calls are for. Everything belongs to one loop. Invariants: each watched call is reported at most once,
-and not after it was forgotten; a notification that meets no waiter is not kept, so a waiter looks first and waits then,
-without an await in between.
+Must not know: what the calls are for. Everything belongs to one loop. Invariants: each watched call is reported at most
+once, and never after it was forgotten. A notification without a waiter is lost, so a caller checks its condition first
+and then waits, without an await in between.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _NO_LIMIT: AbstractAsyncContextManager[object] = nullcontext()
 
 
 def within(seconds: float | None) -> AbstractAsyncContextManager[object]:
-    """Return `asyncio.timeout` for a call that has a limit. Without one it would cost as much as the call."""
+    """Return `asyncio.timeout` for a call with a limit, and a context that costs nothing for a call without one."""
     return _NO_LIMIT if seconds is None else asyncio.timeout(seconds)
 
 
 class CallDeadlines:
-    """Calls back for each call that was not forgotten within the limit, in the order in which they were watched.
+    """Calls back for each call that is not forgotten within the limit, in the order in which they were watched.
 
     The limit is the same for all, so the dict's insertion order is the order of deadlines, and one timer is enough.
     """
@@ -46,7 +47,9 @@ class CallDeadlines:
         return len(self._watched)
 
     def watch(self, what: T, overdue: Callable[[T], object]) -> None:
-        """Call `overdue` with this unless it is forgotten in time. It is hashable, and watched once at a time."""
+        """Invoke the `overdue` callback with `call` unless it is forgotten in time. A call is hashable, and watched
+        once at a time.
+        """
         loop = self._loop = self._loop or asyncio.get_running_loop()
         due = loop.time() + self.limit
         self._watched[what] = (due, overdue)
@@ -70,14 +73,15 @@ class CallDeadlines:
             try:
                 overdue(what)
             except Exception:
-                # One callback that fails must not keep the others from being called.
+                # An exception in one callback must not keep the others from being called.
                 logger.exception("what takes too long could not be told")
 
 
 class Condition:
-    """A condition on one loop: `notify_all` wakes all waiters together, and a waiter that is cancelled consumes nothing.
+    """A condition variable for one loop: `notify_all` wakes all waiters together; a cancelled waiter consumes no
+    notification.
 
-    A notification that meets no waiter is not kept.
+    A notification without a waiter is lost.
     """
 
     __slots__ = ("_waiters",)
@@ -100,7 +104,7 @@ class Condition:
                 waiter.set_result(True)
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the next notification; False when `timeout` seconds passed without one."""
+        """Wait for the next notification. Return False if `timeout` seconds pass without one."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         self._waiters.add(waiter)

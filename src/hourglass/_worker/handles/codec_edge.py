@@ -1,11 +1,13 @@
-"""A codec around a handle: payloads are decoded before the worker sees them, and encoded before the engine does.
+"""A codec between a handle and its worker: payloads are decoded before the worker sees them, and encoded before the
+engine does.
 
-A codec is the user's code and may be slow, so it runs in threads of its own, never on the control loop. An item that it
-cannot decode, or a completion that it cannot encode, is still answered (I3): the task or the attempt fails, with a message
-that contains nothing of the payloads.
+A codec is the user's code and may be slow, so it runs in threads of its own, never on the control loop. An item that
+cannot be decoded, or a completion that cannot be encoded, is still answered (I3): the task or the attempt fails, with a
+message that reveals nothing of the payloads.
 
-A codec that depends on the context of its payloads (`with_context`) is called for each event, command and task separately.
-Only the command says to what a later answer belongs: `ContextBook` remembers that while a run is cached and an attempt runs.
+A codec that depends on the context of its payloads (`with_context`) is called separately for each event, command and
+task. The context of an event that answers a command is known from the command alone, so `ContextBook` stores it while
+the run is cached or the attempt is executing.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ _THREADS = 4
 
 
 def request_context(request: Request[Any], namespace: str) -> SerializationContext | None:
-    """Whose payloads a request of a client has, and its answer; None: of no one workflow or activity."""
+    """Return the serialization context of a request and its answer; None if they belong to no single workflow or
+    activity.
+    """
     if isinstance(request, StartActivity):
         return ActivitySerializationContext(
             namespace, request.activity_id, request.activity_type, request.spec.task_queue
@@ -83,7 +87,7 @@ def request_context(request: Request[Any], namespace: str) -> SerializationConte
 
 
 class ContextBook:
-    """Whose payloads runs and attempts have; for one connection, from any thread."""
+    """The serialization contexts of cached runs and executing attempts of one connection. May be used from any thread."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -91,7 +95,10 @@ class ContextBook:
         self._attempts: dict[bytes, SerializationContext] = {}
 
     def of_event(self, run_id: str, event: e.AnyEvent) -> SerializationContext:
-        """Of something that a run is told. Raises `DecodeError` for a run that is not known: the whole history comes then."""
+        """Return the context of an event of a run.
+
+        Raises `DecodeError` for an unknown run, which makes the engine send its whole history.
+        """
         if isinstance(event, e.RunEvicted):
             book = self._runs.pop(run_id, None)
             return SerializationContext() if book is None else book.own
@@ -106,12 +113,14 @@ class ContextBook:
         return book.own if kind is None else book.asked.pop((kind, answered.seq), book.own)
 
     def of_run(self, run_id: str) -> SerializationContext | None:
-        """Of what a run says of itself; None: it is not known."""
+        """Return the context of a run's own values, such as its arguments and result; None for an unknown run."""
         book = self._runs.get(run_id)
         return None if book is None else book.own
 
     def of_command(self, run_id: str, command: c.Command) -> SerializationContext | None:
-        """Of something that a run asks for; None: of a run that is not known."""
+        """Return the context of a command's payloads, and store it for the event that answers the command; None for an
+        unknown run.
+        """
         book = self._runs.get(run_id)
         if book is None:
             return None
@@ -141,16 +150,16 @@ class ContextBook:
         return context
 
     def began(self, task: ActivityTask) -> SerializationContext:
-        """Return the context of an attempt that begins, and remember it by its token."""
+        """Return the context of an attempt that starts, and store it by its task token."""
         found = self._attempts[task.token] = context_of(task)
         return found
 
     def of_attempt(self, token: bytes) -> SerializationContext | None:
-        """Of what an attempt tells."""
+        """Return the context of an attempt's results and heartbeats; None for an unknown attempt."""
         return self._attempts.get(token)
 
     def ended(self, token: bytes) -> None:
-        """Forget the context of an attempt that has ended."""
+        """Delete the context of an attempt that has ended."""
         self._attempts.pop(token, None)
 
 
@@ -174,11 +183,13 @@ _ANSWERS: dict[type[Any], str] = {
     e.NexusCompleted: NEXUS,
     e.NexusFailed: NEXUS,
 }
-"""Events that answer what a run asked for, and the kind of that."""
+"""The events that answer a command, with the kind of that command."""
 
 
 class _DecodingQueue(Generic[T]):
-    """Items of one kind on their way to the worker: decoded one after another, and delivered in order, then the end."""
+    """A queue of items of one kind: they are decoded one after another and delivered in order, followed by the end of
+    the handle.
+    """
 
     def __init__(self, decode: Callable[[T], Coroutine[Any, Any, T | None]]) -> None:
         self._decode = decode
@@ -188,7 +199,7 @@ class _DecodingQueue(Generic[T]):
         self.deliver: Callable[[Sequence[T]], object] | None = None
 
     def add(self, items: Sequence[T]) -> None:
-        """Decode and deliver these after the earlier ones."""
+        """Decode and deliver these items after those added earlier."""
         self._items.extend(items)
         self._run_soon()
 
@@ -232,7 +243,7 @@ class CodecHandle:
         self._beating: dict[bytes, asyncio.Task[None]] = {}
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
-        """Begin to deliver what the codec has decoded."""
+        """Start the handle, and deliver its items after decoding."""
         self._activations.deliver, self._activities.deliver = on_activations, on_activities
 
         def ended(kind: WorkKind, why: Exception) -> None:
@@ -242,15 +253,15 @@ class CodecHandle:
         self._inner.start(self._activations.add, self._activities.add, ended)
 
     def pause(self, kind: WorkKind) -> None:
-        """Take no new work of this kind."""
+        """Stop receiving work of this kind."""
         self._inner.pause(kind)
 
     def resume(self, kind: WorkKind) -> None:
-        """Take new work of this kind again."""
+        """Continue receiving work of this kind."""
         self._inner.resume(kind)
 
     async def _decode_activation(self, activation: e.Activation) -> e.Activation | None:
-        """Decode an activation, or fail its task."""
+        """Decode an activation. If that fails, fail the workflow task and return None."""
         try:
             return await self._open_activation(activation)
         except Exception as problem:
@@ -261,7 +272,7 @@ class CodecHandle:
             return None
 
     async def _decode_activity(self, item: ActivityItem) -> ActivityItem | None:
-        """Decode an activity task, or fail the attempt."""
+        """Decode an activity task. If that fails, fail the attempt and return None."""
         if not isinstance(item, ActivityTask):
             return item
         try:
@@ -297,7 +308,7 @@ class CodecHandle:
 
     async def _encode_and_report(self, result: ActivityResult) -> None:
         if (beating := self._beating.get(result.token)) is not None:
-            await asyncio.wait({beating})  # the last heartbeat may have the details for the next attempt
+            await asyncio.wait({beating})  # the details of the last heartbeat, for the next attempt
         book = self._book
         context = None if book is None else book.of_attempt(result.token)
         try:
@@ -326,7 +337,9 @@ class CodecHandle:
             logger.debug("a completion was not taken: the handle is broken")
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt is alive. While one heartbeat is being encoded only the newest waits."""
+        """Report that an attempt is alive. While a heartbeat is being encoded, only the newest of the later ones is
+        kept.
+        """
         if not details:
             self._inner.heartbeat(token, details)
         elif token in self._beats:
@@ -336,15 +349,15 @@ class CodecHandle:
             self._beating[token] = asyncio.get_running_loop().create_task(self._beat(token, details))
 
     def request_eviction(self, run_id: str) -> None:
-        """Ask for a run to be evicted."""
+        """Request the eviction of a run."""
         self._inner.request_eviction(run_id)
 
     def initiate_shutdown(self) -> None:
-        """Take no new work."""
+        """Stop receiving new work."""
         self._inner.initiate_shutdown()
 
     async def finalize(self) -> None:
-        """Free everything."""
+        """Finalize the handle, and free everything it holds."""
         while self._beating or self._calls:
             await asyncio.wait({*self._beating.values(), *self._calls})
         self._is_freed = True
@@ -356,7 +369,7 @@ class CodecHandle:
         try:
             while following is not None:
                 context = None if self._book is None else self._book.of_attempt(token)
-                own = without_carrier(following)  # the items of progress were sealed one by one
+                own = without_carrier(following)  # the items of progress were encoded one by one
                 sealed = await self._seal(own, context=context)
                 self._inner.heartbeat(token, (*sealed, *following[len(own) :]))
                 following, self._beats[token] = self._beats[token], None
@@ -407,7 +420,7 @@ class CodecHandle:
 
 
 def _as_payload_error(error: Exception) -> PayloadError:
-    """Return an error whose message contains nothing of the payloads."""
+    """Return an error whose message reveals nothing of the payloads."""
     if isinstance(error, PayloadError):
         return error
     return DecodeError(f"the codec failed with {type(error).__name__}")
@@ -428,21 +441,21 @@ class CodecConnection:
 
     @property
     def target(self) -> str:
-        """What it is connected to."""
+        """The target of the connection."""
         return self._inner.target
 
     @property
     def namespace(self) -> str:
-        """The namespace it works in."""
+        """The namespace of the connection."""
         return self._inner.namespace
 
     @property
     def identity(self) -> str:
-        """The identity that the engine is told."""
+        """The client identity that is sent to the engine."""
         return self._inner.identity
 
     async def call(self, request: Request[A]) -> A:
-        """Ask, with sealed payloads; the answer is opened."""
+        """Send a request with encoded payloads, and return its decoded answer."""
         codec = self._codec
         if self._book is not None:
             token: bytes = getattr(request, "token", b"")
@@ -458,5 +471,5 @@ class CodecConnection:
         return CodecHandle(handle, self._codec, self._converter, self._book)
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close the connection."""
         await self._inner.close()

@@ -1,12 +1,13 @@
-"""The end of a handle: does what `life.next_step` says until the handle is closed or left behind.
+"""The end of a handle: carries out the steps of `life.next_step` until the handle is closed or abandoned.
 
-Needs nothing but the tables, so that it goes on when the holder that began it is dead, and can be begun again
-from any point. Invariants: `initiate_shutdown` comes first, always; every item that still comes is answered;
-the handle is finalized once, with nothing in flight; whatever fails here, the handle's life ends.
+It needs only the tables, so a drain continues if the holder that began it dies, and can be started again from any
+point. Invariants: `initiate_shutdown` always comes first; every item that still arrives is answered; the handle is
+finalized once, with nothing in progress; no failure keeps the handle's life from ending.
 
-What comes is answered as failed and goes to another handle, with one exception. The end of a local activity counts only
-with the workflow task that it belongs to, and that task is ours alone: as long as activities may finish, its run goes on here,
-also with further local activities. One that the drain has to end fails its task, which another handle begins afresh.
+Items that arrive are answered as failed, so that another handle receives them, with one exception. The result of a
+local activity counts only in the workflow task that it belongs to, which only this worker has: as long as activities
+may finish, the run continues here, also with further local activities. If the drain has to stop a local activity, it
+fails the workflow task, and another handle starts the task from its beginning.
 """
 
 from __future__ import annotations
@@ -40,11 +41,10 @@ _LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled, ActivityBac
 
 
 def begin_drain(tables: HandleTables, record: HandleRecord, signal: HandleSignal) -> None:
-    """Take no new work, now; the rest happens in the background. May be repeated: what was promised earlier
-    holds.
+    """Stop receiving new work now, and drain the handle in the background. May be repeated: earlier deadlines still
+    hold.
 
-    `RECYCLED` means that the worker lives on and its activities may finish; otherwise it has its graceful
-    period.
+    With `RECYCLED` the worker lives on and its activities may finish; otherwise they have the graceful period.
     """
     record.stop_waiting()
     now = asyncio.get_running_loop().time()
@@ -57,14 +57,15 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: HandleSignal
         record.drain.deadlines = record.drain.deadlines.sooner(deadlines)
     if record.state is HandleState.DRAINING:
         _shut(record)
-    # The poll loops find the registration ended; the drain itself takes what is still delivered.
+    # The poll loops see that the registration has ended; the drain itself handles the items that still
+    # arrive.
     record.detach()
     record.changed.notify_all()
     drive(tables, record, record.drain)
 
 
 def drive(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    """See to it that a task works on this handle's end: the former one may have died with its holder."""
+    """Ensure that a task is draining this handle: an earlier one may have died with its holder."""
     if not record.state.over and (drain.task is None or drain.task.done()):
         drain.task = tables.spawn(_drive(tables, record, drain))
 
@@ -124,7 +125,7 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
 
 
 def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    """Complete the items that were kept and have no job: the handle ends only when it has nothing left."""
+    """Complete the kept items that have no job, because the handle can only end when nothing is open."""
     now = asyncio.get_running_loop().time()
     while record.activations.kept:
         activation = record.activations.kept.popleft()
@@ -145,7 +146,7 @@ def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
 
 
 def _goes_on(record: HandleRecord, drain: Drain, activation: Activation, now: float) -> bool:
-    """Whether it is the middle of a task that waits, or has waited, for local activities of its run."""
+    """Whether the activation belongs to a workflow task that waits, or has waited, for local activities of its run."""
     run_id = activation.run_id
     if is_eviction(activation) or run_id in drain.unfinished or now >= drain.deadlines.activities:
         return False
@@ -158,7 +159,7 @@ def _goes_on(record: HandleRecord, drain: Drain, activation: Activation, now: fl
 
 
 def _offer(tables: HandleTables, record: HandleRecord, item: Activation | ActivityItem) -> None:
-    """Have an item dispatched, if that can be."""
+    """Pass an item to the current holder, if there is one, for dispatch."""
     if tables.listener is not None:
         tell(tables.listener.item_arrived, record, item)
 
@@ -171,7 +172,7 @@ def _refuse(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> N
         case ActivityCancel() if item.reason != "WORKER_SHUTDOWN":
             _pass_on(tables, record, item)
         case ActivityCancel():
-            pass  # a recycled handle's worker is still alive; otherwise the drain stops the attempts after the graceful time
+            pass  # a recycled handle's worker is still alive; otherwise the drain stops the attempts after the graceful period
 
 
 def _pass_on(tables: HandleTables, record: HandleRecord, cancel: ActivityCancel) -> None:
@@ -180,7 +181,7 @@ def _pass_on(tables: HandleTables, record: HandleRecord, cancel: ActivityCancel)
 
 
 async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    if drain.finalizing is None:  # kept in the record: a drain that is begun again must not finalize twice
+    if drain.finalizing is None:  # kept in the record: a drain that is started again must not finalize twice
         drain.finalizing = tables.spawn(record.handle.finalize())
     task = drain.finalizing
     limit = drain.deadlines.finalizing(asyncio.get_running_loop().time(), tables.limits)
@@ -194,7 +195,7 @@ async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) ->
 
 
 def _abandon(tables: HandleTables, record: HandleRecord) -> None:
-    """Leave a handle behind that does not end: it is no longer waited for, and is counted."""
+    """Abandon a handle that does not end: nothing waits for it any longer, and it is counted."""
     if record.state.over:
         return
     logger.error(

@@ -1,15 +1,15 @@
-"""The handles of one Application, as data that outlives the holder: the record of one handle, with the book of what is in
-flight on it; the registrations of task queues; and the tables of them all.
+"""The handles of one Application, as data that outlives the holder: the record of each handle with the books of its
+open items, the registrations of task queues, and the tables that contain them all.
 
-The holder that started last listens to the tables. A handle whose tables were lost would go on polling and take tasks
-along, so the tables survive a crash of the holder. Everything belongs to one loop. Must not know: how handles are opened,
-and how their ends are carried out. Invariants:
+The holder that was started last listens to the tables. A handle that was lost would continue to poll and take tasks
+that nobody executes, so the tables survive a crash of the holder. Everything belongs to one loop. Must not know: how
+handles are opened, and how they are drained. Invariants:
 
-- Generations and tokens never repeat, over the lives of all holders.
-- What a handle delivers is entered in its book in the same step; an entry is taken out only by the caller that then sends
-  its completion.
-- A handle stays in the tables until it is closed or left behind.
-- A registration that has ended never begins again, and says why it ended.
+- Generations and tokens are never reused, not even by later holders.
+- An item is entered in the book in the same step in which the handle delivers it; only the caller that then sends its
+  completion removes the entry.
+- A handle stays in the tables until it is closed or abandoned.
+- A registration that has ended never starts again, and records why it ended.
 """
 
 from __future__ import annotations
@@ -44,21 +44,23 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Drain:
-    """How far a handle's end has come."""
+    """The state of a handle's drain."""
 
     deadlines: Deadlines
     quiet_since: float
     told_to_stop: bool = False
     unfinished: set[str] = field(default_factory=set)
-    """Runs of which a local activity was ended by the drain, and not by itself: no workflow must hear of that end."""
+    """The runs of which the drain has stopped a local activity. The workflow must not see that result."""
     task: asyncio.Task[None] | None = None
     finalizing: asyncio.Task[None] | None = None
 
 
 class ActivationBook:
-    """The activations that the engine waits for, by run id: who has each, under which token it may be completed; and the runs
-    that have closed and are not evicted yet, with what waits for that: from a run's terminal command to its eviction the
-    ends of its local activities are held back, for the engine would record them behind the end of the run, and refuse the task.
+    """The open activations of a handle by run id, each with its job and its token; and the closed runs that are not yet
+    evicted.
+
+    The results of a run's local activities are held back from its terminal command until its eviction: the engine would
+    otherwise record them after the end of the run, and reject the task.
     """
 
     def __init__(self, next_token: Callable[[], int]) -> None:
@@ -67,7 +69,7 @@ class ActivationBook:
         self._next_token = next_token
 
     def keep(self, item: Activation, /) -> None:
-        """Keep an item that arrived and is not dispatched yet."""
+        """Enter an item that has arrived and is not dispatched yet."""
         self.open[item.run_id] = Kept(item, self._next_token())
 
     def close(self, run_id: str) -> None:
@@ -83,27 +85,29 @@ class ActivationBook:
             held.append(then)
 
     def evicted(self, run_id: str) -> None:
-        """Release the calls that waited for the eviction of the run."""
+        """Call everything that waited for the eviction of the run."""
         for then in self.closed.pop(run_id, ()):
             then()
 
 
 class AttemptBook:
-    """The attempts whose end the engine waits for, by task token. Cancellations need no answer: only the inbox keeps them."""
+    """The attempts whose results the engine waits for, by task token. Cancellations need no answer: only the inbox
+    keeps them.
+    """
 
     def __init__(self, next_token: Callable[[], int]) -> None:
         self.open: dict[bytes, InFlight[ActivityItem]] = {}
         self._next_token = next_token
 
     def keep(self, item: ActivityItem, /) -> None:
-        """Keep an item that arrived and is not dispatched yet."""
+        """Enter an item that has arrived and is not dispatched yet."""
         if isinstance(item, ActivityTask):
             self.open[item.token] = Kept(item, self._next_token())
 
 
 @dataclass(frozen=True, kw_only=True)
 class HandleContext:
-    """What a record is given by the tables it stands in."""
+    """The functions of the tables that a handle's record needs."""
 
     next_token: Callable[[], int]
     now_ns: Callable[[], int]
@@ -111,28 +115,28 @@ class HandleContext:
 
 
 class PendingCall(Protocol):
-    """A completion that its handle has not taken yet."""
+    """A completion that the handle has not accepted yet."""
 
     def abandon(self) -> object:
-        """Stop waiting for it, because the handle is left behind. The call itself goes on."""
+        """Stop waiting for the call, because its handle was abandoned. The call itself continues."""
         ...
 
 
 class PendingCompletion(PendingCall, Protocol):
-    """The completion of a workflow task that its handle has not taken yet."""
+    """The completion of a workflow task that the handle has not accepted yet."""
 
     following: PendingCompletion | None
     """The next completion of the same run, which is sent after this one."""
 
     def send(self) -> None:
-        """Send it now."""
+        """Send the completion now."""
         ...
 
 
 class HandleRecord:
-    """One open handle: its state, its inboxes, the items in flight, and the completions that it has not taken yet.
+    """One open handle: its state, its inboxes, its open items, and the completions that it has not accepted yet.
 
-    It is all that a drain needs, so it outlives the holder that opened the handle.
+    It contains all that a drain needs, so it outlives the holder that opened the handle.
     """
 
     def __init__(
@@ -150,15 +154,15 @@ class HandleRecord:
         self.connection = connection
         self.state = HandleState.CONNECTING
         self.changed = Condition()
-        """For its drain, which waits for answers, calls and polls."""
+        """Wakes the drain, which waits for answers, calls and polls."""
         self.opened_ns = around.now_ns()
         self.drain: Drain | None = None
         self.spare: asyncio.TimerHandle | None = None
-        """Set while it serves no registration and its worker may come back: the timer that ends the wait."""
+        """The timer that ends the wait for a worker to return; None while the handle serves a registration."""
         self.trusted = True
         self.calls: set[PendingCall] = set()
         self.tails: dict[str, PendingCompletion] = {}
-        """The last completion of each run that its handle has not taken yet."""
+        """The last completion of each run that the handle has not accepted yet."""
         self.next_token = around.next_token
         self.runs = ActivationBook(around.next_token)
         self.attempts = AttemptBook(around.next_token)
@@ -168,7 +172,7 @@ class HandleRecord:
         self.activities = Inbox(handle, WorkKind.ACTIVITIES, self.attempts.keep, notify)
 
     def start(self) -> None:
-        """Have the handle deliver."""
+        """Make the handle deliver its items."""
         self.handle.start(self.activations.receive, self.activities.receive, self._ended)
 
     def _ended(self, kind: WorkKind, why: Exception) -> None:
@@ -179,18 +183,18 @@ class HandleRecord:
         return f"<HandleRecord {self.queue!r} generation {self.generation} {self.state.value}>"
 
     def inboxes(self) -> Iterator[Inbox[Any]]:
-        """Both inboxes."""
+        """Yield the inboxes of activations and of activity tasks."""
         yield self.activations
         yield self.activities
 
     @property
     def received(self) -> int:
-        """How many items it gave so far."""
+        """The number of items that the handle has delivered."""
         return self.activations.received + self.activities.received
 
     @property
     def healthy(self) -> bool:
-        """Whether it could go on serving."""
+        """Whether the handle could continue to serve."""
         return (
             self.state is HandleState.ACTIVE
             and self.trusted
@@ -198,36 +202,38 @@ class HandleRecord:
         )
 
     def stop_waiting(self) -> None:
-        """Its patience with a worker that has gone is over, one way or another."""
+        """Stop waiting for a worker to return."""
         if self.spare is not None:
             self.spare.cancel()
             self.spare = None
 
     def hears(self, signal: HandleSignal) -> None:
-        """Move on in its life."""
+        """Advance the handle's state."""
         self.state = advance(self.state, signal)
 
     def detach(self) -> None:
-        """Keep what arrives from now on, and wake the poll loops: they find their registration ended, or another handle."""
+        """Keep the items that arrive from now on, and wake the poll loops, which find that the registration has ended
+        or has another handle.
+        """
         for inbox in self.inboxes():
             inbox.detach()
             inbox.changed.notify_all()
 
 
 class AlreadyRegistered(HourglassError):
-    """A worker serves this task queue already, or is about to."""
+    """Another worker already serves this task queue, or is about to."""
 
 
 class WorkerNotRegistered(HourglassError):
-    """No worker is registered for this task queue, or the handle that was meant is gone."""
+    """No worker is registered for this task queue, or the handle of the call is closed."""
 
 
 class StaleCompletion(WorkerNotRegistered):
-    """A completion for something that is no longer open under this generation and token; it was not sent."""
+    """The completion belongs to no open item with this generation and token. It was not sent."""
 
 
 class Registration:
-    """A worker's wish that a task queue be served. It points to the handle that serves it now, if there is one."""
+    """A worker's registration for a task queue. Points to the handle that serves it now, if there is one."""
 
     def __init__(self, config: HandleConfig) -> None:
         self.queue = config.task_queue
@@ -244,17 +250,17 @@ class Registration:
         return f"<Registration {self.queue!r}{' ended' if self.has_ended() else ''}>"
 
     def has_ended(self) -> bool:
-        """Whether its worker no longer wants this queue served."""
+        """Whether the registration has ended."""
         return self._end is not None
 
     def check(self) -> None:
-        """Raise what its end means to callers that wait on it."""
+        """Raise the error with which the registration ended, if it has."""
         if self._end is not None:
             kind, message = self._end
             raise kind(message)
 
     def finish(self, kind: type[HourglassError], message: str) -> HandleRecord | None:
-        """End it, with what its waiters are to hear; returns the handle that served it."""
+        """End the registration, with the error for its waiters. Return the handle that served it."""
         if self._end is not None:
             return None
         self._end = (kind, message)
@@ -265,7 +271,7 @@ class Registration:
         return record
 
     def serve(self, record: HandleRecord) -> None:
-        """From now on this handle serves it."""
+        """Let this handle serve the registration from now on."""
         self.current, self.was_active = record, True
         self.changed.notify_all()
 
@@ -275,7 +281,7 @@ logger = logging.getLogger("hourglass.bridge")
 
 @dataclass(slots=True)
 class Counters:
-    """What happened so far, over the lives of all holders."""
+    """Counts of events since the process started, across all holders."""
 
     opened: int = 0
     recycles: int = 0
@@ -291,14 +297,14 @@ class Counters:
 
 
 class Listener(Protocol):
-    """The receiver of the handles' events: the holder that started last."""
+    """The receiver of the handles' events: the holder that was started last."""
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
         """Handle an active handle that ended unexpectedly, or whose completion failed permanently."""
         ...
 
     def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
-        """Cancel an attempt for which there is no poll loop any more."""
+        """Cancel an attempt for which there is no poll loop any longer."""
         ...
 
     def handle_ended(self, record: HandleRecord) -> None:
@@ -314,12 +320,12 @@ class Listener(Protocol):
         ...
 
     def too_many_abandoned(self) -> None:
-        """So many handles were left behind that what is below them cannot be trusted."""
+        """Report that so many handles were abandoned that the connection below them is probably broken."""
         ...
 
 
 class HandleTables:
-    """Every registration, every handle that is not closed, the tasks that work on them, and the counters."""
+    """All registrations, all handles that are not closed, the tasks that work on them, and the counters."""
 
     def __init__(self, *, now_ns: Callable[[], int] = monotonic_ns) -> None:
         self.registrations: dict[str, Registration] = {}
@@ -344,7 +350,7 @@ class HandleTables:
         )
 
     def enter(self, config: HandleConfig, handle: Handle, connection: Connection) -> HandleRecord:
-        """Write down a handle that was just opened."""
+        """Enter a handle that was just opened."""
         record = HandleRecord(next(self._generations), config, handle, connection, self._around)
         self.records[record.generation] = record
         self.counters.opened += 1
@@ -352,24 +358,24 @@ class HandleTables:
         return record
 
     def of_queue(self, queue: str) -> list[HandleRecord]:
-        """Return the handles of a queue, the oldest first."""
+        """Return the handles of a queue, oldest first."""
         return [record for record in self.records.values() if record.queue == queue]
 
     def distrust(self) -> None:
-        """No handle of now is to be adopted: what is below them is made anew."""
+        """Let no current handle be adopted, because its connection may be broken."""
         for record in self.records.values():
             record.trusted = False
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
-        """Tell the holder, unless the handle is at its end anyway."""
+        """Notify the holder of a broken handle, unless the handle is already ending."""
         if record.state is HandleState.ACTIVE and self.listener is not None:
             tell(self.listener.handle_broke, record, error)
 
     def leave(self, record: HandleRecord) -> None:
-        """Strike out a handle whose life is over."""
+        """Remove a handle that is closed or abandoned."""
         if self.records.pop(record.generation, None) is None:
             return
-        for run_id in tuple(record.runs.closed):  # with its handle a run is gone
+        for run_id in tuple(record.runs.closed):  # a run is evicted with its handle
             tell(record.runs.evicted, run_id)
         if record.state is HandleState.ABANDONED:
             self.counters.abandoned += 1
@@ -385,12 +391,12 @@ class HandleTables:
         self.changed.notify_all()
 
     def is_used(self, connection: Connection, queue: str | None = None) -> bool:
-        """Whether a handle, or one of this queue, lives on this connection or is being opened on it."""
+        """Whether a handle, open or being opened, uses this connection; with `queue`, only handles of that queue count."""
         used = [(record.connection, record.queue) for record in self.records.values()] + self.opening
         return any(each is connection and queue in (None, whose) for each, whose in used)
 
     def let_go(self, connection: Connection) -> None:
-        """Close a connection that was made for a handle and serves no other."""
+        """Close a connection that was made for a single handle and serves no other."""
         if connection is not self.shared and not self.is_used(connection):
             self.spawn(self._close(connection), bounded=True)
 
@@ -402,19 +408,19 @@ class HandleTables:
             logger.warning("a connection to %s did not close: %s", connection.target, type(error).__name__)
 
     def working_connection(self, otherwise: Connection) -> Connection:
-        """Return the connection of the newest active handle, which is the most likely to work."""
+        """Return the connection of the newest active handle, which most likely works."""
         for record in reversed(self.records.values()):
             if record.state is HandleState.ACTIVE:
                 return record.connection
         return self.shared or otherwise
 
     def set_limits(self, limits: HandleLimits) -> None:
-        """From now on these hold."""
+        """Set the limits for all handles."""
         self.limits = limits
         self.completing = self.patience(limits.completion)
-        """The deadlines of completions that are on their way."""
+        """The deadlines of completions that their handles have not accepted."""
         self.reporting = self.patience(limits.resend)
-        """Those of the ends of attempts, which are then sent again."""
+        """The deadlines of attempts' results, which are sent again when one passes."""
 
     def patience(self, limit: float) -> CallDeadlines:
         """Return the timer for all calls with this limit in seconds."""
@@ -425,12 +431,12 @@ class HandleTables:
 
     @property
     def busy(self) -> bool:
-        """Whether a handle is not closed yet, or something is under way that ends by itself in time."""
+        """Whether a handle is not closed yet, or a task that ends by itself is still running."""
         return bool(self.records or self._bounded)
 
     def spawn(self, work: Coroutine[Any, Any, T], *, bounded: bool = False) -> asyncio.Task[T]:
-        """Run something that belongs to the tables: no holder's death ends it. `bounded` if it keeps a time
-        limit itself.
+        """Run a task that belongs to the tables and survives the death of a holder. `bounded`: it has a time limit of
+        its own.
         """
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -448,7 +454,7 @@ class HandleTables:
 
 
 def tell(callback: Callable[..., object], *arguments: object) -> None:
-    """Call a listener whose failure must not harm the tables."""
+    """Call a method of the listener; an exception of it is logged and must not harm the tables."""
     try:
         callback(*arguments)
     except Exception:

@@ -1,15 +1,14 @@
 """The BridgeHolder: owner of every handle of one Application, that is, of one target and namespace. All other parts
 reach handles through it alone.
 
-Must not know: lanes, evaluators, executors, supervisors. It runs on the control loop and never makes one caller
-wait for another's slow call. What it holds is in `HandleTables`, so that a holder that is thrown away
-in the middle of anything leaves nothing behind: the next one, over the same tables, drains the handles of the
-last, unless a worker that comes back soon adopts its own, and waits for the workers to register again. Invariants:
+Must not know: lanes, evaluators, executors, supervisors. It runs on the control loop, and a slow call of one caller never
+delays another. Its state is in `HandleTables`, so a holder that crashes at any point loses nothing: the next holder uses the
+same tables, waits for the workers to register again, and drains the handles whose workers do not return soon. Invariants:
 
 - A queue is registered once at a time; unregistering is immediate, and its polls then raise `Shutdown`.
-- Polls and completions are never cancelled; their callers may be, at any instant.
+- Polls and completions are never cancelled; their callers may be, at any time.
 - A completion counts only for the generation and the token under which its item was dispatched.
-- A handle that breaks is replaced; that never raises in a poller.
+- A handle that breaks is replaced; no poll loop receives the error.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def _ignore(*_: object) -> None:
 
 
 class _Through:
-    """A caller that waits until its completion is through, and may be cancelled meanwhile."""
+    """A caller that waits until its completion is sent, and may be cancelled meanwhile."""
 
     __slots__ = ("_future",)
 
@@ -80,14 +79,15 @@ class _Through:
 
 
 class BridgeHolder:
-    """The one way to the handles of a target and namespace: registers workers, polls for them, sends their answers.
+    """The only access to the handles of a target and namespace: registers workers, receives their items, sends completions.
 
-    `connect` makes a fresh connection for each handle that replaces another; the first handle of a queue uses
-    `shared`, which is its giver's to close. `on_attempt_cancelled(queue, generation, cancel)` tells of
-    attempts that should stop while no poll can say so; `on_handle_ended(queue, generation)` that a generation
-    will not be heard of again; `on_run_evicted(record, run_id)` of evictions that no poll handed out;
-    `on_item(record, item)` gives what a handle that drains has still to do: a callback that dispatches it enters in the
-    record's book what is at it.
+    `connect` opens a new connection for each handle that replaces another. The first handle of a queue uses `shared`, which
+    the caller closes. Callbacks:
+
+    - `on_attempt_cancelled(queue, generation, cancel)`: an attempt should stop, but no poll loop can receive the cancellation.
+    - `on_handle_ended(queue, generation)`: nothing more will come from this generation.
+    - `on_run_evicted(record, run_id)`: a run was evicted, and no poll loop received the eviction.
+    - `on_item(record, item)`: an item of a draining handle. A callback that dispatches it enters the job in the record's book.
     """
 
     def __init__(
@@ -115,7 +115,9 @@ class BridgeHolder:
         self._epoch = 0
 
     async def start(self) -> None:
-        """Take over the tables. What a holder before left there waits a little for its worker, or is drained and closed."""
+        """Take over the tables. Handles that an earlier holder left wait a little for their workers, or are drained and
+        closed.
+        """
         tables = self.tables
         tables.epoch += 1
         self._epoch = tables.epoch
@@ -126,11 +128,11 @@ class BridgeHolder:
         self._registrar.void_all()
         for record in tuple(tables.records.values()):
             if record.drain is not None:
-                drive(tables, record, record.drain)  # the task that worked on its end may have died too
+                drive(tables, record, record.drain)  # the task that drained it may have died too
 
     async def stop(self) -> None:
-        """Unregister all workers and wait until every handle is closed or left behind. May be cancelled: it
-        goes on.
+        """Unregister all workers and wait until every handle is closed or abandoned. If the call is cancelled, the
+        handles still end.
         """
         if not self._in_charge:
             return
@@ -143,14 +145,14 @@ class BridgeHolder:
 
     @property
     def _in_charge(self) -> bool:
-        """Whether no other holder has taken over since; one that was replaced has no say any more."""
+        """Whether this holder is started and no later one has taken over the tables."""
         return self._epoch != 0 and self._epoch == self.tables.epoch
 
     async def register_worker(self, queue: str, config: HandleConfig, owner: Owner) -> None:
-        """Open a handle for a queue, on behalf of `owner`, whose death unregisters it.
+        """Open a handle for a queue on behalf of `owner`, whose death unregisters it.
 
-        Waits until there is a handle, through failures that may pass. Raises `AlreadyRegistered`, what a
-        refusal that will not pass raised, or `WorkerNotRegistered` where it was unregistered meanwhile.
+        Returns once there is a handle; temporary failures are retried. Raises `AlreadyRegistered`, the error of a
+        permanent rejection, or `WorkerNotRegistered` if the queue was unregistered meanwhile.
         """
         self._check_in_charge(queue)
         config.check()
@@ -159,9 +161,9 @@ class BridgeHolder:
         await self._registrar.register(config, owner)
 
     async def unregister_worker(self, queue: str, *, returns: bool = False) -> None:
-        """Stop serving a queue, now; what is left to do is done in the background. Idempotent.
+        """Stop serving a queue now; its handles are drained in the background. Idempotent.
 
-        `returns` if its worker will register again soon: as after a recycle, its activities may then go on.
+        `returns`: its worker will register again soon, so its activities may finish as after a recycle.
         """
         if not self._in_charge:
             return
@@ -169,13 +171,13 @@ class BridgeHolder:
         if registration is not None:
             self._registrar.unregister(registration, returns=returns)
         elif not returns:
-            for record in self.tables.of_queue(queue):  # what a worker that was to return left behind
+            for record in self.tables.of_queue(queue):  # left by a worker that was expected to return
                 begin_drain(self.tables, record, HandleSignal.UNREGISTERED)
 
     async def recycle(self, queue: str, reason: str) -> None:
-        """Replace a queue's handle at once and let the old one drain. Returns when the new one is there.
+        """Replace a queue's handle at once and let the old one drain. Returns when the new one is open.
 
-        One that is being opened or replaced already is not replaced again.
+        A handle that is being opened or replaced is not replaced again.
         """
         registration = self._registration(queue)
         if registration.current is not None:
@@ -199,11 +201,11 @@ class BridgeHolder:
     async def serve_activations(
         self, queue: str, receiver_of: Callable[[HandleRecord], Receiver[Activation]]
     ) -> NoReturn:
-        """Give each activation of a queue to a receiver, which dispatches it there and then; `receiver_of` makes one for each
-        handle that serves the queue.
+        """Pass each activation of a queue to a receiver, which dispatches it at once. `receiver_of` makes the receiver
+        of each handle that serves the queue.
 
-        Raises `Shutdown` at the asked-for end, `WorkerNotRegistered` where no worker is registered, and what a receiver
-        raises: that item is kept for the next caller.
+        Raises `Shutdown` when the queue is unregistered, `WorkerNotRegistered` if no worker is registered, and whatever
+        a receiver raises: its item is kept for the next caller.
         """
         await self._serve(queue, lambda record: record.activations, receiver_of)
 
@@ -243,11 +245,11 @@ class BridgeHolder:
     async def complete_activation(
         self, queue: str, generation: int, token: int, completion: Completion
     ) -> None:
-        """Answer an activation, whose entry has this token. Raises `StaleCompletion` (a `WorkerNotRegistered`) where it
-        is no longer ours to answer.
+        """Complete the activation whose entry has this token.
 
-        Returns when the engine has taken it, or has not within the limit: neither proves anything, the
-        engine's verdict comes as an eviction.
+        Raises `StaleCompletion` (a `WorkerNotRegistered`) if it is no longer open. Returns when the engine has accepted
+        the completion, or after the limit. Neither proves that it counts: the engine reports a rejection by an
+        eviction.
         """
         record = self._find(queue, generation)
         opened = None if record is None else record.runs.open.get(completion.run_id)
@@ -258,7 +260,7 @@ class BridgeHolder:
         await through.wait()
 
     async def complete_activity(self, queue: str, generation: int, result: ActivityResult) -> None:
-        """Report the end of an attempt; the rest as for `complete_activation`."""
+        """Report the end of an attempt. Errors and limit are those of `complete_activation`."""
         record = self._find(queue, generation)
         if record is None or result.token not in record.attempts.open:
             raise self.stale("this attempt", queue, generation)
@@ -267,14 +269,14 @@ class BridgeHolder:
         await through.wait()
 
     def heartbeat(self, queue: str, generation: int, token: bytes, details: Payloads) -> None:
-        """Report that an attempt lives. Raises `WorkerNotRegistered` where it is not ours any more."""
+        """Report that an attempt is alive. Raises `WorkerNotRegistered` if it is no longer open here."""
         record = self._find(queue, generation)
         if record is None or token not in record.attempts.open:
             raise StaleCompletion(f"no such attempt is open on {queue!r} under generation {generation}")
         self._told(record, lambda: record.handle.heartbeat(token, details))
 
     def request_eviction(self, queue: str, generation: int, run_id: str) -> None:
-        """Ask for a run to be evicted. A handle that drains evicts all of them anyway."""
+        """Request the eviction of a run. A draining handle evicts all its runs anyway."""
         record = self._find(queue, generation)
         if record is None:
             raise WorkerNotRegistered(f"generation {generation} of {queue!r} is gone")
@@ -290,7 +292,7 @@ class BridgeHolder:
             raise WorkerNotRegistered(f"{record!r} does not answer: {type(error).__name__}") from None
 
     def stale(self, what: str, queue: str, generation: int) -> StaleCompletion:
-        """Why an answer is not sent, counted."""
+        """Count a completion that is not sent, and return the error that says why."""
         self.tables.counters.fenced += 1
         if self._find(queue, generation) is None:
             return StaleCompletion(f"generation {generation} of {queue!r} is gone")
@@ -317,7 +319,7 @@ class BridgeHolder:
         self._on_run_evicted(record, run_id)
 
     def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
-        """Something is to be dispatched that no receiver gets."""
+        """Dispatch an item of a draining handle, which has no receiver."""
         self._on_item(record, item)
 
     def too_many_abandoned(self) -> None:

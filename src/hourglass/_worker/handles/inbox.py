@@ -1,12 +1,12 @@
-"""An inbox: the items of one kind from one handle. Each is passed to the attached receiver in the turn of the loop in which it
-arrives; without a receiver it is kept for the next one.
+"""An inbox: the items of one kind from one handle. Each is passed to the attached receiver in the turn of the loop in
+which it arrives. Without a receiver it is kept for the next one.
 
 Must not know: what items mean (the record's book does), generations, registrations. Invariants:
 
-- Between an item's arrival and its entry in the book there is no await: what the engine delivered is known.
+- Between an item's arrival and its entry in the book there is no await, so no delivered item is ever unknown.
 - An item is in one place: kept, or passed to a receiver that did not raise.
-- Without a receiver the handle is paused: otherwise items would pile up here, while the engine counts them as given to a
-  worker and gives them to no other.
+- Without a receiver the handle is paused: otherwise items would pile up here, while the engine counts them as received
+  by a worker and offers them to no other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 OURS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
-"""Exceptions that an engine does not raise. Any other is the engine's failure, also a panic, which is no `Exception`."""
+"""Exceptions that no engine raises. Any other is a failure of the engine, including a panic, which is not an
+`Exception`.
+"""
 
 Receiver: TypeAlias = Callable[[T], object]
 """Dispatches an item, and enters the job that works on it in the book. If it raises, the item is kept."""
@@ -52,11 +54,11 @@ class InFlight(Protocol[T_co]):
 
     @property
     def is_in_work(self) -> bool:
-        """Whether a part of the worker works on it, and will complete it."""
+        """Whether a part of the worker is working on the item and will complete it."""
         ...
 
     def forgotten(self) -> bool:
-        """Hear that the engine has forgotten the run with this completion. Return whether the job has passed that on."""
+        """Handle the engine's answer that it no longer knows the run. Return whether the job has passed that on."""
         ...
 
 
@@ -105,7 +107,9 @@ class Inbox(Generic[T]):
 
     @property
     def is_attended(self) -> bool:
-        """Whether the handle takes new work of this kind, and a poll loop is there for what cannot be dispatched at once."""
+        """Whether the handle receives new work of this kind and a poll loop takes the items that cannot be dispatched
+        at once.
+        """
         return self.is_open and self.changed.waiting > 0
 
     def attach(self, receiver: Receiver[T]) -> None:
@@ -125,13 +129,13 @@ class Inbox(Generic[T]):
             self._handle.pause(self.kind)
 
     def pass_kept(self) -> None:
-        """Pass the kept items to the receiver. Raise what it raises; that item, and those behind it, stay."""
+        """Pass the kept items to the receiver. Propagate its exception; that item and those behind it stay."""
         while self.kept and self._receiver is not None:
             self._receiver(self.kept[0])
             self.kept.popleft()
 
     def receive(self, items: Sequence[T]) -> None:
-        """Take items from the handle, in order: the receiver gets them, unless earlier ones are kept."""
+        """Accept items from the handle, in order. They go to the receiver, unless earlier ones are still kept."""
         self.received += len(items)
         passed, receiver = 0, self._receiver
         if receiver is not None and not self.kept:
@@ -148,7 +152,7 @@ class Inbox(Generic[T]):
         self._notify()
 
     def finish(self, why: BaseException) -> None:
-        """Note that the handle delivers no more."""
+        """Record that the handle delivers no more items."""
         self.end = why
         self._receiver = None
         self._notify()

@@ -1,8 +1,8 @@
-"""The life of a handle, and its limits: which state follows which, how long each part may take, and what a handle that drains
-needs next. Pure: without a clock, a loop or a handle.
+"""The life cycle of a handle, and its limits: the transitions between its states, the time for each part, and the next
+step of a draining handle. Pure: without a clock, a loop or a handle.
 
-`draining` does what is decided here. Invariants: a state is left only as `LIFE` says; nothing comes after closed and abandoned;
-a handle is finalized only when its polls have ended, nothing is open and no call is in flight.
+`draining` carries out the steps. Invariants: a state changes only as `LIFE` allows; closed and abandoned are final; a
+handle is finalized only when its polls have ended, nothing is open and no call is in progress.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hourglass.errors import InternalError, NamespaceNotFoundError, ServiceError
 
 
 class HandleState(Enum):
-    """Where a handle is in its life."""
+    """The state of a handle."""
 
     CONNECTING = "connecting"
     ACTIVE = "active"
@@ -25,12 +25,12 @@ class HandleState(Enum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing comes after it."""
+        """Whether the state is final."""
         return self in (HandleState.CLOSED, HandleState.ABANDONED)
 
 
 class HandleSignal(Enum):
-    """What happens to a handle."""
+    """An event that changes a handle's state."""
 
     OPENED = "opened"
     UNWANTED = "its registration has ended"
@@ -63,40 +63,40 @@ def advance(state: HandleState, signal: HandleSignal) -> HandleState:
 
 @dataclass(frozen=True, kw_only=True)
 class HandleLimits:
-    """Seconds that each part of a handle's life may take, and how many handles may be left behind."""
+    """The time limits of a handle's life, in seconds, and how many handles may be abandoned."""
 
     connect: float = 10.0
     open: float = 10.0
     first_pause: float = 0.2
     longest_pause: float = 10.0
     completion: float = 30.0
-    """How long the caller waits for a completion to be taken; the call itself is left alone."""
+    """The time for which a caller waits until its completion is accepted. The call itself is not cancelled."""
     resend: float = 5.0
-    """When an activity's end that the handle has not taken is sent again through the connection."""
+    """The time after which a result that the handle has not accepted is sent again through the connection."""
     resending: float = 3600.0
-    """How long it is tried: an engine may know of no other sign that the attempt has ended."""
+    """The time for which sending is retried: without it, the engine may never learn that the attempt has ended."""
     adoption: float = 5.0
-    """How long a healthy handle waits for its worker to come back. Half the usual time limit of a workflow task: what
-    it holds by then is still failed, and given to another worker, before the engine gives up on it. 0: not at all.
+    """The time for which a healthy handle waits for its worker to return; 0 for none. Half the default workflow task
+    timeout, so that its open tasks can still be failed and given to another worker before the engine times them out.
     """
     workflow_grace: float = 2.0
-    """How long evaluators may still answer what they hold of a handle that drains."""
+    """The time that evaluators have to complete the activations of a draining handle."""
     cancel_grace: float = 1.0
-    """Between telling activities to stop and reporting them as failed."""
+    """The time between the cancellation of activities and reporting them as failed."""
     recycled_activities: float = 3600.0
-    """How long activities may go on over a handle that was recycled: their worker lives on."""
+    """The time for which activities may continue on a recycled handle, because their worker lives on."""
     drain: float = 30.0
-    """How long polls may take to end, and calls to return, once nothing is open any more."""
+    """The time for polls to end and calls to return, once nothing else is open."""
     finalize: float = 35.0
     leave: float = 5.0
-    """What both may take at most when the worker ends, after the last deadline of its activities: the caller of
-    `stop` waits for that.
+    """The most that draining and finalizing may take together when the worker stops, after the last deadline of its
+    activities: the caller of `stop` waits for that.
     """
     max_abandoned: int = 5
 
     def pause(self, setbacks: int) -> float:
-        """How long to wait before a new handle after so many that came to nothing: at once, then 0.2 s,
-        doubled up to 10 s.
+        """Return the delay before the next attempt to open a handle: none at first, then 0.2 s, doubled per failure up
+        to 10 s.
         """
         if setbacks <= 0:
             return 0.0
@@ -105,11 +105,13 @@ class HandleLimits:
 
 
 _HOPELESS = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED", "INVALID_ARGUMENT"})
-_UNUSABLE = frozenset({"FAILED_PRECONDITION", "DATA_LOSS"})  # said of a file: its owner must repair it first
+_UNUSABLE = frozenset(
+    {"FAILED_PRECONDITION", "DATA_LOSS"}
+)  # errors of a file whose owner must repair it first
 
 
 def is_hopeless(error: BaseException) -> bool:
-    """Whether trying again would meet the same refusal, so that the worker that registers should hear of it."""
+    """Whether retrying would only be rejected again, so that the registering worker should receive the error."""
     match error:
         case UsageError() | NamespaceNotFoundError() | ValueError() | TypeError():
             return True
@@ -123,18 +125,18 @@ def is_hopeless(error: BaseException) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """When a draining handle's patience ends, in the loop's time."""
+    """The deadlines of a draining handle, in the loop's time."""
 
     runs: float
     stop_activities: float
     activities: float
     end: float
-    """When a handle whose polls or calls have not ended by then is left behind, whatever still happens on it."""
+    """The deadline for polls and calls to end. After it the handle is abandoned, even if it is not idle."""
 
     @staticmethod
     def after(now: float, limits: HandleLimits, graceful: float | None) -> Deadlines:
-        """For a drain that begins now; `graceful` is the worker's own patience with its activities, None if
-        it lives on.
+        """Return the deadlines of a drain that begins now. `graceful` is the worker's graceful period for activities;
+        None if the worker lives on.
         """
         stop = now + (limits.recycled_activities if graceful is None else graceful)
         activities = stop + limits.cancel_grace
@@ -146,7 +148,7 @@ class Deadlines:
         )
 
     def sooner(self, other: Deadlines) -> Deadlines:
-        """Return the earlier of each pair of deadlines, for a worker that ends while its recycled handles still drain."""
+        """Return the earlier of each pair of deadlines, for a worker that stops while its recycled handles still drain."""
         return Deadlines(
             runs=min(self.runs, other.runs),
             stop_activities=min(self.stop_activities, other.stop_activities),
@@ -155,7 +157,9 @@ class Deadlines:
         )
 
     def for_one_more(self, now: float, limits: HandleLimits) -> Deadlines:
-        """Return the deadlines for a run that continues during the drain: the usual time, at most until its activities end."""
+        """Return the deadlines extended for a run that continues during the drain: by the usual grace, at most until
+        its activities' deadline.
+        """
         return replace(self, runs=max(self.runs, min(now + limits.workflow_grace, self.activities)))
 
     def finalizing(self, now: float, limits: HandleLimits) -> float:
@@ -165,7 +169,7 @@ class Deadlines:
 
 @dataclass(frozen=True, kw_only=True)
 class DrainView:
-    """What is known of a draining handle."""
+    """The state of a draining handle, as `next_step` needs it."""
 
     open_runs: int
     open_activities: int
@@ -173,11 +177,11 @@ class DrainView:
     polls_ended: bool
     told_to_stop: bool
     quiet_since: float
-    """When something last happened on the handle."""
+    """When an item, answer or call was last seen on the handle."""
 
 
 class DrainStep(Enum):
-    """What a draining handle needs now."""
+    """A step of a drain."""
 
     FAIL_RUNS = "fail runs"
     STOP_ACTIVITIES = "stop activities"

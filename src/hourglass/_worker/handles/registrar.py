@@ -1,24 +1,23 @@
-"""Registrations of task queues begin, get their handles, have them replaced, and end.
+"""The registrations of task queues: begins them, opens and replaces their handles, and ends them.
 
-Must not know: polls and completions. It works on the tables and belongs to one holder; what it starts belongs to
-the tables. A handle is opened again and again, with pauses, until it works or its registration has ended; that needs
-nothing but the tables and the registration, so that a handle that arrives after its holder's death, or after its
-worker was unregistered, is shut down on the spot.
+Must not know: polls and completions. It works on the tables and belongs to one holder; the tasks that it starts belong
+to the tables. Opening a handle is retried, with pauses, until it succeeds or the registration has ended. That needs
+only the tables and the registration, so a handle that arrives after the death of its holder, or after its worker was
+unregistered, is shut down at once.
 
-Ending a healthy handle is dear: what the engine gives to a poll that is being ended must time out there before
-another worker gets it, and every run on it is replayed. So the handle of a worker that died, or said that it would
-return, is set aside: it is not polled again, what the polls that are out bring is kept, and it still takes its
-completions. A worker that comes back adopts it as it left it.
+Ending a healthy handle is expensive: a task that the engine gives to an ending poll must time out before another worker
+gets it, and every run of the handle is replayed elsewhere. So if a worker died, or announced that it will return, its
+handle is set aside: polling pauses, items of outstanding polls are kept, and completions are still accepted. If the
+worker returns, it adopts the handle unchanged.
 
 Invariants:
 
-- A queue is registered once at a time, also while it is being registered; the end of a registration is one step, in
-  which its handles are told to shut down.
-- No handle and no connection that arrives is lost, however late; no caller waits longer than the limits for one
-  attempt.
-- A handle serves one registration at a time. One that is set aside is adopted or drained within `Limits.adoption`;
-  only a healthy one is adopted, and only by a worker that asks for the same configuration. Generations and tokens
-  are untouched, so that what was handed out before counts as before.
+- A queue is registered once at a time, also while the registration is in progress. A registration ends in one step, in
+  which its handles start to shut down.
+- No handle or connection is lost, however late it arrives; no caller waits longer than the limits for one attempt.
+- A handle serves one registration at a time. One that is set aside is adopted or drained within `Limits.adoption`; only
+  a healthy one is adopted, and only by a worker with the same configuration. Generations and tokens stay the same, so
+  items that were dispatched earlier can still be completed.
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ Connect: TypeAlias = Callable[[], Awaitable[Connection]]
 
 
 class Overdue(ServiceTimeoutError):
-    """A call to an engine did not return within our own limit."""
+    """A call to an engine did not return within the limit."""
 
 
 async def open_handle(tables: HandleTables, registration: Registration, connect: Connect) -> None:
-    """Give a registration a handle. Raises only where a first attempt meets a refusal that will not pass."""
+    """Open a handle for a registration. Raise only if the first attempt is permanently rejected."""
     while not registration.has_ended():
         pause = tables.limits.pause(registration.setbacks)
         if pause and await registration.changed.wait(pause):
-            continue  # it ended, or was served: look again
+            continue  # it ended or was served meanwhile: check again
         if registration.current is not None:
             return
         try:
@@ -94,7 +93,7 @@ async def _attempt(tables: HandleTables, registration: Registration, connect: Co
             lambda late: _discard(tables, registration, connection, late),
         )
     except (*OURS, Overdue):
-        raise  # it is seen to when the call ends
+        raise  # handled when the call ends
     except BaseException:
         tables.opening.remove((connection, registration.queue))
         tables.let_go(connection)
@@ -131,8 +130,9 @@ def _came(late: asyncio.Task[Any]) -> bool:
 
 
 def _shared(tables: HandleTables, registration: Registration) -> Connection | None:
-    """Return the shared connection, for a first handle only: a failure may be the connection's fault, and an
-    engine rejects a second handle for a queue on the same connection.
+    """Return the shared connection for a registration's first handle, else None.
+
+    A failure may be the connection's fault, and an engine rejects a second handle for a queue on the same connection.
     """
     shared = tables.shared
     first = not registration.was_active and registration.setbacks == 0
@@ -146,14 +146,17 @@ async def _limited(
     what: str,
     late: Callable[[asyncio.Task[T]], object],
 ) -> T:
-    """Return the result of the call. `late` handles a call that ends too late, or after the caller."""
+    """Return the result of a call, or raise `Overdue`. `late` receives a result that arrives after the deadline or
+    after the caller has gone.
+    """
     task = tables.spawn(call)
     done: set[asyncio.Task[T]] = set()
     try:
         done, _ = await asyncio.wait({task}, timeout=limit)
     finally:
         if not done:
-            # Cancelling is a request only: a connection or handle that comes all the same must not be lost.
+            # Cancellation is only a request: a connection or handle that arrives nevertheless must not be
+            # lost.
             task.add_done_callback(late)
             task.cancel()
     if not done:
@@ -166,18 +169,18 @@ async def _awaited(connect: Connect) -> Connection:
 
 
 def _text(error: BaseException) -> str:
-    # Only our own errors are known to carry no secrets.
+    # Only our own errors are known to contain no secrets.
     name = type(error).__name__
     return f"{name}: {error}" if isinstance(error, HourglassError) else name
 
 
 def may_wait(tables: HandleTables, record: HandleRecord) -> bool:
-    """Whether a handle is worth waiting with."""
+    """Whether a handle is healthy enough to wait for its worker."""
     return record.healthy and tables.limits.adoption > 0
 
 
 def set_aside(tables: HandleTables, record: HandleRecord) -> None:
-    """Let a healthy handle wait for its worker; pollers on it are woken, and see that the registration has ended."""
+    """Let a healthy handle wait for its worker. Its poll loops wake and see that the registration has ended."""
     record.stop_waiting()
     loop = asyncio.get_running_loop()
     record.spare = loop.call_later(tables.limits.adoption, begin_drain, tables, record, HandleSignal.RECYCLED)
@@ -185,7 +188,9 @@ def set_aside(tables: HandleTables, record: HandleRecord) -> None:
 
 
 def adopt(tables: HandleTables, registration: Registration) -> None:
-    """Give a registration the handle that waits for it, if there is one; others that wait for its queue end."""
+    """Give a registration the handle that waits for it, if there is one. Other handles that wait for its queue are
+    drained.
+    """
     for record in reversed(tables.of_queue(registration.queue)):
         if record.spare is None:
             continue
@@ -199,15 +204,15 @@ def adopt(tables: HandleTables, registration: Registration) -> None:
 
 
 class Owner(Protocol):
-    """The worker that registers; its death can be watched."""
+    """The worker that registers. Its death can be observed."""
 
     def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
-        """Call back when it dies (at once if it is dead); returns what takes the callback back."""
+        """Call `callback` when the worker dies, or at once if it is dead. Return a function that removes the callback."""
         ...
 
 
 class Registrar:
-    """Begins and ends registrations for one holder, and sees to it that each has a handle."""
+    """Begins and ends registrations for one holder, and keeps a handle open for each."""
 
     def __init__(self, tables: HandleTables, connect: Connect) -> None:
         self._tables = tables
@@ -236,14 +241,15 @@ class Registrar:
             raise
 
     def unregister(self, registration: Registration, *, returns: bool = False) -> None:
-        """Its worker says farewell, perhaps to register again soon."""
+        """End a registration for its worker, which may register again soon (`returns`)."""
         message = f"the worker of {registration.queue!r} was unregistered"
         self._end(
             registration, Shutdown, message, HandleSignal.RECYCLED if returns else HandleSignal.UNREGISTERED
         )
 
     def _owner_died(self, registration: Registration) -> None:
-        # As after a recycle, its activities may finish: they live elsewhere, and its successor is on its way.
+        # As after a recycle, its activities may finish: they run elsewhere, and the next handle is expected
+        # soon.
         message = f"the worker of {registration.queue!r} died"
         self._end(registration, Shutdown, message, HandleSignal.RECYCLED)
 
@@ -270,7 +276,7 @@ class Registrar:
             self._end(registration, WorkerNotRegistered, message, HandleSignal.RECYCLED)
 
     def open(self, registration: Registration) -> asyncio.Task[None]:
-        """See to it that a handle is being opened for a registration that has none."""
+        """Ensure that a handle is being opened for a registration without one."""
         if registration.opening is None or registration.opening.done():
             task = self._tables.spawn(open_handle(self._tables, registration, self._connect), bounded=True)
             task.add_done_callback(lambda _: registration.changed.notify_all())
@@ -278,7 +284,9 @@ class Registrar:
         return registration.opening
 
     async def wait_open(self, registration: Registration) -> None:
-        """Wait until it has a handle, or has ended. Raises what a first handle was refused with."""
+        """Wait until the registration has a handle or has ended. Raise the error with which the first handle was
+        rejected.
+        """
         if registration.has_ended() or registration.current is not None:
             return
         opening = self.open(registration)
@@ -288,7 +296,7 @@ class Registrar:
             opening.result()
 
     def replace(self, registration: Registration, record: HandleRecord, reason: str) -> None:
-        """Let this handle drain and open another, at once."""
+        """Replace this handle at once, and let it drain."""
         logger.warning("the connection of task queue %r to its engine is replaced: %s", record.queue, reason)
         self._tables.counters.recycles += 1
         registration.current = None
@@ -296,7 +304,7 @@ class Registrar:
         self.open(registration)
 
     def replace_broken(self, record: HandleRecord, reason: str) -> None:
-        """Replace a handle that broke by itself; one that never worked makes its successor wait."""
+        """Replace a handle that broke. If it never worked, the next one is opened after a pause."""
         if record.spare is not None:
             begin_drain(self._tables, record, HandleSignal.RECYCLED)
         registration = self._tables.registrations.get(record.queue)

@@ -1,13 +1,14 @@
 """Completions on their way to an engine: fenced, in order per run, never cancelled.
 
-Must not know: registrations, callers. A completion that its handle takes at once costs nothing more; one that takes time is an
-object with a callback, and all of them share one timer. Invariants:
+Must not know: registrations, callers. A completion that the handle accepts at once has no further cost. One that takes
+time is an object with a callback, and all of them share one timer. Invariants:
 
-- Only what is open under the given token is sent, and taking it out of the book and sending it is one step.
-- The caller is notified once, by `then`: when the handle has taken the completion, or when the limit has passed; the call
-  itself goes on.
-- Nothing that an engine raises here reaches the caller, which could not repair it: the handle is replaced, and the end of an
-  attempt is sent through the connection.
+- Only an item that is open under the given token is completed; removing it from the book and sending its completion are
+  one step.
+- The caller is notified once, by `then`: when the handle has accepted the completion, or when the limit has passed. The
+  call itself continues.
+- No exception of an engine reaches the caller, which could not handle it: the handle is replaced, and the result of an
+  attempt is sent through the connection instead.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _note_result(
     entry: InFlight[Activation] | None,
     result: CompletionResult,
 ) -> None:
-    """Notify the part of the worker that has the run if the engine has forgotten it, and count a refusal."""
+    """Notify the part of the worker that has the run if the engine no longer knows it, and count a rejection."""
     if result is CompletionResult.REFUSED:
         tables.counters.refused_completions += 1
     elif result is CompletionResult.RUN_FORGOTTEN:
@@ -115,8 +116,8 @@ def _note_result(
 
 
 class _PendingCompletion:
-    """A completion of a workflow task that its handle has not taken yet. The next one of the same run waits for it, but no longer
-    than the limit.
+    """The completion of a workflow task that its handle has not accepted yet. The run's next completion waits for it,
+    at most as long as the limit.
     """
 
     __slots__ = ("completion", "deadlines", "entry", "following", "record", "tables", "then")
@@ -135,7 +136,7 @@ class _PendingCompletion:
         self.entry = entry
         self.then = then
         self.following: PendingCompletion | None = None
-        """The next completion of the run, which is sent once this one was taken or is overdue."""
+        """The run's next completion, which is sent once this one is accepted or overdue."""
         self.deadlines = tables.completing
         record.calls.add(self)
         record.tails[completion.run_id] = self
@@ -146,7 +147,7 @@ class _PendingCompletion:
         call.add_done_callback(self._ended)
 
     def send(self) -> None:
-        """Send it now."""
+        """Send the completion now."""
         try:
             taken = self.record.handle.complete_workflow_task(self.completion)
         except OURS:
@@ -190,7 +191,7 @@ class _PendingCompletion:
         _unanswered(self.tables, f"the completion of run {self.completion.run_id}", self.then)
 
     def abandon(self) -> None:
-        """Stop waiting for it, because the handle is left behind. The call itself goes on."""
+        """Stop waiting for the call, because its handle was abandoned. The call itself continues."""
         self.record.calls.discard(self)
         self.following = None
         if self.record.tails.get(self.completion.run_id) is self:
@@ -200,7 +201,7 @@ class _PendingCompletion:
 
 
 def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: str) -> None:
-    """Fail an activation that no evaluator will complete any more; an eviction is completed."""
+    """Fail an activation that no evaluator will complete; an eviction is completed instead."""
     entry = record.runs.open.get(run_id)
     if entry is not None and is_eviction(entry.item):
         send_completion(tables, record, Succeeded(run_id))
@@ -212,7 +213,7 @@ def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: st
 
 
 def failed_task(run_id: str, reason: str) -> TaskFailed:
-    """Return a completion that fails the task for a reason of ours; the engine tries it again."""
+    """Return a completion that fails the task for a reason on our side, so that the engine retries it."""
     return TaskFailed(run_id, _failure(reason))
 
 
@@ -223,7 +224,7 @@ def _failure(reason: str) -> Failure:
 def send_result(
     tables: HandleTables, record: HandleRecord, result: ActivityResult, then: Then = _nothing
 ) -> None:
-    """Close this attempt and report its end."""
+    """Close this attempt and report its result."""
     entry = record.attempts.open.pop(result.token)
     if record.drain is not None:
         result = _as_ended_by_drain(record.drain, entry.item, result)
@@ -243,8 +244,9 @@ def send_result(
 
 
 def _as_ended_by_drain(drain: Drain, item: ActivityItem, result: ActivityResult) -> ActivityResult:
-    """Return the result of a local attempt that the drain stopped as one that is not retried here. Its run is not told: the
-    workflow task fails, and another handle begins it again.
+    """Return the result of a local attempt that the drain stopped, marked so that it is not retried here.
+
+    The run does not see it: the workflow task fails, and another handle starts it again.
     """
     if not isinstance(result, AttemptFailed) or not isinstance(item, ActivityTask) or not item.is_local:
         return result
@@ -255,10 +257,10 @@ def _as_ended_by_drain(drain: Drain, item: ActivityItem, result: ActivityResult)
 
 
 class _PendingResult:
-    """The end of an attempt that its handle has not taken yet.
+    """The result of an attempt that its handle has not accepted yet.
 
-    In an outage an engine can take results and lose them without a word, and repeating one is harmless: a result that the
-    handle has not taken in time is sent through the connection as well.
+    In an outage an engine can accept results and lose them silently, and repeating one is harmless: a result that is
+    not accepted in time is also sent through the connection.
     """
 
     __slots__ = ("deadlines", "is_settled", "item", "record", "result", "tables", "then")
@@ -276,14 +278,14 @@ class _PendingResult:
         self.item = item
         self.result = result
         self.then = then
-        self.is_settled = False  # the handle's own call has ended, or is not waited for any more
+        self.is_settled = False  # the handle's own call has ended, or nobody waits for it any longer
         self.deadlines: CallDeadlines | None = None
 
     def follow(self, call: asyncio.Future[None]) -> None:
         """Wait for the end of the handle's call."""
         tables = self.tables
         self.record.calls.add(self)
-        # One deadline at a time: most results are taken long before the first.
+        # One deadline at a time: most results are accepted long before the first.
         if tables.limits.resend < tables.limits.completion:
             self.deadlines = tables.reporting
             self.deadlines.watch(self, _PendingResult._overdue)
@@ -306,14 +308,14 @@ class _PendingResult:
             record.changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Replace the handle, which has not taken the result, and send it through the connection."""
+        """Replace the handle, which has not accepted the result, and send the result through the connection."""
         self.is_settled = True
         _failed_to_send(self.tables, self.record, "the end of an attempt", error)
         self._watch_for(self.tables.limits.completion, _PendingResult._unanswered)
         self._resend()
 
     def abandon(self) -> None:
-        """Do nothing for the abandoned handle: the result is resent when its call takes too long."""
+        """Do nothing for the abandoned handle: the result is sent again when its call takes too long."""
         self.record.calls.discard(self)
 
     def _watch_for(self, limit: float, overdue: Callable[[_PendingResult], object]) -> None:
@@ -325,7 +327,7 @@ class _PendingResult:
     def _overdue(self) -> None:
         self.is_settled = True
         limits = self.tables.limits
-        if limits.completion > limits.resend:  # else its caller has been notified
+        if limits.completion > limits.resend:  # else its caller was notified earlier
             self._watch_for(limits.completion - limits.resend, _PendingResult._unanswered)
         self._resend()
 
@@ -335,7 +337,8 @@ class _PendingResult:
         if request is None:
             self._finish()
             return
-        # Perhaps sent twice: the task token makes the second one harmless, and the first may be lost without a word.
+        # Perhaps sent twice: the task token makes the second one harmless, and the first may be lost
+        # silently.
         self.tables.counters.resent += 1
         resending = self.tables.spawn(_send_again(self.tables, self.record, request))
         resending.add_done_callback(lambda _: self._finish())
@@ -355,8 +358,9 @@ class _PendingResult:
 
 
 async def _send_again(tables: HandleTables, record: HandleRecord, request: CompleteActivity) -> None:
-    """Send the end of an attempt through whichever connection works, also when its caller waits no more: an attempt without a
-    timeout, whose process lives, would be waited for as long as that does.
+    """Send the result of an attempt through any working connection, even if its caller no longer waits.
+
+    Otherwise the engine would wait for an attempt without a timeout as long as its process lives.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + tables.limits.resending
@@ -366,7 +370,7 @@ async def _send_again(tables: HandleTables, record: HandleRecord, request: Compl
             await tables.working_connection(record.connection).call(request)
             return
         except WorkflowNotFoundError:
-            return  # it has arrived before, or is no longer waited for
+            return  # it arrived earlier, or nobody waits for it any longer
         except Exception as error:
             setbacks += 1
             pause = tables.limits.pause(setbacks)
@@ -391,6 +395,6 @@ def _as_request(result: ActivityResult) -> CompleteActivity | None:
 
 
 def fail_attempt(tables: HandleTables, record: HandleRecord, token: bytes, reason: str) -> None:
-    """Report an attempt as failed that no executor will end any more, so that the engine tries it again."""
+    """Report an attempt as failed that no executor will complete, so that the engine retries it."""
     tables.counters.forced_failures += 1
     send_result(tables, record, AttemptFailed(token, _failure(reason)))

@@ -44,7 +44,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Guarded:
-    """The side of a guarded process: beats and stacks for its parent. Thread-safe."""
+    """The guarded process's side: sends beats and stacks to its parent. Thread-safe."""
 
     def __init__(self, pipe: int, stacks: int, number: int, interval: float) -> None:
         self.exit_code = 0
@@ -71,7 +71,7 @@ class Guarded:
         self._send(LEAVING)
 
     def replace(self) -> None:
-        """Finish what can be finished soon, and end, so that the parent starts another process."""
+        """Finish the tasks that can be finished soon, and end, so that the parent starts another process."""
         logger.error("this process must be replaced: too many of its threads cannot be stopped")
         self.exit_code = REPLACE_ME
         self.stop()
@@ -105,12 +105,12 @@ _guarded: Guarded | None = None
 
 
 def current() -> Guarded | None:
-    """Return this process as its parent guards it, None without a parent."""
+    """Return this process as its parent guards it; None without a parent."""
     return _guarded
 
 
 def enter(environ: MutableMapping[str, str]) -> Guarded | None:
-    """Begin to beat if a guardian has started this process. On the main thread, early."""
+    """Start beating if a guardian has started this process. On the main thread, early."""
     global _guarded
     value = environ.pop(VARIABLE, None)  # not for the programs that activities start
     if value is None:
@@ -118,7 +118,7 @@ def enter(environ: MutableMapping[str, str]) -> Guarded | None:
     pipe, stacks, parent, number, interval = json.loads(value)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before that call
+    if os.getppid() != parent:  # the parent died before that call
         os._exit(1)
     for descriptor in (pipe, stacks):
         os.set_inheritable(descriptor, False)

@@ -78,7 +78,7 @@ def silence_limit(deadlock_timeout: float | None, *, loaded: bool) -> float:
     return max(2 * deadlock_timeout, 1.0 if loaded else 60.0)
 
 
-class Phase(Enum):
+class ProcessPhase(Enum):
     """The phases in the life of a worker process."""
 
     LOADING = auto()
@@ -88,14 +88,18 @@ class Phase(Enum):
     KILLED = auto()
 
 
-_PHASES = {guarded.LOADED: Phase.LOADED, guarded.READY: Phase.READY, guarded.LEAVING: Phase.LEAVING}
+_PHASES = {
+    guarded.LOADED: ProcessPhase.LOADED,
+    guarded.READY: ProcessPhase.READY,
+    guarded.LEAVING: ProcessPhase.LEAVING,
+}
 
 
-class WorkerProcess:
+class GuardedProcess:
     """One worker process, as its guardian sees it."""
 
     def __init__(self, command: Sequence[str], number: int, interval: float) -> None:
-        self.phase = Phase.LOADING
+        self.phase = ProcessPhase.LOADING
         self.since = monotonic()  # of the phase
         self.ready_at: float | None = None
         self.silent = 0.0  # for how long no beat has come
@@ -107,7 +111,8 @@ class WorkerProcess:
         self._stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is open as long as the process
         passed = (theirs, self._stacks.fileno())
         variable = json.dumps([*passed, os.getpid(), number, interval])
-        # It starts with blocked signals, and unblocks them when it can handle them: no traceback after Ctrl-C.
+        # It starts with blocked signals, and unblocks them once its handlers are set: no traceback after
+        # Ctrl-C.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             environ = {**os.environ, guarded.VARIABLE: variable}
@@ -127,9 +132,9 @@ class WorkerProcess:
             self.silent, self.ticks = 0.0, {}
         for byte in messages:
             phase = _PHASES.get(bytes([byte]))
-            if phase is not None and self.phase is not Phase.KILLED:
+            if phase is not None and self.phase is not ProcessPhase.KILLED:
                 self.phase, self.since = phase, now
-                self.ready_at = now if phase is Phase.READY else self.ready_at
+                self.ready_at = now if phase is ProcessPhase.READY else self.ready_at
         return code
 
     def stop(self) -> None:
@@ -138,7 +143,7 @@ class WorkerProcess:
 
     def kill(self, because: str = "") -> None:
         """End the process immediately."""
-        self.phase, self.killed_because = Phase.KILLED, self.killed_because or because
+        self.phase, self.killed_because = ProcessPhase.KILLED, self.killed_because or because
         self._process.kill()
 
     def close(self) -> None:
@@ -150,16 +155,16 @@ class WorkerProcess:
     def check(self, passed: float, now: float, deadlock_timeout: float | None) -> None:
         """Kill the process if it hangs. `passed` is the time since the last check during which the guardian was
         awake."""
-        if self.phase is Phase.KILLED:
+        if self.phase is ProcessPhase.KILLED:
             return
-        if self.phase is Phase.LEAVING:
+        if self.phase is ProcessPhase.LEAVING:
             if now - self.since > _MARGIN:
                 self.kill(f"had done its work, did not end within {_MARGIN:g} s and was killed")
             return
         self.silent += passed
         # Ctrl-Z stops the guardian too. A process that is stopped alone keeps its file from all other processes.
         self.suspended = self.suspended + passed if self.silent and is_suspended(self.pid) else 0.0
-        limit = silence_limit(deadlock_timeout, loaded=self.phase is not Phase.LOADING)
+        limit = silence_limit(deadlock_timeout, loaded=self.phase is not ProcessPhase.LOADING)
         if self.suspended >= SUSPENDED_LIMIT:
             self.kill(f"was stopped by a signal for {SUSPENDED_LIMIT:g} s and was killed")
         elif self.silent >= limit / 2 and is_stopped(self.pid):
@@ -187,13 +192,13 @@ class _Slot:
 
     number: int
     command: Sequence[str]
-    process: WorkerProcess | None = None
+    process: GuardedProcess | None = None
     restarts: Restarts = Restarts()
     due: float = 0.0
 
 
 class Guardian:
-    """Keeps one process alive for each command until a signal ends it. On the main thread."""
+    """Keeps one process alive for each command until a signal ends it. Runs on the main thread."""
 
     def __init__(
         self, commands: Sequence[Sequence[str]], *, deadlock_timeout: float | None, drain_timeout: float
@@ -224,7 +229,7 @@ class Guardian:
                 process.kill()
                 process.close()
 
-    def _processes(self) -> list[WorkerProcess]:
+    def _processes(self) -> list[GuardedProcess]:
         return [slot.process for slot in self._slots if slot.process is not None]
 
     def _turn(self, now: float) -> None:
@@ -236,7 +241,7 @@ class Guardian:
             if slot.process is not None:
                 self._check(slot, slot.process, passed, now)
             elif self._deadline is None and now >= slot.due:
-                slot.process = WorkerProcess(slot.command, slot.number, self._interval)
+                slot.process = GuardedProcess(slot.command, slot.number, self._interval)
                 logger.info("process %d started", slot.process.pid)
         if self._deadline is not None and now > self._deadline:
             self._kill_all(f"did not end within {self._drain_limit:g} s")
@@ -262,7 +267,7 @@ class Guardian:
         for process in self._processes():
             process.kill(because)
 
-    def _check(self, slot: _Slot, process: WorkerProcess, passed: float, now: float) -> None:
+    def _check(self, slot: _Slot, process: GuardedProcess, passed: float, now: float) -> None:
         code = process.poll(now)
         if code is None:
             process.check(passed, now, self._deadlock_timeout)

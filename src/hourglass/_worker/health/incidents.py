@@ -44,7 +44,9 @@ STATE_VARIABLE = "HOURGLASS_STATE_DIR"
 DEATHS = 2
 """The number of deaths during the same run after which the run is the culprit."""
 LOCAL_DEATHS = 3
-"""The same for a local activity: several execute at a time, and they may take long."""
+"""The number of deaths during the same local activity after which it is the culprit: several execute at a time, and for
+longer.
+"""
 SHARED_MEMORY = Path("/dev/shm")
 _RECORD = "incidents.json"
 _MOST_RUNS = 1000
@@ -91,7 +93,7 @@ class Incident(msgspec.Struct, frozen=True):
         return LOCAL_DEATHS if self.activity_id else DEATHS
 
     def is_current(self) -> bool:
-        """Whether it counts: it is recent, and no file on its stack has changed since."""
+        """Whether the incident still counts: it is recent, and no file on its stack has changed since."""
         return wall_time() - self.at < _FORGOTTEN_AFTER and self.files == _digests(self.stack)
 
 
@@ -145,7 +147,7 @@ class Incidents:
             self._change(lambda recorded: [recorded.pop(run_id, None) for run_id in run_ids])
 
     def close(self) -> None:
-        """Remove what only concerns this process, which ends in order."""
+        """Remove the files of this process, which ends in order."""
         self.forget(*self._own)
         with suppress(OSError):
             self._path.unlink()

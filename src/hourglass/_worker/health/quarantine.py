@@ -40,11 +40,11 @@ HANGS = 2
 BACK_OFF = 600.0
 _LONGEST_BACK_OFF = 6 * 3600.0
 _MOST_RUNS = 1000
-_EPIDEMIC = 2  # runs of one workflow, each of which stopped a process
+_EPIDEMIC = 2  # distinct runs of one workflow that each stopped a process
 _MOST_DIGESTS = 1000
 
 
-class Record(Protocol):
+class IncidentRecord(Protocol):
     """The incidents of a target, across processes."""
 
     fresh: list[Incident]
@@ -98,7 +98,7 @@ class Quarantine:
 
     def __init__(
         self,
-        record: Record | None = None,
+        record: IncidentRecord | None = None,
         *,
         back_off: float = BACK_OFF,
         clock: Callable[[], float] = monotonic,
@@ -215,8 +215,8 @@ class Quarantine:
     def _hold(self, held: HeldRun) -> float:
         """Return how long a run is held.
 
-        After a death it is short at first: if processes are often killed from outside, an innocent run may have been
-        executing twice. Then longer each time, because a try may cost a process.
+        After a death the time is short at first, because an innocent run may have been executing twice if processes are
+        often killed from outside. Then it grows, because each try may cost a process.
         """
         if not held.died:
             return self._back_off

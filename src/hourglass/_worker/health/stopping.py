@@ -137,7 +137,7 @@ class _Abandoned:
 
 
 class Stopper:
-    """Interrupts abandoned threads until they end, and counts those that do not."""
+    """Interrupts abandoned threads until they end, and counts the stuck ones."""
 
     def __init__(self, max_stuck: int, on_too_many: Callable[[], object] | None) -> None:
         self._max_stuck = max_stuck

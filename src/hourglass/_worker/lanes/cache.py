@@ -1,16 +1,14 @@
 """The state of runs between activations: states for all lanes, live fibers for the lane that made them.
 
 `StateCache` maps (task queue, run id, generation of the handle) to the state of a run. It survives lanes and handles,
-mirrors the engine's sticky cache, and is bounded: the least recently used runs are evicted by a request to the
-engine, and so is a run whose journal is too long. Each state has one owner, a lane's `Evaluations`, and only the
-owner uses it. When a lane is replaced, its states move to the replacement lane without their fibers; runs that wait
-behind slow code move to another lane. The former owner does not find them any more.
+mirrors the engine's sticky cache, and is bounded: the engine is asked to evict the least recently used runs, and any
+run whose journal is too long. Each state has one owner, a lane's `Evaluations`, and only the owner uses it. When a lane
+is replaced, its states move to the replacement lane without their fibers; runs that wait behind slow code move to
+another lane. The former owner does not find them any more.
 
 `LiveRuns` lists the runs of one lane that hold live fibers. Beyond its limit these are dropped first, because the
 journal restores them. Neither class drops fibers: the lane does, on its thread, because a greenlet cannot leave the
 thread that made it.
-
-`LostJournals` remembers what removed runs have done.
 """
 
 from __future__ import annotations
@@ -72,9 +70,9 @@ class Key(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 class CacheLimits:
     """The limits of the cache: live fibers per lane, states per task queue, and the size of their journals.
 
-    A run whose journal exceeds `journal_entries` or `journal_bytes` is evicted after each task: every task then
-    begins with the whole history, so that the run costs the square of its length. No history that Temporal allows
-    (51,200 events, 50 MB) is that long. `all_journals_bytes` limits all journals together.
+    A run whose journal exceeds `journal_entries` or `journal_bytes` is evicted after each task, so every task begins
+    with the whole history, and the total cost grows with the square of the run's length. No history that Temporal
+    allows (51,200 events, 50 MB) is that long. `all_journals_bytes` limits all journals together.
     """
 
     live: int = 1000
@@ -108,8 +106,8 @@ class Entry:
     def is_to_be_checked(self, first: int = 1) -> bool:
         """Whether to verify the run now: at activations 1, 2, 4, 8 … from `first` on.
 
-        A large run is verified only when it has grown by half since the last time, so that the total cost stays a
-        small multiple of the run itself.
+        A large run is verified only when it has grown by half since the last time, so that the total cost stays a small
+        multiple of executing the run once.
         """
         if self.activations < first:
             return False

@@ -17,7 +17,7 @@ _MOST_KINDS = 1000
 
 @dataclass
 class Counts:
-    """What a lane has done so far. Written by the lane, read by any thread."""
+    """The figures of a lane. Written by the lane, read by any thread."""
 
     activations: int = 0
     failed_tasks: int = 0

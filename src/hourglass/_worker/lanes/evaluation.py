@@ -1,17 +1,16 @@
-"""Evaluation of one activation on a lane: find or create the run, evaluate, verify, and answer. Knows no threads and
-no engine.
+"""Evaluation of one activation on a lane: find or create the run, evaluate, verify, and answer. Knows no threads and no
+engine.
 
-`Evaluations` belongs to one lane, and runs on that lane's thread, because fibers cannot leave it. Only the
-methods that move runs are called on the control loop. `LaneContext` is what all lanes of a worker share.
+`Evaluations` belongs to one lane, and runs on that lane's thread, because fibers cannot leave it. Only the methods that
+move runs are called on the control loop. `LaneContext` is shared by all lanes of a worker.
 
 Invariants:
 
-- Every activation is answered (I3): an exception in here is answered as a failed task, and the run is removed.
-- An activation of an unknown run without a start event fails the task, so that the engine sends the whole history
-  (I4); a start event replaces the cached run.
+- Every activation is answered (I3): an exception here is answered as a failed task, and the run is removed.
+- An activation of an unknown run without a start event fails the task, so that the engine sends the whole history (I4);
+  a start event replaces the cached run.
 - After a failed task nothing of the run is kept: the engine sends its history again.
-- After it has handed over its runs, a lane changes nothing that others see and returns no verdict; it only unwinds
-  its fibers.
+- A lane that has handed over its runs changes no shared state and returns no verdict; it only unwinds its fibers.
 """
 
 from __future__ import annotations
@@ -219,7 +218,7 @@ class Evaluations:
 
     def _evaluate(self, key: Key, activation: Activation) -> Verdict:
         started: RunStarted | None = None
-        only_queries = True  # they change nothing and are recorded nowhere
+        only_queries = True  # queries change nothing and are not recorded
         for event in activation.events:
             kind = type(event)
             if kind is RunEvicted:
@@ -250,7 +249,7 @@ class Evaluations:
                 self._counts.misses += 1
                 return Verdict(cache_miss(activation.run_id))
             entry = self._executing = cached
-            entry.run.on_step = self._stepped  # it may have come from another lane
+            entry.run.on_step = self._stepped  # it may have moved from another lane
             if self._note is not None:
                 self._note.write(cached.noted)
         run = entry.run
@@ -410,7 +409,7 @@ class Evaluations:
 
 
 def _end_fork(home: int) -> None:
-    """End this process if workflow code has forked it and returned: the child has no use for the worker's objects."""
+    """End this process if workflow code has forked it and returned: the forked child cannot use the worker's objects."""
     if _forks.here == home:
         return
     try:
@@ -435,7 +434,7 @@ def _remember(lost: LostJournals, entry: Entry, failed: Activation | None) -> No
 
 
 def _unwind(entry: Entry) -> None:
-    """Unwind a run's fibers, also if the thread is told to stop meanwhile: they would leak with the thread."""
+    """Unwind a run's fibers, even if the thread is asked to stop meanwhile: otherwise they would leak with the thread."""
     for _ in range(_DROP_ATTEMPTS):
         try:
             entry.run.drop()
@@ -447,7 +446,7 @@ def _unwind(entry: Entry) -> None:
 
 
 def _is_verified(verify: Verify, run_id: str) -> bool:
-    """Whether a run is verified. Decided by the run id alone, so that all workers decide alike."""
+    """Whether a run is verified. Depends on the run id alone, so that all workers agree."""
     if isinstance(verify, str):
         return verify == "always"
     return zlib.crc32(run_id.encode()) < verify * 2**32

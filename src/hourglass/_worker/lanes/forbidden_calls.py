@@ -1,8 +1,8 @@
 """The C functions that workflow code must not call: clocks, randomness, sleeping, threads, locks, files, sockets,
 processes.
 
-Only functions of C are in the table: whatever the standard library does in Python ends in one of them (`uuid.uuid4`
-reads `os.urandom`, `random.randint` the module's generator, `subprocess.run` forks).
+The table contains only C functions, because every such function of the standard library ends in one of them
+(`uuid.uuid4` reads `os.urandom`, `random.randint` the module's generator, `subprocess.run` forks).
 """
 
 from __future__ import annotations

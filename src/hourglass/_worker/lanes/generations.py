@@ -1,9 +1,9 @@
-"""The depth of a run in its family of parents and children, to detect a workflow that starts itself without end.
+"""The depth of a run in its family of parents and children, to detect a workflow that starts itself endlessly.
 
 `def step(n): return step(n)` starts a child that starts a child, and all of them wait. Engines report only the parent
-and the root of a run, so each child that begins here is remembered, and its depth is its parent's plus one. If
-another process began the parent, the depth counts from there. Thread-safe, for all lanes of a worker; the number of
-remembered runs is limited.
+and the root of a run, so each child that begins here is remembered with its parent's depth plus one. If another process
+began the parent, the depth counts from there. Thread-safe, for all lanes of a worker; the number of remembered runs is
+limited.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ from hourglass._worker.lanes.lane import Work
 LOOK = 0.02
 """The interval of looks, in seconds."""
 _DELAYED_AFTER = 0.04
-_LONGEST_GAP = 0.5  # between two looks, as a part of the timeout: more does not count
-_COMPUTES = 0.02  # of the time between two looks: a thread that sleeps in turns takes less
-_STARVED = 10  # timeouts
-_MOST_POINTS = 200_000  # fibers of a run that start or end; more is no progress
+_LONGEST_GAP = 0.5  # the most that counts between two looks, as a fraction of the timeout
+_COMPUTES = 0.02  # of the time between two looks; a thread that sleeps now and then computes less
+_STARVED = 10  # in timeouts
+_MOST_POINTS = 200_000  # fibers of a run that start or end; more do not count as progress
 
 
 class ObservedLane(Protocol):
@@ -107,7 +107,7 @@ class HangDetector(Generic[L]):
         return looks
 
     def pause(self) -> None:
-        """Forget everything: nothing is in progress, and the time until the next look must not count."""
+        """Forget all observations, because no work is in progress: the time until the next look must not count."""
         self._looked = None
         self._observations.clear()
 
@@ -140,7 +140,7 @@ class HangDetector(Generic[L]):
         if not is_hung and delay < _DELAYED_AFTER:
             return
         if _is_debugged(lane):
-            observation.seconds = 0.0  # a developer who steps through the code may take any time
+            observation.seconds = 0.0  # a developer who is debugging may take any time
             return
         if delay >= _DELAYED_AFTER:
             looks.delayed[lane] = delay

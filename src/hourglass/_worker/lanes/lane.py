@@ -64,7 +64,7 @@ class LaneJob(msgspec.Struct, eq=False):
 
 
 class Chore:
-    """A call with the lane's evaluations, without an answer. A lane that hangs or dies at it does not repeat it."""
+    """A call with the lane's evaluations, without an answer. If the lane hangs or dies in it, the call is not repeated."""
 
     __slots__ = ("call", "since")
 
@@ -74,7 +74,7 @@ class Chore:
 
 
 STOP = Chore(Evaluations.close)
-"""The last chore: drop everything, and end."""
+"""The last chore: drop everything, and end the thread."""
 
 Work: TypeAlias = LaneJob | Chore
 
@@ -87,7 +87,7 @@ class Remains:
     queued: tuple[Work, ...]
 
 
-class Phase(Enum):
+class LanePhase(Enum):
     """The phases in the life of a lane's thread."""
 
     WORKING = auto()
@@ -121,7 +121,7 @@ class Lane:
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._will_ring = False  # at the end of this turn of the loop
         self._busy: Work | None = None
-        self._phase = Phase.WORKING
+        self._phase = LanePhase.WORKING
         self._abandoned = False
         self._cpu_time: float | None = None
         self._answers: deque[tuple[LaneJob, Verdict]] = deque()
@@ -150,13 +150,15 @@ class Lane:
 
     @property
     def ended(self) -> bool:
-        """Whether the thread has left our code and the author's."""
-        return self._phase is Phase.ENDED or (self._thread.ident is not None and not self._thread.is_alive())
+        """Whether the thread has left both our code and the author's."""
+        return self._phase is LanePhase.ENDED or (
+            self._thread.ident is not None and not self._thread.is_alive()
+        )
 
     @property
     def progress(self) -> int:
         """A number that increases while the thread unwinds its fibers; 0 before."""
-        return 0 if self._phase is Phase.WORKING else 1 + self.evaluations.unwound
+        return 0 if self._phase is LanePhase.WORKING else 1 + self.evaluations.unwound
 
     def start(self) -> None:
         """Start the thread."""
@@ -206,7 +208,7 @@ class Lane:
             self._abandoned = True
             queued = list(self._work)
             self._work.clear()
-        self._bell.put(None)  # it may wait for work, and there is none
+        self._bell.put(None)  # it may be waiting for work
         if queued and queued[0] is busy:
             del queued[0]  # it died between taking the work and removing it from the queue
         self._deliver()
@@ -214,7 +216,7 @@ class Lane:
         return Remains(job, tuple(queued))
 
     def part_with(self, at: Work, may_leave: Callable[[LaneJob], bool]) -> list[LaneJob]:
-        """Take jobs from the queue, in order, while the lane is at this work; none if it is not any more."""
+        """Take jobs from the queue, in order, while the lane is at this work; none if it is not any longer."""
         with self._mutex:
             if self._abandoned or self._busy is not at:
                 return []
@@ -235,7 +237,7 @@ class Lane:
                 return
             before, self._cpu_time = self._cpu_time, cpu_time(thread_id)
             if before is not None and before == self._cpu_time:
-                return  # it waits in C, where nothing reaches it
+                return  # it waits in C code, which an exception does not reach
             if may_interrupt(frame_of(thread_id), attempt):
                 raise_briefly(thread_id, wait_of(attempt))
 
@@ -247,11 +249,11 @@ class Lane:
 
     def _put(self, work: Work) -> None:
         self._work.append(work)
-        self._ring()  # also for submitted activations: the loop may end before its turn does
+        self._ring()  # also for submitted activations: the loop may close before this turn ends
 
     def _ring(self) -> None:
         self._will_ring = False
-        if self._bell.empty():  # otherwise it was rung, and the thread has not waited since
+        if self._bell.empty():  # otherwise the bell was rung, and the thread has not waited since
             self._bell.put(None)
 
     def _deliver(self) -> None:
@@ -276,7 +278,7 @@ class Lane:
         try:
             self._end(finished=finished, error=error)
         except LaneStopped:
-            pass  # raised between two attempts to end: the thread ends, which `ended` shows
+            pass  # an exception that was raised while it ended: the thread still ends, which `ended` shows
 
     def _serve(self) -> bool:
         """Work until stopped. Return False if the lane was abandoned."""
@@ -287,7 +289,7 @@ class Lane:
                 if self._abandoned:
                     return False
                 if not self._work:
-                    continue  # it was done after an earlier ring, or moved to another lane
+                    continue  # done after an earlier ring, or moved to another lane
                 work = self._work[0]
                 work.since = self._clock()
                 self._busy = work  # before it is removed from the queue: see `abandon`
@@ -321,11 +323,11 @@ class Lane:
         return True
 
     def _end(self, *, finished: bool, error: BaseException | None) -> None:
-        """Unwind the fibers, whatever is raised in the thread meanwhile, and end."""
+        """Unwind the fibers, whatever exception is raised in the thread meanwhile, and end it."""
         unwound, failure = False, None
-        while self._phase is not Phase.ENDED:
+        while self._phase is not LanePhase.ENDED:
             try:
-                self._phase = Phase.UNWINDING
+                self._phase = LanePhase.UNWINDING
                 if not finished and not self._abandoned:
                     self._call_loop(lambda: self._on_died(self, error))
                 if failure is not None:
@@ -337,7 +339,7 @@ class Lane:
                 with self._mutex:
                     if self._busy is STOP:
                         self._busy = None  # a job in progress stays, to be failed
-                    self._phase = Phase.ENDED
+                    self._phase = LanePhase.ENDED
             except LaneStopped:
                 continue
             except BaseException as raised:

@@ -3,7 +3,7 @@
 A run stays on the lane on which it started, because its fibers cannot leave the thread that made them. Runs that wait
 behind slow code move to another lane (`Relief`). When a lane hangs (`HangDetector`) its task fails with the stack of
 the hung code, and a replacement lane takes over: all other runs continue there, from their journals and without the
-engine, and the queued work moves in order. After the second time the run is held (`Quarantine`).
+engine, and the queued work moves in order. A run that hangs a second time is quarantined (`Quarantine`).
 
 Invariants: each activation is answered once, on the control loop (I3), whatever happens to its lane; an abandoned lane
 returns no verdicts (I5). Everything here belongs to the control loop.
@@ -28,7 +28,7 @@ from hourglass._worker.lanes.counts import Counts
 from hourglass._worker.lanes.evaluation import Evaluations, LaneContext, Verdict
 from hourglass._worker.lanes.hang_detector import LOOK, HangDetector
 from hourglass._worker.lanes.lane import STOP, Lane, LaneJob, Reply, Work
-from hourglass._worker.lanes.places import Place, Places
+from hourglass._worker.lanes.places import LanePlace, Places
 from hourglass._worker.lanes.relief import Relief
 from hourglass.errors import UsageError
 
@@ -105,7 +105,7 @@ class LaneSet:
         self._places.forget((generation, run_id))
 
     def drop(self, entry: Entry) -> None:
-        """Have the lane that has them drop the fibers of a run that was removed from the cache."""
+        """Drop the fibers of a run that was removed from the cache, on the lane that has them."""
         self._do(lambda evaluations: evaluations.drop(entry))
 
     def forget_older(self, generation: int) -> None:
@@ -186,7 +186,7 @@ class LaneSet:
                 self._replace(lane, "LaneDied", "its thread is gone")
         self._relief.look(looks.delayed)
 
-    def _place_of(self, activation: Activation, generation: int) -> Place:
+    def _place_of(self, activation: Activation, generation: int) -> LanePlace:
         run = (generation, activation.run_id)
         if is_eviction(activation):
             return self._places.forget(run) or self._places.first
@@ -209,7 +209,7 @@ class LaneSet:
 
     def _tick(self) -> None:
         self._timer = None
-        # Most looks find that everything is done, and that the last look left nothing to restore.
+        # Usually there is no work, and nothing that the last look left to restore.
         if not self._relief.is_calm or self._quarantine.distress or self._places.has_work():
             try:
                 self.look()
@@ -256,11 +256,12 @@ class LaneSet:
     def _replace(
         self, lane: Lane, kind: str, reason: str, stack: HungStack | None = None, at: Work | None = None
     ) -> Lane | None:
-        """Replace a lane. Return None if that has happened already, or the lane is not at the work `at` any more."""
+        """Replace a lane. Return None if it was replaced earlier, or is not at the work `at` any longer."""
         place = self._places[lane.name]
         if place.lane is not lane:
             return None
-        # First take everything from the lane: from here on its answers are dropped, and the replacement may have them.
+        # First take everything from the lane: from here on its answers are dropped, and its work can be given
+        # to the replacement.
         remains = lane.abandon(at)
         if remains is None:
             return None
@@ -305,6 +306,8 @@ class LaneSet:
 def _failed(job: LaneJob, kind: str, reason: str, stack: HungStack | None) -> Verdict:
     run_id = job.activation.run_id
     if is_eviction(job.activation):
-        return Verdict(Succeeded(run_id))  # the run is removed all the same, and engines accept nothing else
+        return Verdict(
+            Succeeded(run_id)
+        )  # the run is removed nevertheless, and engines accept no other answer
     text = f"the lane of this run was replaced: {reason}"
     return Verdict(task_failed(run_id, kind, text, stack.text if stack else ""))

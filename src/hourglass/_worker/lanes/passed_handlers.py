@@ -1,5 +1,5 @@
-"""Detection of an `except` clause that does not catch a failure although its author meant to: it names the exception
-that the activity or the child raised, and not the `ActivityError` or `ChildWorkflowError` that has it as its cause.
+"""Detection of an `except` clause that misses a failure that its author meant to catch: it names the exception that the
+activity or child raised, instead of the `ActivityError` or `ChildWorkflowError` of which it is the cause.
 
 Called when a run has failed with such an error, so once per failed run. It reads the traceback and the source of the
 author's functions, and knows no run.
@@ -23,7 +23,7 @@ _MOST_FRAMES = 200
 
 
 def passed_handler(error: BaseException | None) -> str:
-    """Return a sentence about the clause that did not catch an error, with the correction; empty if there is none."""
+    """Return a sentence about the clause that missed an error, with the correction; empty if there is none."""
     if not isinstance(error, ActivityError | ChildWorkflowError) or error.__cause__ is None:
         return ""
     try:

@@ -12,11 +12,11 @@ RunKey = tuple[int, str]
 
 
 @dataclass(eq=False)
-class Place:
-    """The place of one lane: its name stays when the lane is replaced.
+class LanePlace:
+    """The place of one lane; its name stays the same when the lane is replaced.
 
-    A spare place exists while there is too much work for the usual ones: `used` is when it last had work; once it is
-    `leaving`, it has no runs any more and ends.
+    A spare place exists while there is too much work for the usual ones. `used` is the time of its last work. Once it
+    is `leaving`, it has no runs and ends.
     """
 
     lane: Lane
@@ -44,17 +44,17 @@ class Places:
     """
 
     def __init__(self, lanes: list[Lane]) -> None:
-        self._places = {lane.name: Place(lane) for lane in lanes}
+        self._places = {lane.name: LanePlace(lane) for lane in lanes}
         self.first = next(iter(self._places.values()))
         self.open = list(self._places.values())
         """The places for new runs."""
-        self.of_run: dict[RunKey, Place] = {}
+        self.of_run: dict[RunKey, LanePlace] = {}
         """The place of each run."""
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[LanePlace]:
         return iter(list(self._places.values()))
 
-    def __getitem__(self, name: str) -> Place:
+    def __getitem__(self, name: str) -> LanePlace:
         return self._places[name]
 
     def __contains__(self, name: str) -> bool:
@@ -64,11 +64,11 @@ class Places:
         """Return all lanes."""
         return [place.lane for place in self._places.values()]
 
-    def usual(self) -> list[Place]:
+    def usual(self) -> list[LanePlace]:
         """Return the places that are not spare."""
         return [place for place in self if not place.spare]
 
-    def staying(self) -> list[Place]:
+    def staying(self) -> list[LanePlace]:
         """Return the places that are not leaving."""
         return [place for place in self if not place.leaving]
 
@@ -76,25 +76,25 @@ class Places:
         """Whether any lane has anything to do."""
         return any(place.has_work for place in self._places.values())
 
-    def add(self, place: Place) -> Place:
+    def add(self, place: LanePlace) -> LanePlace:
         """Add a spare place."""
         self._places[place.name] = place
         return place
 
-    def remove(self, place: Place) -> None:
+    def remove(self, place: LanePlace) -> None:
         """Remove a spare place whose lane has ended."""
         del self._places[place.name]
 
-    def least_busy(self) -> Place:
+    def least_busy(self) -> LanePlace:
         """Return the place for a new run: the open one with the fewest runs."""
         return min(self.open, key=lambda place: place.runs)
 
-    def settle(self, run: RunKey, place: Place) -> None:
+    def settle(self, run: RunKey, place: LanePlace) -> None:
         """Record the place of a new run."""
         self.of_run[run] = place
         place.runs += 1
 
-    def forget(self, run: RunKey) -> Place | None:
+    def forget(self, run: RunKey) -> LanePlace | None:
         """Forget a run. Return its place, None if it has none."""
         place = self.of_run.pop(run, None)
         if place is not None:
@@ -106,13 +106,13 @@ class Places:
         for run in [run for run in self.of_run if run[0] < generation]:
             self.forget(run)
 
-    def move(self, run: RunKey, source: Place, target: Place) -> None:
+    def move(self, run: RunKey, source: LanePlace, target: LanePlace) -> None:
         """Record that a run has moved, if it lived at the source."""
         if self.of_run.get(run) is source:
             self.of_run[run] = target
             source.runs, target.runs = source.runs - 1, target.runs + 1
 
-    def move_all(self, source: Place, target: Place) -> None:
+    def move_all(self, source: LanePlace, target: LanePlace) -> None:
         """Record that all runs of a place have moved."""
         for run in [run for run, place in self.of_run.items() if place is source]:
             self.move(run, source, target)

@@ -17,11 +17,11 @@ from hourglass._worker.health.quarantine import Quarantine
 from hourglass._worker.lanes.counts import Counts
 from hourglass._worker.lanes.evaluation import Evaluations
 from hourglass._worker.lanes.lane import Lane, LaneJob
-from hourglass._worker.lanes.places import Place, Places
+from hourglass._worker.lanes.places import LanePlace, Places
 
 _IDLE_LIMIT = 5.0
 _IDLE_LOOK = 1.0
-_SECONDS_PER_STEP = 20e-6  # approximately, to execute an event or a command of a run again
+_SECONDS_PER_STEP = 20e-6  # approximate time to execute an event or a command of a run again
 
 
 class Relief:
@@ -39,20 +39,20 @@ class Relief:
         self.ended = Counts()
         """The figures of spare lanes that have ended."""
         self.is_calm = True
-        """Whether there was nothing to do at the last look."""
+        """Whether the last look found no work."""
         self._places = places
         self._quarantine = quarantine
         self._make_lane = make_lane
         self._max_spares = max_spares
         self._clock = clock
-        self._spares = 0  # made so far
-        self._suspects: Place | None = None
+        self._spares = 0  # spare lanes created so far
+        self._suspects: LanePlace | None = None
         self._oldest_generation = 0
         self._timer: asyncio.TimerHandle | None = None
         self._stopping = False
 
     def look(self, delayed: Mapping[Lane, float]) -> None:
-        """Relieve these lanes, and end spare lanes without work."""
+        """Move runs away from these lanes, and end spare lanes without work."""
         self.is_calm = not delayed and not self._spares
         if delayed and not self._stopping:
             for place in self._places.staying():
@@ -64,22 +64,23 @@ class Relief:
         if self._spares:
             self._end_idle_spares()
 
-    def place_for_suspects(self) -> Place:
-        """Return the one place for all runs that may kill the process: executed one at a time, a death has one
-        suspect."""
+    def place_for_suspects(self) -> LanePlace:
+        """Return the one place for all runs that may kill the process. They are executed one at a time, so that a death
+        has one suspect.
+        """
         if self._suspects is None or self._suspects.leaving:
             self._suspects = self._add_spare(self._places.first.lane)
         return self._suspects
 
     def forget_older(self, generation: int) -> None:
-        """Do not move runs of handles before this generation: their lane has been told to remove them."""
+        """Do not move runs of handles before this generation, which their lanes are about to remove."""
         self._oldest_generation = max(self._oldest_generation, generation)
 
     def stop(self) -> None:
-        """Move nothing any more, and end no spare lanes: all lanes end."""
+        """Stop moving runs and ending spare lanes: all lanes end."""
         self._stopping = True
 
-    def _relieve(self, place: Place, delay: float, delayed: Mapping[Lane, float]) -> None:
+    def _relieve(self, place: LanePlace, delay: float, delayed: Mapping[Lane, float]) -> None:
         lane, work = place.lane, place.lane.busy
         free = [other for other in self._places.staying() if other.lane not in delayed]
         spares = sum(other.spare for other in self._places)
@@ -105,7 +106,7 @@ class Relief:
             self._move(job, place, refuge)
         refuge.lane.take_over(jobs)
 
-    def _move(self, job: LaneJob, place: Place, refuge: Place) -> None:
+    def _move(self, job: LaneJob, place: LanePlace, refuge: LanePlace) -> None:
         run_id = job.activation.run_id
         left = place.lane.evaluations.move(run_id, job.generation, refuge.lane.evaluations)
         if left is not None:
@@ -113,11 +114,11 @@ class Relief:
             place.lane.do(partial(Evaluations.drop, entry=left))
         self._places.move((job.generation, run_id), place, refuge)
 
-    def _add_spare(self, lane: Lane) -> Place:
+    def _add_spare(self, lane: Lane) -> LanePlace:
         self._spares += 1
         name = f"{self._places.first.name}+{self._spares}"
         spare = self._make_lane(name, lane.evaluations.sibling())
-        return self._places.add(Place(spare, spare=True, used=self._clock()))
+        return self._places.add(LanePlace(spare, spare=True, used=self._clock()))
 
     def _end_idle_spares(self) -> None:
         now = self._clock()
@@ -138,7 +139,7 @@ class Relief:
         self._timer = None
         self._end_idle_spares()
 
-    def _end(self, place: Place) -> None:
+    def _end(self, place: LanePlace) -> None:
         """End a spare lane without work. Its runs move to a usual lane."""
         usual = min(self._places.usual(), key=lambda other: other.runs)
         place.leaving = True
@@ -150,5 +151,5 @@ class Relief:
 
 
 def is_worth_moving(delay: float, steps: int) -> bool:
-    """Whether a run should be executed again on another lane: once it has waited as long as that takes."""
+    """Whether a run has waited so long that executing it again on another lane costs less."""
     return delay >= steps * _SECONDS_PER_STEP

@@ -1,4 +1,4 @@
-"""What a lane logs and counts about its runs: begun, closed, parked, making progress again."""
+"""The log and the figures of a lane's runs: started, closed, parked, making progress again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunLog:
         self._parked = parked
         self._quarantine = quarantine
         self.is_verbose = work_log.logs_runs()
-        """Whether runs that begin and end well are logged."""
+        """Whether runs that start or end normally are logged."""
 
     def begun(self, started: RunStarted, run_id: str) -> None:
         """Log the start of a run."""

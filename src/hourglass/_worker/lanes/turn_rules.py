@@ -30,7 +30,7 @@ class TurnRules:
         self._newer: dict[str, None] = {}
 
     def settings(self, run_id: str, usual: RunSettings) -> RunSettings:
-        """Return the settings of a run that begins here."""
+        """Return the settings of a run that starts here."""
         return msgspec.structs.replace(usual, newer_turns=True) if run_id in self._newer else usual
 
     def learn(self, evicted: RunEvicted, entry: Entry | None) -> bool:

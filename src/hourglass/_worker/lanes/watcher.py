@@ -103,7 +103,7 @@ class Watcher:
         return None
 
     def _called(self, function: Any, frame: FrameType | None) -> None:
-        """Judge a C function that is about to be called in `frame`."""
+        """Report a C function that is about to be called in `frame`, if workflow code must not call it."""
         if self._judging or frame is None:
             return
         kind = kind_of(function, frame)
@@ -141,7 +141,7 @@ def _author(frame: FrameType) -> FrameType | None:
     while caller is not None:
         file = caller.f_code.co_filename
         if caller.f_code in on_collection:
-            return None  # a callback of the garbage collector, which happened to run here
+            return None  # a callback of the garbage collector, which happens to run here
         if is_ours(file):
             break
         if file.startswith(("<frozen importlib", "<frozen zipimport", *_EXCUSED)):
@@ -251,7 +251,7 @@ _watchers: list[Callable[[Any, FrameType | None], None]] = []
 def _on_call(code: CodeType, offset: int, function: Any, first: object) -> None:
     called = getattr(_watching, "called", None)
     if called is None or not isinstance(function, _C_FUNCTIONS):
-        return  # other callables may run user code when looked at
+        return  # inspecting other callables may run user code
     if function.__name__ in WATCHED_NAMES:
         called(_bound(function, first), sys._getframe(1))
 

@@ -91,7 +91,7 @@ _REPLACE_TIMEOUT = 60.0  # seconds for opening the handles of a new client
 
 
 class Application:
-    """The tree of one connection, the tables of its handles, and the services of its queues."""
+    """The supervision tree of one connection, the tables of its handles, and the services of its task queues."""
 
     def __init__(
         self,

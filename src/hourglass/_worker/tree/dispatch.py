@@ -1,15 +1,18 @@
-"""From an engine to an answer: gives each item to a job of its own (the evaluation of an activation, an attempt of an
-activity).
+"""From an engine's item to its completion: each item gets a job of its own, the evaluation of an activation or an
+attempt of an activity.
 
-Jobs live under the Application, outside the Subsystem: a Worker or a holder that dies takes none of them along. There
-may be ten thousand of them in a second, so they have no coroutine: what is next is a callback, and one object is all
-that there is of an item in work. It is the entry of its handle's book of what is in flight (`HandleRecord`), which
-counts its answer; a job in the tree that can be seen and killed (`hourglass._supervision.process`); and what its lane or
-executor calls with the outcome.
+Jobs live under the Application, outside the Subsystem, so they survive the death of a Worker or holder. There may be
+ten thousand per second, so a job has no coroutine: its next step is a callback, and one object represents an item in
+progress. The object is the entry in its handle's book (`HandleRecord`), which fences its completion; a job in the tree
+that can be seen and killed (`hourglass._supervision.process`); and the receiver of the outcome from its lane or
+executor.
 
-Invariants: whatever ends a job, what it was given is answered (I3); where it dies without an answer, it is answered
-as failed, here. If no worker is registered any more the answer is logged and dropped, and the engine delivers again.
-Answers go through the holder that was last in charge, also while it is dead: the tables that it works on outlive it.
+Invariants:
+
+- However a job ends, its item is completed (I3); if it dies without completing it, the item is completed as failed,
+  here.
+- If no worker is registered any longer, the completion is logged and dropped, and the engine delivers the item again.
+- Completions go through the current or last holder, even if it is dead: its tables outlive it.
 """
 
 from __future__ import annotations
@@ -94,8 +97,8 @@ class TaskServices(Protocol):
 
 
 class Work(Job):
-    """An item of an engine's in work: the entry of its handle's book, and a job in the tree; after its death a task answers in
-    its place.
+    """An item of an engine in progress: the entry in its handle's book, and a job in the tree. If the job dies, a task
+    completes the item instead.
     """
 
     __slots__ = ("dispatch", "item", "mending", "record", "services", "token")
@@ -110,7 +113,7 @@ class Work(Job):
 
     @property
     def is_in_work(self) -> bool:
-        """Whether it is answered by itself, or in its place."""
+        """Whether a job or its substitute is working on the item."""
         return self.exit is None or self.mending is not None
 
     def forgotten(self) -> bool:
@@ -130,7 +133,7 @@ class Work(Job):
 
 
 class Evaluation(Work):
-    """An activation: evaluated on its lane, and completed."""
+    """An activation in progress: evaluated on its lane, then completed."""
 
     __slots__ = ("_unwanted",)
 
@@ -138,9 +141,9 @@ class Evaluation(Work):
     _unwanted: tuple[str, ...]
 
     def evaluated(self, verdict: Verdict) -> None:
-        """Send the completion of the lane."""
+        """Send the completion that the lane returned."""
         if self.exit is not None:
-            return  # it was answered in its place
+            return  # its substitute has completed it
         record, completion = self.record, verdict.completion
         try:
             if verdict.closed:
@@ -157,7 +160,7 @@ class Evaluation(Work):
             self.finish(error)
 
     def forgotten(self) -> bool:
-        """Remove the run, which the engine forgot with this completion: no eviction follows."""
+        """Remove the run, which the engine no longer knew when this completion arrived: no eviction follows."""
         self.services.evicted(self.record, self.item.run_id)
         return True
 
@@ -173,13 +176,13 @@ class Evaluation(Work):
         logger.info("the answer for run %s is not sent: %s", self.item.run_id, error)
 
     def on_death(self, reason: Exit) -> None:
-        """Handle the end of the job: if it has not answered, an answer is sent for it."""
+        """Complete the activation if the job ended without doing so."""
         if reason is NORMAL:
             return
         run_id = self.item.run_id
         if is_eviction(self.item):
             self.record.runs.evicted(run_id)
-            # An eviction is only acknowledged: there is nothing in it that could fail.
+            # An eviction is only acknowledged, so it cannot fail.
             answer: Completion = Succeeded(run_id)
         else:
             answer = TaskFailed(
@@ -198,7 +201,7 @@ class Evaluation(Work):
 
 
 class Execution(Work):
-    """An attempt of an activity: made, and reported."""
+    """An attempt of an activity in progress: executed, then reported."""
 
     __slots__ = ("_attempt",)
 
@@ -206,7 +209,7 @@ class Execution(Work):
     _attempt: Attempt | None
 
     def begin(self) -> None:
-        """Have the attempt made."""
+        """Submit the attempt to the executor."""
         self._attempt = None
         try:
             self._attempt = self.services.executor.begin(self.item, self, self.record.generation)
@@ -216,7 +219,7 @@ class Execution(Work):
     def executed(self, result: ActivityResult) -> None:
         """Report the result of the attempt."""
         if self.exit is not None:
-            return  # it was reported in its place
+            return  # its substitute has reported it
         record = self.record
         # Break the reference cycle with the attempt: otherwise each attempt would wait for the garbage collector.
         self._attempt = None
@@ -231,7 +234,7 @@ class Execution(Work):
             self.finish(error)
 
     async def _report_somehow(self, result: ActivityResult) -> None:
-        """By the handle if it takes it, else by the client."""
+        """Report the result through the handle, or through the client if the handle is gone."""
 
         async def complete(result: ActivityResult) -> None:
             record = self.record
@@ -240,28 +243,30 @@ class Execution(Work):
         await self.services.sender.send(self.item, result, complete)
 
     def on_death(self, reason: Exit) -> None:
-        """Handle the end of the job: if it has not answered, an answer is sent for it."""
+        """Report the attempt as failed if the job ended without a report."""
         if reason is NORMAL:
             return
-        if self._attempt is not None:  # this one: another may have come under the same token
+        if self._attempt is not None:  # only this attempt: another may have arrived with the same token
             self.services.executor.abandon(self._attempt)
         failed = _failure("AttemptDied", f"the process that made this attempt ended: {reason}")
         self._mend(self._report_somehow(AttemptFailed(self.item.token, failed)))
 
 
 class LocalExecution(Execution):
-    """The same of a local activity, whose end is held back while its run is closed. It belongs to a workflow task: should it
-    kill the process, the task comes again, and nothing counts its attempts but the run's deaths.
+    """An attempt of a local activity. Its result is held back while its run is closed.
+
+    It belongs to a workflow task. If it kills the process, the engine sends the task again without counting attempts,
+    so only the record of the run's deaths can stop the repetition.
     """
 
     __slots__ = ("_note",)
 
     _note: LaneNote | None
 
-    finish = Job.finish  # it has to hear of every end
+    finish = Job.finish  # it needs every result
 
     def begin(self) -> None:
-        """Have the attempt made."""
+        """Submit the attempt to the executor."""
         services, task = self.services, self.item
         self._note = services.notes.note(is_lane=False) if services.notes is not None else None
         if self._note is not None:
@@ -290,26 +295,26 @@ def _failure(kind: str, message: str) -> Failure:
     return Failure(message=message, info=ApplicationFailure(type=kind))
 
 
-_STOP = 1.0  # for a task that is told to end
-_SETTLE = 5.0  # for the answers that the dead owe
+_STOP = 1.0  # for a task to end after its cancellation
+_SETTLE = 5.0  # for the completions that dead jobs still owe
 
 
 class Dispatch:
-    """Gives the items of engines to jobs."""
+    """Assigns each item of an engine to a job."""
 
     holder: BridgeHolder
-    """The holder that was last in charge, dead or alive; set before anything is polled from it."""
+    """The current or last holder. Set before the first poll."""
 
     def __init__(self, tables: HandleTables, evaluators: TaskSupervisor, executors: TaskSupervisor) -> None:
         self.tables = tables
         self.mending: dict[asyncio.Task[None], str] = {}
-        """The tasks that answer in the place of jobs that died, and their queues."""
+        """The tasks that complete the items of dead jobs, with their queues."""
         self._evaluators = evaluators
         self._executors = executors
 
     def activation(self, services: TaskServices, record: HandleRecord, item: Activation) -> None:
-        """Have an activation evaluated and answered. Raises `NotRunning` while the evaluators' supervisor is down."""
-        # The job first: if it cannot be made the inbox keeps the item.
+        """Have an activation evaluated and completed. Raises `NotRunning` while the evaluators' supervisor is down."""
+        # The job first: if it cannot be created, the inbox keeps the item.
         job = self._evaluators.spawn_job(Evaluation, "evaluation")
         job.dispatch, job.services, job.record, job.item, job.mending = self, services, record, item, None
         job.token = record.next_token()
@@ -320,7 +325,7 @@ class Dispatch:
             job.finish(error)
 
     def activity(self, services: TaskServices, record: HandleRecord, item: ActivityItem) -> None:
-        """Have an attempt made and reported, or an attempt that runs here cancelled. Raises as `activation` does."""
+        """Have an attempt executed and reported, or a running attempt cancelled. Raises as `activation` does."""
         if isinstance(item, ActivityCancel):
             services.executor.cancel(item.token, item.reason, record.generation)
             return
@@ -338,7 +343,7 @@ class Dispatch:
             pass
 
     async def finish(self, queue: str) -> None:
-        """No handle of this queue is left: end what still works for it, and wait, but not for ever, until all is answered."""
+        """End all jobs of a queue whose last handle is closed, and wait, within limits, until every item is completed."""
         works = [
             job
             for supervisor in (self._evaluators, self._executors)

@@ -1,9 +1,9 @@
 """The number of parked runs according to the engine.
 
-A worker itself knows only of failures that it has met. It does not know that another process has met them, or that a
+A worker knows only the failures that it has seen itself. It does not know that another process has seen them, or that a
 run was fixed elsewhere or has ended. Every few seconds the engine is therefore asked for the runs that it reports as
-parked, and for the state of those that this process remembers. Invariant: a process counts a run once: it is either
-remembered here, or one of `others`.
+parked, and for the state of those that this process remembers. Invariant: a process counts a run once, either as
+remembered here or as one of `others`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ async def watch_parked(app: Application) -> None:
 
 
 async def look_for_parked(app: Application) -> None:
-    """Query once: forget runs that are no longer parked, and count those that other processes have met."""
+    """Query once: forget runs that are no longer parked, and count those that only other processes have seen fail."""
     reported = await _reported_by_queue(app)
     count = await _count_by_queue(app)
     for services in app.configured():

@@ -1,4 +1,6 @@
-"""The bodies of the tree's processes. What they share is in `application`; how they hang together is in `subsystem`."""
+"""The bodies of the tree's processes. Their common state is in `application`; the structure of the tree is in
+`subsystem`.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,14 @@ logger = logging.getLogger("hourglass.worker")
 
 Item = TypeVar("Item")
 
-_RETRY = 0.02  # while a supervisor is on its way back
+_RETRY = 0.02  # while a supervisor restarts
 _LONGEST_RETRY = 5.0
 _LOOPS = 1.0  # for poll loops to end by themselves
 _PASSING = (
     SupervisionError,
     WorkerNotRegistered,
     AlreadyRegistered,
-)  # a part of ours was down at that instant
+)  # a part of the worker was down at that moment
 
 
 class ProcessOwner:
@@ -128,7 +130,7 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
         backoff=(
             0.05,
             2.0,
-        ),  # sooner than its handle gives it up; an engine that is away has pauses of its own
+        ),  # before the handle is given up; an engine that is unreachable has pauses of its own
     )
 
 
@@ -161,7 +163,7 @@ def _poll_loop(
             except Shutdown:
                 return
             except NotRunning:
-                # The jobs' supervisor is on its way back; what it could not be given is kept for us, or for the next.
+                # The supervisor of the jobs is restarting; the item is kept for this poll loop or the next.
                 await sleep(_RETRY)
 
     return body
@@ -189,7 +191,7 @@ async def launch(app: Application, services: QueueServices) -> None:
         except SpecError:
             if app.registry.whereis(services.queue) is not None:
                 return
-            # Another launch is about to start it; should that one fail, only this loop tries again.
+            # Another launch is about to start it; if that one fails, only this loop retries.
         except SupervisionError as error:
             _not_yet(services, error)
         await sleep(pause)
@@ -211,9 +213,9 @@ async def launch_first(app: Application, services: QueueServices) -> None:
             _not_yet(services, error)
         except SpecError:
             if app.registry.whereis(services.queue) is not None:
-                return  # it died, and its supervisor has brought it back
+                return  # it died and was restarted
         except SupervisionError:
-            pass  # the supervisor is on its way back
+            pass  # the supervisor is restarting
         await sleep(_RETRY)
     raise UsageError(f"the worker on task queue {services.queue!r} was shut down while it was starting")
 
@@ -226,11 +228,12 @@ def _not_yet(services: QueueServices, error: SupervisionError) -> None:
 
 
 async def end_worker(app: Application, queue: str) -> None:
-    """Stop a worker that is not configured any more, in order."""
+    """Stop a worker that is no longer configured, in order."""
     try:
         await app.workers.terminate_child(child_id(queue))
     except SupervisionError as error:
-        # Not there, or its supervisor is down and takes it along; no launcher starts what is not configured.
+        # It is not running, or ends with its supervisor, which is down; the launcher starts only configured
+        # workers.
         logger.debug("the worker on %r was not running: %s", queue, error)
 
 
@@ -258,7 +261,7 @@ async def _when_running(work: Callable[[], Any]) -> None:
 
 
 async def show_lanes(app: Application, services: QueueServices) -> None:
-    """Put the lanes of a queue into the tree; one that is there stays."""
+    """Add the lanes of a queue to the tree; those already there stay."""
     for name in services.lanes.names():
         if app.is_configured(services):
             try:
@@ -285,9 +288,9 @@ def _lane(services: QueueServices, name: str) -> Start:
 
 
 async def hide_lanes(app: Application, services: QueueServices) -> None:
-    """Take the lanes of a queue out of the tree."""
+    """Remove the lanes of a queue from the tree."""
     for name in services.lanes.names():
         try:
             await app.lanes.terminate_child(_lane_id(services, name))
         except SupervisionError:
-            pass  # it is not there
+            pass  # it is not in the tree

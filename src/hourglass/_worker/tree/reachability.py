@@ -1,10 +1,10 @@
-"""Reachability: whether the engine answers us.
+"""Reachability: whether the engine answers.
 
-An outstanding poll proves nothing: it waits just as patiently on a server that is gone. Every few seconds the engine is
-asked for our namespace, over each connection on which a handle polls. `/ready` and `/status` show the result, and the log
-reports when the engine is lost and when it is back; nothing else changes. An engine that cannot be asked (`UNIMPLEMENTED`,
-or a key without permission to describe its namespace) counts as reachable, but only if it has never answered; a busy one
-(`RESOURCE_EXHAUSTED`) counts as answering.
+An outstanding poll proves nothing: it would wait just as long on a server that is gone. Every few seconds the engine is
+asked for the namespace, over each connection on which a handle polls. `/ready` and `/status` show the result, and the
+log reports when the engine is lost and when it is back; nothing else changes. An engine that does not support the query
+(`UNIMPLEMENTED`, or a key without permission to describe its namespace) counts as reachable, but only if it has never
+answered; a busy one (`RESOURCE_EXHAUSTED`) counts as answering.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("hourglass.worker")
 
 @dataclass(frozen=True, kw_only=True)
 class ReachLimits:
-    """The interval of queries, and the timeout of an answer, in seconds: a loss shows within their sum."""
+    """The interval of queries, and the timeout of an answer, in seconds: a loss is noticed within their sum."""
 
     interval: float = 3.0
     answer: float = 4.0
@@ -40,7 +40,9 @@ _NO_ANSWER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 
 @dataclass(frozen=True)
 class Outage:
-    """The engine does not serve us: the reason, for people, and since when. `kind` stays the same for the same problem."""
+    """A period in which the engine does not serve this worker: the reason, for people, and its start. `kind` stays the
+    same for the same problem.
+    """
 
     kind: str
     reason: str
@@ -48,14 +50,14 @@ class Outage:
 
 
 class Reachability:
-    """The conclusion from the latest answers. Pure except for the log; the caller passes the time."""
+    """The conclusion from the latest answers. Pure except for logging; the caller passes the time."""
 
     def __init__(self) -> None:
         self.outage: Outage | None = None
         self._has_answered = False
 
     def answered(self, now: float) -> None:
-        """Record that the engine answered and has our namespace."""
+        """Record that the engine answered and has the namespace."""
         self._has_answered = True
         self._end_outage(now)
 
@@ -65,11 +67,13 @@ class Reachability:
             logger.info("the engine answers again, after %.0f s", now - outage.since)
 
     def refused(self, error: BaseException, now: float) -> bool:
-        """Record a missing or negative answer. Return False if this engine cannot be asked and counts as reachable."""
+        """Record a missing or negative answer. Return False if this engine does not support the query and counts as
+        reachable.
+        """
         status = error.status if isinstance(error, ServiceError) else "UNKNOWN"
         if status == _BUSY:
-            # The engine is there, but has not shown whether it can be asked: a file whose disk was full for a while
-            # cannot, and would count as lost after its next answer.
+            # The engine is there, but has not shown that it supports the query: a file whose disk was full
+            # does not for a while, and would count as lost after its next answer.
             self._end_outage(now)
             return True
         if status in _CANNOT_BE_ASKED and not self._has_answered:
@@ -86,7 +90,7 @@ class Reachability:
 
 
 async def watch_reachability(app: Application) -> None:
-    """Query for as long as the engine can be asked."""
+    """Query at intervals, unless the engine does not support it."""
     while True:
         if not await check_reachability(app):
             logger.debug("this engine cannot report whether it is available")
@@ -95,7 +99,7 @@ async def watch_reachability(app: Application) -> None:
 
 
 async def check_reachability(app: Application) -> bool:
-    """Query once, over every connection on which a handle polls. Return False if this engine cannot be asked."""
+    """Query once, over every connection on which a handle polls. Return False if the engine does not support the query."""
     loop = asyncio.get_running_loop()
     connections = _connections(app)
     queries = [_ask(connection, app.reach.answer) for connection in connections]

@@ -117,7 +117,7 @@ class QueueServices:
         self.lanes.start()
 
     def stop(self) -> None:
-        """Let all work finish and end the threads. Waits for nothing."""
+        """Let all work finish and the threads end. Does not wait."""
         self.lanes.stop()
         self.executor.stop()
         interpreter.settings.restore(self)

@@ -1,11 +1,11 @@
 """Sightings: whether the engine sees our polls.
 
-A handle may be active and have polls outstanding, and still not reach the engine. Once a minute, and more often if
-something is suspicious, the engine is asked when it last saw us poll. Polls are renewed within a minute even without work,
-so an answer that stays the same for longer means that our polls do not arrive: the handle is recycled, over a new
-connection. The clocks of the engine and this process differ, so the only criterion is whether the answer changes. No
-conclusion is drawn from an engine that does not answer, or while all slots are in use. A recycle without effect is not
-repeated before the engine has seen us again.
+A handle may be active and have polls outstanding, and still not reach the engine. Once a minute, and more often while
+an answer is suspicious, the engine is asked when it last saw a poll. Polls are renewed within a minute even without
+work, so an answer that stays the same for longer means that our polls do not arrive, and the handle is recycled over a
+new connection. The clocks of the engine and this process may differ, so the only criterion is whether the answer
+changes. No conclusion is drawn if the engine does not answer, or while all slots are in use. A recycle without effect
+is not repeated before the engine has seen a poll again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ logger = logging.getLogger("hourglass.worker")
 
 @dataclass(frozen=True, kw_only=True)
 class SightLimits:
-    """The interval of queries, the interval while something is suspicious, and how long we may be unseen, in seconds."""
+    """The interval of queries, the shorter interval while an answer is suspicious, and the time that polls may be
+    unseen, in seconds.
+    """
 
     ask: float = 60.0
     ask_again: float = 10.0
@@ -51,7 +53,7 @@ class PollKind(NamedTuple):
 
 
 class Sightings:
-    """Records since when each answer has not changed. Pure except for this record; the caller passes the time."""
+    """The time since each answer has been the same. Pure except for this record; the caller passes the time."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -59,7 +61,9 @@ class Sightings:
         self._recycled: set[tuple[str, bool]] = set()
 
     def record_answer(self, kind: PollKind, time_ns: int, now: float) -> bool:
-        """Record the engine's answer. Return whether we have been unseen for too long and the handle should be recycled."""
+        """Record the engine's answer. Return whether our polls have been unseen for too long, so that the handle should
+        be recycled.
+        """
         before = self._since.get(kind)
         if before is None or before[0] != time_ns:
             if before is not None:  # the answer has changed: a recycle, if any, has helped
@@ -74,7 +78,7 @@ class Sightings:
         return not again
 
     def forget(self, kind: PollKind) -> None:
-        """Forget a kind of poll about which nothing is known now."""
+        """Forget a kind of poll because its answer is unknown."""
         self._since.pop(kind, None)
 
     def keep(self, kinds: set[PollKind]) -> None:
@@ -82,7 +86,7 @@ class Sightings:
         self._since = {kind: since for kind, since in self._since.items() if kind in kinds}
 
     def suspicious(self, now: float) -> bool:
-        """Whether an answer has stayed the same for longer than the interval of queries explains."""
+        """Whether an answer has been the same for longer than polls normally take to be renewed."""
         return any(now - since >= self._limit / 2 for _, since in self._since.values())
 
 
@@ -119,7 +123,7 @@ async def watch_sightings(app: Application) -> None:
 
 
 def _send_failures(app: Application) -> int:
-    """Return a counter that grows when the engine does not accept what we send."""
+    """Return a counter that increases when the engine does not accept a request of ours."""
     counters = app.tables.counters
     return counters.unanswered_completions + counters.resent
 
@@ -148,7 +152,7 @@ def _kinds(app: Application) -> Iterator[tuple[PollKind, HandleRecord]]:
 
 
 def _is_full(record: HandleRecord, kind: PollKind) -> bool:
-    """Whether all slots are in use, so that the handle rightly does not poll."""
+    """Whether all slots are in use, so that the handle is right not to poll."""
     config = record.config
     if kind.activities:
         return len(record.attempts.open) >= config.max_concurrent_activities

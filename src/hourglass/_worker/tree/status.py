@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hourglass._contract.deployments import WorkerProcess
-from hourglass._http.access import Access, Credentials, Verdict, read_token
+from hourglass._http.access import Access, AccessDecision, Credentials, read_token
 from hourglass._http.names import host_only
 from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, listening_socket
 from hourglass._worker.handles.handles import HandleRecord
@@ -102,7 +102,7 @@ def store_report(app: Application) -> dict[str, Any] | None:
 def _not_ready(
     app: Application, queues: dict[str, dict[str, Any]], store: dict[str, Any] | None
 ) -> Iterator[str]:
-    """Yield the reasons, for people, why no work should be sent to this worker; none if it is ready."""
+    """Yield the reasons, for people, not to send work to this worker; none if it is ready."""
     outage = app.reachability.outage
     if outage is not None:
         yield outage.reason
@@ -143,7 +143,7 @@ def _polls(record: HandleRecord) -> bool:
 
 
 def _is_task(path: str) -> bool:
-    """Whether this is one of the tasks, of which there may be thousands: only their number is reported."""
+    """Whether this is one of the tasks, of which there may be thousands, so that only their number is reported."""
     return path.startswith(("Application/EvaluatorSupervisor/", "Application/ExecutorSupervisor/"))
 
 
@@ -226,11 +226,11 @@ class StatusServer:
 
     def _page(self, request: HttpRequest) -> HttpResponse:
         verdict = (
-            Verdict.ADMITTED
+            AccessDecision.ADMITTED
             if self._access is None
             else self._access.check_request(request.headers, request.address)
         )
-        is_admitted = verdict is Verdict.ADMITTED
+        is_admitted = verdict is AccessDecision.ADMITTED
         match request.path:
             case "/live":
                 alive = self._report()["alive"]
@@ -259,8 +259,8 @@ def _access(port: int) -> Access | None:
     return Access(Credentials.create(read_token(configured, TOKEN)), port)
 
 
-def _refused(verdict: Verdict) -> HttpResponse:
-    if verdict is Verdict.LIMITED:
+def _refused(verdict: AccessDecision) -> HttpResponse:
+    if verdict is AccessDecision.LIMITED:
         return _document(429, {"error": "too many invalid tokens: wait a minute"}, ("Retry-After", "60"))
     message = (
         f"a token is needed, as 'Authorization: Bearer …': set {TOKEN} for the worker, to the token or to @FILE; "

@@ -1,11 +1,10 @@
 """The watchdog: checks every few seconds for states that should be impossible, and repairs those that persist.
 
-Nothing here is part of the normal processing: every part recovers by itself, and the watchdog handles what falls
-between them, when a worker looks healthy and does nothing. Three states are suspicious: a handle without a polling
-loop, an item from the engine without a task that works on it, and a queue without a Worker. A suspicion leads to a
-repair only if it was present, unchanged, at every check during the whole patience. In addition, the engine is asked
-whether it sees our polls (`sightings`), whether it answers (`reachability`), and which runs it reports as parked
-(`parked_watch`).
+Normal processing does not depend on it: every part recovers by itself. The watchdog covers failures between the parts,
+in which a worker looks healthy and does nothing. Three states are suspicious: a handle without a poll loop, an item
+from the engine without a job, and a queue without a Worker. A suspicion leads to a repair only if it was present,
+unchanged, at every check during the configured time. In addition, the engine is asked whether it sees our polls
+(`sightings`), whether it answers (`reachability`), and which runs it reports as parked (`parked_watch`).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class WatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class NobodyPolls:
-    """No poll is outstanding on an active handle, and nothing has arrived since the last check."""
+    """No poll is outstanding on an active handle, and no item has arrived since the last check."""
 
     queue: str
     generation: int
@@ -55,7 +54,7 @@ class NobodyPolls:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """The engine waits for a completion, and no task works on it. `key` is a run id or a task token."""
+    """The engine waits for a completion, and no job works on it. `key` is a run id or a task token."""
 
     queue: str
     generation: int
@@ -74,14 +73,16 @@ Suspicion: TypeAlias = NobodyPolls | Orphan | NoWorker
 
 
 class Suspicions:
-    """Records since when each suspicion exists. Pure except for this record; the caller passes the time."""
+    """The time since each suspicion exists. Pure except for this record; the caller passes the time."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._since: dict[Suspicion, float] = {}
 
     def overdue(self, seen: Iterable[Suspicion], now: float) -> list[Suspicion]:
-        """Return suspicions that have lasted too long. They are then forgotten, and start again with the whole patience."""
+        """Return the suspicions that have lasted too long. They are then forgotten, so that a new one lasts its full
+        time again.
+        """
         self._since = {suspicion: self._since.get(suspicion, now) for suspicion in seen}
         late = [suspicion for suspicion, since in self._since.items() if now - since >= self._limit]
         for suspicion in late:
@@ -114,7 +115,7 @@ def check(app: Application, suspicions_so_far: Suspicions, now: float) -> None:
 
 
 def suspicions(app: Application) -> Iterator[Suspicion]:
-    """Yield everything that is suspicious at this moment. Most of it is only in transition."""
+    """Yield everything that is suspicious now. Most of it is only in transition."""
     served = {view.id for view in app.workers.children()}
     for services in app.configured():
         if services.child_id not in served:

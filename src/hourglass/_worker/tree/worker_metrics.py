@@ -1,7 +1,7 @@
 """The metrics of a worker: of its task queues, of its process and of the engine.
 
-Values are read when a registry is collected, in any thread: nothing is counted twice, or during the work. Counts of queues
-that are no longer served disappear with them.
+Values are read when a registry is collected, in any thread, so that nothing is counted twice and work is not slowed
+down. Counts of queues that are no longer served disappear with them.
 """
 
 from __future__ import annotations
@@ -240,5 +240,5 @@ def worker_metrics(app: Application) -> list[Family]:
         value = value_of(sources)
         value_samples = () if value is None else (Sample(labels_of(namespace), float(value)),)
         families.append(Family(name, kind, text, samples=value_samples))
-    # Metrics that an engine below us counts itself: Temporal's Core.
+    # Metrics that the engine counts itself: Temporal's Core.
     return [*families, *getattr(app.raw, "families", tuple)()]

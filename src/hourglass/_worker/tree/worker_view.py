@@ -123,8 +123,8 @@ T = TypeVar("T")
 class WorkerStatistics:
     """A snapshot of a worker's figures.
 
-    `parked` maps each run whose code raised a bug to the kind of bug and its location. `restarts` counts those of the
-    whole tree, which the workers of one client share.
+    `parked` maps each run whose code raised a bug to the kind of bug and its location. `restarts` counts the restarts
+    of the whole tree, which the workers of one client share.
     """
 
     task_queue: str
@@ -217,7 +217,9 @@ class WorkerTree:
         return self._portal.call(self._ask(_faults))
 
     def kill(self, path: str) -> None:
-        """Kill the process at a path, brutally, with everything below it. The supervision tree must recover from it."""
+        """Kill the process at a path, together with everything below it, without cleanup. The supervision tree must
+        recover from it.
+        """
         self._portal.call(self._ask(lambda tree: tree.kill(path)))
 
     async def _ask(self, question: Callable[[Tree], T]) -> T:
