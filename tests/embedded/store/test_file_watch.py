@@ -197,6 +197,20 @@ async def test_file_overwritten_in_place_is_not_written(path: Path, restore: boo
         assert run_ids(path) == acknowledged
 
 
+async def test_truncation_behind_the_first_pages_is_detected(path: Path) -> None:
+    """A truncation that leaves the first pages as they were is noticed by the size."""
+    store = open_sqlite(path)
+    await fill(store)
+    store.close()
+    store = open_sqlite(path)
+    size = len(content_of(path)) // 2 // 4096 * 4096
+    os.truncate(path, size)
+    with pytest.raises(FileLost, match="another program has written into it"):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    assert len(content_of(path)) == size
+
+
 async def test_older_copy_in_place_is_detected(path: Path) -> None:
     """A plain copy of the same size and epoch, from before the last checkpoint, was copied into the file."""
 

@@ -486,7 +486,7 @@ async def _first_task(engine: Engine, record: LoadedRun) -> None:
 
 def _was_carried_out(
     engine: Engine,
-    request: wf.SignalWorkflow | wf.TerminateWorkflow | wf.RunChange,
+    request: wf.SignalWorkflow | wf.TerminateWorkflow | wf.OpenRunRequest,
 ) -> bool:
     """Whether any run of the workflow has carried out this request, of which the answer was lost."""
     latest = engine.current(request.workflow_id) if request.request_id else None
