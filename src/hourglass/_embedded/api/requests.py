@@ -138,12 +138,12 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
     event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
     waiting = WaitingQuery(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
-        engine.tasks.ask(record, waiting)
+        engine.tasks.add_query(record, waiting)
         engine.queues.dispatch()
         try:
             result = await waiting.answer
         finally:
-            engine.tasks.withdraw(record, waiting)
+            engine.tasks.remove_query(record, waiting)
     return PendingAnswer(wf.QueryAnswer(() if result is None else (result,)), engine.writes.number_of(record))
 
 

@@ -62,6 +62,14 @@ class LimitedConnection(H11Protocol):
         super().data_received(data)
         self._note_phase()
 
+    def send_400_response(self, msg: str) -> None:
+        """Reject malformed input and close the connection. uvicorn's response has a body, which h11 does not
+        permit as the response to HEAD; the error would be printed with a traceback.
+        """
+        with contextlib.suppress(h11.LocalProtocolError):
+            super().send_400_response(msg)
+        self.transport.close()
+
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         self._is_admitted = False
