@@ -28,7 +28,14 @@ from hourglass._embedded.store.sqlite.records import decode_events, decode_sched
 from hourglass._embedded.transitions.children import first_event
 from hourglass._embedded.transitions.run import Change
 from hourglass._embedded.transitions.size_limits import Limits
-from hourglass._embedded.transitions.tasks import Sent, TaskAnswer, complete_task, start_task
+from hourglass._embedded.transitions.tasks import (
+    _APPLY,
+    _APPLY_TO,
+    Sent,
+    TaskAnswer,
+    complete_task,
+    start_task,
+)
 from hourglass._embedded.transitions.transitions import open_run
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -237,7 +244,7 @@ def check_carried(field: str, there: bool, absent: str, place: str) -> None:
     """A field is where it should be: everywhere but where the table of that name says why not."""
     why = globals()[absent].get(field)
     assert there or why, (
-        f"{field} is lost on the way to {place}: mend that, or say in {absent} of this file why it is not there"
+        f"{field} is lost on the way to {place}: fix that, or say in {absent} of this file why it is not there"
     )
     assert not there or why is None, f"{field} is told by {place}, and {absent} of this file says: {why}"
 
@@ -476,6 +483,10 @@ WITHOUT_EVENTS: dict[type[c.Command], str] = {
     c.AnswerQuery: "_embedded/activations/task_flow.py",  # leaves no trace
 }
 """Commands that the embedded engine writes no event for, and the file that carries each out."""
+WITHOUT_TRANSITION: dict[type[c.Command], str] = dict.fromkeys(
+    (c.ScheduleNexusOperation, c.CancelNexusOperation), "_embedded/activations/nexus_outcomes.py"
+)
+"""Commands with an event that only a server writes, and the file that carries each out in the embedded engine."""
 
 
 def test_embedded_engine_handles_every_command() -> None:
@@ -489,5 +500,10 @@ def test_embedded_engine_handles_every_command() -> None:
         "and its row in _APPLY of _embedded/transitions/tasks.py; without an event, a line in WITHOUT_EVENTS of this file"
     )
     assert not told & set(WITHOUT_EVENTS)
-    for kind, place in WITHOUT_EVENTS.items():
+    idle = told - {*_APPLY, *_APPLY_TO, *c.TERMINAL} - set(WITHOUT_TRANSITION)
+    assert not idle, (
+        f"{', '.join(kind.__name__ for kind in idle)}: what does it do in the embedded engine? A row in _APPLY or _APPLY_TO of "
+        "_embedded/transitions/tasks.py"
+    )
+    for kind, place in (WITHOUT_EVENTS | WITHOUT_TRANSITION).items():
         assert kind.__name__ in source.names_in(source.module(place))

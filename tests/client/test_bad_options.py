@@ -214,6 +214,15 @@ def test_request_changed_by_an_interceptor_is_checked() -> None:
         ({"priority_key": 10**30}, "priority_key must be a number from 0 to 2147483647"),
         ({"run_timeout": 10**400}, "run_timeout must be between 0 and 292 years"),
         ({"task_timeout": -1}, "task_timeout must be between 0 and 292 years"),
+        (
+            {"fairness_weight": 0.0009},
+            "fairness_weight must be between 0.001 and 1000, or 0 for the default, not 0.0009",
+        ),
+        (
+            {"fairness_weight": 1000.5},
+            "fairness_weight must be between 0.001 and 1000, or 0 for the default, not 1000.5",
+        ),
+        ({"fairness_key": "é" * 33}, "fairness_key must be at most 64 bytes long, not 66"),
         ({"memo": {1: 2}}, "a name in memo must be a str, not int"),
         ({"retry_policy": RetryPolicy}, "retry_policy must be a RetryPolicy, not the class RetryPolicy"),
         ({"id_reuse_policy": "often"}, "id_reuse_policy must be one of IdReusePolicy: UNSPECIFIED"),
@@ -229,6 +238,13 @@ def test_message_names_option_expectation_and_value(
     with pytest.raises(UsageError) as caught:
         client.start_workflow(idle, **{"task_queue": "idle", **options})
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("weight", [0, 0.001, 1000.0])
+def test_extreme_fairness_weights_are_accepted(client: Client, weight: float) -> None:
+    """The bounds themselves, and 0 for the default, with the longest key."""
+    handle = client.start_workflow(idle, task_queue="idle", fairness_key="é" * 32, fairness_weight=weight)
+    handle.terminate()
 
 
 def test_unsupported_update_wait_stage_is_rejected(client: Client) -> None:

@@ -297,6 +297,7 @@ def restored_after_kill(round: Round) -> None:
     round.begin()
     backup = round.backup()
     round.work_on()
+    round.load.stop()  # a client without a worker would open the file itself
     round.kill_all()
     shutil.copyfile(backup, round.path)
     round.refused(round.path, "belongs to the file that was there before")
@@ -327,13 +328,14 @@ def copied_into(round: Round) -> None:
 
 
 def truncated(round: Round) -> None:
-    """The file is emptied in place: the owner stops, and its log is kept."""
+    """The file is emptied or cut in place: the owner stops, and its log is kept."""
     round.begin()
-    os.truncate(round.path, 0)
+    size = round.path.stat().st_size // 2 // 4096 * 4096 * round.chance.randint(0, 1)
+    os.truncate(round.path, size)
     round.expect("was changed while it was in use")
     round.end()
-    if round.path.stat().st_size or not round.saved("-wal"):
-        round.complaints.append("the emptied file was written, or the log is gone")
+    if round.path.stat().st_size != size or not round.saved("-wal"):
+        round.complaints.append("the truncated file was written, or the log is gone")
 
 
 def moved_away(round: Round) -> None:

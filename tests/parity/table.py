@@ -1,9 +1,9 @@
 """temporalio's public names, as the installed version has them, beside their counterparts here.
 
-`names.toml` is the table, one line for each name: `"workflow.uuid7"`, a counterpart, which must exist; `"-sandbox"`, left
-out on purpose; `"?nexus"`, not here yet. The last two name a reason of `[reasons]`. `make names` writes from it, and from
-what exists, the table in docs/comparison.md and the list in docs/from-temporalio.md; `test_names.py` holds all three to
-each other.
+Most counterparts are found by name (`found_by_name`). `names.toml` has the others: `"workflow.uuid7"`, a counterpart, which
+must exist; `"-sandbox"`, left out on purpose; `"?nexus"`, not here yet. The last two name a reason of `[reasons]`. `make names`
+writes the table in docs/comparison.md and the list in docs/from-temporalio.md from them; `test_names.py` compares all with
+what exists.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pkgutil
 import tomllib
 import typing
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -24,9 +25,10 @@ HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
 TABLE: dict[str, Any] = tomllib.loads((HERE / "names.toml").read_text())
 REASONS: dict[str, str] = TABLE["reasons"]
-SECTIONS: dict[str, dict[str, str]] = {
+ROWS: dict[str, dict[str, str]] = {
     name: found for name, found in TABLE.items() if name.startswith("temporalio.")
 }
+"""The counterparts that are not found by name."""
 PACKAGES: dict[str, str] = TABLE["packages"]
 """Packages that are spoken of as a whole."""
 
@@ -56,7 +58,7 @@ def names_of(section: str) -> list[str]:
     for name in _exported(module):
         thing = getattr(module, name)
         home = _home(thing, section)
-        if _is_typing(name, thing) or (home != section and home in SECTIONS):
+        if _is_typing(name, thing) or (home != section and home in ROWS):
             continue
         found.append(name)
         if f"{section}.{name}" in TABLE["walk"]["members"]:
@@ -141,9 +143,40 @@ def _fields(thing: Any) -> set[str]:
     return found.union(*(getattr(each, "__slots__", ()) for each in getattr(thing, "__mro__", ())))
 
 
+# --- the counterparts -------------------------------------------------------------------------------------------------
+
+
+def counterpart(section: str, name: str) -> str:
+    """The counterpart of a name of temporalio, or why it has none: from its row, or found by name; "" if there is neither."""
+    return ROWS[section].get(name) or found_by_name(section, name)
+
+
+def found_by_name(section: str, name: str) -> str:
+    """The thing of the same name: of a member or an option in the counterpart of its owner, else in the module of the same
+    name, or in one of `places`. What belongs to a name that was left out is left out for the same reason.
+    """
+    owner, dot, member = name.rpartition(".")
+    callee, bracket, option = name.partition("(")
+    if bracket or dot:
+        base = counterpart(section, callee if bracket else owner)
+        if not base or base[0] in "-?":
+            return base
+        candidates = [f"{base}({option}" if bracket else f"{base}.{member}"]
+    else:
+        modules = [section.removeprefix("temporalio."), *TABLE["walk"]["places"]]
+        candidates = [f"{module}.{name}" for module in modules]
+    return next((path for path in candidates if exists(path)), "")
+
+
+@cache
+def sections() -> dict[str, dict[str, str]]:
+    """Every name of the installed temporalio with its counterpart, by module."""
+    return {section: {name: counterpart(section, name) for name in names_of(section)} for section in ROWS}
+
+
 def same_name(section: str, name: str) -> bool:
     """Whether `hourglass.aio` has it under temporalio's own name. A parameter may be there only to be refused by its name."""
-    if SECTIONS[section][name][0] == "-" or f"{section}.{name}" in TABLE["walk"]["refused"]:
+    if counterpart(section, name)[0] == "-" or f"{section}.{name}" in TABLE["walk"]["refused"]:
         return False
     return exists(f"aio.{section.removeprefix('temporalio.')}.{name}")
 
@@ -158,7 +191,7 @@ def counterparts() -> str:
         "The third column says whether `hourglass.aio` has the same name. The list is generated from the installed",
         "`temporalio`.",
     ]
-    for section, names in SECTIONS.items():
+    for section, names in sections().items():
         lines += ["", f"### {section}", "", f"| {section} | here | in `hourglass.aio` |", "|---|---|---|"]
         lines += [
             f"| `{name}` | {_said(found)} | {'yes' if same_name(section, name) else ''} |"
@@ -185,7 +218,7 @@ def features() -> str:
         "|---|---|---|---|---|---|",
     ]
     total = [0] * 5
-    for section, names in SECTIONS.items():
+    for section, names in sections().items():
         kinds = [found[0] for found in names.values()]
         left, open_ = kinds.count("-"), kinds.count("?")
         same = sum(same_name(section, name) for name in names)
@@ -204,7 +237,7 @@ def features() -> str:
 
 
 def _all() -> list[tuple[str, dict[str, str]]]:
-    return [*SECTIONS.items(), ("", PACKAGES)]
+    return [*sections().items(), ("", PACKAGES)]
 
 
 def _short(section: str, name: str) -> str:

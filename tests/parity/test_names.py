@@ -8,29 +8,30 @@ from tests.parity import table
 
 def test_every_public_module_is_in_the_table() -> None:
     """A module that a newer temporalio has is seen."""
-    known = {*table.SECTIONS, *table.PACKAGES}
+    known = {*table.ROWS, *table.PACKAGES}
     new = sorted(set(table.public_modules()) - known)
     assert not new, f"temporalio has modules that tests/parity/names.toml does not know: {', '.join(new)}"
 
 
-@pytest.mark.parametrize("section", table.SECTIONS)
-def test_every_public_name_is_in_the_table(section: str) -> None:
+@pytest.mark.parametrize("section", table.ROWS)
+def test_every_public_name_has_a_counterpart_or_a_reason(section: str) -> None:
     """A name that a newer temporalio has is seen, and one that is gone is too."""
-    has, known = set(table.names_of(section)), set(table.SECTIONS[section])
-    new = sorted(has - known)
+    names, known = table.sections()[section], set(table.ROWS[section])
+    has = set(names)
+    new = sorted(name for name, found in names.items() if not found)
     assert not new, (
-        f"{section} has names that tests/parity/names.toml does not know: {', '.join(new)}. Give each a counterpart or a reason "
-        f"(-reason: left out on purpose, ?reason: not here yet), and run `make names`."
+        f"{section} has names without a counterpart of the same name: {', '.join(new)}. Give each, in tests/parity/names.toml, a "
+        "counterpart or a reason (-reason: left out on purpose, ?reason: not here yet), and run `make names`."
     )
     if table.installed() >= table.tabled():
         gone = sorted(known - has)
         assert not gone, f"{section} has no such names any more; take them from the table: {', '.join(gone)}"
 
 
-@pytest.mark.parametrize("section", [*table.SECTIONS, "packages"])
+@pytest.mark.parametrize("section", [*table.ROWS, "packages"])
 def test_every_counterpart_exists(section: str) -> None:
     """A counterpart is something that can be imported, a member of it or an option; a reason is one of the table's."""
-    names = table.PACKAGES if section == "packages" else table.SECTIONS[section]
+    names = table.PACKAGES if section == "packages" else table.ROWS[section]
     wrong = {
         name: found
         for name, found in names.items()
@@ -47,6 +48,9 @@ def test_kinds_of_counterparts_are_recognised() -> None:
         assert not table.exists(nowhere)
 
 
+@pytest.mark.skipif(
+    table.installed() != table.tabled(), reason="the pages list the names of another release of temporalio"
+)
 @pytest.mark.parametrize("name", table.PAGES)
 def test_manual_is_generated_from_the_table(name: str) -> None:
     """What the pages say is what exists."""

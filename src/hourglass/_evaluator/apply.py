@@ -399,7 +399,6 @@ def _nexus(live: LiveRun, seq: int, result: Payload | Failure | None) -> NexusOp
 def _nexus_start_failed(live: LiveRun, event: NexusStartFailed) -> None:
     operation = _nexus(live, event.seq, event.failure)
     operation.start.fail(nexus_error(operation.command, live.converter.from_failure(event.failure)))
-    operation.settle(RESOLVED, None)
 
 
 def _nexus_completed(live: LiveRun, event: NexusCompleted) -> None:

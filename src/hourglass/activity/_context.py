@@ -31,7 +31,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hourglass._evaluator.interception import Headers, InterceptedCall
 from hourglass._evaluator.options import RetryPolicy
@@ -40,9 +40,6 @@ from hourglass.activity._interruption import ThreadInterruption
 from hourglass.converter import Converter, Payload, default_converter, wants_context
 from hourglass.errors import Cancelled, EncodeError, UsageError
 from hourglass.metrics import Registry, default_registry
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(kw_only=True)

@@ -206,7 +206,7 @@ class WaitNotice(WaitWatcher):
         if workflow.history_length <= _LONGEST_HISTORY:
             reason = await _last_task_failure(self._session, workflow.workflow_id, workflow.run_id)
         logger.warning(
-            "%s is parked: its task has failed and is retried (attempt %d) until the code is fixed; %s",
+            "%s is parked: its task fails and is retried (attempt %d) until the code is fixed; %s",
             self._named(description, f" (run {workflow.run_id})"),
             description.task_attempt,
             f"the last failure was: {reason}" if reason else "the worker's log says why",

@@ -374,6 +374,28 @@ async def closed_runs_can_be_forgotten(place: Place) -> None:
     store.close()
 
 
+async def one_closed_run_can_be_forgotten(place: Place) -> None:
+    """With all that belongs to it; the run before it is the latest of its workflow again. An unknown run changes nothing."""
+    store = place.open()
+    first, second = Life("first", "w"), Life("second", "w")
+    for life in (first, second):
+        await put(store, life.change(request_ids=(life.run.run_id,)))
+        await put(store, life.terminate())
+    await store.durable(store.forget("second"))
+    await store.durable(store.forget("unknown"))
+    assert store.load("second") is None
+    assert store.current("w") == "first"
+    assert store.find_request("w", "second") == ""
+    assert store.find_request("w", "first") == "first"
+    assert (await store.count("")).count == 1
+    assert_kept(store, first)
+    await store.durable(store.forget("first"))
+    assert store.current("w") == ""
+    await put(store, Life("third", "w").change())
+    assert store.current("w") == "third"
+    store.close()
+
+
 async def closing_writes_what_is_queued(place: Place) -> None:
     """And is harmless the second time."""
     store = place.open()
@@ -475,6 +497,7 @@ CHECKS: tuple[Check, ...] = (
     lists_and_counts_follow_the_runs,
     attributes_that_are_gone_find_nothing,
     closed_runs_can_be_forgotten,
+    one_closed_run_can_be_forgotten,
     closing_writes_what_is_queued,
     waiters_may_go_away,
     schedules_are_kept_with_their_runs,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import os
 import platform
 import sqlite3
@@ -96,6 +98,21 @@ def test_sqlite_page_limit_delays_commits(open_store: Open, caplog: pytest.LogCa
 
     asyncio.run(work())
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+
+async def test_lock_that_fails_is_named(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store ends with the system's message."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    store = open_store()
+    story = Story("a")
+    await store.durable(store.append(story.start()))
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "lockf", fails)
+        with pytest.raises(StorageError, match=r"cannot be used \(No locks available\)"):
+            await store.durable(store.append(story.signal()))
 
 
 async def test_foreign_write_lock_delays_commits(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.embedded.stores import open_sqlite
 
-from hourglass._embedded.store.sqlite import database
+from hourglass._embedded.store.sqlite import copies, database
 from hourglass._embedded.store.store import ALLOW_HARD_LINKS, FileLost, Store
 from hourglass.errors import StorageError
 
@@ -144,6 +146,38 @@ async def test_idle_store_notices_that_its_file_was_deleted(path: Path) -> None:
     assert run_ids(saved(path)) == acknowledged
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_copy_that_cannot_be_made_is_reported(
+    path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """The error says so, and where the log is: beside the name of the deleted file, or away from the new file."""
+    store = open_sqlite(path)
+    await fill(store)
+    other = path.with_name("other.db")
+    open_sqlite(other).close()
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(copies, "_copy", fails)
+    if replaced:
+        os.replace(other, path)
+    else:
+        os.unlink(path)
+    with pytest.raises(
+        FileLost, match=r"A copy of its content could not be made .*No space left on device"
+    ) as lost:
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    if replaced:
+        log = saved(path)
+        assert f"Its log was moved to {log}." in str(lost.value)
+        assert log.name.endswith("-wal")
+        assert run_ids(path) == set()
+    else:
+        assert path.with_name(f"{path.name}-wal").stat().st_size > 0
+
+
 @pytest.mark.parametrize("restore", [True, False])
 async def test_file_overwritten_in_place_is_not_written(path: Path, restore: bool) -> None:
     """A backup copied into the file, or a truncation: nothing of the old log is applied to it, and the log is kept."""
@@ -161,6 +195,20 @@ async def test_file_overwritten_in_place_is_not_written(path: Path, restore: boo
     assert not path.with_name(f"{path.name}-wal").exists()
     if restore:
         assert run_ids(path) == acknowledged
+
+
+async def test_truncation_behind_the_first_pages_is_detected(path: Path) -> None:
+    """A truncation that leaves the first pages as they were is noticed by the size."""
+    store = open_sqlite(path)
+    await fill(store)
+    store.close()
+    store = open_sqlite(path)
+    size = len(content_of(path)) // 2 // 4096 * 4096
+    os.truncate(path, size)
+    with pytest.raises(FileLost, match="another program has written into it"):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
+    assert len(content_of(path)) == size
 
 
 async def test_older_copy_in_place_is_detected(path: Path) -> None:
@@ -222,6 +270,20 @@ def test_backup_restored_through_sqlite_stops_the_store(path: Path, made_by: str
     assert run_ids(path) == before
 
 
+async def test_foreign_database_restored_through_sqlite_stops_the_store(path: Path) -> None:
+    """None of our tables are left: the foreign content is not touched."""
+    foreign = path.with_name("foreign.db")
+    execute_elsewhere(foreign, "CREATE TABLE customers (name)")
+    store = open_sqlite(path)
+    await fill(store)
+    restore_elsewhere(foreign, path)
+    with pytest.raises(FileLost, match="another program has restored a backup"):
+        await fill(store, RUNS)
+    store.close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("customers",)]
+
+
 def test_tables_of_another_program_are_ignored(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Replication tools keep tables of their own in the file: one warning, and the store continues."""
 
@@ -278,6 +340,42 @@ async def test_deleted_wal_is_saved_into_the_file(path: Path, gone: tuple[str, .
     acknowledged |= await fill(store, RUNS)
     store.close()
     assert run_ids(path) >= acknowledged
+
+
+async def test_deleted_log_is_copied_if_a_reader_keeps_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log cannot be moved into the file: all that was acknowledged is in a copy, which the error names."""
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+    store = open_sqlite(path)
+    acknowledged = await fill(store)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM runs").fetchall()
+    acknowledged |= await fill(store, RUNS)
+    os.unlink(f"{path}-wal")
+    with pytest.raises(
+        FileLost, match=r"a reader in another program prevented.*All that was acknowledged is in the copy"
+    ):
+        await store.durable(store.append(Story("late").start()))
+    reader.close()
+    store.close()
+    assert run_ids(saved(path)) >= acknowledged
+
+
+async def test_log_that_cannot_be_moved_away_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads the error knows what to move before the file is opened again."""
+
+    def fails(source: str, destination: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", destination)
+
+    store = open_sqlite(path)
+    await fill(store)
+    overwrite(path, None)
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(FileLost, match=rf"nowhere: Permission denied; move {path}-wal away before"):
+        await store.durable(store.append(Story("late").start()))
+    store.close()
 
 
 def write_in_place(log: Path, how: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tests.embedded.stores import open_sqlite
 
 from hourglass._embedded.store.sqlite import database, tables
+from hourglass._embedded.store.sqlite.copies import put_in_place
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
 
@@ -223,6 +225,69 @@ def test_leftover_of_an_interrupted_creation_is_ignored(open_store: Open, path: 
     """What a process left that died while it made the file is no file, and in nobody's way."""
     Path(f"{path}.new-{os.getpid()}").write_bytes(b"half a database")
     assert open_store().epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "text"),
+    [
+        (errno.ENOSPC, "RESOURCE_EXHAUSTED", "has no room left on its disk"),
+        (errno.EDQUOT, "RESOURCE_EXHAUSTED", "has no room left on its disk"),
+        (errno.EROFS, "FAILED_PRECONDITION", "open"),
+        (errno.EIO, "FAILED_PRECONDITION", "cannot be created: Input/output error"),
+    ],
+)
+def test_file_that_cannot_be_created(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, status: str, text: str
+) -> None:
+    """The error names the cause, and nothing is left in the folder."""
+
+    def fails(draft: str, _path: str, *, overwrite: bool) -> None:
+        raise OSError(number, os.strerror(number), draft)
+
+    monkeypatch.setattr(database, "put_in_place", fails)
+    assert refused(path, text).status == status
+    assert os.listdir(path.parent) == []
+
+
+def test_name_that_is_too_long(tmp_path: Path) -> None:
+    """Also if only the names of the files beside it would be."""
+    refused(tmp_path / ("x" * 300), "cannot be used: File name too long")
+    refused(tmp_path / ("x" * 253), "cannot be created: File name too long")
+
+
+def test_file_that_another_process_creates_first_is_used(
+    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither process replaces the file of the other."""
+    put_in_place = database.put_in_place
+
+    def is_second(draft: str, place: str, *, overwrite: bool) -> None:
+        monkeypatch.undo()
+        filled(path)
+        put_in_place(draft, place, overwrite=overwrite)
+
+    monkeypatch.setattr(database, "put_in_place", is_second)
+    assert open_store().load("run-0") is not None
+    assert sorted(os.listdir(path.parent)) == [path.name, f"{path.name}-shm", f"{path.name}-wal"]
+
+
+def test_file_system_without_hard_links(
+    open_store: Open, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files and copies are moved into place by renaming, and still never replace another file."""
+
+    def fails(source: str, destination: str) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", destination)
+
+    monkeypatch.setattr(os, "link", fails)
+    store = open_store()
+    store.append(Story("a").start())
+    store.close()
+    copy = path.with_name("copy.db")
+    database.backup(path, copy)
+    assert open_store(copy).load("a") is not None
+    with pytest.raises(FileExistsError):
+        put_in_place(str(copy), str(path), overwrite=False)
 
 
 NOBODY = """

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hourglass._embedded.store.sqlite import commit_sink
 from hourglass._embedded.store.sqlite.batches import Batch
 from hourglass._embedded.store.sqlite.commit_sink import FORGET_RUNS
 from hourglass._embedded.store.sqlite.records import StoredReads
@@ -343,6 +344,74 @@ async def test_wal_size_is_bounded(open_store: Open, path: Path) -> None:
             sizes.append(log.stat().st_size)
     # Twice what a checkpoint is made for; without checkpoints it would be ten times as much.
     assert max(sizes) <= 2 * 50 * (4096 + 24)
+
+
+async def test_log_that_a_reader_keeps_long_is_reported_once_and_emptied_later(
+    open_store: Open, path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open transaction of another program keeps the log from being emptied: commits go on, and one warning says why."""
+    monkeypatch.setattr(commit_sink, "LONG_LOG", 50)
+    monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 1)
+    monkeypatch.setattr(commit_sink, "LOG_PAUSE", 0.0)
+    store = open_store(checkpoint_pages=10)
+    (story,) = await started(store, "a")
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM runs").fetchall()
+    for _ in range(25):
+        await store.durable(store.append(story.signal(4000)))
+    (warning,) = caplog.messages
+    assert warning.startswith(f"the log of {path} has grown to 0 MiB, because a connection has been reading")
+    log = path.with_name(f"{path.name}-wal")
+    long = log.stat().st_size
+    reader.close()
+    for _ in range(20):
+        await store.durable(store.append(story.signal(4000)))
+    assert log.stat().st_size < long / 2
+    stored = store.load("a")
+    assert stored is not None
+    assert stored.events == tuple(story.events)
+
+
+@pytest.mark.parametrize(("code", "ends"), [(sqlite3.SQLITE_FULL, False), (sqlite3.SQLITE_IOERR_WRITE, True)])
+async def test_checkpoint_that_fails(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch, code: int, ends: bool
+) -> None:
+    """Without disk space the log just stays, because it has everything; an I/O error ends the store as in a commit."""
+
+    def fails(mode: str = "") -> int:
+        error = sqlite3.OperationalError("a checkpoint fails")
+        error.sqlite_errorcode = code
+        raise error
+
+    store = open_store(checkpoint_pages=1)
+    (story,) = await started(store, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(store._writer, "checkpoint", fails)
+        with pytest.raises(StorageError) if ends else contextlib.nullcontext():
+            for _ in range(5):
+                await store.durable(store.append(story.signal()))
+    assert (store.failure is not None) is ends
+
+
+def test_closing_without_a_last_checkpoint_loses_nothing(
+    open_store: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log stays beside the file and is read at the next opening; a warning says why."""
+
+    def fails(mode: str = "") -> int:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async def work() -> None:
+        store = open_store()
+        await started(store, "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(store._writer, "checkpoint", fails)
+            store.close()
+
+    go(work())
+    assert "was closed without a final checkpoint" in caplog.text
+    assert open_store().load("a") is not None
 
 
 async def test_change_of_an_unknown_run_is_refused(open_store: Open) -> None:

@@ -183,6 +183,18 @@ def test_delete_needs_confirmation(run: Run) -> None:
     assert run("list")[1] == "no workflows\n"
 
 
+@pytest.mark.parametrize("command", [("terminate",), ("cancel",), ("signal", "go"), ("delete",)])
+def test_bulk_actions_spare_the_keepers_of_limits(run: Run, command: tuple[str, ...]) -> None:
+    """A filter of a bulk action finds the workflows that `list` shows; a keeper is found if the filter names its type."""
+    run("start", "send", "lamp", "--id", "shown")
+    run("start", "hourglass.slots", "--id", "keeper", "--task-queue", "nobody")
+    assert "would" in run(*command, "--query", "")[2]
+    assert " 1 workflow" in run(*command, "--query", "")[2]
+    assert " 1 workflow" in run(*command, "--query", "WorkflowType = 'hourglass.slots'")[2]
+    assert run(*command, "--query", "", "--yes")[1].endswith(": 1 of 1\n")
+    assert "keeper" in run("list", "--all")[1]
+
+
 def test_schedule_lifecycle_by_commands(run: Run) -> None:
     """Create, list, describe, pause, resume, trigger, backfill and delete."""
     made = ("schedule", "create", "daily", "send", "lamp", "--cron", "0 9 * * MON-FRI", "--every", "6h")

@@ -158,3 +158,17 @@ def test_doctor_finds_a_damaged_page(empty: Path, capsys: pytest.CaptureFixture[
         file.write(b"\xff" * 8192)
     assert main(["doctor", "--target", "local:orders.db"]) == 1
     assert "WRONG pages              damaged: " in capsys.readouterr().out
+
+
+def test_doctor_does_not_take_a_file_in_use_under_another_name_for_damaged(
+    empty: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The latest pages are in the log beside the first name: the pages of the file alone are no finding."""
+    monkeypatch.setenv("HOURGLASS_ALLOW_HARD_LINKS", "1")
+    with Client.connect("local:orders.db") as client, Worker(client, workflows=[nods]):
+        assert client.execute_workflow(nods, id="order-1") == "yes"
+        os.link("orders.db", "link.db")
+        assert main(["doctor", "--target", "local:link.db"]) == 1
+    printed = capsys.readouterr().out
+    assert "pages              could not be read: the file" in printed
+    assert "damaged" not in printed

@@ -140,12 +140,12 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
     event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
     waiting = WaitingQuery(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
-        engine.tasks.ask(record, waiting)
+        engine.tasks.add_query(record, waiting)
         engine.queues.dispatch()
         try:
             result = await waiting.answer
         finally:
-            engine.tasks.withdraw(record, waiting)
+            engine.tasks.remove_query(record, waiting)
     return PendingAnswer(wf.QueryAnswer(() if result is None else (result,)), engine.writes.number_of(record))
 
 
@@ -488,7 +488,7 @@ async def _first_task(engine: Engine, record: LoadedRun) -> None:
 
 def _was_carried_out(
     engine: Engine,
-    request: wf.SignalWorkflow | wf.TerminateWorkflow | wf.RunChange,
+    request: wf.SignalWorkflow | wf.TerminateWorkflow | wf.OpenRunRequest,
 ) -> bool:
     """Whether any run of the workflow has carried out this request, of which the answer was lost."""
     latest = engine.current(request.workflow_id) if request.request_id else None

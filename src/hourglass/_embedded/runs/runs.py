@@ -28,7 +28,7 @@ from hourglass._embedded.runs.lost_attempts import KeptAttempts
 from hourglass._embedded.runs.parking import park
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.runs.timers import RunTimers
-from hourglass._embedded.runs.transactions import Part, Transaction
+from hourglass._embedded.runs.transactions import AppliedChange, Transaction
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.store.search_attributes import SearchAttributes
 from hourglass._embedded.store.store import AT_ONCE, Refusal, ScheduleChange, Store
@@ -158,7 +158,7 @@ class RunTable:
         record, earliest = self._begin(started, signals, request_ids, now, is_first=is_first)
         if self._transaction.is_open:
             self._transaction.add(
-                Part(record, self.writes.change_of(record, request_ids, now), _NOTHING, earliest)
+                AppliedChange(record, self.writes.change_of(record, request_ids, now), _NOTHING, earliest)
             )
         else:
             self.writes.append(record, request_ids, now)
@@ -174,7 +174,9 @@ class RunTable:
         earliest = record.update(change, change.touched, request_ids, now)
         with self._transaction.begin(now) as transaction:
             transaction.add(
-                Part(record, self.writes.change_of(record, request_ids, now), change.touched, earliest)
+                AppliedChange(
+                    record, self.writes.change_of(record, request_ids, now), change.touched, earliest
+                )
             )
             transaction.add_effects(record, change.effects)
         return record
@@ -353,21 +355,23 @@ class RunTable:
         is_changed = is_changed or record.wake_ns(now) != record.stored_wake_ns
         with self._transaction.begin(now) as transaction:
             unsaved = self.writes.change_of(record, request_ids, now) if is_changed else None
-            transaction.add(Part(record, unsaved, ids, earliest))
+            transaction.add(AppliedChange(record, unsaved, ids, earliest))
             if change.follower is not None:
                 following, first = self._begin(change.follower, change.signals, (), now)
-                transaction.add(Part(following, self.writes.change_of(following, (), now), _NOTHING, first))
+                transaction.add(
+                    AppliedChange(following, self.writes.change_of(following, (), now), _NOTHING, first)
+                )
             transaction.add_effects(record, effects)
 
-    def _store_transaction(self, parts: list[Part], now: int) -> None:
-        """Store the parts of a transaction as one change, and notify everybody whom they concern."""
+    def _store_transaction(self, applied: list[AppliedChange], now: int) -> None:
+        """Store the changes of a transaction as one change, and notify everybody whom they concern."""
         # First the store, then the handles: an item that a woken handle receives must depend on a change that
         # has a number.
-        changes = [(part.change, part.record) for part in parts if part.change is not None]
+        changes = [(change.unsaved, change.record) for change in applied if change.unsaved is not None]
         if changes or self.writes.has_schedules:
             self.writes.append_together(changes)
-        for part in parts:
-            self.notify(part.record, part.ids, part.earliest, now)
+        for change in applied:
+            self.notify(change.record, change.ids, change.earliest, now)
 
     def notify(self, record: LoadedRun, ids: Collection[int], earliest: int, now: int) -> None:
         """Notify the clock, the task queues, the handles and the waiters of a change to these activities, timers and

@@ -1,9 +1,9 @@
 """Transactions over several runs (`Transaction`): their changes become durable together.
 
-Must not know: queues, handles, the store, how effects are carried out. Invariants: all parts of a transaction are in
+Must not know: queues, handles, the store, how effects are carried out. Invariants: all changes of a transaction are in
 memory before any of them is announced; effects on other runs are carried out in the order of their requests, and
-further effects of those come after all that were requested before; changes in memory are handed to the store even if a
-part raises.
+further effects of those come after all that were requested before; changes in memory are handed to the store even if
+carrying out an effect raises.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ from hourglass._embedded.transitions.run import (
 )
 
 
-class Part(NamedTuple):
-    """One run's part of a transaction. A part without a change is announced but not stored."""
+class AppliedChange(NamedTuple):
+    """A change of one run in memory. Without `unsaved` it is announced but not stored."""
 
     record: LoadedRun
-    change: RunChange | None
+    unsaved: RunChange | None
     ids: Collection[int]
     earliest: int
 
 
 class Transaction:
-    """A transaction over several runs. It gathers its parts from the outermost `begin` to its end, then passes them to
+    """A transaction over several runs. It gathers the changes from the outermost `begin` to its end, then passes them to
     `settle`.
     """
 
     def __init__(
-        self, carry_out: Callable[[LoadedRun, Effect], None], settle: Callable[[list[Part], int], None]
+        self,
+        carry_out: Callable[[LoadedRun, Effect], None],
+        settle: Callable[[list[AppliedChange], int], None],
     ) -> None:
         self._carry_out = carry_out
         self._settle = settle
-        self._parts: list[Part] = []
+        self._changes: list[AppliedChange] = []
         self._effects: deque[tuple[LoadedRun, Effect]] = deque()
         self.is_open = False
         """Whether the transaction has begun: changes that are applied now are part of it."""
 
-    def add(self, part: Part) -> None:
-        """Add a part."""
-        self._parts.append(part)
+    def add(self, change: AppliedChange) -> None:
+        """Add a change."""
+        self._changes.append(change)
 
     def add_effects(self, record: LoadedRun, effects: Iterable[Effect]) -> None:
         """Add effects of a run on other runs."""
@@ -69,5 +71,5 @@ class Transaction:
                 # Even after an exception memory has changed, so the store must get all of it, or the two
                 # would differ.
                 self.is_open = False
-                parts, self._parts = self._parts, []
-                self._settle(parts, now_ns)
+                changes, self._changes = self._changes, []
+                self._settle(changes, now_ns)

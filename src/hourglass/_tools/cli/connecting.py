@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeGuard
 import typer
 from msgspec import Struct
 
+from hourglass._built_in import without_keepers
 from hourglass._tools.cli import console
 from hourglass.errors import ConnectionFailedError, HourglassError, UsageError, WorkflowNotFoundError
 
@@ -329,6 +330,16 @@ def one_or_many(workflow_id: str | None, query: str | None) -> None:
     if (workflow_id is None) == (query is None):
         both = "" if workflow_id is None else ", not both"
         raise UsageError(f"name a workflow, or give --query to select all matching open workflows{both}")
+
+
+def bulk_filter(workflow_id: str | None, query: str | None) -> str | None:
+    """Return the filter of a bulk action, or None for an action on one workflow.
+
+    Like `hourglass list`, it excludes the workflows that enforce limits. Raise a usage error unless exactly one
+    argument is given.
+    """
+    one_or_many(workflow_id, query)
+    return None if query is None else without_keepers(query)
 
 
 def confirm(what: str, yes: bool) -> None:

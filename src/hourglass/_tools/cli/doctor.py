@@ -8,7 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +24,7 @@ from hourglass._tools.cli import connecting, console
 from hourglass._tools.cli.connecting import Json, Namespace, Target
 from hourglass._tools.timeline.standing import Problem
 from hourglass._tools.timeline.text import duration
-from hourglass.errors import HourglassError, ServiceTimeoutError
+from hourglass.errors import HourglassError, ServiceTimeoutError, StorageError
 
 if TYPE_CHECKING:
     from hourglass._worker.targets import Target as Where
@@ -189,17 +189,25 @@ def _owner(path: str) -> int:
 
 def _pages(path: Path) -> HealthCheck:
     """Check the integrity of the file with SQLite, as far as a few seconds allow."""
+    from hourglass._embedded.store.sqlite import inherited
+    from hourglass._embedded.store.sqlite.database import connect_read_only
+
     over = monotonic() + _LONGEST_LOOK
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-            connection.set_progress_handler(lambda: monotonic() > over, 10_000)
-            rows = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
+        connection = connect_read_only(str(path))
+    except StorageError as error:
+        return HealthCheck("pages", f"could not be read: {error}")
+    try:
+        connection.set_progress_handler(lambda: monotonic() > over, 10_000)
+        rows = [str(row[0]) for row in connection.execute("PRAGMA quick_check(1)")]
     except sqlite3.OperationalError as error:
         if monotonic() > over:
             return HealthCheck("pages", f"in order, as far as checked within {_LONGEST_LOOK:g} s")
         return HealthCheck("pages", f"could not be read: {error}")
     except sqlite3.DatabaseError as error:
         rows = [str(error)]
+    finally:
+        inherited.close(connection)
     if rows == ["ok"]:
         return HealthCheck("pages", "in order", True)
     reason = " ".join(rows[0].split()) if rows else "SQLite does not say why"

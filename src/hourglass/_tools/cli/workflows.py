@@ -50,7 +50,7 @@ def cancel(
       hourglass cancel order-1 --reason "customer called"
       hourglass cancel --query "WorkflowType = 'import'"
     """
-    connecting.one_or_many(workflow_id, query)
+    query = connecting.bulk_filter(workflow_id, query)
     with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
         if query is not None:
             connecting.to_many(
@@ -95,7 +95,7 @@ def terminate(
       hourglass terminate order-1
       hourglass terminate --query "WorkflowType = 'import'" --yes
     """
-    connecting.one_or_many(workflow_id, query)
+    query = connecting.bulk_filter(workflow_id, query)
     with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
         if query is not None:
             connecting.to_many(
@@ -248,7 +248,7 @@ def delete(
       hourglass delete order-1
       hourglass delete --query "ExecutionStatus = 'Completed' AND CloseTime < '2026-01-01T00:00:00Z'" --yes
     """
-    connecting.one_or_many(workflow_id, query)
+    query = connecting.bulk_filter(workflow_id, query)
     with connecting.connected(target, namespace, about=workflow_id, run_id=run_id) as client:
         if query is not None:
             _delete_many(client, query, yes, json)
@@ -307,7 +307,7 @@ def signal(
     texts = list(arguments or ())
     if query is not None and workflow_id is not None:
         texts, workflow_id = [workflow_id, *texts], None
-    connecting.one_or_many(workflow_id, query)
+    query = connecting.bulk_filter(workflow_id, query)
     with connecting.connected(
         target, namespace, codec, about=workflow_id, run_id=run_id, said_before=name
     ) as client:

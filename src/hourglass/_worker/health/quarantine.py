@@ -44,7 +44,7 @@ _EPIDEMIC = 2  # distinct runs of one workflow that each stopped a process
 _MOST_DIGESTS = 1000
 
 
-class Record(Protocol):
+class IncidentRecord(Protocol):
     """The incidents of a target, across processes."""
 
     fresh: list[Incident]
@@ -98,7 +98,7 @@ class Quarantine:
 
     def __init__(
         self,
-        record: Record | None = None,
+        record: IncidentRecord | None = None,
         *,
         back_off: float = BACK_OFF,
         clock: Callable[[], float] = monotonic,

@@ -210,6 +210,3 @@ async def _recycle(app: Application, record: HandleRecord, kind: PollKind) -> No
     with suppress(WorkerNotRegistered, Shutdown, SupervisionError, TimeoutError):
         async with asyncio.timeout(app.limits.connect + app.limits.open):
             await app.holder.recycle(kind.queue, reason)
-
-
-#

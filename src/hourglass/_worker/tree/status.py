@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hourglass._contract.deployments import WorkerProcess
 from hourglass._http.access import Access, AccessDecision, Credentials, read_token
@@ -27,9 +27,6 @@ from hourglass._worker.tree.services import QueueServices
 from hourglass.errors import UsageError
 from hourglass.metrics import Registry, prometheus_text
 from hourglass.metrics._samples import CONTENT_TYPE
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger("hourglass.worker")
 
@@ -274,6 +271,3 @@ def _refused(verdict: AccessDecision) -> HttpResponse:
 
 def _document(code: int, document: dict[str, Any], *headers: tuple[str, str]) -> HttpResponse:
     return HttpResponse(code, json.dumps(document, indent=1).encode(), "application/json", headers)
-
-
-#

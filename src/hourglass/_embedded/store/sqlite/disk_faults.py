@@ -173,7 +173,8 @@ def _code(error: Exception) -> int:
 
 
 def _name(error: Exception) -> str:
-    return str(getattr(error, "sqlite_errorname", "") or type(error).__name__)
+    names = getattr(error, "sqlite_errorname", ""), getattr(error, "strerror", ""), type(error).__name__
+    return next(str(name) for name in names if name)
 
 
 class Identity(msgspec.Struct, frozen=True):

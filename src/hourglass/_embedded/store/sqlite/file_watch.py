@@ -20,7 +20,7 @@ All but the first raise `FileLost`: this process does not open the file again. A
 modification time, because only checkpoints write to the database. Checkpoints of other programs (replication tools) are
 recognised by their traces in the index of the log. A changed time with unchanged content (`touch`) is ignored. To tell
 `touch` from a change, a few pages are compared: the first one, the one with the epoch, and those that the last
-checkpoint wrote, in which every older copy differs.
+checkpoint wrote, in which every older copy differs. Only a checkpoint makes the database shorter.
 
 The index of the log counts commits. If it has counted more than our own, another program has written through SQLite.
 Then the last events that we wrote must still be in the database: a restored backup does not contain them.
@@ -185,7 +185,8 @@ class FileWatch:
         )  # after the stamp: a checkpoint announces itself in the index before it writes
         if stamp != self._stamp:
             pages = self._read_pages()
-            if pages != self._pages and not state.was_checkpointed(self._log_state):
+            is_shorter = stamp[0] < self._stamp[0]
+            if (is_shorter or pages != self._pages) and not state.was_checkpointed(self._log_state):
                 raise FileOverwritten
             self._stamp, self._pages = stamp, pages
         self._log_state = state
