@@ -24,10 +24,11 @@ from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityOk, HandleBroken, HandleConfig, Shutdown
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.clock import Bell
-from hourglass._embedded.multiprocess import calls, unix_socket, wire, worker_peer
+from hourglass._embedded.multiprocess import calls, following, unix_socket, wire, worker_peer
 from hourglass._embedded.multiprocess.calls import was_carried_out
 from hourglass._embedded.multiprocess.connection import FileConnection, connect_file
 from hourglass._embedded.multiprocess.ownership import FileLock
+from hourglass._embedded.multiprocess.remote import ForeignProtocol
 from hourglass._embedded.multiprocess.serving import OwnerInfo, OwnerServer
 from hourglass._embedded.runs.run import AttemptToken
 from hourglass._embedded.store.sqlite.store import SQLITE
@@ -35,7 +36,13 @@ from hourglass._evaluator.commands import CompleteRun, ScheduleActivity, Succeed
 from hourglass._evaluator.events import ActivityFailed, RunEvicted, is_eviction
 from hourglass._evaluator.specs import ActivitySpec
 from hourglass.converter import Payload
-from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
+from hourglass.errors import (
+    InternalError,
+    NamespaceNotFoundError,
+    ServiceError,
+    ServiceTimeoutError,
+    StorageError,
+)
 
 from .hosts import hosts, look_every
 
@@ -236,6 +243,70 @@ async def test_task_too_large_for_another_process_fails(
         activation = await handle.poll_activation()
         assert [type(event) for event in activation.events] == [ActivityFailed]
         assert "more than the 3000 that can be sent" in str(activation.events[0])
+
+
+async def test_worker_waits_for_an_owner_of_another_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It logs once why it gets no work, and works as soon as the owner speaks its protocol."""
+    monkeypatch.setattr(following, "FOREIGN", 0.01)
+
+    async def is_foreign() -> None:
+        tried.release()
+        raise ForeignProtocol("run the same release of Hourglass in both", status="FAILED_PRECONDITION")
+
+    tried = asyncio.Semaphore(0)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        await one.open_handle(config("the owner's"))
+        started = await one.calls.call(start("w"))
+        with monkeypatch.context() as patch:
+            patch.setattr(two.calls, "reach", is_foreign)
+            handle = Polled(await two.open_handle(config()))
+            for _ in range(3):
+                await tried.acquire()
+        assert await poll(handle) == started.run_id
+    assert caplog.text.count("this worker waits for") == 1
+    assert "run the same release of Hourglass in both" in caplog.text
+
+
+async def test_worker_that_the_owner_rejects_has_no_handle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening raises the owner's reason; the next worker of the process is not affected."""
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        await one.open_handle(config())
+        checks = iter([None])  # only this process accepts it
+
+        def check(_: HandleConfig) -> None:
+            for accepted in checks:
+                return accepted
+            raise ValueError("not this worker")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(HandleConfig, "check", check)
+            with pytest.raises(ServiceError, match="not this worker"):
+                await two.open_handle(config("other"))
+        assert not (await two.open_handle(config("other"))).is_new
+        assert two.standing.startswith("working for process")
+
+
+async def test_unexpected_error_breaks_handles_and_not_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock is free again, so that another process may own the file; a later handle works."""
+
+    def fails() -> bool:
+        raise LookupError("a bug")
+
+    async with hosts(tmp_path / "a.db", 1) as (one,):
+        with monkeypatch.context() as patch:
+            patch.setattr(one._lock, "try_take", fails)
+            with pytest.raises(InternalError, match="could not be owned: LookupError"):
+                await one.open_handle(config())
+        assert FileLock(one.path).is_free()
+        assert await one.open_handle(config())
+        assert one.standing == "owner"
+    assert "a bug" in caplog.text
 
 
 async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:

@@ -310,7 +310,7 @@ def test_update_without_a_worker_times_out(
     run = client.start_workflow("stuck", "x", id="unserved", task_queue="nobody")
     refused = web.post(f"/workflows/unserved/{run.run_id}/update", data={"name": "note"}, timeout=20)
     assert refused.status_code == 400
-    assert "was not answered within 0.3 s" in refused.text
+    assert "did not reach the requested stage within 0.3 s" in refused.text
 
 
 def test_rejected_actions_are_reported(web: httpx.Client, client: Client) -> None:

@@ -83,7 +83,9 @@ async def start(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.S
 
 
 async def execute(engine: Engine, request: wf.ExecuteWorkflow) -> PendingAnswer[wf.Executed]:
-    """Start a workflow and wait until its run closes. Nobody learns of the start before, so it need not be durable before."""
+    """Start a workflow and wait until its run closes. Nobody learns of the start before, so it need not be durable
+    earlier.
+    """
     started, record = _start(engine, request.start)
     engine.queues.dispatch()
     # A repeated request: it has started a run before, and another run has followed.
@@ -138,12 +140,12 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
     event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
     waiting = WaitingQuery(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
-        engine.tasks.ask(record, waiting)
+        engine.tasks.add_query(record, waiting)
         engine.queues.dispatch()
         try:
             result = await waiting.answer
         finally:
-            engine.tasks.withdraw(record, waiting)
+            engine.tasks.remove_query(record, waiting)
     return PendingAnswer(wf.QueryAnswer(() if result is None else (result,)), engine.writes.number_of(record))
 
 
