@@ -287,7 +287,7 @@ def test_nested_slot_of_the_same_key_is_rejected() -> None:
         with pytest.raises(WorkflowParked) as caught:
             env.execute_workflow(nested, "n")
         assert isinstance(caught.value.__cause__, UsageError)
-        assert "inside a block that holds one" in str(caught.value.__cause__)
+        assert "inside a block that already holds one" in str(caught.value.__cause__)
 
 
 def test_continue_as_new_leaves_the_block() -> None:

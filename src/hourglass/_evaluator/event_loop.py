@@ -304,7 +304,9 @@ def _close_abandoned_generator(owner: ReferenceType[EventLoop], generator: Async
     except (StopIteration, StopAsyncIteration):
         return
     closing.close()
-    raise RuntimeError("an async generator that is let go must not wait: close it, with contextlib.aclosing")
+    raise RuntimeError(
+        "an async generator that is garbage-collected must not wait: close it, with contextlib.aclosing"
+    )
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:

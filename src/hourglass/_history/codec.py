@@ -332,7 +332,7 @@ def _finite(text: str) -> float:
     """Parse a JSON number. Reject `NaN`, `Infinity` and numbers that are too large for a float."""
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is no number that JSON has")
+        raise ValueError(f"{text[:40]} is not a valid JSON number")
     return value
 
 
@@ -379,5 +379,5 @@ def events_from(documents: Iterable[Any]) -> tuple[h.HistoryEvent, ...]:
         raise HistoryError("this history has no events")
     for event in events:
         if not event.time_ns:
-            raise HistoryError(f"event {event.id} does not tell when it happened (eventTime)")
+            raise HistoryError(f"event {event.id} has no time (eventTime)")
     return events

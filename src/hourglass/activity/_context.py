@@ -331,7 +331,7 @@ class CancellationDetails:
         """The engine's reason code. Raises `UsageError` unless there is exactly one reason."""
         words = [word for word, name in _CANCELLATIONS.items() if getattr(self, name)]
         if len(words) != 1:
-            raise UsageError(f"an activity is cancelled for one reason, not {len(words)}: {self}")
+            raise UsageError(f"an activity has one reason for its cancellation, not {len(words)}: {self}")
         return words[0]
 
 
@@ -519,8 +519,8 @@ class ActivityContext:
         payload = self.equipment.converter.encode(value)
         if len(payload.data) > LARGEST_ITEM:
             raise UsageError(
-                f"an item of progress {name!r} has {len(payload.data):,} bytes: publish where it can be found, not the "
-                f"thing itself; from an activity {LARGEST_ITEM:,} are allowed"
+                f"an item of progress {name!r} has {len(payload.data):,} bytes: publish a reference to large data "
+                f"instead; from an activity {LARGEST_ITEM:,} are allowed"
             )
         self._publish(name, payload)
 

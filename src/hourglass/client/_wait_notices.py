@@ -120,7 +120,7 @@ class WaitWatcher:
         due = activity.next_attempt_time_ns
         again = f", next at {datetime.fromtimestamp(due / 1e9):%H:%M:%S}" if due else ""
         logger.warning(
-            "%s fails and is tried again (attempt %d%s%s): %s%s",
+            "%s fails and is retried (attempt %d%s%s): %s%s",
             subject,
             activity.attempt,
             most,
@@ -142,7 +142,7 @@ class WaitWatcher:
         if not (left or self._is_unserved(pollers)) or not self._is_new("activity", name, queue):
             return False
         if pollers.pollers:
-            reason = f"those of task queue {queue!r} have ended, or take no more work"
+            reason = f"those of task queue {queue!r} have ended, or accept no more work"
         elif queue in pollers.served:
             reason = f"the worker of task queue {queue!r} has workflows only"
         elif pollers.served:
@@ -150,7 +150,7 @@ class WaitWatcher:
         else:
             reason = f"none polls task queue {queue!r} for activities"
         logger.warning(
-            "%s is taken by no worker: %s. Give it to one: Worker(client, %r, activities=[%s])",
+            "%s has no worker: %s. Register it: Worker(client, %r, activities=[%s])",
             subject,
             reason,
             queue,
@@ -184,7 +184,7 @@ class WaitNotice(WaitWatcher):
             return True
         for activity in description.pending_activities:
             if _is_failing(activity):
-                advice = f". `hourglass why {description.summary.workflow_id}` tells more"
+                advice = f". `hourglass why {description.summary.workflow_id}` shows more"
                 self._say_failing(
                     self._waits_for(description, activity), activity, _facts(description), advice
                 )
@@ -292,7 +292,7 @@ class ActivityWaitNotice(WaitWatcher):
 def _unserved(pollers: Pollers, queue: str, target: str) -> str:
     """Return a message that no worker takes workflow tasks from a queue, with the queues that are served, if known."""
     if pollers.pollers:
-        return f"has no worker: those of its task queue {queue!r} have ended, or take no more work"
+        return f"has no worker: those of its task queue {queue!r} have ended, or accept no more work"
     if queue in pollers.served:
         return (
             f"waits in the task queue {queue!r}, whose worker has activities only: "

@@ -83,7 +83,9 @@ async def start(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.S
 
 
 async def execute(engine: Engine, request: wf.ExecuteWorkflow) -> PendingAnswer[wf.Executed]:
-    """Start a workflow and wait until its run closes. Nobody learns of the start before, so it need not be durable before."""
+    """Start a workflow and wait until its run closes. Nobody learns of the start before, so it need not be durable
+    earlier.
+    """
     started, record = _start(engine, request.start)
     engine.queues.dispatch()
     # A repeated request: it has started a run before, and another run has followed.

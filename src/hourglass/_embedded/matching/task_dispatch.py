@@ -240,8 +240,8 @@ class TaskDispatch:
             return sticky is None or sticky is poller
         if not versions.takes_task(poller, record.run):
             return False
-        # A worker that has cached the run, but has a version that the run has left, keeps no other from
-        # receiving it.
+        # A worker that has cached the run but no longer has its version keeps no other worker from receiving
+        # it.
         return sticky is None or sticky is poller or not versions.takes_task(sticky, record.run)
 
     def _knows(self, record: LoadedRun, poller: QueuePoller) -> bool:

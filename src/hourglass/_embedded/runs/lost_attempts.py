@@ -95,7 +95,7 @@ def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
             scheduled.activity_id,
             activity.attempt,
             what,
-            ": it is not tried again" if now is None else "; it is tried again",
+            ": it is not retried" if now is None else "; it is retried",
             extra={
                 "workflow_id": workflow_id,
                 "run_id": before.run_id,

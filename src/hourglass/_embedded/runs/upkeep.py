@@ -331,7 +331,7 @@ class Upkeep:
         if trouble and not self._short_of_room:
             logger.warning("%s", trouble)
         elif self._short_of_room and not trouble:
-            logger.info("there is room again on the disk: new workflows are taken")
+            logger.info("the disk has space again: new workflows are accepted")
         self._short_of_room = bool(trouble)
 
     def _follow_jumps(self) -> None:

@@ -19,8 +19,8 @@ from hourglass._history import events as h
 
 
 class Eager(msgspec.Struct, frozen=True, gc=False):
-    """A worker that receives eagerly what its completion leads to: the run's task, or at most `attempts` attempts on its
-    task queue.
+    """A worker that eagerly receives the results of its completion: the run's task, or at most `attempts` attempts on
+    its task queue.
     """
 
     identity: str
@@ -28,7 +28,7 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
     limits: Limits
     attempts: int = 0
     types: frozenset[str] | None = None
-    """The activity types that it knows, if another worker may know more; None: all that are scheduled."""
+    """The activity types that the worker can execute, if another worker may know more; None: all scheduled ones."""
 
 
 def take_task(builder: ChangeBuilder, eager: Eager) -> None:
@@ -49,7 +49,7 @@ def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) 
 
 
 def take_attempts(builder: ChangeBuilder, eager: Eager) -> None:
-    """Give the worker whose commands scheduled activities those on its own queue, as many as it has slots for."""
+    """Give the worker the attempts on its own queue that its commands have scheduled, as many as it has slots for."""
     run, limits = builder.run, eager.limits
     if (
         builder.length > limits.history_events

@@ -58,7 +58,7 @@ def list_(
     ] = False,
     all_: Annotated[
         bool,
-        typer.Option("--all", "-a", help="Also the workflows that enforce limits (slots, turns, bursts)."),
+        typer.Option("--all", "-a", help="Include the workflows that enforce limits (slots, turns, bursts)."),
     ] = False,
     target: Target = None,
     namespace: Namespace = None,

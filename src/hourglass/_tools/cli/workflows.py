@@ -118,7 +118,7 @@ def reset(
         typer.Option(metavar="STEP", help="The first step to repeat: an activity or child, by name or id."),
     ] = None,
     event_id: Annotated[
-        int | None, typer.Option(metavar="N", help="Or repeat from the end of a workflow task.")
+        int | None, typer.Option(metavar="N", help="Or the id of the event that ends a workflow task.")
     ] = None,
     reason: Reason = "",
     run_id: RunId = None,
@@ -146,7 +146,7 @@ def fork(
         typer.Option(metavar="STEP", help="The first step to repeat: an activity or child, by name or id."),
     ] = None,
     event_id: Annotated[
-        int | None, typer.Option(metavar="N", help="Or from the end of a workflow task.")
+        int | None, typer.Option(metavar="N", help="Or the id of the event that ends a workflow task.")
     ] = None,
     run_id: RunId = None,
     target: Target = None,
@@ -413,7 +413,9 @@ def start(
     arguments: Values = None,
     id: NewId = None,
     task_queue: Annotated[str, typer.Option(metavar="NAME", help="Its task queue.")] = "default",
-    start_delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="Begin later.")] = None,
+    start_delay: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Start after this delay.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result and show it.")] = False,
     target: Target = None,
     namespace: Namespace = None,

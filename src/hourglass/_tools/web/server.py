@@ -63,8 +63,8 @@ class LimitedConnection(H11Protocol):
         self._note_phase()
 
     def send_400_response(self, msg: str) -> None:
-        """Reject malformed input and close the connection. uvicorn's response has a body, which h11 does not
-        permit as the response to HEAD; the error would be printed with a traceback.
+        """Reject malformed input and close the connection. uvicorn's response has a body even for HEAD. h11 does not
+        permit that, and the error would be printed with a traceback.
         """
         with contextlib.suppress(h11.LocalProtocolError):
             super().send_400_response(msg)

@@ -199,7 +199,7 @@ def _abandon(tables: HandleTables, record: HandleRecord) -> None:
     if record.state.over:
         return
     logger.error(
-        "%r is left behind with %d runs, %d attempts and %d calls open",
+        "%r is abandoned with %d runs, %d attempts and %d calls open",
         record,
         len(record.runs.open),
         len(record.attempts.open),

@@ -58,7 +58,9 @@ def advance(state: HandleState, signal: HandleSignal) -> HandleState:
     try:
         return LIFE[state, signal]
     except KeyError:
-        raise InternalError(f"a handle that is {state.value} cannot hear that {signal.value}") from None
+        raise InternalError(
+            f"a handle that is {state.value} cannot react to the event that {signal.value}"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)

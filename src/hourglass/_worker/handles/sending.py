@@ -57,7 +57,7 @@ def _nothing() -> None:
 
 def _unanswered(tables: HandleTables, what: str, then: Then) -> None:
     tables.counters.unanswered_completions += 1
-    logger.warning("%s was not taken within %g s", what, tables.limits.completion)
+    logger.warning("%s was not accepted within %g s", what, tables.limits.completion)
     then()
 
 
@@ -375,7 +375,7 @@ async def _send_again(tables: HandleTables, record: HandleRecord, request: Compl
             setbacks += 1
             pause = tables.limits.pause(setbacks)
             if is_hopeless(error) or loop.time() + pause > deadline:
-                logger.warning("the end of an attempt could not be sent again: %s", type(error).__name__)
+                logger.warning("the result of an attempt could not be sent again: %s", type(error).__name__)
                 return
         await sleep(pause)
 

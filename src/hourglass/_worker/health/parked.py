@@ -93,8 +93,8 @@ class ParkedRuns:
         }
         if isinstance(error, ArgumentError) and not place:
             logger.error(
-                "workflow %s (%s, run %s) cannot begin: %s. Its task is retried until the code takes what the run was "
-                "started with; or terminate it, and start it with what the code takes",
+                "workflow %s (%s, run %s) cannot start: %s. Its task is retried until the code accepts the arguments of its "
+                "start; or terminate it, and start it with other arguments",
                 workflow,
                 workflow_id,
                 run_id,
@@ -135,7 +135,7 @@ class ParkedRuns:
     def say_died(self, run_id: str, error: BaseException) -> None:
         """Log that a run could not be evaluated: its type is unknown, or Hourglass has a bug."""
         if not isinstance(error, UnknownTypeError):
-            logger.error("the evaluation of run %s died", run_id, exc_info=error, extra={"run_id": run_id})
+            logger.error("the evaluation of run %s failed", run_id, exc_info=error, extra={"run_id": run_id})
         elif self.remember(run_id, str(error)):
             logger.error("run %s cannot continue: %s", run_id, error, extra={"run_id": run_id})
 

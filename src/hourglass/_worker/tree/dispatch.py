@@ -129,7 +129,7 @@ class Work(Job):
         self.mending = None
         self.dispatch.mending.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("what a dead task left behind could not be answered", exc_info=task.exception())
+            logger.error("the items of a dead task could not be completed", exc_info=task.exception())
 
 
 class Evaluation(Work):
@@ -173,7 +173,7 @@ class Evaluation(Work):
         self.finish()
 
     def _say_unsent(self, error: WorkerNotRegistered) -> None:
-        logger.info("the answer for run %s is not sent: %s", self.item.run_id, error)
+        logger.info("the completion of run %s is not sent: %s", self.item.run_id, error)
 
     def on_death(self, reason: Exit) -> None:
         """Complete the activation if the job ended without doing so."""

@@ -143,7 +143,7 @@ def _check_place(path: str) -> None:
     if status.st_size == 0:
         raise _unusable(
             path,
-            "is empty, which a file of Hourglass never is: if it had no content, delete it, and a new one is created; "
+            "is empty, which a file of Hourglass never is: if it never had any content, delete it, and a new one is created; "
             "if it was damaged, restore a backup",
         )
 
