@@ -184,7 +184,8 @@ async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIte
     except TimeoutError:
         raise ServiceTimeoutError(
             f"update {request.update_id!r} of workflow {request.workflow_id!r} did not reach the requested stage within "
-            f"{request.rpc_timeout or 0:g} s",
+            f"{request.rpc_timeout or 0:g} s, and may still be carried out. An update is answered by a worker: does one run on "
+            "the workflow's task queue?",
             status="DEADLINE_EXCEEDED",
         ) from None
     finally:

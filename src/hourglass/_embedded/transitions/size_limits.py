@@ -117,8 +117,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                     f"{TOO_LARGE_BLOB} ({name}: {size} bytes, at most {self.blob_bytes} are allowed)",
                     status="INVALID_ARGUMENT",
                 )
-            if size > (self.memo_warn if name == "memo" else self.payloads_warn):
-                self.warn(size, name, type(request).__name__)
+            self.warn(size, name, type(request).__name__)
 
     def warn(self, size: int, name: str, what: str) -> None:
         """Log a warning about large values, if warnings are enabled."""
