@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.embedded.stores import open_sqlite
 
-from hourglass._embedded.store.sqlite import database, tables
+from hourglass._embedded.store.sqlite import database, inherited, tables
 from hourglass._embedded.store.sqlite.copies import put_in_place
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
@@ -288,6 +288,27 @@ def test_file_system_without_hard_links(
     assert open_store(copy).load("a") is not None
     with pytest.raises(FileExistsError):
         put_in_place(str(copy), str(path), overwrite=False)
+
+
+def test_closed_file_is_read_although_sqlite_cannot_create_files_beside_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk without room: the file alone has everything. If the latest commits are in a log, the error of SQLite is raised."""
+    connect_reader = database._connect_reader
+
+    def has_no_room(name: str, mode: str = "ro") -> sqlite3.Connection:
+        if "immutable" not in mode:
+            raise sqlite3.OperationalError("unable to open database file")
+        return connect_reader(name, mode)
+
+    filled(path)
+    monkeypatch.setattr(database, "_connect_reader", has_no_room)
+    connection = database.connect_unowned(str(path))
+    assert connection.execute("SELECT run_id FROM runs").fetchall() == [("run-0",)]
+    inherited.close(connection)
+    Path(f"{path}-wal").write_bytes(b"commits")
+    with pytest.raises(StorageError, match="cannot be used"):
+        database.connect_unowned(str(path))
 
 
 NOBODY = """
