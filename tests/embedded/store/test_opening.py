@@ -311,6 +311,16 @@ def test_closed_file_is_read_although_sqlite_cannot_create_files_beside_it(
         database.connect_unowned(str(path))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="lists the open files of a process as Linux does")
+def test_file_that_cannot_be_read_is_closed(path: Path) -> None:
+    """The rejection leaves no descriptor open."""
+    path.write_bytes(b"words " * 1000)
+    with pytest.raises(StorageError, match="not a database"):
+        database.connect_read_only(str(path))
+    opened = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if os.path.lexists(each)]
+    assert str(path) not in opened
+
+
 NOBODY = """
 import os, sys
 from hourglass._embedded.store.sqlite.store import SqliteStore
