@@ -293,7 +293,7 @@ def test_keys_come_from_the_environment(bucket: Bucket, monkeypatch: pytest.Monk
         (lambda: ExternalStorage([Awaited()], payload_size_threshold=-1), "number of bytes"),
         (lambda: ExternalStorage([Awaited(), FolderStorage("x")]), "driver_selector"),
         (lambda: ExternalStorage([Awaited(), Awaited()], lambda *_: None), "two drivers have the name"),
-        (lambda: ExternalStorage(["folder"]), "is a StorageDriver"),
+        (lambda: ExternalStorage(["folder"]), "must be a StorageDriver"),
         (lambda: S3Storage("b", endpoint="s3.example"), "endpoint must be a URL"),
         (lambda: S3Storage("a/b", endpoint="http://s3.example"), "without a slash"),
     ],

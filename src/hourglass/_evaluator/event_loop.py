@@ -378,13 +378,13 @@ class Awaited(Future):
             super()._settle(RESOLVED, None)
 
     def resolve(self, value: Any = None) -> None:
-        """Settle both with a value."""
+        """Settle the task and the waiting coroutine's future with a value."""
         if not self.future.done():
             super()._settle(RESOLVED, value)
             self.loop.settle(self.future, value)
 
     def fail(self, error: BaseException) -> None:
-        """Settle both with an error."""
+        """Settle the task and the waiting coroutine's future with an error."""
         if not self.future.done():
             super()._settle(RESOLVED, None)
             self.future.set_exception(error)

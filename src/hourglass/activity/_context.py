@@ -116,7 +116,7 @@ class LastActivityInbound(ActivityInboundInterceptor):
         self.outbound: ActivityOutboundInterceptor | None = None
 
     def init(self, outbound: ActivityOutboundInterceptor) -> None:
-        """Set the first outbound interceptor; None if there is none, so that calls need no chain."""
+        """Store the first outbound interceptor, or None if there is none, so that calls need no chain."""
         self.outbound = None if type(outbound) is _LastActivityOutbound else outbound
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
@@ -477,7 +477,7 @@ class ActivityContext:
 
     def wait_cancelled(self, timeout: float | None) -> bool:
         """Block until cancellation is requested and return True, or return False after the timeout."""
-        with _lock:  # an event per attempt is expensive, and few attempts wait
+        with _lock:  # created on demand: an event for every attempt would be expensive, and few attempts wait
             event = self._cancel_event = self._cancel_event or threading.Event()
         # Check after creating the event: `cancel` first sets the reason and then the event, so one of them is
         # noticed.

@@ -72,7 +72,7 @@ def complete(session: ClientSession, reference: ActivityReference, result: Any) 
 def fail(
     session: ClientSession, reference: ActivityReference, error: BaseException, details: Sequence[Any] = ()
 ) -> ClientOperation[None]:
-    """Fail the activity; the next attempt receives these details of a last heartbeat."""
+    """Fail the activity. The next attempt receives these details, as if they came from a last heartbeat."""
 
     def build(call: FailAsyncActivityInput) -> ClientOperation[None]:
         if not isinstance(call.error, BaseException):

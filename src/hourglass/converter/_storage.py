@@ -115,7 +115,7 @@ class ExternalStorage:
             raise UsageError("an ExternalStorage with several drivers needs a driver_selector")
         for driver in self.drivers:
             if not isinstance(driver, StorageDriver):
-                raise UsageError(f"a driver is a StorageDriver, not {type(driver).__name__}")
+                raise UsageError(f"a driver must be a StorageDriver, not {type(driver).__name__}")
             if self._named.setdefault(driver.name, driver) is not driver:
                 raise UsageError(
                     f"two drivers have the name {driver.name!r}: references could not tell them apart"

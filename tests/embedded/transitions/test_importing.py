@@ -93,7 +93,7 @@ async def test_dry_run_changes_nothing() -> None:
     [
         ((), slice(0, 0), "does not begin with the start of a workflow"),
         ((), slice(1, None), "does not begin with the start of a workflow"),
-        ((ACTIVITY,), slice(None, None, 2), "not numbered from 1 on"),
+        ((ACTIVITY,), slice(None, None, 2), "not numbered consecutively from 1"),
         ((c.CompleteRun(None),), slice(None), "of a workflow that has ended"),
         ((CHILD,), slice(None), "waits for its child 'child' there"),
         ((SIGNAL,), slice(5), "has sent something to another workflow there"),

@@ -301,7 +301,7 @@ class TaskFlow:
         one.
         """
         run_id = cached.cursor.run_id
-        if cached.stage is Stage.RESTING and not self._local.goes_on_here(run_id):
+        if cached.stage is Stage.RESTING and not self._local.has_attempts_of(run_id):
             self.finish(cached, again=True)
             self._local.forget(run_id)
 
@@ -317,7 +317,7 @@ class TaskFlow:
         cached.stage = Stage.RESTING
         self._poller.resting_runs.add(cached.cursor.run_id)
         self._engine.tasks.set_resting(record, True)
-        if self.is_leaving and not self._local.goes_on_here(cached.cursor.run_id):
+        if self.is_leaving and not self._local.has_attempts_of(cached.cursor.run_id):
             self.hand_over(cached)
         else:
             self.limit_rest(cached)

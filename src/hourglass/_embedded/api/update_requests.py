@@ -71,7 +71,7 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Pending
         raise ServiceError("CronSchedule is not allowed.", status="INVALID_ARGUMENT")
     if request.start.start_delay:
         raise ServiceError("WorkflowStartDelay is not supported.", status="INVALID_ARGUMENT")
-    record, started = _asked_already(engine, request)
+    record, started = _run_of_earlier_call(engine, request)
     if record is None:
         if request.start.versioning_override is not None:
             engine.deployments.check(request.start.versioning_override, request.start.spec.task_queue)
@@ -84,7 +84,7 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Pending
     return PendingAnswer(UpdateStarted(started, answer.value), answer.rests_on)
 
 
-def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[LoadedRun | None, Started]:
+def _run_of_earlier_call(engine: Engine, request: UpdateWithStart) -> tuple[LoadedRun | None, Started]:
     """Return the run that has already received this update, whatever the id policies say: of an open chain, or of a
     closed one that completed it.
 

@@ -17,7 +17,7 @@ from hourglass._contract.handle import (
 from hourglass._embedded.clock import SECOND
 from hourglass._embedded.matching.deployments import Deployments
 from hourglass._embedded.matching.pollers import QueuePoller
-from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, say_lost
+from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, log_lost
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun, TakenAttempt
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.transitions import tasks as tasks
@@ -253,7 +253,7 @@ class ActivityDispatch:
             record, activity = current
             before = record.run
             self._runs.change(record, lambda run, now: transitions.lose_attempt_of(run, activity, now))
-            say_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
+            log_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
 
     def give_back(self, token: AttemptToken) -> None:
         """Offer an attempt again that was not sent to its worker."""

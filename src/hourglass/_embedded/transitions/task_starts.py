@@ -1,9 +1,9 @@
-"""The start of a workflow task and of an attempt: when a worker receives it, also together with the completion that led to
-it. Pure.
+"""The start of a workflow task and of an attempt, when a worker receives it. Pure.
 
-Must not know: how a task or an attempt ends, queues, handles. A worker that completes something while it has free slots
-receives what that leads to eagerly: the completion and the start are one change, which costs half of two. Invariant: it
-receives what it would have received next anyway, with the same events and times.
+Must not know: how a task or an attempt ends, queues, handles. A worker with free slots eagerly receives the results of
+its own completion, such as an attempt that the completion schedules: the completion and the start are then one change,
+at half the cost of two. Invariant: the worker receives only what it would have received next anyway, with the same
+events and times.
 """
 
 from __future__ import annotations

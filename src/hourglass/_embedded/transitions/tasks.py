@@ -226,7 +226,7 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
     """Fail the task, because the worker could not handle it or its answer was rejected, and schedule it again."""
     task = task_of(run)
     builder = ChangeBuilder(run, now_ns)
-    if _is_told(task):
+    if _is_recorded(task):
         write_unwritten(builder)
         builder.write(
             h.WorkflowTaskFailed(
@@ -237,7 +237,7 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
                 identity=identity,
             )
         )
-    problems.note_failure(builder, task, cause, is_told=_is_told(task))
+    problems.note_failure(builder, task, cause, is_told=_is_recorded(task))
     _want_again(builder, task)
     if cause == h.UNHANDLED_COMMAND and builder.run.task is not None:
         builder.set_task(msgspec.structs.replace(builder.run.task, after_refusal=True))
@@ -247,18 +247,18 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
 def time_out_task(builder: ChangeBuilder, *, at_once: bool = False) -> None:
     """Time out the task, and schedule it again; without a pause if `at_once`, after the end of its worker's process."""
     task = task_of(builder.run)
-    if _is_told(task):
+    if _is_recorded(task):
         write_unwritten(builder)
         builder.write(
             h.WorkflowTaskTimedOut(
                 scheduled_event_id=task.scheduled_event_id, started_event_id=task.started_event_id
             )
         )
-    problems.note_failure(builder, task, None, is_told=_is_told(task))
+    problems.note_failure(builder, task, None, is_told=_is_recorded(task))
     _want_again(builder, task, at_once=at_once)
 
 
-def _is_told(task: PendingTask) -> bool:
+def _is_recorded(task: PendingTask) -> bool:
     """Whether the history gets an event if this task fails."""
     return not task.transient or (task.speculative and not task.silent)
 

@@ -287,7 +287,7 @@ def tell(text: str, as_json: bool, **document: object) -> None:
         console.show(text)
 
 
-def tell_found(
+def report_found(
     items: Sequence[object], table: Sequence[Text], as_json: bool, *, nothing: str, limit: int = 0
 ) -> None:
     """Print a list, up to a limit: a table for people, or a document on each line for scripts."""
@@ -377,10 +377,10 @@ def to_many(
     with progress(doing) as tell:
         result = act(tell)
     gone = f", {result.gone} had closed meanwhile" if result.gone else ""
-    tell_many(f"{done}: {result.done} of {result.found}{gone}", result, result.errors, as_json)
+    report_many(f"{done}: {result.done} of {result.found}{gone}", result, result.errors, as_json)
 
 
-def tell_many(text: str, document: object, errors: Mapping[str, Exception], as_json: bool) -> None:
+def report_many(text: str, document: object, errors: Mapping[str, Exception], as_json: bool) -> None:
     """Report the result of a bulk action. The exit code is 1 if it failed for any workflow."""
     if as_json:
         write_json(document)
@@ -436,7 +436,7 @@ def connected(
 
     if not makes_file and (missing := missing_file(target)) is not None:
         raise ConnectionFailedError(missing, status="NOT_FOUND")
-    _say_who_is_missing(target)
+    _warn_of_missing_worker(target)
     with Client.connect(target, namespace=namespace, codec=codec_named(codec)) as client:
         try:
             yield client
@@ -565,7 +565,7 @@ class _Remarks(logging.Handler):
             console.note(record.getMessage())
 
 
-def _say_who_is_missing(target: str | None) -> None:
+def _warn_of_missing_worker(target: str | None) -> None:
     log = logging.getLogger("hourglass")
     if (
         not any(isinstance(handler, _Remarks) for handler in log.handlers)

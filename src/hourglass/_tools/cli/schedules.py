@@ -188,7 +188,7 @@ def list_(
     with connecting.connected(target, namespace, codec) as client:
         entries = list(islice(client.list_schedules(), min(limit, sys.maxsize)))
     table = lines(_COLUMNS, [_row(entry) for entry in entries], console.room())
-    connecting.tell_found(entries, table, json, nothing="no schedules", limit=limit)
+    connecting.report_found(entries, table, json, nothing="no schedules", limit=limit)
 
 
 def _row(entry: ScheduleListDescription) -> list[tuple[str, str]]:

@@ -95,7 +95,7 @@ def ui(
 ) -> None:
     """Serve the web UI, which shows workflows in a browser.
 
-    It shows what they do, why they wait and what they did; with their code, also any earlier step.
+    It shows their steps, their state, and the reason for which they wait; with their code, also any earlier step.
 
     \b
     Examples:

@@ -277,7 +277,7 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
                 errors[run.id] = refused
             tell(done + len(errors), len(runs))
     document = {"found": len(runs), "done": done, "errors": errors}
-    connecting.tell_many(f"deleted: {done} of {len(runs)}", document, errors, json)
+    connecting.report_many(f"deleted: {done} of {len(runs)}", document, errors, json)
 
 
 SignalName = Annotated[str, typer.Argument(metavar="NAME", help="The signal's or channel's name.")]

@@ -41,7 +41,7 @@ from hourglass._worker.handles.handles import (
     HandleTables,
     PendingCompletion,
     logger,
-    tell,
+    notify,
 )
 from hourglass._worker.handles.inbox import OURS, InFlight
 from hourglass._worker.handles.life import is_hopeless
@@ -112,7 +112,7 @@ def _note_result(
     elif result is CompletionResult.RUN_FORGOTTEN:
         notified = entry is not None and entry.forgotten()
         if not notified and tables.listener is not None:
-            tell(tables.listener.run_evicted, record, run_id)
+            notify(tables.listener.run_evicted, record, run_id)
 
 
 class _PendingCompletion:
@@ -206,7 +206,7 @@ def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: st
     if entry is not None and is_eviction(entry.item):
         send_completion(tables, record, Succeeded(run_id))
         if tables.listener is not None:
-            tell(tables.listener.run_evicted, record, run_id)
+            notify(tables.listener.run_evicted, record, run_id)
         return
     tables.counters.forced_failures += 1
     send_completion(tables, record, failed_task(run_id, reason))
