@@ -458,7 +458,7 @@ def metric_meter() -> MetricMeter:
 def _required(function: str) -> CallContext:
     context = current.get()
     if context is None:
-        raise UsageError(f"nexus.{function}() works inside a running Nexus operation only")
+        raise UsageError(f"nexus.{function}() works only inside a running Nexus operation")
     return context
 
 

@@ -264,21 +264,27 @@ def test_two_workers_share_a_loop() -> None:
     asyncio.run(main())
 
 
+async def with_open_activity() -> tuple[Client, Worker, asyncio.Task[None]]:
+    """Return a client, and a running worker whose activity waits."""
+    client = await Client.connect("local:")
+    worker = Worker(
+        client,
+        task_queue=QUEUE,
+        workflows=[Calls],
+        activities=ACTIVITIES,
+        graceful_shutdown_timeout=0.1,
+    )
+    running = asyncio.create_task(worker.run())
+    await client.start_workflow(Calls.run, "waits", id="w", task_queue=QUEUE)
+    await begun()
+    return client, worker, running
+
+
 def test_cancelled_run_cancels_activities_and_ends_worker() -> None:
     """`worker.run()` in a task that is cancelled ends the worker; its activity is cancelled after the graceful time."""
 
     async def main() -> None:
-        client = await Client.connect("local:")
-        worker = Worker(
-            client,
-            task_queue=QUEUE,
-            workflows=[Calls],
-            activities=ACTIVITIES,
-            graceful_shutdown_timeout=0.1,
-        )
-        running = asyncio.create_task(worker.run())
-        await client.start_workflow(Calls.run, "waits", id="w", task_queue=QUEUE)
-        await begun()
+        client, worker, running = await with_open_activity()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -315,17 +321,7 @@ def test_run_returns_after_shutdown_has_ended() -> None:
     """Where another task calls `shutdown`, `run` returns when the worker has ended, and not while activities still end."""
 
     async def main() -> None:
-        client = await Client.connect("local:")
-        worker = Worker(
-            client,
-            task_queue=QUEUE,
-            workflows=[Calls],
-            activities=ACTIVITIES,
-            graceful_shutdown_timeout=0.1,
-        )
-        running = asyncio.create_task(worker.run())
-        await client.start_workflow(Calls.run, "waits", id="w", task_queue=QUEUE)
-        await begun()
+        client, worker, running = await with_open_activity()
         ending = asyncio.create_task(worker.shutdown())
         await running
         assert program.seen == ["cancelled"]

@@ -280,7 +280,7 @@ def test_client_rejects_unsupported_options_by_name(call: Any, name: str) -> Non
 
 def test_environment_rejects_contradictory_cancellation_details() -> None:
     """Details of a cancellation that the engine could never give are refused."""
-    with pytest.raises(UsageError, match="one reason, not 2"):
+    with pytest.raises(UsageError, match="one reason for its cancellation, not 2"):
         ActivityEnvironment().cancel(activity.ActivityCancellationDetails(paused=True, reset=True))
 
 

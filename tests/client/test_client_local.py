@@ -84,4 +84,4 @@ def test_memory_engine_is_not_available_in_a_forked_child() -> None:
         [sys.executable, "-W", "error", "-c", FORK], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "UsageError the engine of local: lives in the process" in done.stdout
+    assert "UsageError the engine of local: belongs to the process" in done.stdout

@@ -176,7 +176,7 @@ def test_every_start_option_is_sent(client: Any, do: Do, connection: Any) -> Non
         (lambda c: c.start_workflow("wf", run_timeout=-1), UsageError, "run_timeout"),
         (lambda c: c.start_workflow("wf", run_timeot=1), UsageError, r"did you mean run_timeout\?"),
         (lambda c: c.start_workflow("wf", order=1), UsageError, "given by position"),
-        (lambda c: c.start_workflow("wf", start_signal_args=[1]), UsageError, "without a start_signal"),
+        (lambda c: c.start_workflow("wf", start_signal_args=[1]), UsageError, "without start_signal"),
         (
             lambda c: c.start_workflow("wf", search_attributes={"When": datetime(2026, 1, 1)}),
             UsageError,

@@ -82,20 +82,20 @@ def test_host_and_port_mean_a_temporal_server(text: str, address: str) -> None:
         ("localhost", r"did you mean localhost:7233\?"),
         ("[::1]", "has no port"),
         ("::1:7233", "stands in brackets"),
-        ("[nonsense]:7233", "no host name"),
+        ("[nonsense]:7233", "not a host name"),
         ("http://localhost:7233", "without a scheme"),
         ("localhost:0", "from 1 to 65535"),
         ("localhost:65536", "from 1 to 65535"),
         ("localhost:seven", "from 1 to 65535"),
         ("localhost:", "from 1 to 65535"),
-        ("local host:7233", "no host name"),
-        (":7233", "no host name"),
+        ("local host:7233", "not a host name"),
+        (":7233", "not a host name"),
         ("profile:", "name the profile"),
-        ("local::memory:", "an engine in memory is written local: with nothing behind it"),
+        ("local::memory:", "the target of an engine in memory is `local:`, without a path"),
         ("local://orders.db", "local:path.db, without a scheme"),
-        ("local:orders/", "is no file's name"),
-        ("local:..", "is no file's name"),
-        ("local:a\0b", "is no file's name"),
+        ("local:orders/", "is not a file name"),
+        ("local:..", "is not a file name"),
+        ("local:a\0b", "is not a file name"),
     ],
 )
 def test_malformed_target_is_rejected(text: str, says: str) -> None:
@@ -357,7 +357,7 @@ def test_default_path_of_the_configuration_file(tmp_path: Path, monkeypatch: pyt
         ({"tls": "yes"}, "tls must be True, False or a TLSConfig"),
         ({"api_key": ""}, "API key is empty"),
         *(
-            ({"api_key": f"key{odd}"}, "a character that no key has")
+            ({"api_key": f"key{odd}"}, "contains an invalid character")
             for odd in ("\n", "\r\nx: y", "\0", "\x1b", " x", "é")
         ),
         ({"metadata": {"a": 1}}, "str to str"),

@@ -217,10 +217,8 @@ def an_overlap_that_waits(world: World) -> None:
     overlap(world, ScheduleOverlapPolicy.BUFFER_ALL, (1, 1, 1, 0), (1, 1, 2, 0), (3, 0, 0, 0))
 
 
-@scenario("loose")
-def an_overlap_that_cancels(world: World) -> None:
-    """The one that runs is asked to cancel, and the next starts when it has ended."""
-    handle = make(world, Waits, overlap=ScheduleOverlapPolicy.CANCEL_OTHER)
+def replace_first(world: World, handle: ScheduleHandle) -> Any:
+    """Let the second action of a schedule end the run of the first, and finish; return the first run."""
     act(handle, 0)
     until(world, handle, 1)
     first = adopt(world, handle)[0]
@@ -231,6 +229,14 @@ def an_overlap_that_cancels(world: World) -> None:
     finish(world, handle, 1)
     until(world, handle, 2, 0, 0, 0)
     adopt(world, handle)
+    return first
+
+
+@scenario("loose")
+def an_overlap_that_cancels(world: World) -> None:
+    """The one that runs is asked to cancel, and the next starts when it has ended."""
+    handle = make(world, Waits, overlap=ScheduleOverlapPolicy.CANCEL_OTHER)
+    first = replace_first(world, handle)
     asked = next(
         each["workflowExecutionCancelRequestedEventAttributes"]
         for each in first.history().events
@@ -244,16 +250,7 @@ def an_overlap_that_cancels(world: World) -> None:
 def an_overlap_that_terminates(world: World) -> None:
     """The one that runs is ended, and the next starts."""
     handle = make(world, Waits, overlap=ScheduleOverlapPolicy.TERMINATE_OTHER)
-    act(handle, 0)
-    until(world, handle, 1)
-    first = adopt(world, handle)[0]
-    world.handles.clear()
-    world.until(first, "WORKFLOW_TASK_COMPLETED")
-    act(handle, 1)
-    until(world, handle, 2, 1, 0, 0)
-    finish(world, handle, 1)
-    until(world, handle, 2, 0, 0, 0)
-    adopt(world, handle)
+    first = replace_first(world, handle)
     assert "terminated by schedule overlap policy" in str(world.failure(first))
     handle.delete()
 

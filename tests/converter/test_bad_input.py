@@ -93,7 +93,7 @@ def problem(payload: Payload, hint: Any = Any) -> str:
             Order,
             "expected int, got str at $.items[0].price (json/plain as Order)",
         ),
-        (b'{"items":[{}]}', Order, "Item misses its field 'price' at $.items[0] (json/plain as Order)"),
+        (b'{"items":[{}]}', Order, "Item is missing its field 'price' at $.items[0] (json/plain as Order)"),
         (b"[]", Order, "expected Order, got array (json/plain as Order)"),
         (b'{"items":[{"price":"x"}]}', Order | None, "expected int, got str at $.items[0].price"),
         (b'{"age":-1}', Fussy, "Fussy refused its fields: ValueError"),
@@ -113,7 +113,7 @@ def problem(payload: Payload, hint: Any = Any) -> str:
         (b'"c"', Literal["a", "b"], "expected Literal['a', 'b'], got another str"),
         (b"[1]", tuple[int, int], "expected an array of length 2, got 1"),
         (b"[1,2,3]", Pair, "expected Pair, got an array of length 3"),
-        (b"{}", Address, "Address lacks its key 'city'"),
+        (b"{}", Address, "Address is missing its key 'city'"),
         (b"[[1]]", set[list[int]], "got items that cannot be hashed"),
         (b"true", int | str, "expected int | str, got bool"),
         (b'{"price":1}', list[int] | str, "got object"),
@@ -255,7 +255,7 @@ def test_values_without_json_form_are_rejected() -> None:
     assert "can be read only once" in refusal(itertools.count())
     assert "can be read only once" in refusal([iter([1])])
     assert "a tuple: JSON's keys are text" in refusal({(1, 2): 3})
-    assert "the same text" in refusal({1: "a", "1": "b"})
+    assert "the same string" in refusal({1: "a", "1": "b"})
 
 
 def test_circular_and_deep_values_are_rejected() -> None:

@@ -76,9 +76,13 @@ def test_binding_any_number() -> None:
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
-        ((1,), {}, "activity charge misses its argument 'cents': it takes 2 to 4 arguments (order, cents"),
-        ((), {}, "misses its argument 'order'"),
-        ((), {"cents": 1}, "misses its argument 'order'"),
+        (
+            (1,),
+            {},
+            "activity charge is missing its argument 'cents': it takes 2 to 4 arguments (order, cents",
+        ),
+        ((), {}, "is missing its argument 'order'"),
+        ((), {"cents": 1}, "is missing its argument 'order'"),
         ((1, 2, 3, 4, 5), {}, "activity charge takes 2 to 4 arguments (order, cents, currency, note), got 5"),
         ((1, 2), {"order": 1}, "activity charge got its argument 'order' twice"),
         ((1, 2), {"cent": 1}, "activity charge has no argument 'cent'"),

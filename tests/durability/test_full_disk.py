@@ -196,7 +196,7 @@ def test_low_disk_space_is_logged_before_it_is_full(
         assert code == 503
         assert "no space left" in body
         free[0] = 1 << 40
-        until(lambda: "there is room again" in caplog.text, "nobody says that it is over")
+        until(lambda: "the disk has space again" in caplog.text, "nobody says that it is over")
     assert ask(working, "/ready")[0] == 200
     warned = [each for each in caplog.records if "are free on the disk" in each.getMessage()]
     assert [each.levelname for each in warned] == ["WARNING"]

@@ -37,6 +37,16 @@ def test_journal_grows_by_a_constant(drive: Drive, count: int) -> None:
     assert size_of_an_activation(d) < 300
 
 
+def test_work_grows_with_events_and_commands(drive: Drive) -> None:
+    """The estimate by which a worker decides whether executing a run again is expensive counts both."""
+    d = drive(steps, 3)
+    d.begin()
+    for _ in range(3):
+        before = d.run.work
+        commands = d.send(d.done("work", None))
+        assert d.run.work == before + 1 + len(commands)
+
+
 def test_resumed_activation_executes_code_once(drive: Drive) -> None:
     """With live fibers each step of the workflow's code runs once, however many activations there are."""
     executed: list[int] = []

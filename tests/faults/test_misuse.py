@@ -117,7 +117,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "too few arguments": (
         lambda c: c.start_workflow(takes_two, 1),
         ArgumentError,
-        "misses its argument 'two'",
+        "is missing its argument 'two'",
     ),
     "too many arguments": (lambda c: c.start_workflow(takes_two, 1, "2", 3), ArgumentError, "got 3"),
     "argument of another type": (
@@ -128,7 +128,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "dict that is no such class": (
         lambda c: c.start_workflow(takes_item, {"name": "pen"}),
         ArgumentError,
-        "argument 'item' of workflow takes_item: Item misses its field 'cents'",
+        "argument 'item' of workflow takes_item: Item is missing its field 'cents'",
     ),
     "nothing for something": (
         lambda c: c.execute_workflow(takes_item, None),
@@ -325,7 +325,7 @@ def test_misuse_is_rejected_with_advice(name: str, local: Client) -> None:
 
 INSIDE: dict[str, tuple[Callable[[], Any], str]] = {
     "negative sleep": (lambda: workflow.sleep(-1), "the duration of a sleep"),
-    "too few arguments": (lambda: good(), "misses its argument 'number'"),  # type: ignore[call-arg]
+    "too few arguments": (lambda: good(), "is missing its argument 'number'"),  # type: ignore[call-arg]
     "gather of values": (lambda: workflow.gather(1, 2), "takes tasks"),  # type: ignore[call-overload]
     "spawn of a value": (lambda: workflow.spawn(3), "takes a function"),  # type: ignore[arg-type]
     "condition that is a value": (lambda: workflow.wait_condition(True), "takes a function"),  # type: ignore[arg-type]
@@ -375,14 +375,14 @@ def test_unstartable_run_names_the_argument(local: Client, caplog: pytest.LogCap
         for handle in runs:
             until(lambda handle=handle: task_failures(handle))
             handle.terminate("seen")
-    told = [each for each in caplog.records if "cannot begin: " in each.getMessage()]
+    told = [each for each in caplog.records if "cannot start: " in each.getMessage()]
     assert [each.exc_info for each in told] == [None, None, None]
     found = " ".join(each.getMessage() for each in told)
     for words in (
         "begin-0, run ",
-        "cannot begin: argument 'item' of workflow takes_item: Item misses its field 'cents' (json/plain as Item). ",
-        "cannot begin: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 0. ",
-        "cannot begin: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 4. ",
+        "cannot start: argument 'item' of workflow takes_item: Item is missing its field 'cents' (json/plain as Item). ",
+        "cannot start: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 0. ",
+        "cannot start: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 4. ",
     ):
         assert words in found
     assert "_signature.py" not in found

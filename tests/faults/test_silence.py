@@ -215,12 +215,12 @@ def test_waiting_client_logs_failing_activity_once(
             handle = client.start_workflow(workflow_, id=id, task_queue="silence")
             with ThreadPoolExecutor(1) as thread:
                 waiting = thread.submit(handle.result)
-                told = until(lambda: messages(caplog, "tells more"))
+                told = until(lambda: messages(caplog, "shows more"))
                 handle.terminate("enough")
                 assert isinstance(waiting.exception(30), WorkflowFailedError)
-            told = messages(caplog, "tells more")
+            told = messages(caplog, "shows more")
             assert len(told) == 1, told
-            assert "activity fails_for_long, which fails and is tried again (attempt 2, next at " in told[0]
+            assert "activity fails_for_long, which fails and is retried (attempt 2, next at " in told[0]
             assert f"ZeroDivisionError: {BY_ZERO}" in told[0]
             assert told[0].startswith(f"workflow {id} waits for ")
 
@@ -267,13 +267,13 @@ def test_waiting_client_logs_tasks_that_no_worker_takes(
         (
             waits_long,
             "untaken",
-            "waits for activity fails_for_long, which is taken by no worker: ",
+            "waits for activity fails_for_long, which has no worker: ",
             "silence-untaken",
         ),
         (
             asks_elsewhere,
             "untaken",
-            "activity fails_for_long, which is taken by no worker: ",
+            "activity fails_for_long, which has no worker: ",
             "silence-nowhere",
         ),
         (parent_on_no_queue, "untaken", "waits for workflow ", "silence-no-queue"),
@@ -295,10 +295,10 @@ def test_waiting_client_logs_tasks_that_no_worker_takes(
             fails_for_long, 1, id="alone-1", task_queue="silence-alone", start_to_close_timeout=5
         )
         waiting = thread.submit(alone.result)
-        (told,) = until(lambda: messages(caplog, "activity alone-1 (fails_for_long) is taken by no worker: "))
+        (told,) = until(lambda: messages(caplog, "activity alone-1 (fails_for_long) has no worker: "))
         alone.terminate("enough")
         assert waiting.exception(30) is not None
-        assert told.endswith(". Give it to one: Worker(client, 'silence-alone', activities=[fails_for_long])")
+        assert told.endswith(". Register it: Worker(client, 'silence-alone', activities=[fails_for_long])")
 
 
 def test_waiting_client_logs_missing_activity_of_a_child(
@@ -315,13 +315,13 @@ def test_waiting_client_logs_missing_activity_of_a_child(
             for at in range(2)
         ]
         waiting = [threads.submit(each.result) for each in handles]
-        (told,) = until(lambda: messages(caplog, "is taken by no worker"))
+        (told,) = until(lambda: messages(caplog, "has no worker"))
         for each in handles:
             each.terminate("enough")
         assert [isinstance(each.exception(30), WorkflowFailedError) for each in waiting] == [True, True]
     assert "waits for workflow " in told
-    assert "which waits for activity fails_for_long, which is taken by no worker: " in told
-    assert len(messages(caplog, "is taken by no worker")) == 1
+    assert "which waits for activity fails_for_long, which has no worker: " in told
+    assert len(messages(caplog, "has no worker")) == 1
 
 
 def test_waiting_client_logs_missing_worker_in_memory(
@@ -466,7 +466,7 @@ def test_attempt_without_a_worker_is_logged_by_the_engine(caplog: pytest.LogCapt
         client.execute_workflow(asks_nobody, id="nobody-1")
     (told,) = [each for each in records(caplog) if each.name == "hourglass.embedded"]
     assert told.levelname == "ERROR"
-    text = "activity charge of workflow nobody-1 (id 1, attempt 1) timed out, and no worker had it: it is not tried again"
+    text = "activity charge of workflow nobody-1 (id 1, attempt 1) timed out, and no worker had it: it is not retried"
     assert told.getMessage() == text
     assert (told.workflow_id, told.activity_type, told.task_queue) == ("nobody-1", "charge", "nobody")
 
@@ -502,7 +502,7 @@ def test_attempt_lost_with_its_worker_is_logged_by_the_next(tmp_path: Path) -> N
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -9
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "lived" in done.stdout
-    lost = "activity dies of workflow risky-1 (id 1, attempt 1) was lost with the process of its worker; it is tried again"
+    lost = "activity dies of workflow risky-1 (id 1, attempt 1) was lost with the process of its worker; it is retried"
     assert done.stderr.count(lost) == 1
 
 

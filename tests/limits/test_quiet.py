@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.limits import is_idle
 
 from hourglass import activity, limits, workflow
 from hourglass._built_in import without_keepers
@@ -135,7 +136,7 @@ def test_kept_slot_is_given_to_another_run_at_once() -> None:
     with Environment() as env:
         keeps = env.start_workflow(loop, "k", 2, 2, 1.0)
         keeps.result()
-        assert env.client.get_workflow_handle("hourglass.slots:k").query(SlotKeeper.slots).is_idle
+        assert is_idle(env.client.get_workflow_handle("hourglass.slots:k").query(SlotKeeper.slots))
         before_it = env.now().timestamp()
         spans = env.execute_workflow(loop, "k", 2, 1, 1.0)
         assert spans[0][0] == before_it
@@ -180,7 +181,7 @@ def test_never_more_than_the_limit_with_tasks_and_loops(
         env.skip(86_400 * 2)
         keeper = env.client.get_workflow_handle("hourglass.slots:p")
         if kept_by == "engine":
-            assert keeper.query(SlotKeeper.slots).is_idle
+            assert is_idle(keeper.query(SlotKeeper.slots))
         else:
             assert keeper.describe().status is WorkflowStatus.COMPLETED
 

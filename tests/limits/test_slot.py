@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.effort import cases
+from tests.limits import is_idle
 
 from hourglass import workflow
 from hourglass.client import WorkflowHandle, WorkflowStatus
@@ -206,7 +207,7 @@ def test_cancelled_scope_returns_its_slot() -> None:
     with Environment() as env:
         assert env.execute_workflow(scoped, "b") == "left"
         assert env.execute_workflow(timed, "b") == "too long"
-        assert keeper(env, "b").query(SlotKeeper.slots).is_idle
+        assert is_idle(keeper(env, "b").query(SlotKeeper.slots))
         kinds = [event["eventType"] for event in keeper(env, "b").history().events]
         assert "EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED" not in kinds
         assert keeper(env, "b").describe().status is WorkflowStatus.RUNNING
@@ -286,7 +287,7 @@ def test_nested_slot_of_the_same_key_is_rejected() -> None:
         with pytest.raises(WorkflowParked) as caught:
             env.execute_workflow(nested, "n")
         assert isinstance(caught.value.__cause__, UsageError)
-        assert "inside a block that holds one" in str(caught.value.__cause__)
+        assert "inside a block that already holds one" in str(caught.value.__cause__)
 
 
 def test_continue_as_new_leaves_the_block() -> None:
@@ -400,6 +401,6 @@ def test_slot_limit_holds_under_random_faults(kept_by: str, lives: list[Life], l
         assert not spans or most_at_once(spans) <= limit
         env.skip(timedelta(days=2))
         if kept_by == "engine":
-            assert keeper(env, "p").query(SlotKeeper.slots).is_idle
+            assert is_idle(keeper(env, "p").query(SlotKeeper.slots))
         else:
             assert keeper(env, "p").describe().status is WorkflowStatus.COMPLETED

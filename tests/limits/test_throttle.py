@@ -118,7 +118,7 @@ def test_keeper_remembers_future_turns(kept_by: str) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "per", "words"),
-    [(0, 1.0, "at least 1"), (1, 0.0, "longer than nothing"), (1001, 1.0, "smooth=True")],
+    [(0, 1.0, "at least 1"), (1, 0.0, "more than 0"), (1001, 1.0, "smooth=True")],
 )
 def test_invalid_throttle_arguments_are_rejected(limit: int, per: float, words: str) -> None:
     """A rate that makes no sense is told in the workflow that gives it."""

@@ -135,7 +135,7 @@ def test_unknown_fields_are_ignored() -> None:
         ("{}", "list of events"),
         ('{"events": 1}', "list of events"),
         ('{"events": []}', "no events"),
-        ('{"events": [1]}', "event 1 is no JSON object"),
+        ('{"events": [1]}', "event 1 is not a JSON object"),
         (text({**STARTED, "eventType": "EVENT_TYPE_NEVER_HEARD"}), "begins with the event that starts"),
         (text(STARTED, {**SCHEDULED, "eventType": "NeverHeard"}), "event 2"),
         (

@@ -115,7 +115,7 @@ def _cron_interval(expression: str, text: str) -> ScheduleIntervalSpec:
 def _duration(words: str, text: str) -> float:
     amounts = _AMOUNT.findall(words)
     if not amounts or "".join(number + unit for number, unit in amounts) != words:
-        raise _wrong(text, f"{words!r} is no duration such as 90s, 15m, 1h30m or 2d")
+        raise _wrong(text, f"{words!r} is not a duration such as 90s, 15m, 1h30m or 2d")
     return float(sum(float(number) * _UNITS[unit] for number, unit in amounts))
 
 
@@ -130,7 +130,7 @@ def _part(part: str, field: Field, text: str) -> list[ScheduleRange]:
     step = 1
     if slash:
         if not _is_number(every) or int(every) < 1:
-            raise _wrong(text, f"the step of {part!r} must be a whole number from 1 on")
+            raise _wrong(text, f"the step of {part!r} must be a whole number of at least 1")
         step = int(every)
     highest = 7 if field.name == "day_of_week" else field.high
     first, dash, last = span.partition("-")

@@ -238,7 +238,7 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.max_task_queue_activities_per_second is not None:
             raise UsageError(
-                "max_task_queue_activities_per_second is kept by a Temporal server. On the embedded engine "
+                "max_task_queue_activities_per_second is enforced by a Temporal server only. On the embedded engine "
                 "hourglass.limits.throttle limits a rate for all workers, and max_activities_per_second for one"
             )
 

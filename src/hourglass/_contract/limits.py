@@ -111,11 +111,6 @@ class SlotTable:
     held: tuple[SlotClaim, ...] = ()
     waiting: tuple[SlotClaim, ...] = ()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no run holds a slot or waits for one."""
-        return not (self.held or self.waiting)
-
 
 @dataclass(frozen=True)
 class Slots:

@@ -1,9 +1,9 @@
-"""Progress that activities publish: the requests that carry it to an engine and to followers of a run, and its form where an
-engine has no place for it.
+"""Progress that activities publish: the requests that send it to an engine and to the followers of a run, and its form
+in heartbeat details.
 
-A server has none. There the newest items travel with the attempt's heartbeat, as an additional detail (`carrier`), and those that
-no follower may have seen before the attempt returned travel with its result (`with_tail`), in the payload's metadata. Neither is
-an event. Must not know: which engine does what.
+A Temporal server has no storage for it. There the newest items are sent with the attempt's heartbeat, as an additional
+detail (`carrier`), and the items that no follower may have seen before the attempt ended are sent with its result
+(`with_tail`), in the payload's metadata. Neither adds an event. Must not know: which engine does what.
 """
 
 from __future__ import annotations

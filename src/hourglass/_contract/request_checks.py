@@ -127,7 +127,7 @@ def _each(hint: Any) -> Check | None:
 
     def check(value: Any, what: str) -> None:
         if not isinstance(value, tuple):
-            raise UsageError(f"{what} must be several, not {_shown(value)}")
+            raise UsageError(f"{what} must be a list, not {_shown(value)}")
         for element in value:
             inner(element, what)
 

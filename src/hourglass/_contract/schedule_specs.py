@@ -159,7 +159,7 @@ class ScheduleSpec:
         _time_zone_data: bytes = b"",
     ) -> None:
         if isinstance(cron_expressions, str):
-            raise UsageError("cron_expressions is a list of texts, not one text: put it in brackets")
+            raise UsageError("cron_expressions must be a list of strings, not a string: put it in brackets")
         expressions = several(cron_expressions, "cron_expressions")
         _set(
             self,
@@ -240,7 +240,7 @@ class ScheduleBackfill:
 
     def __post_init__(self) -> None:
         if _time(self.end_at, "end_at") < _time(self.start_at, "start_at"):
-            raise UsageError("a backfill ends before it starts: end_at lies before start_at")
+            raise UsageError("a backfill ends before it starts: end_at is before start_at")
         choice(ScheduleOverlapPolicy, self.overlap or ScheduleOverlapPolicy.UNSPECIFIED, "overlap")
 
 

@@ -30,7 +30,7 @@ def canonical(spec: ScheduleSpec) -> ScheduleSpec:
     calendars = (*spec.calendars, *(cron.calendar for cron in crons if cron.calendar is not None))
     intervals = (*spec.intervals, *(cron.interval for cron in crons if cron.interval is not None))
     if spec.start_at is not None and spec.end_at is not None and spec.end_at < spec.start_at:
-        raise UsageError("the schedule ends before it starts: end_at lies before start_at")
+        raise UsageError("the schedule ends before it starts: end_at is before start_at")
     return replace(
         spec,
         calendars=tuple(_calendar(calendar) for calendar in calendars),
@@ -90,7 +90,7 @@ def _range(numbers: ScheduleRange, field: Field) -> ScheduleRange:
     end = max(numbers.start, numbers.end)
     if not field.low <= start <= field.high or end > field.high or 0 < numbers.end < start or step < 0:
         raise UsageError(
-            f"{field.what} go from {field.low} to {field.high}, in steps from 1 on: "
+            f"{field.what} go from {field.low} to {field.high}, in steps of at least 1: "
             f"there is no range from {numbers.start} to {numbers.end} in steps of {numbers.step}"
         )
     return numbers if (end, step) == (numbers.end, numbers.step) else ScheduleRange(start, end, step)

@@ -21,7 +21,7 @@ def _check(setting: Any, **fields: object) -> None:
     for name, value in fields.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _LONGEST:
             raise TargetError(
-                f"{type(setting).__name__}: {name} must be a whole number from 1 on, not {value!r:.40}"
+                f"{type(setting).__name__}: {name} must be a whole number of at least 1, not {value!r:.40}"
             )
 
 
@@ -73,7 +73,7 @@ class RetryConfig:
             or isinstance(self.max_retries, bool)
             or not 0 <= self.max_retries <= _LONGEST
         ):
-            raise TargetError("RetryConfig: max_retries must be a whole number from 0 on")
+            raise TargetError("RetryConfig: max_retries must be a whole number of at least 0")
         if not (isinstance(self.randomization_factor, (int, float)) and 0 <= self.randomization_factor <= 1):
             raise TargetError("RetryConfig: randomization_factor must be between 0 and 1")
         if not (isinstance(self.multiplier, (int, float)) and 1 <= self.multiplier < math.inf):

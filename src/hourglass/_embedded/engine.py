@@ -152,7 +152,7 @@ class Engine:
         """Record that a worker which outlived the previous owner still has these attempts."""
         for token in map(AttemptToken.decode, tokens):
             with contextlib.suppress(StorageError):  # it is logged when its time comes
-                # Now, while attempts are kept for those that claim them.
+                # At this point, while attempts are still reserved for the workers that claim them.
                 self.runs.record(token.run_id, late=True)
             self.runs.kept_attempts.claim(token)
 

@@ -304,7 +304,9 @@ def _close_abandoned_generator(owner: ReferenceType[EventLoop], generator: Async
     except (StopIteration, StopAsyncIteration):
         return
     closing.close()
-    raise RuntimeError("an async generator that is let go must not wait: close it, with contextlib.aclosing")
+    raise RuntimeError(
+        "an async generator that is garbage-collected must not wait: close it, with contextlib.aclosing"
+    )
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
@@ -376,13 +378,13 @@ class Awaited(Future):
             super()._settle(RESOLVED, None)
 
     def resolve(self, value: Any = None) -> None:
-        """Settle both with a value."""
+        """Settle the task and the waiting coroutine's future with a value."""
         if not self.future.done():
             super()._settle(RESOLVED, value)
             self.loop.settle(self.future, value)
 
     def fail(self, error: BaseException) -> None:
-        """Settle both with an error."""
+        """Settle the task and the waiting coroutine's future with an error."""
         if not self.future.done():
             super()._settle(RESOLVED, None)
             self.future.set_exception(error)

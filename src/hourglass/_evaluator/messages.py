@@ -230,7 +230,7 @@ class Handlers:
         """Add a handler of the running body; signals that are waiting for it are handled now, in order."""
         if self.run.read_only:
             raise ReadOnlyError(
-                f"registering a handler is not allowed in {self.run.read_only}: it may only look"
+                f"registering a handler is not allowed in {self.run.read_only}, which must not change anything"
             )
         self._know(message, message.name, None)
         if message.kind != "signal":

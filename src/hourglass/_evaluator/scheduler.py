@@ -28,7 +28,7 @@ class _Closed(deque[tuple[Callback, Any]]):
     """The ready queue of a run without an activation: nothing can become ready."""
 
     def append(self, item: tuple[Callback, Any]) -> None:
-        raise ReadOnlyError("a query may only read: it cannot wake waiting fibers")
+        raise ReadOnlyError("a query must not change anything: it cannot wake waiting fibers")
 
 
 _CLOSED = _Closed()  # an empty deque takes 760 bytes, so idle runs share this one

@@ -268,7 +268,7 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
     not one.
     """
     if not isinstance(document, dict):
-        raise HistoryError(f"event {at} is no event: it has no eventType")
+        raise HistoryError(f"event {at} is not an event: it has no eventType")
     kind: type[h.Attributes] | None = None
     fields: Any = None
     metadata = document.get("userMetadata", document.get("user_metadata"))
@@ -281,7 +281,7 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
     event_type = document.get("eventType", document.get("event_type"))
     if kind is None:
         if event_type is None:
-            raise HistoryError(f"event {at} is no event: it has no eventType")
+            raise HistoryError(f"event {at} is not an event: it has no eventType")
         kind = _KINDS.get(event_type) if isinstance(event_type, str) else None
     elif isinstance(event_type, str) and event_type and event_type not in _KINDS:
         kind = None  # an unknown kind of event with the attributes of a known one
@@ -322,7 +322,7 @@ def load_json(text: str | bytes) -> Any:
     except RecursionError:
         raise HistoryError("this JSON is nested too deeply for a history") from None
     except UnicodeEncodeError:
-        raise HistoryError("a history must be text: this JSON holds half of a surrogate pair") from None
+        raise HistoryError("a history must be text: this JSON contains a lone surrogate") from None
     except ValueError as error:
         raise HistoryError(f"a history must be JSON: {error}") from None
     return document
@@ -332,7 +332,7 @@ def _finite(text: str) -> float:
     """Parse a JSON number. Reject `NaN`, `Infinity` and numbers that are too large for a float."""
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is no number that JSON has")
+        raise ValueError(f"{text[:40]} is not a valid JSON number")
     return value
 
 
@@ -379,5 +379,5 @@ def events_from(documents: Iterable[Any]) -> tuple[h.HistoryEvent, ...]:
         raise HistoryError("this history has no events")
     for event in events:
         if not event.time_ns:
-            raise HistoryError(f"event {event.id} does not tell when it happened (eventTime)")
+            raise HistoryError(f"event {event.id} has no time (eventTime)")
     return events

@@ -288,7 +288,7 @@ class TemporalConnection:
         except core.RpcError as error:
             refusal = ServerRefusal(*error.args)
             raise ServiceError(
-                f"{call.rpc} was refused: {refusal.message} ({refusal.status})", status=refusal.status
+                f"{call.rpc} was rejected: {refusal.message} ({refusal.status})", status=refusal.status
             ) from None
         return call.answer.FromString(data)
 

@@ -505,7 +505,7 @@ class ReplayHandle:
         try:
             await asyncio.shield(core.push_history(self._pusher, workflow_id, history))
         except RuntimeError as error:
-            raise HandleBroken(f"Core takes no more histories: {error}") from None
+            raise HandleBroken(f"Core accepts no more histories: {error}") from None
 
     async def next_activation(self) -> Activation:
         """Wait for the next activation. Raise `Shutdown` at the end."""

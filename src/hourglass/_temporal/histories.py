@@ -158,7 +158,7 @@ def check_replayable(events: Sequence[h.HistoryEvent]) -> None:
 
 def _event(event: Any, position: int) -> HistoryEvent:
     if not isinstance(event, dict):
-        raise HistoryError(f"event {position} is no JSON object")
+        raise HistoryError(f"event {position} is not a JSON object")
     message = HistoryEvent()
     try:
         modern = _modernise(event, HistoryEvent.DESCRIPTOR, 0)
@@ -187,7 +187,7 @@ def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
         return _modern_name(value, field.enum_type)
     if field.type == FieldDescriptor.TYPE_BYTES and isinstance(value, str) and not _is_base64(value):
         # Protobuf would skip invalid characters and decode the remainder without an error.
-        raise ValueError(f"its field {field.json_name} is no base64")
+        raise ValueError(f"its field {field.json_name} is not base64")
     kind = field.message_type
     if kind is None or not isinstance(value, dict) or kind.full_name.startswith("google.protobuf."):
         return value

@@ -115,7 +115,7 @@ class _Import:
             return
         token = await self._server.next_task()
         commands = [self._commands.command(event, later) for event in task.issued]
-        # Without inputs before the next task, the original worker requested it.
+        # If no input precedes the next task, the original worker had requested that task itself.
         force_new = bool(later) and not later[0].inputs and later[0].completed is not None
         await self._server.complete_task(token, task.completed, commands, force_new=force_new)
         await self._map_event_ids(task)

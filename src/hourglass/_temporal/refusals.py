@@ -103,7 +103,7 @@ def error_for(
             return denied(refusal.status, refusal.message, namespace, target)
         case _:
             return ServiceError(
-                f"{_name(request)} was refused: {refusal.message} ({refusal.status})", status=refusal.status
+                f"{_name(request)} was rejected: {refusal.message} ({refusal.status})", status=refusal.status
             )
 
 
@@ -173,7 +173,7 @@ def _exists(refusal: ServerRefusal, request: sv.Request[Any]) -> HourglassError:
         )
     detail = refusal.detail(WorkflowExecutionAlreadyStartedFailure)
     if not isinstance(request, (wf.StartWorkflow, wf.ImportWorkflow)) or detail is None:
-        return ServiceError(f"{_name(request)} was refused: {refusal.message}", status=refusal.status)
+        return ServiceError(f"{_name(request)} was rejected: {refusal.message}", status=refusal.status)
     return WorkflowAlreadyStartedError(
         f"workflow {request.workflow_id!r} has already started (run {detail.run_id})",
         workflow_id=request.workflow_id,

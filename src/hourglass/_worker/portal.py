@@ -190,7 +190,7 @@ class Portal:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_LIMIT)
         if self._thread.is_alive():
-            logger.warning("the control loop did not stop within %g s and is left behind", _STOP_LIMIT)
+            logger.warning("the control loop did not stop within %g s and is abandoned", _STOP_LIMIT)
 
     async def _run_closers(self) -> None:
         while self._closers:
@@ -239,7 +239,7 @@ class Portal:
         # Logged, not a warning: the call would fail if warnings are errors.
         logger.warning(
             "a blocking call of Hourglass was made in a thread that runs an event loop, which it blocks; "
-            "AsyncClient has the same methods as coroutines (said once)"
+            "AsyncClient has the same methods as coroutines (this is logged once)"
         )
 
     def _run(self) -> None:

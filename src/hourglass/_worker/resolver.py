@@ -89,7 +89,7 @@ class _Table(Generic[D]):
         if not _same(owner, obj):
             raise DefinitionError(
                 f"two dynamic {'workflows' if self.kind == 'workflow' else 'activities'}: {place(owner)} and "
-                f"{place(obj)}. A worker has at most one, which takes whatever no other does"
+                f"{place(obj)}. A worker can have only one, for all types without a definition"
             )
         self.dynamic = definition
 
@@ -207,8 +207,8 @@ class Resolver:
     def _check_behavior(self, definition: WorkflowDefinition) -> None:
         if self._needs_behavior and not definition.versioning_behavior and definition.config is None:
             raise DefinitionError(
-                f"workflow {definition.name} ({definition.where}) does not say what becomes of its runs when another "
-                "version of the worker is current: @workflow.defn(versioning_behavior=VersioningBehavior.PINNED) or "
+                f"workflow {definition.name} ({definition.where}) does not declare what happens to its runs when another "
+                "version of the worker becomes current: @workflow.defn(versioning_behavior=VersioningBehavior.PINNED) or "
                 "AUTO_UPGRADE, or a default_versioning_behavior for the worker"
             )
 

@@ -113,8 +113,8 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
     )
     if _sends_a_secret_in_clear(target):
         logger.warning(
-            "the key for %s is sent without TLS: everyone on the way can read it. Leave tls=False out, or use a server on "
-            "this machine",
+            "the key for %s is sent without TLS: everyone between this machine and the server can read it. "
+            "Remove tls=False, or use a server on this machine",
             target,
         )
     if target.kind == "memory":
@@ -202,13 +202,13 @@ def _local(path: str, origin: str) -> Target:
     if not path:
         return Target(kind="memory", origin=origin)
     if path in _IN_MEMORY:
-        raise TargetError(f"{_named(origin)}: an engine in memory is written local: with nothing behind it")
+        raise TargetError(f"{_named(origin)}: the target of an engine in memory is `local:`, without a path")
     if path.startswith("//"):
         raise TargetError(
             f"{_named(origin)}: write the file as local:path.db, without a scheme, not {'local:' + path!r}"
         )
     if "\0" in path or path.endswith(("/", os.sep)) or os.path.basename(path) in (".", ".."):
-        raise TargetError(f"{_named(origin)}: {path!r} is no file's name; write it as local:path.db")
+        raise TargetError(f"{_named(origin)}: {path!r} is not a file name; write the target as local:path.db")
     return Target(kind="file", address=path, path=os.path.abspath(os.path.expanduser(path)), origin=origin)
 
 
@@ -265,7 +265,7 @@ def _checked_address(address: str, origin: str) -> str:
     if not _is_host(host):
         brackets = " (an IPv6 address stands in brackets: [::1]:7233)" if ":" in host else ""
         raise TargetError(
-            f"{_named(origin)}: {host!r} is no host name or address{brackets}; a target is {_CHOICES}"
+            f"{_named(origin)}: {host!r} is not a host name or address{brackets}; a target is {_CHOICES}"
         )
     return f"{host}:{int(port)}"
 
@@ -312,8 +312,8 @@ def check_target(target: Target) -> Target:
         raise TargetError("the API key is empty")
     if target.api_key is not None and not _can_be_sent(target.api_key):
         raise TargetError(
-            "the API key holds a character that no key has: a line break, a space, a control character or one beyond ASCII. "
-            "Was it read from a file with its last line break?"
+            "the API key contains an invalid character: a line break, a space, a control character or a non-ASCII one. "
+            "Was it read from a file with a trailing line break?"
         )
     check_metadata(target.metadata)
     return target
@@ -326,5 +326,5 @@ def check_metadata(metadata: Mapping[str, str]) -> None:
             raise TargetError("rpc_metadata must map str to str")
         if not all(text.isprintable() and text.isascii() for text in (name, value)):
             raise TargetError(
-                f"rpc_metadata: {name!r} or its value holds a control character, or one beyond ASCII"
+                f"rpc_metadata: {name!r} or its value contains a control character or a non-ASCII one"
             )

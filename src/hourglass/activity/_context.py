@@ -116,7 +116,7 @@ class LastActivityInbound(ActivityInboundInterceptor):
         self.outbound: ActivityOutboundInterceptor | None = None
 
     def init(self, outbound: ActivityOutboundInterceptor) -> None:
-        """Set the first outbound interceptor; None if there is none, so that calls need no chain."""
+        """Store the first outbound interceptor, or None if there is none, so that calls need no chain."""
         self.outbound = None if type(outbound) is _LastActivityOutbound else outbound
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
@@ -331,7 +331,7 @@ class CancellationDetails:
         """The engine's reason code. Raises `UsageError` unless there is exactly one reason."""
         words = [word for word, name in _CANCELLATIONS.items() if getattr(self, name)]
         if len(words) != 1:
-            raise UsageError(f"an activity is cancelled for one reason, not {len(words)}: {self}")
+            raise UsageError(f"an activity has one reason for its cancellation, not {len(words)}: {self}")
         return words[0]
 
 
@@ -477,7 +477,7 @@ class ActivityContext:
 
     def wait_cancelled(self, timeout: float | None) -> bool:
         """Block until cancellation is requested and return True, or return False after the timeout."""
-        with _lock:  # an event per attempt is expensive, and few attempts wait
+        with _lock:  # created on demand: an event for every attempt would be expensive, and few attempts wait
             event = self._cancel_event = self._cancel_event or threading.Event()
         # Check after creating the event: `cancel` first sets the reason and then the event, so one of them is
         # noticed.
@@ -519,8 +519,8 @@ class ActivityContext:
         payload = self.equipment.converter.encode(value)
         if len(payload.data) > LARGEST_ITEM:
             raise UsageError(
-                f"an item of progress {name!r} has {len(payload.data):,} bytes: publish where it can be found, not the "
-                f"thing itself; from an activity {LARGEST_ITEM:,} are allowed"
+                f"an item of progress {name!r} has {len(payload.data):,} bytes: publish a reference to large data "
+                f"instead; from an activity {LARGEST_ITEM:,} are allowed"
             )
         self._publish(name, payload)
 

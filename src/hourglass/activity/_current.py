@@ -35,8 +35,8 @@ def _require(call: str) -> ActivityContext:
     context = current.get()
     if context is None:
         raise UsageError(
-            f"activity.{call} works inside a running activity only: not in a workflow, not in a plain call of the function, "
-            f"and not in a thread that the activity started by itself (asyncio.to_thread is fine)"
+            f"activity.{call} works only inside a running activity: not in a workflow, not in a plain call of the function, "
+            f"and not in a thread that the activity started itself (asyncio.to_thread is fine)"
         )
     return context
 
@@ -189,7 +189,7 @@ def complete_async() -> NoReturn:
     context = _require("complete_async()")
     facts = context.info
     if facts.is_local:
-        raise UsageError("a local activity cannot be completed from outside: call it without .local")
+        raise UsageError("a local activity cannot be completed asynchronously: call it without .local")
     if facts.heartbeat_timeout == timedelta(seconds=LIVENESS_TIMEOUT):
         raise UsageError(
             f"activity {facts.activity_type} calls complete_async() but its heartbeats are automatic: they stop when it "

@@ -132,7 +132,7 @@ def check_plain_call(name: str) -> None:
         )
     if _live_workers:
         warnings.warn(
-            f"activity {name} is called plainly, not durably: this thread runs neither a workflow nor an activity. "
+            f"activity {name} is called as a plain function, not durably: this thread runs neither a workflow nor an activity. "
             f"If a workflow started the thread, call the activity in the workflow itself (`{name}.start` runs several at "
             f"once); if you want a plain call, call `{name}.fn`",
             PlainCallWarning,
@@ -327,7 +327,7 @@ class Activity(Generic[P, R]):
         run = current_run()
         if run is None:
             raise NotInWorkflowError(
-                f"activity {self.name}: .{method}() works inside a workflow only; outside, call "
+                f"activity {self.name}: .{method}() works only inside a workflow; outside, call "
                 f"{self.name}(…) or {self.name}.fn(…)"
             )
         return run

@@ -334,7 +334,7 @@ async def signal_with_start_workflow(
     policy = chosen.pop("id_conflict_policy", IdConflictPolicy.USE_EXISTING)
     if policy not in (IdConflictPolicy.USE_EXISTING, IdConflictPolicy.UNSPECIFIED):
         raise UsageError(
-            f"id_conflict_policy of signal_with_start_workflow can only be USE_EXISTING, not {policy!r}: a workflow that runs is "
+            f"id_conflict_policy of signal_with_start_workflow can only be USE_EXISTING, not {policy!r}: a running workflow is "
             "signalled"
         )
 

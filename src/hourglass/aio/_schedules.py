@@ -41,7 +41,7 @@ class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
         priority: Priority = options.pop("priority", None) or Priority.default
         if priority.fairness_key or priority.fairness_weight:
             raise UsageError(
-                "a schedule's workflows have a priority_key, and no fairness_key or fairness_weight"
+                "workflows of a schedule can have a priority_key, but no fairness_key or fairness_weight"
             )
         chosen = given_options(options)
         if priority.priority_key:

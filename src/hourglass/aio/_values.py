@@ -29,7 +29,7 @@ def given_values(arg: Any, more: tuple[Any, ...], args: Sequence[Any] | None) ->
     if arg is UNSET:
         return tuple(args or ())
     if args:
-        raise UsageError("arguments are given by position or as args=[…], not both")
+        raise UsageError("pass arguments by position or as args=[…], not both")
     return (arg, *more)
 
 
@@ -74,7 +74,7 @@ def refuse_intent(versioning_intent: object) -> None:
     """Raise `UsageError` for temporalio's older way of choosing a worker's version."""
     if versioning_intent is not None:
         raise UsageError(
-            "versioning_intent is not here: a worker has its version by deployment_config=WorkerDeploymentConfig(…)"
+            "versioning_intent is not supported: set a worker's version by deployment_config=WorkerDeploymentConfig(…)"
         )
 
 

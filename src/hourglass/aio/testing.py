@@ -170,7 +170,7 @@ class WorkflowEnvironment:
             if seen is not None and seen.current_time is not None:
                 return seen.current_time
         elif self._skipper is not None:
-            raise UsageError("each workflow has a time of its own here: get_current_time(handle)")
+            raise UsageError("each workflow has its own time here: use get_current_time(handle)")
         return datetime.now(UTC)
 
     async def get_time_skipping_info(self, handle: WorkflowHandle[Any, Any]) -> TimeSkippingInfo | None:

@@ -52,10 +52,10 @@ def refer_activity(
         if not isinstance(token, bytes):
             raise UsageError(f"an activity's token is bytes, not {type(token).__name__}")
         if workflow_id or run_id or activity_id:
-            raise UsageError("give the activity's token, or the ids of its workflow and its own, not both")
+            raise UsageError("pass the activity's token, or workflow_id and activity_id, not both")
         return ActivityReference(token)
     if not activity_id:
-        raise UsageError("an activity is named by its token, or by workflow_id and activity_id")
+        raise UsageError("identify the activity by its token, or by workflow_id and activity_id")
     return ActivityReference(b"", workflow_id or "", run_id or "", activity_id)
 
 
@@ -72,7 +72,7 @@ def complete(session: ClientSession, reference: ActivityReference, result: Any) 
 def fail(
     session: ClientSession, reference: ActivityReference, error: BaseException, details: Sequence[Any] = ()
 ) -> ClientOperation[None]:
-    """Fail the activity; the next attempt receives these details of a last heartbeat."""
+    """Fail the activity. The next attempt receives these details, as if they came from a last heartbeat."""
 
     def build(call: FailAsyncActivityInput) -> ClientOperation[None]:
         if not isinstance(call.error, BaseException):

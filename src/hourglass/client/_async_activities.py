@@ -52,7 +52,9 @@ class AsyncActivityHandle(ActivityHandleFacts):
         await self._session.arun(_activities.report_cancelled(self._session, self._reference, details), rpc)
 
     async def reset(self, *, reset_heartbeat: bool = False, **rpc: Unpack[RpcOptions]) -> None:
-        """Restart its attempts at the first, now, instead of waiting for the next attempt. Needs a handle with ids."""
+        """Restart the activity's attempts at the first one, now, instead of waiting for the next attempt. Needs a
+        handle with ids.
+        """
         await self._session.arun(_activities.reset(self._session, self._reference, reset_heartbeat), rpc)
 
     async def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:

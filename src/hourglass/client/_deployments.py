@@ -157,7 +157,7 @@ def add_search_attributes(types: Mapping[str, str]) -> ClientOperation[None]:
         for name, kind in types.items():
             if existing.get(name, kind) != kind:  # a server would ignore it silently
                 raise ServiceError(
-                    f"search attribute {name} is there already, and is of type {existing[name]}",
+                    f"search attribute {name} exists already, with type {existing[name]}",
                     status="ALREADY_EXISTS",
                 )
         new = {name: kind for name, kind in types.items() if name not in existing}
@@ -286,7 +286,7 @@ def set_ramping_version(
     if not isinstance(percentage, (int, float)) or isinstance(percentage, bool) or not 0 <= percentage <= 100:
         raise UsageError(f"percentage must be a number from 0 to 100, not {percentage!r:.40}")
     if build_id is None and percentage:
-        raise UsageError("with no build there is nothing that could ramp: leave the percentage out")
+        raise UsageError("without a build there is nothing to ramp: omit the percentage")
     limit = seconds(wait, "wait")
     request = SetRampingVersion(
         deployment_name=deployment,

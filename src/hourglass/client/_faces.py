@@ -29,7 +29,7 @@ class ClientFacts:
     def __init__(self, session: Any = None) -> None:
         if not isinstance(session, ClientSession):
             name = type(self).__name__
-            raise UsageError(f"a client is made by {name}.connect(…), not by {name}(…)")
+            raise UsageError(f"create a client with {name}.connect(…), not by {name}(…)")
         self._session = session
 
     @property
@@ -92,7 +92,7 @@ class ClientFacts:
         one.
         """
         if self._session.config is None:
-            raise UsageError("this client was not made by connect(…): it has no settings to tell")
+            raise UsageError("this client was not created by connect(…), so it has no settings")
         return {**self._session.config, "plugins": ()}
 
     @property

@@ -128,8 +128,8 @@ class Link:
     async def _open(self) -> Connection:
         if self._opener is None:
             raise UsageError(
-                f"the engine of {self.target} lives in the process that connected to it, "
-                "and this is a fork of that: connect again here"
+                f"the engine of {self.target} belongs to the process that connected to it, "
+                "of which this one is a fork: connect again here"
             )
         return await self._opener(self.where)
 

@@ -237,7 +237,7 @@ def query(
     def parse(return_type: Any, answer: QueryAnswer) -> Any:
         if answer.rejected != WorkflowStatus.UNSPECIFIED:
             raise QueryRejectedError(
-                f"query {definition.name!r} was not put to workflow {reference.workflow_id!r}: its status is "
+                f"query {definition.name!r} was not sent to workflow {reference.workflow_id!r}: its status is "
                 f"{answer.rejected.name}",
                 status=answer.rejected,
             )
@@ -370,7 +370,7 @@ def fast_forward(
                 pass
             if "does not match" in state.reason:
                 raise ServiceError(
-                    f"another fast_forward of workflow {request.workflow_id!r} has taken the place of this one",
+                    f"another fast_forward of workflow {request.workflow_id!r} has replaced this one",
                     status="ABORTED",
                 )
             return state.reached

@@ -219,7 +219,7 @@ def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str
     signal = options.get("start_signal")
     if signal is None:
         if arguments:
-            raise UsageError("start_signal_args are given without a start_signal")
+            raise UsageError("start_signal_args were passed without start_signal")
         return "", ()
     definition = given_message("signal", signal)
     return definition.name, definition.encode(converter, several(arguments, "start_signal_args"))
@@ -257,7 +257,7 @@ def _metadata(value: Any, name: str, converter: Converter | None) -> dict[str, s
     if not value:
         return None
     if not isinstance(value, Mapping):
-        raise UsageError(f"{name} must map texts to texts, not be of type {type(value).__name__}")
+        raise UsageError(f"{name} must map str to str, not be of type {type(value).__name__}")
     check_metadata(value)
     return dict(value)
 

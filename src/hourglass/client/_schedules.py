@@ -90,7 +90,7 @@ def create(
         forms.refuse_empty(form.spec)
         if form.state.limited_actions and not form.state.remaining_actions:
             raise UsageError(
-                "a schedule with limited_actions needs remaining_actions, how many are left to it"
+                "a schedule with limited_actions needs remaining_actions, the number of actions left"
             )
         notes = named_values(call.memo or {}, "memo")
         request = CreateSchedule(
@@ -269,7 +269,7 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
         if seen.conflict_token != before.conflict_token and is_same_schedule(form, seen.schedule):
             return
     raise ServiceError(
-        f"schedule {schedule_id!r} was changed by others each of the {_TRIES} times that the update was tried",
+        f"schedule {schedule_id!r} was changed by others during each of the {_TRIES} times that the update was tried",
         status="ABORTED",
     )
 

@@ -236,7 +236,9 @@ def given_activity(activity: object) -> tuple[Given, CallSettings]:
         return Given(f"activity {activity}", check_text(activity, "the activity's name")), FOREIGN_DEFAULTS
     definition = activity_definition(activity_of(activity))
     if definition is None:
-        raise UsageError(f"{activity!r:.100} is no activity: decorate it with @activity.defn, or give a name")
+        raise UsageError(
+            f"{activity!r:.100} is not an activity: decorate it with @activity.defn, or pass a name"
+        )
     if definition.dynamic:
         raise UsageError(
             f"activity {definition.name} is dynamic and accepts any type: pass the type's name as a str"

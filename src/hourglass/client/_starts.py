@@ -178,7 +178,7 @@ class PlannedStart:
         """The workflow that was started or used."""
         if self._reference is None:
             raise UsageError(
-                "nothing was sent yet: the workflow is not started before .signal(…) or .execute_update(…)"
+                "nothing has been sent yet: .signal(…) or .execute_update(…) starts the workflow"
             )
         return self._reference
 

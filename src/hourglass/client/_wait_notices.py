@@ -76,7 +76,7 @@ class WaitWatcher:
         """Check now, unless a notice was logged already. Return whether a notice was logged."""
         if not self._said:
             try:
-                self._said = await self._say()
+                self._said = await self._log()
             except HourglassError:
                 pass
         return self._said
@@ -87,7 +87,7 @@ class WaitWatcher:
             pause = min(2 * pause, _LONGEST_SILENCE)
             await sleep(pause)
 
-    async def _say(self) -> bool:
+    async def _log(self) -> bool:
         """Log the reason of a delay, if there is one."""
         raise NotImplementedError
 
@@ -113,14 +113,14 @@ class WaitWatcher:
         reported.add(what)
         return True
 
-    def _say_failing(
+    def _log_failing(
         self, subject: str, activity: PendingActivity, facts: dict[str, object], advice: str = ""
     ) -> None:
         most = f" of {activity.maximum_attempts}" if activity.maximum_attempts else ""
         due = activity.next_attempt_time_ns
         again = f", next at {datetime.fromtimestamp(due / 1e9):%H:%M:%S}" if due else ""
         logger.warning(
-            "%s fails and is tried again (attempt %d%s%s): %s%s",
+            "%s fails and is retried (attempt %d%s%s): %s%s",
             subject,
             activity.attempt,
             most,
@@ -130,7 +130,7 @@ class WaitWatcher:
             extra={**facts, **_facts_of_activity(activity), "attempt": activity.attempt},
         )
 
-    async def _say_untaken(self, subject: str, activity: PendingActivity, facts: dict[str, object]) -> bool:
+    async def _log_untaken(self, subject: str, activity: PendingActivity, facts: dict[str, object]) -> bool:
         """Log once for each type, queue and connection that no worker takes an activity from its queue."""
         name, queue = activity.activity_type, activity.task_queue
         if not queue or not _is_untouched(activity):
@@ -142,7 +142,7 @@ class WaitWatcher:
         if not (left or self._is_unserved(pollers)) or not self._is_new("activity", name, queue):
             return False
         if pollers.pollers:
-            reason = f"those of task queue {queue!r} have ended, or take no more work"
+            reason = f"those of task queue {queue!r} have ended, or accept no more work"
         elif queue in pollers.served:
             reason = f"the worker of task queue {queue!r} has workflows only"
         elif pollers.served:
@@ -150,7 +150,7 @@ class WaitWatcher:
         else:
             reason = f"none polls task queue {queue!r} for activities"
         logger.warning(
-            "%s is taken by no worker: %s. Give it to one: Worker(client, %r, activities=[%s])",
+            "%s has no worker: %s. Register it: Worker(client, %r, activities=[%s])",
             subject,
             reason,
             queue,
@@ -171,37 +171,37 @@ class WaitNotice(WaitWatcher):
         """The run that is waited for; each run of a chain is checked separately."""
         self._workflow_id = workflow_id
 
-    async def _say(self) -> bool:
-        return await self._say_of(self._workflow_id, self.run_id, 0)
+    async def _log(self) -> bool:
+        return await self._log_of(self._workflow_id, self.run_id, 0)
 
-    async def _say_of(self, workflow_id: str, run_id: str, depth: int) -> bool:
+    async def _log_of(self, workflow_id: str, run_id: str, depth: int) -> bool:
         """Log what delays a run, or one of its pending children, if anything does."""
         description = await self._session.call(DescribeWorkflow(workflow_id=workflow_id, run_id=run_id))
         if description.summary.status is not WorkflowStatus.RUNNING:
             return False
         if description.task_attempt > 1:
-            await self._say_parked(description)
+            await self._log_parked(description)
             return True
         for activity in description.pending_activities:
             if _is_failing(activity):
-                advice = f". `hourglass why {description.summary.workflow_id}` tells more"
-                self._say_failing(
+                advice = f". `hourglass why {description.summary.workflow_id}` shows more"
+                self._log_failing(
                     self._waits_for(description, activity), activity, _facts(description), advice
                 )
                 return True
-        if await self._say_unserved(description):
+        if await self._log_unserved(description):
             return True
         for activity in description.pending_activities:
             subject = self._waits_for(description, activity)
-            if await self._say_untaken(subject, activity, _facts(description)):
+            if await self._log_untaken(subject, activity, _facts(description)):
                 return True
         if depth < _DEEPEST:
             for child in description.pending_children[:_MOST_CHILDREN]:
-                if await self._say_of(child.workflow_id, "", depth + 1):
+                if await self._log_of(child.workflow_id, "", depth + 1):
                     return True
         return False
 
-    async def _say_parked(self, description: Description) -> None:
+    async def _log_parked(self, description: Description) -> None:
         workflow, reason = description.summary, ""
         if workflow.history_length <= _LONGEST_HISTORY:
             reason = await _last_task_failure(self._session, workflow.workflow_id, workflow.run_id)
@@ -213,7 +213,7 @@ class WaitNotice(WaitWatcher):
             extra=_facts(description),
         )
 
-    async def _say_unserved(self, description: Description) -> bool:
+    async def _log_unserved(self, description: Description) -> bool:
         """Log once for each queue and connection that no worker serves the queue."""
         queue, link = description.summary.task_queue, self._session.link
         if ("workflow", queue) in link.unserved:
@@ -238,7 +238,7 @@ class WaitNotice(WaitWatcher):
 
 
 @contextmanager
-def told_of(session: ClientSession, workflow_id: str, run_id: str) -> Iterator[None]:
+def notices_of(session: ClientSession, workflow_id: str, run_id: str) -> Iterator[None]:
     """Log what delays a workflow while the block waits for something that the workflow does."""
     notice = WaitNotice(session, workflow_id, run_id)
     try:
@@ -257,7 +257,7 @@ class ActivityWaitNotice(WaitWatcher):
         self._activity_id = activity_id
         self._run_id = run_id
 
-    async def _say(self) -> bool:
+    async def _log(self) -> bool:
         description = await self._session.call(
             DescribeActivity(activity_id=self._activity_id, run_id=self._run_id)
         )
@@ -284,15 +284,15 @@ class ActivityWaitNotice(WaitWatcher):
         if listed.status is not ActivityExecutionStatus.RUNNING:
             return False
         if _is_failing(activity):
-            self._say_failing(subject, activity, facts)
+            self._log_failing(subject, activity, facts)
             return True
-        return await self._say_untaken(subject, activity, facts)
+        return await self._log_untaken(subject, activity, facts)
 
 
 def _unserved(pollers: Pollers, queue: str, target: str) -> str:
     """Return a message that no worker takes workflow tasks from a queue, with the queues that are served, if known."""
     if pollers.pollers:
-        return f"has no worker: those of its task queue {queue!r} have ended, or take no more work"
+        return f"has no worker: those of its task queue {queue!r} have ended, or accept no more work"
     if queue in pollers.served:
         return (
             f"waits in the task queue {queue!r}, whose worker has activities only: "

@@ -123,7 +123,7 @@ async def ask_through_outage(session: ClientSession, request: Request[A]) -> A:
         if error.status not in TRANSIENT:
             raise
         logger.warning(
-            "waiting for workflow %s goes on although the service does not answer: %s",
+            "waiting for workflow %s continues although the service does not answer: %s",
             getattr(request, "workflow_id", ""),
             error,
         )

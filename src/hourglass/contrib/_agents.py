@@ -73,7 +73,7 @@ class RunDatetime(_datetime.datetime):
 
 
 class _RunTime:
-    """The module `time`, with the workflow's clocks in a workflow."""
+    """A replacement for the module `time`: inside a workflow its clocks are the workflow's."""
 
     def __getattr__(self, name: str) -> Any:
         if current_run() is not None and name in _CLOCKS:

@@ -115,13 +115,13 @@ def encode_search_attributes(attributes: SearchAttributes) -> dict[str, Payload]
             updates = list(attributes)
         except TypeError:
             raise UsageError(
-                f"search attributes are given by name, not as {type(attributes).__name__}"
+                f"search attributes must be a mapping by name, not {type(attributes).__name__}"
             ) from None
     encoded: dict[str, Payload] = {}
     for update in updates:
         if not isinstance(update, SearchAttributeUpdate):
             raise UsageError(
-                "search attributes are given by name, or as a list of key.value_set(…), not as "
+                "search attributes must be a mapping by name, or a list of key.value_set(…), not "
                 f"{type(update).__name__}"
             )
         encoded[update.name] = _encode(update)

@@ -209,7 +209,7 @@ class Signature:
                 bound.append(kwargs[parameter.name])
             elif parameter.default is _Kind.empty:
                 raise ArgumentError(
-                    f"{self.what} misses its argument {parameter.name!r}: it takes {self._takes()}"
+                    f"{self.what} is missing its argument {parameter.name!r}: it takes {self._takes()}"
                 )
             elif position > last:
                 break
@@ -221,7 +221,7 @@ class Signature:
         for name in kwargs:
             if name in self._keyword_only:
                 raise ArgumentError(
-                    f"{self.what}: {name!r} is keyword-only and keeps its default: the wire is positional"
+                    f"{self.what}: {name!r} is keyword-only and keeps its default, because arguments are sent by position"
                 )
             if name not in self.parameters:
                 raise ArgumentError(f"{self.what} has no argument {name!r}: it takes {self._takes()}")
@@ -306,12 +306,12 @@ def _refuse_what_cannot_travel(what: str, parameters: Sequence[inspect.Parameter
     for parameter in parameters:
         if parameter.kind is _Kind.VAR_KEYWORD:
             raise DefinitionError(
-                f"{what} takes **{parameter.name}: arguments travel by position, so each needs a parameter"
+                f"{what} takes **{parameter.name}: arguments are sent by position, so each needs a parameter"
             )
         if parameter.kind is _Kind.KEYWORD_ONLY and parameter.default is _Kind.empty:
             raise DefinitionError(
                 f"{what}: {parameter.name!r} is keyword-only without a default, "
-                "and arguments travel by position: move it before the *"
+                "and arguments are sent by position: move it before the *"
             )
 
 

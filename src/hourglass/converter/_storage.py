@@ -115,10 +115,10 @@ class ExternalStorage:
             raise UsageError("an ExternalStorage with several drivers needs a driver_selector")
         for driver in self.drivers:
             if not isinstance(driver, StorageDriver):
-                raise UsageError(f"a driver is a StorageDriver, not {type(driver).__name__}")
+                raise UsageError(f"a driver must be a StorageDriver, not {type(driver).__name__}")
             if self._named.setdefault(driver.name, driver) is not driver:
                 raise UsageError(
-                    f"two drivers are called {driver.name!r}: references could not tell them apart"
+                    f"two drivers have the name {driver.name!r}: references could not tell them apart"
                 )
 
     @property
@@ -168,7 +168,7 @@ class ExternalStorage:
             return self.drivers[0]
         driver = self.driver_selector(StorageDriverSelectContext(), payload)
         if driver is not None and self._named.get(driver.name) is not driver:
-            raise UsageError(f"driver_selector chose {driver.name!r}, which is none of the storage's drivers")
+            raise UsageError(f"driver_selector chose {driver.name!r}, which is not a driver of this storage")
         return driver
 
 
@@ -179,7 +179,7 @@ def _settled(result: T | Awaitable[T]) -> T:
 def _matching(results: Sequence[T], requested: Sequence[object], name: str) -> Sequence[T]:
     if len(results) != len(requested):
         raise DecodeError(
-            f"the storage driver {name!r} gave {len(results)} answers for {len(requested)} payloads"
+            f"the storage driver {name!r} returned {len(results)} answers for {len(requested)} payloads"
         )
     return results
 
@@ -231,7 +231,7 @@ def stored_form(payload: Payload) -> tuple[str, bytes]:
 def from_stored(key: str, data: bytes) -> Payload:
     """Return the payload of these bytes. Raise `DecodeError` if they do not match the key."""
     if hashlib.sha256(data).hexdigest() != key:
-        raise DecodeError(f"the payload stored as {key[:12]}… was changed or cut off")
+        raise DecodeError(f"the payload stored as {key[:12]}… was changed or truncated")
     return msgspec.msgpack.decode(data, type=Payload)
 
 
@@ -241,7 +241,7 @@ def key_of(claim: StorageDriverClaim) -> str:
     """
     key = claim.claim_data.get("key", "")
     if not _KEY.fullmatch(key):
-        raise DecodeError("a claim on a stored payload has no key of ours")
+        raise DecodeError("a claim on a stored payload has no valid key")
     return key
 
 

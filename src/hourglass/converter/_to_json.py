@@ -148,7 +148,7 @@ class JsonEncoder:
         for key, item in value.items():
             text = _key(key, path)
             if text in result:
-                raise EncodeError(f"two keys of the dict at {path} are the same text in JSON")
+                raise EncodeError(f"two keys of the dict at {path} are the same string in JSON")
             result[text] = self.plain(item, f"{path}[...]", inside)
         return result
 

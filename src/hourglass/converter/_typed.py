@@ -227,7 +227,7 @@ def _dataclass(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
             converted = convert(value[field.name], hints[field.name], path.field(field.name))
             (arguments if field.init else later)[field.name] = converted
         elif field.init and field.default is field.default_factory is dataclasses.MISSING:
-            raise Mismatch(f"{type_name(hint)} misses its field {field.name!r}", path)
+            raise Mismatch(f"{type_name(hint)} is missing its field {field.name!r}", path)
     try:
         made = origin(**arguments)
         for name, converted in later.items():
@@ -242,7 +242,7 @@ def _typed_dict(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
         raise unexpected(value, hint, path)
     hints = _hints_of(hint, path)
     for name in origin.__required_keys__ - value.keys():
-        raise Mismatch(f"{type_name(hint)} lacks its key {name!r}", path)
+        raise Mismatch(f"{type_name(hint)} is missing its key {name!r}", path)
     return {name: convert(value[name], hints[name], path.field(name)) for name in hints if name in value}
 
 

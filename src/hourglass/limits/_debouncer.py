@@ -100,7 +100,7 @@ class Debouncer:
         except TimeoutError:
             pass
         except Cancelled:
-            workflow.logger.info("nothing is run: the calls of this key were cancelled")
+            workflow.logger.info("no workflow is started: the calls of this key were cancelled")
             raise
 
 

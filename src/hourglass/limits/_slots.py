@@ -362,7 +362,8 @@ def slot(
     mine = (fiber.path, key)
     if mine in replies.inside:
         raise UsageError(
-            f"a slot of {key!r} is asked for inside a block that holds one: with limit={limit} it may wait for itself for ever"
+            f"a slot of {key!r} is requested inside a block that already holds one: with limit={limit} it may "
+            f"wait for itself forever"
         )
     limited = None if timeout is None else _positive(timeout, "timeout")
     patience = _positive(notice, "notice")
@@ -382,5 +383,5 @@ def slot(
 def _positive(duration: Duration, name: str) -> float:
     value = seconds(duration, f"the {name} of a slot")
     if value <= 0:
-        raise UsageError(f"the {name} of a slot must be longer than nothing")
+        raise UsageError(f"the {name} of a slot must be more than 0")
     return value

@@ -336,7 +336,7 @@ def _checked(limit: int, per: Duration, smooth: bool) -> Rate:
         )
     period = _whole(per, "span")
     if period <= 0:
-        raise UsageError("the span of a throttle must be longer than nothing")
+        raise UsageError("the period of a throttle must be more than 0")
     return Rate(limit, period, bool(smooth))
 
 

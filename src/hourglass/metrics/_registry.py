@@ -148,7 +148,7 @@ class Metric:
         if not self._is_full:
             self._is_full = True
             logger.warning(
-                "metric %s has %d series, and gets no more: its attributes have too many values",
+                "metric %s has %d series, the maximum: its attributes have too many different values",
                 self.name,
                 len(series),
             )
@@ -194,7 +194,7 @@ class Registry:
             try:
                 families.extend(source())
             except Exception:
-                logger.exception("a source of metrics could not be asked")
+                logger.exception("a source of metrics failed")
         return merged(families)
 
     def add_source(self, source: Source) -> Callable[[], None]:
@@ -228,7 +228,7 @@ class Registry:
             try:
                 sink.recorded(metric, value, labels)
             except Exception:
-                logger.exception("a sink of metrics failed, and is told no more")
+                logger.exception("a sink of metrics failed and is removed")
                 with self._lock:
                     self.sinks = tuple(registered for registered in self.sinks if registered is not sink)
 
@@ -248,7 +248,9 @@ def _bounds(name: str, bounds: Sequence[float] | None) -> tuple[float, ...]:
         or any(not math.isfinite(bound) for bound in checked)
         or sorted(set(checked)) != list(checked)
     ):
-        raise UsageError(f"the buckets of metric {name} are finite numbers that grow, not {bounds!r}")
+        raise UsageError(
+            f"the buckets of metric {name} must be finite and increasing numbers, not {bounds!r}"
+        )
     return checked
 
 

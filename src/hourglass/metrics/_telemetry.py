@@ -145,7 +145,9 @@ def set_telemetry(config: TelemetryConfig) -> None:
     if not isinstance(config, TelemetryConfig):
         raise UsageError(f"set_telemetry takes a TelemetryConfig, not {type(config).__name__}")
     if _Chosen.taken:
-        raise UsageError("Core runs already in this process: say set_telemetry before the first connection")
+        raise UsageError(
+            "Core is already running in this process: call set_telemetry before the first connection"
+        )
     _Chosen.config = config
 
 

@@ -273,7 +273,7 @@ class Follower(Generic[T]):
             if isinstance(error, ServiceError) or self._limit is None:
                 raise
             raise TimeoutError(
-                f"workflow {self._workflow_id!r} has published nothing more of {self._name!r} within {self._limit:g} s"
+                f"workflow {self._workflow_id!r} has published no further item of {self._name!r} within {self._limit:g} s"
             ) from None
 
     async def _ask(self, session: ClientSession) -> Heard:

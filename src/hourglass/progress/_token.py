@@ -52,8 +52,8 @@ class Progress(Generic[T]):
         payload = converter.encode(value)
         if len(payload.data) > MOST_BYTES:
             raise UsageError(
-                f"an item of progress {self.name!r} has {len(payload.data)} bytes: publish where it can be found, not "
-                f"the thing itself; {MOST_BYTES} are allowed"
+                f"an item of progress {self.name!r} has {len(payload.data)} bytes: publish a reference to large "
+                f"data instead; {MOST_BYTES} are allowed"
             )
         buffer_of_run(self.name, self.keep).add(
             converter.decode(payload, Any), len(payload.data), run.facts.history_length
@@ -125,5 +125,5 @@ class Progress(Generic[T]):
 
 def _checked(handle: Any) -> Any:
     if not isinstance(handle, (WorkflowHandle, AsyncWorkflowHandle)):
-        raise UsageError(f"progress is followed by a workflow's handle, not by {type(handle).__name__}")
+        raise UsageError(f"progress is followed through a workflow's handle, not {type(handle).__name__}")
     return handle

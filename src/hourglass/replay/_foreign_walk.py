@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from hourglass._embedded.activations.cursor import rank, run_started, told_of
+from hourglass._embedded.activations.cursor import rank, run_started, worker_event_of
 from hourglass._embedded.activations.outcomes import BadCommand, Outcomes
 from hourglass._evaluator import commands as c
 from hourglass._evaluator import events as e
@@ -345,7 +345,7 @@ class Walk:
         if isinstance(attributes, WorkflowExecutionUpdateAdmitted):
             self._admitted[attributes.request.update_id] = attributes.request
             return []
-        event = told_of(attributes)
+        event = worker_event_of(attributes)
         return self._outcomes.resolve(attributes, event_id) if event is None else [event]
 
     def _receive(self, accepted: WorkflowExecutionUpdateAccepted) -> e.AnyEvent:

@@ -57,18 +57,18 @@ class EnvironmentErrors(ParkedRuns):
             self._unraised = deque(entry for entry in self._unraised if entry[0] != run_id)
         return error
 
-    def say_parked(
+    def log_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
         """Record a run that is parked because of its code."""
         if error is not None and isinstance(error.__cause__, LaneStopped):
             return  # it hung: the guard that interrupted it reports that
-        super().say_parked(workflow, workflow_id, run_id, error, task_queue)
+        super().log_parked(workflow, workflow_id, run_id, error, task_queue)
         self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
-    def say_died(self, run_id: str, error: BaseException) -> None:
+    def log_died(self, run_id: str, error: BaseException) -> None:
         """Record a run that could not be evaluated: its type is unknown, or Hourglass has a bug."""
-        super().say_died(run_id, error)
+        super().log_died(run_id, error)
         self._park(run_id, f"run {run_id}", error)
 
     def evicted(self, run_id: str, eviction: RunEvicted) -> None:
@@ -98,14 +98,14 @@ class EnvironmentErrors(ParkedRuns):
 class QuietErrors(EnvironmentErrors):
     """The errors of an order of `explore`. They are not logged, because `explore` reports them itself."""
 
-    def say_parked(
+    def log_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
         """Record a run that is parked because of its code."""
         if error is None or not isinstance(error.__cause__, LaneStopped):
             self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
-    def say_died(self, run_id: str, error: BaseException) -> None:
+    def log_died(self, run_id: str, error: BaseException) -> None:
         """Record a run that could not be evaluated."""
         self._park(run_id, f"run {run_id}", error)
 

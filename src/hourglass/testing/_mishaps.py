@@ -30,7 +30,7 @@ class Mishaps:
     sure: bool = False
 
     def errors_of(self, activity: OpenActivity) -> tuple[Raisable, ...]:
-        """Return the errors that the present attempt may raise."""
+        """Return the errors that this attempt may raise."""
         if not self.sure:
             return self.errors
         if not self.may_be_lost(activity):

@@ -157,7 +157,7 @@ class ServedQueue:
         assert isinstance(handle, EngineHandle)  # an environment's engine is in this thread
         self.handle = handle
         self.record = record = tables.enter(config, handle, self._connection)
-        record.hears(HandleSignal.OPENED)
+        record.apply_signal(HandleSignal.OPENED)
         record.activations.attach(self._arrived)
         record.activities.attach(self._arrived)
 

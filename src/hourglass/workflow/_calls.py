@@ -275,7 +275,7 @@ def check_step(options: Mapping[str, Any], fn: Any, name: str | None) -> None:
                 "the function by position"
             )
     if isinstance(fn, Activity) and name is not None:
-        raise UsageError(f"activity {fn.name} has a name already")
+        raise UsageError(f"activity {fn.name} already has a name")
 
 
 _INHERITED = ContinueAsNewVersioningBehavior.UNSPECIFIED

@@ -74,7 +74,7 @@ class Lock:
     def release(self) -> None:
         """Release the lock; the task that has waited longest acquires it."""
         if not self._locked:
-            raise UsageError("a lock was released that no task holds")
+            raise UsageError("no task holds the lock that was released")
         self._locked = False
         self._wake_first()
 

@@ -253,7 +253,7 @@ def test_code_that_raises_is_parked() -> None:
 
     error = replay(_plain(), code).error
     assert type(error).__name__ == "WorkflowParked"
-    assert "test_every_export_format_is_read.py" in str(error)
+    assert "test_spellings.py" in str(error)
 
 
 def test_unknown_workflow_type_is_reported() -> None:

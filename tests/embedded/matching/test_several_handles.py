@@ -5,12 +5,13 @@ lost.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import msgspec
 from tests.specs import made
 
-from hourglass._contract.handle import ActivityOk, ActivityTask
+from hourglass._contract.handle import ActivityOk, ActivityTask, WorkKind
 from hourglass._contract.workflows import QueryWorkflow, SignalWorkflow
 from hourglass._embedded.multiprocess.worker_peer import ProcessorUse, next_handicap
 from hourglass._evaluator import commands as c
@@ -141,6 +142,38 @@ async def test_task_of_a_lost_worker_is_redelivered_at_once() -> None:
     await settle()
     assert kinds(world, started.run_id)[-1] == "WorkflowExecutionCompleted"
     assert "WorkflowTaskTimedOut" in kinds(world, started.run_id)
+
+
+async def test_tasks_of_a_lost_worker_keep_their_fairness_weight() -> None:
+    """What waited for the worker that had cached the runs is shared as if it had always waited for all."""
+    world = await World.new()
+    world.handle.initiate_shutdown()
+    one = Receiver(world, identity="one", max_concurrent_workflow_tasks=100)
+    two = Receiver(world, identity="two", max_concurrent_workflow_tasks=1)
+    two.handle.pause(WorkKind.WORKFLOWS)
+    tenants: dict[str, str] = {}
+    for number in range(8):
+        for tenant, weight in (("a", 1.0), ("b", 3.0)):
+            options = {"fairness_key": tenant, "fairness_weight": weight}
+            tenants[(await world.start(f"{tenant}{number}", **options)).run_id] = tenant
+    await settle()
+    for activation in one.activations:
+        one.complete(activation.run_id)
+    one.handle.pause(WorkKind.WORKFLOWS)
+    for number in range(8):
+        for tenant in "ab":
+            request = SignalWorkflow(workflow_id=f"{tenant}{number}", signal_name="s", request_id="")
+            await world.call(request)
+    one.lose()
+    two.handle.resume(WorkKind.WORKFLOWS)
+    received = ""
+    for _ in range(8):
+        await settle()
+        run_id = two.activations.pop().run_id
+        received += tenants[run_id]
+        two.complete(run_id)
+    assert Counter(received) == {"a": 2, "b": 6}
+    await world.close()
 
 
 async def test_attempt_of_a_lost_worker_is_retried() -> None:

@@ -242,7 +242,7 @@ def test_unreadable_versions_are_reported(tmp_path: Path) -> None:
     with sqlite3.connect(path) as database:
         database.execute("UPDATE meta SET value = ? WHERE name = 'deployments'", (b"\xc1",))
     database.close()
-    unreadable = pytest.raises(StorageError, match="versions of workers cannot be read")
+    unreadable = pytest.raises(StorageError, match="stored worker versions cannot be read")
     with Client.connect(f"local:{path}") as client, unreadable:
         client.describe_deployment("shop")
 
@@ -328,7 +328,7 @@ def test_every_workflow_of_a_version_needs_a_behavior() -> None:
     with Client.connect("local:") as client:
         config = WorkerDeploymentConfig(version("1"))
         with pytest.raises(
-            DefinitionError, match=r"workflow undecided .* does not say what becomes of its runs"
+            DefinitionError, match=r"workflow undecided .* does not declare what happens to its runs"
         ):
             Worker(client, workflows=[undecided], deployment_config=config)
         Worker(client, workflows=[undecided], deployment_config=WorkerDeploymentConfig(version("1"), False))

@@ -18,21 +18,31 @@ import pytest
 from tests.polled import Polled
 from tests.specs import made
 
+from hourglass._contract import activities as ac
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
 from hourglass._contract.handle import ActivityOk, HandleBroken, HandleConfig, Shutdown
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.clock import Bell
-from hourglass._embedded.multiprocess import calls, unix_socket, wire
+from hourglass._embedded.multiprocess import calls, following, unix_socket, wire, worker_peer
 from hourglass._embedded.multiprocess.calls import was_carried_out
 from hourglass._embedded.multiprocess.connection import FileConnection, connect_file
 from hourglass._embedded.multiprocess.ownership import FileLock
+from hourglass._embedded.multiprocess.remote import ForeignProtocol
 from hourglass._embedded.multiprocess.serving import OwnerInfo, OwnerServer
+from hourglass._embedded.runs.run import AttemptToken
 from hourglass._embedded.store.sqlite.store import SQLITE
-from hourglass._evaluator.commands import CompleteRun, Succeeded
-from hourglass._evaluator.events import RunEvicted
+from hourglass._evaluator.commands import CompleteRun, ScheduleActivity, Succeeded
+from hourglass._evaluator.events import ActivityFailed, RunEvicted, is_eviction
+from hourglass._evaluator.specs import ActivitySpec
 from hourglass.converter import Payload
-from hourglass.errors import NamespaceNotFoundError, ServiceError, ServiceTimeoutError, StorageError
+from hourglass.errors import (
+    InternalError,
+    NamespaceNotFoundError,
+    ServiceError,
+    ServiceTimeoutError,
+    StorageError,
+)
 
 from .hosts import hosts, look_every
 
@@ -67,6 +77,12 @@ async def until(happened: Callable[[], bool]) -> None:
 
 async def poll(handle: Any) -> str:
     return (await handle.poll_activation()).run_id
+
+
+def made_activity(seq: int = 1) -> dict[str, Any]:
+    """Return the fields of a command that schedules an activity."""
+    spec = ActivitySpec(task_queue="q", start_to_close_timeout=60.0)
+    return {"seq": seq, "activity_id": str(seq), "activity_type": "a", "spec": spec}
 
 
 def test_second_process_works_for_the_owner(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -188,6 +204,109 @@ async def test_worker_with_malformed_messages_is_disconnected(
         owner.send(msgspec.structs.replace(nonsense, handle=next(iter(owner._handles))))
         assert await poll(third) == started.run_id
         assert one.standing == "owner"
+
+
+async def test_task_too_large_for_another_process_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task, and the attempt, fail with the reason; smaller ones that together are too large are sent one by one."""
+    monkeypatch.setattr(worker_peer, "FRAME_LIMIT", 3000)
+    large = (Payload(b"x" * 5000),)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        await one.open_handle(config("the owner's"))
+        handle = Polled(await two.open_handle(config()))
+        await one.calls.call(msgspec.structs.replace(start("large"), arguments=large))
+        medium = [
+            msgspec.structs.replace(start(f"m{number}"), arguments=(Payload(b"x" * 2000),))
+            for number in range(3)
+        ]
+        runs = {(await one.calls.call(request)).run_id for request in medium}
+        received: set[str] = set()
+        is_evicted = False
+        while len(received) < len(medium) or not is_evicted:
+            activation = await handle.poll_activation()
+            if is_eviction(activation):  # of the run whose task failed
+                is_evicted = True
+            else:
+                received.add(activation.run_id)
+        assert received == runs
+        history = b"".join((await one.calls.call(wf.GetHistory(workflow_id="large"))).events)
+        assert b"more than the 3000 that can be sent to another process" in history
+
+        run_id = runs.pop()
+        big = ScheduleActivity(**{**made_activity(), "arguments": large})
+        small = [
+            ScheduleActivity(**{**made_activity(seq), "arguments": medium[0].arguments}) for seq in (2, 3)
+        ]
+        handle.complete_workflow_task(Succeeded(run_id, (big, *small)))
+        assert {(await handle.poll_activity()).activity_id for _ in small} == {"2", "3"}
+        activation = await handle.poll_activation()
+        assert [type(event) for event in activation.events] == [ActivityFailed]
+        assert "more than the 3000 that can be sent" in str(activation.events[0])
+
+
+async def test_worker_waits_for_an_owner_of_another_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It logs once why it gets no work, and works as soon as the owner speaks its protocol."""
+    monkeypatch.setattr(following, "FOREIGN", 0.01)
+
+    async def is_foreign() -> None:
+        tried.release()
+        raise ForeignProtocol("run the same release of Hourglass in both", status="FAILED_PRECONDITION")
+
+    tried = asyncio.Semaphore(0)
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        await one.open_handle(config("the owner's"))
+        started = await one.calls.call(start("w"))
+        with monkeypatch.context() as patch:
+            patch.setattr(two.calls, "reach", is_foreign)
+            handle = Polled(await two.open_handle(config()))
+            for _ in range(3):
+                await tried.acquire()
+        assert await poll(handle) == started.run_id
+    assert caplog.text.count("this worker waits for") == 1
+    assert "run the same release of Hourglass in both" in caplog.text
+
+
+async def test_worker_that_the_owner_rejects_has_no_handle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening raises the owner's reason; the next worker of the process is not affected."""
+    async with hosts(tmp_path / "a.db", 2) as (one, two):
+        await one.open_handle(config())
+        checks = iter([None])  # only this process accepts it
+
+        def check(_: HandleConfig) -> None:
+            for accepted in checks:
+                return accepted
+            raise ValueError("not this worker")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(HandleConfig, "check", check)
+            with pytest.raises(ServiceError, match="not this worker"):
+                await two.open_handle(config("other"))
+        assert not (await two.open_handle(config("other"))).is_new
+        assert two.standing.startswith("working for process")
+
+
+async def test_unexpected_error_breaks_handles_and_not_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock is free again, so that another process may own the file; a later handle works."""
+
+    def fails() -> bool:
+        raise LookupError("a bug")
+
+    async with hosts(tmp_path / "a.db", 1) as (one,):
+        with monkeypatch.context() as patch:
+            patch.setattr(one._lock, "try_take", fails)
+            with pytest.raises(InternalError, match="could not be owned: LookupError"):
+                await one.open_handle(config())
+        assert FileLock(one.path).is_free()
+        assert await one.open_handle(config())
+        assert one.standing == "owner"
+    assert "a bug" in caplog.text
 
 
 async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:
@@ -320,6 +439,29 @@ def test_waiting_without_an_owner_is_logged(
 
     with caplog.at_level(logging.WARNING, "hourglass"):
         run(body)
+
+
+async def test_repeated_result_is_not_an_error(tmp_path: Path) -> None:
+    """The history shows whose result was taken: it ended the attempt that the token names, and no other."""
+    async with hosts(tmp_path / "a.db", 1) as (one,):
+        handle = Polled(await one.open_handle(config()))
+        await one.calls.call(start("w"))
+        handle.complete_workflow_task(Succeeded(await poll(handle), (ScheduleActivity(**made_activity()),)))
+        task = await handle.poll_activity()
+        result = ac.CompleteActivity(token=task.token)
+        assert not await was_carried_out(result, one.calls.call), "it has not ended"
+        await one.calls.call(result)
+        assert await was_carried_out(result, one.calls.call)
+        token = AttemptToken.decode(task.token)
+        for other in (
+            AttemptToken(token.run_id, token.scheduled_event_id, token.attempt + 1),
+            AttemptToken(token.run_id, token.scheduled_event_id + 1, token.attempt),
+            AttemptToken("unknown", token.scheduled_event_id, token.attempt),
+        ):
+            assert not await was_carried_out(ac.CompleteActivity(token=other.encode()), one.calls.call)
+        assert not await was_carried_out(ac.CompleteActivity(token=b"no token"), one.calls.call)
+        assert not await was_carried_out(ac.CompleteActivity(activity_id="1"), one.calls.call)
+        handle.complete_workflow_task(Succeeded(await poll(handle)))
 
 
 async def test_repeated_termination_is_not_an_error(tmp_path: Path) -> None:

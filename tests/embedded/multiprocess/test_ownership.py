@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import pwd
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -269,6 +270,80 @@ def test_deleted_lock_file_is_created_again_by_its_holder(tmp_path: Path) -> Non
     assert two.note().pid == os.getpid()
     one.drop()
     assert not one.still_held()
+
+
+def test_lock_is_lost_with_the_folder_of_its_file(tmp_path: Path) -> None:
+    """The holder finds out at its next look, without an error."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    lock = FileLock(str(folder / "a.db"))
+    assert lock.try_take()
+    shutil.rmtree(folder)
+    assert not lock.still_held()
+    lock.drop()
+
+
+def test_interrupted_acquisition_leaves_the_lock_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is raised between the lock and its note: the descriptor is closed, and the next try succeeds."""
+
+    def interrupts(_: int) -> None:
+        raise KeyboardInterrupt
+
+    path = str(tmp_path / "a.db")
+    lock = FileLock(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "_write_note", interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            lock.try_take()
+    assert not lock.held
+    assert FileLock(path).is_free()
+    assert lock.try_take()
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "_write_note", interrupts)
+        os.unlink(lock.lock_path)
+        with pytest.raises(KeyboardInterrupt):
+            lock.still_held()
+    lock.drop()
+    assert FileLock(path).try_take()
+
+
+def test_record_lock_alone_is_taken_over_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other code of the owner's process may have released its record lock: it gets some seconds to lock again."""
+    path = str(tmp_path / "a.db")
+    lock = FileLock(path)
+    assert lock.try_take()  # writes the note of a living process
+    lock.drop()
+    now = 100.0
+    monkeypatch.setattr(ownership, "monotonic", lambda: now)
+    holder = os.open(lock.lock_path, os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    for seconds in (0.0, 1.0, 1.0):
+        now += seconds
+        assert not lock.try_take()
+    now += ownership._GRACE
+    assert lock.try_take()
+    lock.drop()
+    os.close(holder)
+
+
+def test_lock_error_of_the_system_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error that is neither another holder nor a lack of locks is no reason to work without a lock."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    lock = FileLock(str(tmp_path / "a.db"))
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "lockf", fails)
+        with pytest.raises(OSError, match="Input/output error"):
+            lock.try_take()
+    assert not lock.held
+    assert lock.try_take()
+    lock.drop()
 
 
 def test_lock_taken_by_another_process_is_lost(tmp_path: Path) -> None:

@@ -79,15 +79,21 @@ def test_parked_run_is_logged_and_others_continue(tmp_path: Path, caplog: pytest
         run_async(body)
 
 
-async def test_run_parked_by_the_store_can_be_described_and_terminated(tmp_path: Path) -> None:
-    """It stands as before the step; signals reach it, what would wait for its code is refused, and terminate ends it."""
-    world, store = await open_world(tmp_path / "a.db")
+async def with_parked_run(path: Path) -> tuple[World, str]:
+    """Return a world of which a run has issued a timer that cannot be stored."""
+    world, store = await open_world(path)
     started = await world.start("bad")
     await world.activation()
     store.spoils = has_timer  # type: ignore[method-assign]
     await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
     assert isinstance((await world.activation()).events[0], e.RunEvicted)
     await world.complete(started.run_id)
+    return world, started.run_id
+
+
+async def test_run_parked_by_the_store_can_be_described_and_terminated(tmp_path: Path) -> None:
+    """It stands as before the step; signals reach it, what would wait for its code is refused, and terminate ends it."""
+    world, _ = await with_parked_run(tmp_path / "a.db")
     await world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="1"))
     description = await world.call(wf.DescribeWorkflow(workflow_id="bad"))
     assert description.summary.status is wf.WorkflowStatus.RUNNING
@@ -106,22 +112,16 @@ async def test_run_parked_by_the_store_can_be_described_and_terminated(tmp_path:
 
 async def test_run_parked_by_the_store_is_retried_after_reopening(tmp_path: Path) -> None:
     """Nothing of the step was kept, so that the run does it again, and goes on if it can be stored now."""
-    world, store = await open_world(tmp_path / "a.db")
-    started = await world.start("bad")
-    await world.activation()
-    store.spoils = has_timer  # type: ignore[method-assign]
-    await world.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
-    assert isinstance((await world.activation()).events[0], e.RunEvicted)
-    await world.complete(started.run_id)
+    world, run_id = await with_parked_run(tmp_path / "a.db")
     await world.close()
     again, _ = await open_world(tmp_path / "a.db")
     activation = await again.activation()
     assert isinstance(activation.events[0], e.RunStarted)
-    await again.complete(started.run_id, c.StartTimer(1, 5_000_000_000))
+    await again.complete(run_id, c.StartTimer(1, 5_000_000_000))
     await settle()
     again.clock.advance(6.0)
     await again.activation()
-    await again.complete(started.run_id, DONE)
+    await again.complete(run_id, DONE)
     assert isinstance(await again.outcome("bad"), wf.RunCompleted)
     await again.close()
 

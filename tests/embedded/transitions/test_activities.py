@@ -197,6 +197,23 @@ ONCE = RetryRule(maximum_attempts=1)
             " giving up retrying",
             RetryState.TIMEOUT,
         ),
+        (
+            {"start_to_close_timeout": 9.0, "schedule_to_close_timeout": 7.0},
+            True,
+            7,
+            TimeoutType.SCHEDULE_TO_CLOSE,
+            "Not enough time to schedule next retry before activity ScheduleToClose timeout,"
+            " giving up retrying",
+            RetryState.TIMEOUT,
+        ),
+        (
+            {"start_to_close_timeout": 5.0, "schedule_to_close_timeout": 7.0, "retry_policy": ONCE},
+            True,
+            5,
+            TimeoutType.START_TO_CLOSE,
+            "activity StartToClose timeout",
+            RetryState.MAXIMUM_ATTEMPTS_REACHED,
+        ),
     ],
 )
 async def test_timeouts_have_the_servers_messages(

@@ -34,6 +34,16 @@ from ..activations.test_replay_equals_live import Life
 from ..memory_world import World, app_failure, run_async, text
 
 SECOND = 10**9
+ACTIVITY = made(
+    c.ScheduleActivity,
+    seq=1,
+    activity_id="1",
+    activity_type="act",
+    task_queue="q",
+    start_to_close_timeout=5.0,
+)
+FIRST = ACTIVITY, c.StartTimer(1, 60 * SECOND), c.UpsertMemo({"m": text("v")})
+"""The commands of a run's first task."""
 
 
 async def reset(world: World, event_id: int, **more: Any) -> Started:
@@ -56,19 +66,7 @@ async def begun(**config: Any) -> tuple[World, str]:
     world = await World.new(**config)
     run_id = (await world.start()).run_id
     await world.activation()
-    await world.complete(
-        run_id,
-        made(
-            c.ScheduleActivity,
-            seq=1,
-            activity_id="1",
-            activity_type="act",
-            task_queue="q",
-            start_to_close_timeout=5.0,
-        ),
-        c.StartTimer(1, 60 * SECOND),
-        c.UpsertMemo({"m": text("v")}),
-    )
+    await world.complete(run_id, *FIRST)
     await signal(world, "first")
     await world.activation()
     await world.complete(run_id)
@@ -111,19 +109,7 @@ async def test_reset_terminates_the_open_run() -> None:
     first = await world.activation()
     assert [type(each) for each in first.events] == [e.RunStarted]
     assert first.is_replaying
-    await world.complete(
-        new.run_id,
-        made(
-            c.ScheduleActivity,
-            seq=1,
-            activity_id="1",
-            activity_type="act",
-            task_queue="q",
-            start_to_close_timeout=5.0,
-        ),
-        c.StartTimer(1, 60 * SECOND),
-        c.UpsertMemo({"m": text("v")}),
-    )
+    await world.complete(new.run_id, *FIRST)
     second = await world.activation()
     assert second.events[0] == e.SeedChanged(seed_of(new.run_id))
     assert [type(each) for each in second.events[1:]] == [e.SignalReceived]

@@ -118,7 +118,7 @@ def test_strict_mode_waits_for_a_compatible_edit(project: Project, client: Clien
         handle = waiting(client)
         project.app.write_text(ANOTHER_WAY)
         dev.wait_for("waiting for the next change")
-        assert "not working, because of --strict" in dev.text
+        assert "receiving no tasks, because of --strict" in dev.text
         assert client.describe_task_queue().workflow_pollers == ()
         project.app.write_text(APP)
         dev.wait_for("taking work", 2)
@@ -159,7 +159,7 @@ def test_our_own_errors_are_shown_without_traceback(project: Project, client: Cl
     with project.dev() as dev:
         dev.wait_for("taking work")
         client.start_workflow("checkout", id="order-2")
-        dev.wait_for("cannot begin: workflow checkout takes 1 argument (order), got 0")
+        dev.wait_for("cannot start: workflow checkout takes 1 argument (order), got 0")
         assert "Traceback" not in dev.text
 
 

@@ -235,7 +235,7 @@ def test_doctor_command(flows: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_wrong_number_of_arguments_starts_nothing(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Arguments are checked before anything is started, and said in the words of the workflow."""
     assert main(["run", f"{flows}:parcel"]) == 2
-    assert "workflow parcel misses its argument 'item'" in capsys.readouterr().err
+    assert "workflow parcel is missing its argument 'item'" in capsys.readouterr().err
     assert not (flows.parent / "hourglass.db").exists()
 
 

@@ -84,8 +84,8 @@ def test_running_task_is_explained() -> None:
     assert "7@host" in found.findings[0].what
 
 
-def test_task_timeouts_are_explained() -> None:
-    """A worker that took the task and never answered: its code hangs."""
+def with_task_timeout() -> Made:
+    """Return a history of which a worker took the task and never answered."""
     made = Made().wait(1)
     scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
     started = made.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
@@ -95,21 +95,17 @@ def test_task_timeouts_are_explained() -> None:
         startedEventId=str(started),
         timeoutType="TIMEOUT_TYPE_START_TO_CLOSE",
     )
-    assert told(made).cause is Cause.HUNG
+    return made
+
+
+def test_task_timeouts_are_explained() -> None:
+    """A worker that took the task and never answered: its code hangs."""
+    assert told(with_task_timeout()).cause is Cause.HUNG
 
 
 def test_dead_process_is_explained() -> None:
     """The history has but a task that timed out; who looks from the same machine knows of the deaths, and says so."""
-    made = Made().wait(1)
-    scheduled = made.add("WORKFLOW_TASK_SCHEDULED", attempt=1)
-    started = made.add("WORKFLOW_TASK_STARTED", scheduledEventId=str(scheduled))
-    made.wait(10).add(
-        "WORKFLOW_TASK_TIMED_OUT",
-        scheduledEventId=str(scheduled),
-        startedEventId=str(started),
-        timeoutType="TIMEOUT_TYPE_START_TO_CLOSE",
-    )
-    found = told(made, died="2× while the workflow's code was executing, last 3 s ago")
+    found = told(with_task_timeout(), died="2× while the workflow's code was executing, last 3 s ago")
     assert found.cause is Cause.KILLS
     assert "the worker's process died while it was executing" in found.findings[0].what
     assert found.findings[0].faults[0].message.startswith("2× while")

@@ -271,8 +271,8 @@ def test_every_form_of_export_is_read(text: str) -> None:
         ("", "must be JSON"),
         ("{}", "list of events"),
         ('{"events": []}', "no events"),
-        ('{"events": [1]}', "event 1 is no event"),
-        ('{"events": [{"eventType": "TimerFired"}]}', "does not tell when"),
+        ('{"events": [1]}', "event 1 is not an event"),
+        ('{"events": [{"eventType": "TimerFired"}]}', "has no time"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )

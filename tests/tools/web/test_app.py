@@ -18,6 +18,7 @@ from tests.waiting import until
 
 from hourglass import Client, Worker, workflow
 from hourglass._tools.timeline.spans import Kind, Outcome, Span, Story
+from hourglass._tools.web import actions
 from hourglass._tools.web.waterfall import waterfall
 from hourglass.client import (
     Schedule,
@@ -299,6 +300,17 @@ def test_signal_query_and_update_forms(web: httpx.Client, client: Client) -> Non
     told = web.post(f"{path}/signal", data={"name": "ship"})
     assert "signal ship was sent" in told.text
     assert client.get_workflow_handle("buy-ada").result() == "ada paid 1"
+
+
+def test_update_without_a_worker_times_out(
+    web: httpx.Client, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its form gets an error that says so: forms that wait for ever would occupy all threads of the web UI."""
+    monkeypatch.setattr(actions, "UPDATE_TIMEOUT", 0.3)
+    run = client.start_workflow("stuck", "x", id="unserved", task_queue="nobody")
+    refused = web.post(f"/workflows/unserved/{run.run_id}/update", data={"name": "note"}, timeout=20)
+    assert refused.status_code == 400
+    assert "did not reach the requested stage within 0.3 s" in refused.text
 
 
 def test_rejected_actions_are_reported(web: httpx.Client, client: Client) -> None:

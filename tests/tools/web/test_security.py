@@ -355,6 +355,26 @@ def test_peers_that_do_not_read_do_not_stop_the_web_ui(site: object) -> None:
             assert web.get("/workflows", headers={"authorization": BEARER}).status_code == 200
 
 
+@pytest.mark.parametrize("method", ["HEAD", "GET", "POST"])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_malformed_bodies_print_nothing(
+    site: object, caplog: pytest.LogCaptureFixture, method: str, at_once: bool
+) -> None:
+    """A chunk that is none ends the connection, also where uvicorn's response would break the protocol."""
+    with asked(site, TOKEN) as web:
+        port = web.base_url.port
+        head = f"{method} /login HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as peer:
+            peer.sendall(head + b"no chunk\r\n" if at_once else head)
+            assert peer.recv(12) in (b"HTTP/1.1 400", b"HTTP/1.1 411")
+            with contextlib.suppress(OSError):  # the server may have closed the connection already
+                peer.sendall(b"no chunk\r\n")
+                while peer.recv(4096):
+                    pass
+        assert web.get("/login").status_code == 200
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
 def test_bulk_action_excludes_limit_keepers(client: Client, site: object) -> None:
     """What the list does not show is not ended with all that it shows."""
     client.start_workflow("stuck", "x", id="shown")

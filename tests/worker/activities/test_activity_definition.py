@@ -192,7 +192,7 @@ def test_wrong_arguments_are_rejected_before_scheduling():
 def test_durable_forms_outside_a_workflow_are_rejected():
     """`.start`, `.local` and `.start_local` work in workflows only."""
     for call in (double.start, double.local, double.start_local):
-        with pytest.raises(NotInWorkflowError, match="inside a workflow only"):
+        with pytest.raises(NotInWorkflowError, match="only inside a workflow"):
             call(1)
 
 

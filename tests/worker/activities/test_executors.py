@@ -349,7 +349,7 @@ def test_activity_calls_need_an_activity():
         activity.wait_cancelled,
         activity.complete_async,
     ):
-        with pytest.raises(UsageError, match="inside a running activity only"):
+        with pytest.raises(UsageError, match="only inside a running activity"):
             call()
     assert not activity.in_activity()
 

@@ -339,7 +339,7 @@ def test_own_converter_is_created_in_the_process():
     assert (result.result.data, result.result.encoding) == (b"31", "reversed")
     stateful = Reversing()
     stateful.key = "secret"
-    with pytest.raises(DefinitionError, match="hold nothing") as caught:
+    with pytest.raises(DefinitionError, match="have no state") as caught:
         converter_place(stateful)
     assert "secret" not in str(caught.value)
 

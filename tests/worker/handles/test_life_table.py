@@ -37,7 +37,7 @@ def view(**more: object) -> DrainView:
         "open_activities": 0,
         "calls": 0,
         "polls_ended": False,
-        "told_to_stop": False,
+        "stop_requested": False,
         "quiet_since": 100.0,
     }
     return DrainView(**{**given, **more})  # type: ignore[arg-type]
@@ -97,8 +97,8 @@ def test_permanent_and_transient_errors(error: Exception, hopeless: bool) -> Non
         (view(open_runs=1, open_activities=1), 101.0, (DrainStep.WAIT, 102.0)),
         (view(open_activities=1), 103.0, (DrainStep.WAIT, 110.0)),
         (view(open_activities=1), 110.0, (DrainStep.STOP_ACTIVITIES, 110.0)),
-        (view(open_activities=1, told_to_stop=True), 110.0, (DrainStep.WAIT, 111.0)),
-        (view(open_activities=1, told_to_stop=True), 111.0, (DrainStep.FAIL_ACTIVITIES, 111.0)),
+        (view(open_activities=1, stop_requested=True), 110.0, (DrainStep.WAIT, 111.0)),
+        (view(open_activities=1, stop_requested=True), 111.0, (DrainStep.FAIL_ACTIVITIES, 111.0)),
         (view(), 101.0, (DrainStep.WAIT, 130.0)),
         (view(), 130.0, (DrainStep.ABANDON, 130.0)),
         (view(polls_ended=True), 101.0, (DrainStep.FINALIZE, 101.0)),

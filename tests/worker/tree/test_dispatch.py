@@ -155,7 +155,7 @@ def test_completion_without_a_handle_is_logged(caplog):
             assert len(former.completions) == 1
 
     play(script)
-    assert "the answer for run r is not sent: generation 1 of 'default' is gone" in caplog.text
+    assert "the completion of run r is not sent: generation 1 of 'default' is gone" in caplog.text
 
 
 async def test_cache_requests_evictions():

@@ -97,7 +97,7 @@ class Cache:
         elif isinstance(completion, TaskFailed):
             self._flow.fail(cached, completion.cause, completion.failure, "LANG_FAIL")
         else:
-            cached.answer_questions(completion.commands)
+            cached.answer_queries(completion.commands)
             (self._flow.advance if cached.task_number else self._flow.settle)(cached)
         return True
 
@@ -153,13 +153,13 @@ class Cache:
         """Forget all runs because the worker's process has ended: its tasks and queries go to other workers at once."""
         tasks = self._engine.tasks
         for cached in tuple(self._runs.values()):
-            record, number, questions = cached.record, cached.task_number, cached.questions
-            cached.task_number, cached.questions = 0, ()
+            record, number, queries = cached.record, cached.task_number, cached.queries
+            cached.task_number, cached.queries = 0, ()
             self._forget(cached)
             if number:
                 tasks.lose(record, number)
-            if questions:
-                tasks.ask_again(record, questions)
+            if queries:
+                tasks.return_queries(record, queries)
         self._clear()
 
     def _clear(self) -> None:
@@ -167,10 +167,10 @@ class Cache:
         self.ready.items.clear()
         self._active_runs.clear()
 
-    def refuse_questions(self, error: HourglassError) -> None:
+    def refuse_queries(self, error: HourglassError) -> None:
         """End the queries in progress with the error of the engine, which has stopped."""
         for cached in self._runs.values():
-            cached.refuse_because(error)
+            cached.refuse_queries(error)
 
     def local_ended(self, run_id: str, result: LocalResult) -> None:
         """Accept the result of a local activity."""

@@ -124,7 +124,7 @@ def _check_seed() -> None:
 _check_seed()
 
 
-def told_of(attributes: h.Attributes) -> e.AnyEvent | None:
+def worker_event_of(attributes: h.Attributes) -> e.AnyEvent | None:
     """Return the event for the worker that follows from a history event alone; None if there is none, or it depends on
     the run's requests.
     """
@@ -304,7 +304,7 @@ class Cursor:
         if self.local is None:
             return bool(self._jobs) or self._position < self._stop
         if self.local.markers:
-            self._tell_foreseen(self.local)
+            self._report_foreseen(self.local)
         return True
 
     @property
@@ -331,7 +331,7 @@ class Cursor:
             self.local = self._outcomes.local_from(self._time_ns, self._activation)
         return self.local
 
-    def _tell_foreseen(self, local: LocalActivities) -> None:
+    def _report_foreseen(self, local: LocalActivities) -> None:
         self._jobs += local.foreseen(all_of_them=False)
         if not self._jobs:
             self._jobs += local.foreseen(all_of_them=True)
@@ -383,23 +383,23 @@ class Cursor:
             self._in_task = True
             self._version = self._own_version
         if self.local is not None:
-            self._go_on_with_local(self.local)
+            self._continue_local(self.local)
         if end < self._stop:
             self._look_ahead()
         if self.local is not None and self.local.markers:
-            self._tell_foreseen(self.local)
+            self._report_foreseen(self.local)
         if last and (self._admitted or self._updates or self._early):
-            self._hear_what_waited()
+            self._add_waiting_events()
         self._admitted.clear()
 
-    def _go_on_with_local(self, local: LocalActivities) -> None:
+    def _continue_local(self, local: LocalActivities) -> None:
         """Continue the local activities in the task that the cursor has reached."""
         local.activation = 0
         self._keep_time(local)
         if not self._replaying:
             local.go_live()
 
-    def _hear_what_waited(self) -> None:
+    def _add_waiting_events(self) -> None:
         """Add the events of this task that are not in the history: updates, and local activities that ended between
         tasks.
         """
@@ -431,7 +431,7 @@ class Cursor:
         self._jobs += self._outcomes.resolve(attributes, event.id)
 
     def _read_other(self, event: h.HistoryEvent, attributes: h.Attributes) -> None:
-        news = told_of(attributes)
+        news = worker_event_of(attributes)
         self._jobs += self._outcomes.resolve(attributes, event.id) if news is None else (news,)
 
     def _look_ahead(self) -> None:

@@ -283,7 +283,7 @@ class EngineHandle:
     def break_off(self, why: HandleBroken) -> None:
         """Receive no more work: the engine has ended, or cannot assign work."""
         if self.engine.is_over:
-            self._cache.refuse_questions(self.engine.failed or why)
+            self._cache.refuse_queries(self.engine.failed or why)
         asyncio.get_running_loop().call_soon(self._end_all, why)
         self._look()
 
@@ -310,21 +310,18 @@ class EngineHandle:
         attempt = poller.attempts.pop(result.token, None)
         if attempt is not None and self.unconfirmed is not None:
             self.unconfirmed.append(result)
-        if attempt is not None and type(result) is ActivityOk:
-            if self._heartbeats.pauses:
-                self._heartbeats.end(result.token, flush=False)
-            eager = engine.tasks.eager(poller, attempt.record)
-            if engine.attempts.complete(attempt, result, poller.identity, eager):
-                poller.queue.tasks_received += 1
-                self._cache.begin_task(attempt.record)
-        elif attempt is None and self._local.is_local(result.token):
+        if attempt is None and self._local.is_local(result.token):
             self._local.complete(result)
             self._look()
         else:
-            self._heartbeats.end(result.token, flush=not isinstance(result, ActivityOk))
+            is_ok = isinstance(result, ActivityOk)
+            self._heartbeats.end(result.token, flush=not is_ok)
             # The attempt may have been given to another worker meanwhile.
             token = AttemptToken.decode(result.token) if attempt is None else attempt.token
-            engine.attempts.end(token, result, poller.identity)
+            eager = engine.tasks.eager(poller, attempt.record) if attempt is not None and is_ok else None
+            if engine.attempts.end(token, result, poller.identity, eager) and attempt is not None:
+                poller.queue.tasks_received += 1
+                self._cache.begin_task(attempt.record)
         engine.queues.dispatch(poller)
         if not self._will_deliver and (self._cache.ready.items or self._closing):
             self._look()

@@ -176,7 +176,7 @@ class LocalAttempts:
         if attempt is None:
             return None
         if attempt.phase is _Phase.EXECUTING:
-            self._tell_to_cancel(attempt)
+            self._request_cancel(attempt)
             return None
         self._drop(attempt)
         return cancelled_at_once(seq)
@@ -185,11 +185,11 @@ class LocalAttempts:
         """Forget the local activities of a run, and cancel those that are executing."""
         for attempt in tuple(self._known.get(run_id, {}).values()):
             if attempt.phase is _Phase.EXECUTING:
-                self._tell_to_cancel(attempt)
+                self._request_cancel(attempt)
                 self._lose(attempt)
             self._drop(attempt)
 
-    def goes_on_here(self, run_id: str) -> bool:
+    def has_attempts_of(self, run_id: str) -> bool:
         """Whether the worker has an attempt of this run, or will receive one that waits only for a commit or a slot."""
         attempts = self._known.get(run_id, {}).values()
         return any(
@@ -330,7 +330,7 @@ class LocalAttempts:
             attempt.ready_ns = later(self._clock.now_ns(), attempt.pause_ns)
             attempt.started_ns = 0
             self._set_alarm(attempt)
-            if self._closing and not self.goes_on_here(attempt.run.run_id):
+            if self._closing and not self.has_attempts_of(attempt.run.run_id):
                 self._stalled(attempt.run.run_id)
 
     def _settle(
@@ -367,7 +367,7 @@ class LocalAttempts:
             original_schedule_ns=wanted.original_schedule_ns,
         )
 
-    def _tell_to_cancel(self, attempt: _Attempt) -> None:
+    def _request_cancel(self, attempt: _Attempt) -> None:
         if not attempt.told_to_cancel:
             attempt.told_to_cancel = True
             self._cancels.append(ActivityCancel(attempt.token))

@@ -66,7 +66,7 @@ class CachedRun:
     task_number: int = 0
     used_flags: frozenset[int] = frozenset()
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
-    questions: Sequence[WaitingQuery] = ()
+    queries: Sequence[WaitingQuery] = ()
     eviction: RunEvicted | None = None
     """The reason for which the run will be evicted once it has no activation in progress; None if it stays."""
     alarm: Cancel = _nothing
@@ -112,30 +112,30 @@ class CachedRun:
             again=again,
         )
 
-    def answer_questions(self, commands: tuple[Command, ...]) -> None:
+    def answer_queries(self, commands: tuple[Command, ...]) -> None:
         """Pass the worker's answers to the clients that sent the queries."""
         answers = {command.query_id: command for command in commands if isinstance(command, AnswerQuery)}
-        for question in self.questions:
-            answer = answers.get(question.event.id)
+        for query in self.queries:
+            answer = answers.get(query.event.id)
             if answer is None:
-                question.fail(Failure("the worker did not answer the query"))
+                query.fail(Failure("the worker did not answer the query"))
             elif answer.failure is not None:
-                question.fail(answer.failure)
+                query.fail(answer.failure)
             else:
-                question.succeed(answer.result)
-        self.questions = ()
+                query.succeed(answer.result)
+        self.queries = ()
 
-    def refuse_because(self, error: HourglassError) -> None:
+    def refuse_queries(self, error: HourglassError) -> None:
         """End the queries in progress with an error of the engine."""
-        for question in self.questions:
-            question.refuse(error)
-        self.questions = ()
+        for query in self.queries:
+            query.refuse(error)
+        self.queries = ()
 
-    def refuse_questions(self, failure: Failure) -> None:
+    def fail_queries(self, failure: Failure) -> None:
         """End the queries in progress with a failure of the run."""
-        for question in self.questions:
-            question.fail(failure)
-        self.questions = ()
+        for query in self.queries:
+            query.fail(failure)
+        self.queries = ()
 
 
 def blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
@@ -257,13 +257,13 @@ class TaskFlow:
         if cached.stage is Stage.RESTING:
             self.resume(cached)
         number, cached.task_number = cached.task_number, 0
-        cached.refuse_questions(failure)
+        cached.fail_queries(failure)
         cached.eviction = RunEvicted(reason, failure.message)
         if number:
             self._engine.tasks.fail(cached.record, number, cause, failure, self._poller.identity)
         else:  # it was replayed for queries alone: their clients must receive the reason
-            cached.questions = self._engine.tasks.take_questions(cached.record)
-            cached.refuse_questions(failure)
+            cached.queries = self._engine.tasks.take_waiting_queries(cached.record)
+            cached.fail_queries(failure)
         self._engine.tasks.refuse_hopeless_queries(cached.record)
         self.settle(cached)
 
@@ -271,8 +271,8 @@ class TaskFlow:
         """Evict the run, send it queries, or leave it idle. It has no activation in progress and no task."""
         record = cached.record
         if record.queries and cached.eviction in (None, CLOSED):  # a broken run answers no queries
-            cached.questions = self._engine.tasks.take_questions(record)
-        if cached.questions:
+            cached.queries = self._engine.tasks.take_waiting_queries(record)
+        if cached.queries:
             self._query(cached)
             return
         if cached.eviction is None and record.run.status is not RUNNING:
@@ -293,7 +293,7 @@ class TaskFlow:
         self._deliver(cached, Activation(run_id=run_id, events=(cached.eviction,)), Stage.EVICTION)
 
     def _query(self, cached: CachedRun) -> None:
-        events = tuple(question.event for question in cached.questions)
+        events = tuple(query.event for query in cached.queries)
         self._deliver(cached, cached.cursor.query_activation(events), Stage.QUERIES)
 
     def hand_over(self, cached: CachedRun) -> None:
@@ -301,7 +301,7 @@ class TaskFlow:
         one.
         """
         run_id = cached.cursor.run_id
-        if cached.stage is Stage.RESTING and not self._local.goes_on_here(run_id):
+        if cached.stage is Stage.RESTING and not self._local.has_attempts_of(run_id):
             self.finish(cached, again=True)
             self._local.forget(run_id)
 
@@ -310,14 +310,14 @@ class TaskFlow:
         record = cached.record
         if cached.untouched:  # the run is at the end of its history, so queries can be answered
             cached.untouched = False
-            cached.questions = self._engine.tasks.take_all_questions(record)
-            if cached.questions:
+            cached.queries = self._engine.tasks.take_all_queries(record)
+            if cached.queries:
                 self._query(cached)
                 return
         cached.stage = Stage.RESTING
         self._poller.resting_runs.add(cached.cursor.run_id)
-        self._engine.tasks.rest(record, True)
-        if self.is_leaving and not self._local.goes_on_here(cached.cursor.run_id):
+        self._engine.tasks.set_resting(record, True)
+        if self.is_leaving and not self._local.has_attempts_of(cached.cursor.run_id):
             self.hand_over(cached)
         else:
             self.limit_rest(cached)
@@ -332,5 +332,5 @@ class TaskFlow:
         """End the wait of a resting task."""
         cached.stage = Stage.IDLE
         self._poller.resting_runs.discard(cached.cursor.run_id)
-        self._engine.tasks.rest(cached.record, False)
+        self._engine.tasks.set_resting(cached.record, False)
         cached.alarm()

@@ -101,7 +101,7 @@ async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[wf.S
         runs.attributes.learn(request.search_attributes)
     run_id = runs.new_run_id()
     step = standalone.begin(request, run_id, engine.clock.now_ns())
-    record = runs.begin_anew(step, (request.request_id,) if request.request_id else ())
+    record = runs.open_with_history(step, (request.request_id,) if request.request_id else ())
     return PendingAnswer(wf.Started(run_id), runs.writes.number_of(record))
 
 

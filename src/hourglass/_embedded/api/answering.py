@@ -36,7 +36,7 @@ tries.
 """
 
 READ_PATIENCE = 2.0
-"""The time in seconds that a read waits for a commit, before it is answered with the stored state."""
+"""The time in seconds that a read waits for a commit before the stored state is returned instead."""
 
 MOST_LISTED = 1000
 """The maximum size of a page of a list, as on a server."""
@@ -138,7 +138,9 @@ def check_open(record: LoadedRun) -> None:
 
 
 def check_moves(engine: Engine, record: LoadedRun) -> None:
-    """Raise `StorageError` for a run that is parked because the store rejected it: it is unknown when it continues."""
+    """Raise `StorageError` for a run that is parked because the store rejected its change: nobody knows when it
+    continues.
+    """
     run_id = record.run.run_id
     why = engine.runs.parked.get(run_id)
     if why is not None and (record.run.is_open or engine.runs.in_memory(run_id) is not record):
@@ -171,7 +173,7 @@ def stored(engine: Engine, record: LoadedRun) -> Stored:
     if stored_run is None:
         why = engine.trouble or "the commit takes long"
         raise StorageError(
-            f"workflow {record.run.started.workflow_id!r} was started, and is not on the disk yet: {why}",
+            f"workflow {record.run.started.workflow_id!r} was started, but is not yet stored on disk: {why}",
             status="UNAVAILABLE",
         )
     return stored_run
@@ -224,8 +226,9 @@ def state_of(activity: OpenActivity) -> str:
 
 
 def heard_of_ns(activity: OpenActivity) -> int:
-    """Return the time of the attempt's last heartbeat, 0 if there was none. For its timeout the start of an attempt counts as
-    a heartbeat; here it does not.
+    """Return the time of the attempt's last heartbeat; 0 if there was none.
+
+    For the heartbeat timeout the start of an attempt counts as a heartbeat, but not here.
     """
     return activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0
 

@@ -83,7 +83,9 @@ async def start(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.S
 
 
 async def execute(engine: Engine, request: wf.ExecuteWorkflow) -> PendingAnswer[wf.Executed]:
-    """Start a workflow and wait until its run closes. Nobody learns of the start before, so it need not be durable before."""
+    """Start a workflow and wait until its run closes. Nobody learns of the start before, so it need not be durable
+    earlier.
+    """
     started, record = _start(engine, request.start)
     engine.queues.dispatch()
     # A repeated request: it has started a run before, and another run has followed.
@@ -124,7 +126,10 @@ async def signal(engine: Engine, request: wf.SignalWorkflow) -> PendingAnswer[s.
 
 async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.QueryAnswer]:
     """Query a workflow."""
-    if li.is_keeper(request.workflow_id) and (engine_answer := _told_by_engine(engine, request)) is not None:
+    if (
+        li.is_keeper(request.workflow_id)
+        and (engine_answer := _answered_by_engine(engine, request)) is not None
+    ):
         return PendingAnswer(wf.QueryAnswer((engine_answer,)), engine.writes.newest)
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.status in _REJECTED[request.reject_condition]:
@@ -138,12 +143,12 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
     event = QueryReceived(new_id(), request.query_name, request.arguments, request.headers)
     waiting = WaitingQuery(event, asyncio.get_running_loop().create_future())
     with holding(engine, record):
-        engine.tasks.ask(record, waiting)
+        engine.tasks.add_query(record, waiting)
         engine.queues.dispatch()
         try:
             result = await waiting.answer
         finally:
-            engine.tasks.withdraw(record, waiting)
+            engine.tasks.remove_query(record, waiting)
     return PendingAnswer(wf.QueryAnswer(() if result is None else (result,)), engine.writes.number_of(record))
 
 
@@ -272,8 +277,8 @@ async def reset(engine: Engine, request: wf.ResetWorkflow) -> PendingAnswer[wf.S
     carried_out = tuple(_carried_out(request, step.run, [*of_base, *later]))
     with engine.runs.transaction():
         _give_way(engine, base, current, request, new_run_id)
-        record = engine.runs.begin_anew(step, carried_out)
-    _tell_of_ended_children(engine, record)
+        record = engine.runs.open_with_history(step, carried_out)
+    _notify_of_ended_children(engine, record)
     return PendingAnswer(wf.Started(new_run_id), engine.writes.number_of(record))
 
 
@@ -302,7 +307,7 @@ async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> Pending
         request.request_id,
         *(request_id(step.run, accepted_update) for accepted_update in _accepted_updates(events)),
     )
-    record = engine.runs.begin_anew(step, tuple(filter(None, ids)))
+    record = engine.runs.open_with_history(step, tuple(filter(None, ids)))
     return PendingAnswer(wf.Started(run_id), engine.writes.number_of(record))
 
 
@@ -343,7 +348,7 @@ def _following(engine: Engine, base: LoadedRun) -> Iterator[list[h.Attributes]]:
             yield [*(event.attributes for event in record.events), *record.run.held]
 
 
-def _tell_of_ended_children(engine: Engine, record: LoadedRun) -> None:
+def _notify_of_ended_children(engine: Engine, record: LoadedRun) -> None:
     """Notify the new run of children that ended after the old run had closed."""
     for child in tuple(record.run.children.values()):
         last = engine.current(child.initiated.workflow_id)
@@ -356,7 +361,7 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Change:
     return children.child_ended(run, initiated, last, now_ns)
 
 
-def _told_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | None:
+def _answered_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | None:
     """Return the engine's answer to a query of a keeper, unless a workflow is the keeper."""
     record = engine.current(request.workflow_id)
     if request.run_id or (record is not None and record.run.is_open):
@@ -486,7 +491,7 @@ async def _first_task(engine: Engine, record: LoadedRun) -> None:
 
 def _was_carried_out(
     engine: Engine,
-    request: wf.SignalWorkflow | wf.TerminateWorkflow | wf.RunChange,
+    request: wf.SignalWorkflow | wf.TerminateWorkflow | wf.OpenRunRequest,
 ) -> bool:
     """Whether any run of the workflow has carried out this request, of which the answer was lost."""
     latest = engine.current(request.workflow_id) if request.request_id else None

@@ -71,7 +71,7 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Pending
         raise ServiceError("CronSchedule is not allowed.", status="INVALID_ARGUMENT")
     if request.start.start_delay:
         raise ServiceError("WorkflowStartDelay is not supported.", status="INVALID_ARGUMENT")
-    record, started = _asked_already(engine, request)
+    record, started = _run_of_earlier_call(engine, request)
     if record is None:
         if request.start.versioning_override is not None:
             engine.deployments.check(request.start.versioning_override, request.start.spec.task_queue)
@@ -84,9 +84,11 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Pending
     return PendingAnswer(UpdateStarted(started, answer.value), answer.rests_on)
 
 
-def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[LoadedRun | None, Started]:
-    """Return the run that has received this update before, whatever the id policies say: of an open chain, or of a closed one
-    that completed it. If this call started a chain, it is that one, even if there is another by now.
+def _run_of_earlier_call(engine: Engine, request: UpdateWithStart) -> tuple[LoadedRun | None, Started]:
+    """Return the run that has already received this update, whatever the id policies say: of an open chain, or of a
+    closed one that completed it.
+
+    If this call started a chain, it is that one, even if another chain exists by now.
     """
     latest = engine.current(request.start.workflow_id)
     if latest is None:
@@ -105,8 +107,8 @@ def _asked_already(engine: Engine, request: UpdateWithStart) -> tuple[LoadedRun 
 
 
 def _accepted_for(engine: Engine, request: UpdateWorkflow) -> LoadedRun | None:
-    """Return the run that accepted the update of this call when the call was sent before; whichever workflow has its id now,
-    and whatever the update's outcome.
+    """Return the run that accepted the update when this call was sent before, whichever workflow has its id now and
+    whatever its outcome.
     """
     latest = engine.current(request.workflow_id) if request.request_id else None
     run_id = "" if latest is None else engine.runs.find_request(latest, call_id(request.request_id))
@@ -159,7 +161,7 @@ async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) 
         if updates.total >= engine.limits.updates:
             raise ServiceError(
                 "the limit on the total number of distinct updates of this workflow has been reached "
-                f"({engine.limits.updates}); the same update asked for again should have the same id",
+                f"({engine.limits.updates}); give a repeated update the same id",
                 status="FAILED_PRECONDITION",
             )
         if updates.in_flight < limit:

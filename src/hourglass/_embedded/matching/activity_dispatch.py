@@ -17,7 +17,7 @@ from hourglass._contract.handle import (
 from hourglass._embedded.clock import SECOND
 from hourglass._embedded.matching.deployments import Deployments
 from hourglass._embedded.matching.pollers import QueuePoller
-from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, say_lost
+from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, log_lost
 from hourglass._embedded.runs.run import AttemptToken, LoadedRun, TakenAttempt
 from hourglass._embedded.runs.runs import RunTable
 from hourglass._embedded.transitions import tasks as tasks
@@ -194,47 +194,31 @@ class ActivityDispatch:
             return None
         return record, activity
 
-    def complete(self, attempt: TakenAttempt, result: ActivityOk, who: str, eager: Eager | None) -> bool:
-        """Complete an attempt. Return whether its worker received the resulting workflow task with the same change
-        (`eager`).
-
-        A shortcut beside `end` and the matcher: workflows of one activity, 50 at a time, take 20 % less CPU time with it
-        (0.49 instead of 0.61 ms each).
-        """
-        record, scheduled, value = attempt.record, attempt.token.scheduled_event_id, result.result
-        activity = record.run.activities.get(scheduled)
-        if activity is None or activity.attempt != attempt.token.attempt or not activity.started_ns:
-            self.end(
-                attempt.token, result, who
-            )  # the attempt is not current any longer, or its run was parked and loaded again
-            return False
-        record.attempts.pop(scheduled, None)
-        self._runs.change(
-            record,
-            transitions.complete_activity,
-            activity,
-            value,
-            who,
-            eager,
-            to_worker=eager is not None,
-        )
-        task = record.run.task
-        return eager is not None and task is not None and task.started_event_id != 0
-
-    def end(self, token: AttemptToken, result: ActivityResult, who: str) -> None:
+    def end(self, token: AttemptToken, result: ActivityResult, who: str, eager: Eager | None = None) -> bool:
         """End an attempt with this result. As on a server, the result of an attempt that is no longer the current one is
-        dropped.
+        dropped. Return whether its worker received the run's next task with the same change (`eager`).
         """
         current = self.find(token)
         if current is None:
             self.release(token)
-            return
+            return False
         record, activity = current
-        record.attempts.pop(token.scheduled_event_id, None)
+        if record.attempts.pop(token.scheduled_event_id, None) is None:
+            eager = None  # the run was loaded again: no worker has it
         change = self._runs.change
         match result:
             case ActivityOk(result=value):
-                change(record, transitions.complete_activity, activity, value, who, None)
+                change(
+                    record,
+                    transitions.complete_activity,
+                    activity,
+                    value,
+                    who,
+                    eager,
+                    to_worker=eager is not None,
+                )
+                task = record.run.task
+                return eager is not None and task is not None and task.started_event_id != 0
             case ActivityDeferred():
                 change(record, lambda run, now: transitions.defer_activity(run, activity, now))
             case AttemptCancelled() if activity.cancel_requested_event_id:
@@ -244,6 +228,7 @@ class ActivityDispatch:
             case AttemptFailed() | AttemptCancelled():
                 failure = result.failure if isinstance(result, AttemptFailed) else unasked(result.failure)
                 change(record, lambda run, now: transitions.fail_activity(run, activity, failure, who, now))
+        return False
 
     def record_heartbeat(self, token: bytes, details: Payloads) -> None:
         """Record a heartbeat of an attempt, with its details."""
@@ -268,7 +253,7 @@ class ActivityDispatch:
             record, activity = current
             before = record.run
             self._runs.change(record, lambda run, now: transitions.lose_attempt_of(run, activity, now))
-            say_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
+            log_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
 
     def give_back(self, token: AttemptToken) -> None:
         """Offer an attempt again that was not sent to its worker."""

@@ -97,7 +97,7 @@ class Deployments:
             table = _decoder.decode(data) if data else {}
         except msgspec.MsgspecError:
             raise StorageError(
-                "what is kept of the versions of workers cannot be read: restore a backup", status="DATA_LOSS"
+                "the stored worker versions cannot be read: restore a backup", status="DATA_LOSS"
             ) from None
         self._loaded = True
         self._take_up(table)

@@ -112,14 +112,14 @@ class TaskDispatch:
                 return record
         return None
 
-    def ask(self, record: LoadedRun, query: WaitingQuery) -> None:
+    def add_query(self, record: LoadedRun, query: WaitingQuery) -> None:
         """Add a query to a run."""
         record.queries.append(query)
         self.queried[record.run.run_id] = record
         self._runs.note_in_flight(record)
         self._runs.queues.wake(record.run.started.spec.task_queue)
 
-    def withdraw(self, record: LoadedRun, query: WaitingQuery) -> None:
+    def remove_query(self, record: LoadedRun, query: WaitingQuery) -> None:
         """Remove a query that its client no longer waits for, unless it is answered already."""
         if query in record.queries:
             record.queries.remove(query)
@@ -127,18 +127,18 @@ class TaskDispatch:
                 self.queried.pop(record.run.run_id, None)
             self._runs.note_in_flight(record)
 
-    def take_questions(self, record: LoadedRun) -> list[WaitingQuery]:
+    def take_waiting_queries(self, record: LoadedRun) -> list[WaitingQuery]:
         """Remove and return the queries of a run for the caller to answer; none if a task must be done before."""
-        return [] if record.run.task is not None or not record.queries else self.take_all_questions(record)
+        return [] if record.run.task is not None or not record.queries else self.take_all_queries(record)
 
-    def take_all_questions(self, record: LoadedRun) -> list[WaitingQuery]:
+    def take_all_queries(self, record: LoadedRun) -> list[WaitingQuery]:
         """Remove and return the queries of a run, even if it has a task, for the caller to answer."""
-        questions, record.queries = record.queries, []
+        queries, record.queries = record.queries, []
         self.queried.pop(record.run.run_id, None)
         self._runs.note_in_flight(record)
-        return questions
+        return queries
 
-    def rest(self, record: LoadedRun, resting: bool) -> None:
+    def set_resting(self, record: LoadedRun, resting: bool) -> None:
         """Record whether a run's task waits for a local activity."""
         record.resting = resting
         self._runs.note_in_flight(record)
@@ -160,8 +160,8 @@ class TaskDispatch:
 
     def refuse_queries(self, record: LoadedRun, error: HourglassError) -> None:
         """Reject the waiting queries of a run."""
-        for question in self.take_all_questions(record):
-            question.refuse(error)
+        for query in self.take_all_queries(record):
+            query.refuse(error)
 
     def finish(
         self, record: LoadedRun, number: int, answer: tasks.TaskAnswer, eager: Eager | None = None
@@ -219,11 +219,11 @@ class TaskDispatch:
         if _is_started(record.run, number):
             self._runs.change(record, transitions.lose_task)
 
-    def ask_again(self, record: LoadedRun, queries: Sequence[WaitingQuery]) -> None:
+    def return_queries(self, record: LoadedRun, queries: Sequence[WaitingQuery]) -> None:
         """Let another worker answer these queries, because the worker that had them has ended."""
         for query in queries:
             if not query.answer.done():
-                self.ask(record, query)
+                self.add_query(record, query)
 
     def _may_take(self, record: LoadedRun, poller: QueuePoller) -> bool:
         task = record.run.task
@@ -240,8 +240,8 @@ class TaskDispatch:
             return sticky is None or sticky is poller
         if not versions.takes_task(poller, record.run):
             return False
-        # A worker that has cached the run, but has a version that the run has left, keeps no other from
-        # receiving it.
+        # A worker that has cached the run but no longer has its version keeps no other worker from receiving
+        # it.
         return sticky is None or sticky is poller or not versions.takes_task(sticky, record.run)
 
     def _knows(self, record: LoadedRun, poller: QueuePoller) -> bool:

@@ -102,7 +102,7 @@ class FileHandle:
         return self._inner is None and self._end is None
 
     def take_unfinished(self) -> tuple[list[ActivityResult], set[bytes]]:
-        """Return the worker's results for the engine here since the last call, and its attempts."""
+        """Return the worker's attempts, and its results since the last call, for the engine of this process."""
         if not isinstance(self._inner, EngineHandle) or self._inner.unconfirmed is None:
             return [], set()
         results, self._inner.unconfirmed = self._inner.unconfirmed, []

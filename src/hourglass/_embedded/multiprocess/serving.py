@@ -355,7 +355,7 @@ class _Peer:
         try:
             self._server.owner.claim(self.pid, self._pid_namespace, message.tokens)
         except ValueError:
-            raise wire.InvalidMessage("a token that names no attempt") from None
+            raise wire.InvalidMessage("the token names no attempt") from None
 
     def _open_engine_handle(self, config: HandleConfig) -> EngineHandle:
         return self._server.owner.open_handle(self.pid, self._pid_namespace, id(self), config)

@@ -186,7 +186,7 @@ class WorkerPeer:
             for result in results:
                 self._book.end_attempt(result)
         except ValueError:
-            raise wire.InvalidMessage("a token that names no attempt") from None
+            raise wire.InvalidMessage("the token names no attempt") from None
 
     def _confirm(self) -> None:
         """Confirm results to the process once they are durable."""
@@ -291,7 +291,7 @@ class _SentHandle:
         except HandleBroken:
             pass  # the engine has ended: the connection ends too, and the next owner takes over the work in progress
         except ValueError:
-            raise wire.InvalidMessage("a token that names no attempt") from None
+            raise wire.InvalidMessage("the token names no attempt") from None
 
     def _complete(self, completion: Completion) -> None:
         self.handle.complete_workflow_task(completion)

@@ -118,7 +118,7 @@ class EffectsOnOthers:
             case ApplyClosePolicy(child):
                 self._leave(record, child)
             case NotifyParent():
-                self._tell_parent(record)
+                self._notify_parent(record)
             case NotifySchedule():
                 self._runs.awaiting.ended(record)
             case ReleaseClaims():
@@ -181,7 +181,7 @@ class EffectsOnOthers:
             reason = "by parent close policy"
             self._runs.change(target, lambda run, now: children.terminated_by_engine(run, reason, now))
 
-    def _tell_parent(self, record: LoadedRun) -> None:
+    def _notify_parent(self, record: LoadedRun) -> None:
         started = record.run.started
         parent = self._find(started.parent_workflow_id, started.parent_run_id)
         while parent is not None and parent.run.reset_run_id:  # the child now belongs to the other run

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, say_lost
+from hourglass._embedded.runs.lost_attempts import LOST_WITH_PROCESS, log_lost
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.store.store import Stored
 from hourglass._embedded.transitions import transitions
@@ -32,7 +32,7 @@ def load(runs: RunTable, stored: Stored, *, late: bool) -> LoadedRun:
         logger.exception("run %s cannot be taken up", run_id)
         runs.discard(run_id)
         raise StorageError(
-            f"the run {run_id} cannot be taken up as it is stored ({type(error).__name__})",
+            f"the run {run_id} cannot be loaded from the store ({type(error).__name__})",
             status="DATA_LOSS",
         ) from error
 
@@ -52,7 +52,7 @@ def _load(runs: RunTable, stored: Stored, late: bool) -> LoadedRun:
         # A worker of the previous owner had its task or an attempt of it.
         recovered = runs.kept_attempts.recover(record.run, runs.new_run_id(), now)
         runs.apply(record, recovered, pending, now)
-        say_lost(stored.run, record.run, stored.run.activities, LOST_WITH_PROCESS)
+        log_lost(stored.run, record.run, stored.run.activities, LOST_WITH_PROCESS)
     else:
         runs.notify(record, pending, earliest, now)
     runs.timers.set_back(record, now)

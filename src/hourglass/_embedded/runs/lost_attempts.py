@@ -72,7 +72,7 @@ class KeptAttempts:
         return unclaimed
 
 
-def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
+def log_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
     """Log the attempts of these activities that a change has ended, if their worker is gone and cannot log them."""
     if not after.is_open:
         return  # the worker ended with its process
@@ -95,7 +95,7 @@ def say_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
             scheduled.activity_id,
             activity.attempt,
             what,
-            ": it is not tried again" if now is None else "; it is tried again",
+            ": it is not retried" if now is None else "; it is retried",
             extra={
                 "workflow_id": workflow_id,
                 "run_id": before.run_id,

@@ -165,7 +165,7 @@ class RunTable:
             self.notify(record, _NOTHING, earliest, now)
         return record
 
-    def begin_anew(self, change: Change, request_ids: tuple[str, ...]) -> LoadedRun:
+    def open_with_history(self, change: Change, request_ids: tuple[str, ...]) -> LoadedRun:
         """Open a run that already has a history. The caller ensures that the workflow has no other open run."""
         now = self.clock.now_ns()
         record = LoadedRun(change.run, has_past=True)

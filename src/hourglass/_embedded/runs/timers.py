@@ -13,7 +13,7 @@ from typing import Protocol, TypeVarTuple, Unpack
 
 from hourglass._embedded.clock import SECOND, Clock
 from hourglass._embedded.matching.task_queues import TaskQueues
-from hourglass._embedded.runs.lost_attempts import say_lost
+from hourglass._embedded.runs.lost_attempts import log_lost
 from hourglass._embedded.runs.run import LoadedRun, run_wake_ns
 from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions import transitions
@@ -96,13 +96,13 @@ class RunTimers:
     def elapse(self, record: LoadedRun) -> None:
         """Apply everything that is due, except activities that are overdue only because the disk is slow."""
         self.silence(record)
-        still = self.store_stands_still()
+        still = self.store_is_stalled()
         runs, now = self._runs, self._clock.now_ns()
         due = frozenset(record.wakes.due(now))
         record.late = record.late or bool(due)
         if not record.run.is_open:
             return
-        withheld = _withheld(record, due, now, stands_still=still)
+        withheld = _withheld(record, due, now, is_stalled=still)
         if withheld:
             record.wakes.put_off(withheld, now + LOOK_AGAIN)
             due -= withheld
@@ -120,7 +120,7 @@ class RunTimers:
             looked=due,
         )
         if alone:
-            say_lost(before, record.run, alone, "timed out, and no worker had it")
+            log_lost(before, record.run, alone, "timed out, and no worker had it")
         if not runs.in_transaction:
             runs.queues.dispatch()
 
@@ -155,7 +155,7 @@ class RunTimers:
             self.silence(record)
             self.set(record, 0, now)
 
-    def store_stands_still(self) -> bool:
+    def store_is_stalled(self) -> bool:
         """Return whether the store has written nothing for a while although changes are pending, so that workers
         receive nothing new.
 
@@ -165,7 +165,7 @@ class RunTimers:
         since = writes.look()
         if since:
             self._give_time_back(since)
-        return writes.stands_still
+        return writes.is_stalled
 
     def _give_time_back(self, since: int) -> None:
         now = self._clock.now_ns()
@@ -179,7 +179,7 @@ class RunTimers:
         self._runs.change(record, lambda run, now: transitions.put_off_activities(run, ids, since, now))
 
 
-def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still: bool) -> frozenset[int]:
+def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, is_stalled: bool) -> frozenset[int]:
     """Return those of these activities that are overdue only because the engine did not give them to a worker."""
     found: list[int] = []
     for event_id in due:
@@ -187,7 +187,7 @@ def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, stands_still:
         if activity is None or not 0 < deadline(activity)[0] <= now:
             continue
         taken = record.attempts.get(event_id)
-        if taken is not None and not taken.handed_out if activity.started_ns else stands_still:
+        if taken is not None and not taken.handed_out if activity.started_ns else is_stalled:
             found.append(event_id)
     return frozenset(found)
 

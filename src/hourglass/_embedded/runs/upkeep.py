@@ -308,7 +308,7 @@ class Upkeep:
         self._keep_time()
         if self._runs.queues.sample():
             self._guarded(self._sample)
-        self._runs.timers.store_stands_still()
+        self._runs.timers.store_is_stalled()
         self._watch_room()
         self._drop_idle()
         self._guarded(self._bring_in_some)
@@ -331,7 +331,7 @@ class Upkeep:
         if trouble and not self._short_of_room:
             logger.warning("%s", trouble)
         elif self._short_of_room and not trouble:
-            logger.info("there is room again on the disk: new workflows are taken")
+            logger.info("the disk has space again: new workflows are accepted")
         self._short_of_room = bool(trouble)
 
     def _follow_jumps(self) -> None:
@@ -489,4 +489,4 @@ class Upkeep:
             logger.error("the store has failed: %s", error)
         finally:
             self._watch = None
-            self._runs.timers.store_stands_still()  # it writes again: withheld activities get their time back now
+            self._runs.timers.store_is_stalled()  # it writes again: withheld activities get their time back now

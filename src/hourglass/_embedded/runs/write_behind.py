@@ -208,7 +208,7 @@ class WriteBehind:
             self.append(record, (), self._clock.now_ns())
 
     @property
-    def stands_still(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether the store has written nothing for a while although changes were pending, as of the last check."""
         return self._still_since_ns != 0
 

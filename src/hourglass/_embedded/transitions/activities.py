@@ -31,7 +31,7 @@ def plan(
     """Return the event of a schedule command, with timeouts and retry policy completed as a server does."""
     complete = (
         _complete if run_timeout else _complete_once
-    )  # the time that is left of a run differs for each activity
+    )  # the remaining time of a run differs for each activity
     spec = complete(command.spec, task_queue, run_timeout)
     return h.ActivityTaskScheduled(
         command.activity_id,
@@ -100,7 +100,9 @@ def next_attempt(activity: OpenActivity, failure: Failure, now_ns: int) -> OpenA
 
 
 def deadline(activity: OpenActivity) -> tuple[int, TimeoutType]:
-    """Return when the activity times out next, and how; of equal times the narrower timeout wins. (0, …) means never."""
+    """Return when the activity times out next, and by which timeout; of simultaneous ones the narrower wins. (0, …)
+    means never.
+    """
     spec = activity.spec
     when, kind = 0, TimeoutType.UNSPECIFIED
     if not activity.started_ns:
@@ -130,7 +132,9 @@ def narrowest_timeout(spec: ActivitySpec) -> float:
 
 
 def put_off(activity: OpenActivity, withheld_ns: int) -> OpenActivity:
-    """Return the activity after the engine could not give it to a worker for this time, which counts for no timeout."""
+    """Exclude this time from the activity's timeouts, because the engine could not give it to a worker. Return the
+    activity.
+    """
     return msgspec.structs.replace(
         activity,
         scheduled_ns=activity.scheduled_ns + withheld_ns,
@@ -140,7 +144,7 @@ def put_off(activity: OpenActivity, withheld_ns: int) -> OpenActivity:
 
 def timeout_failure(activity: OpenActivity, kind: TimeoutType) -> Failure:
     """Return the failure of a timeout, with a server's message."""
-    outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # the server has one message for every way out of time
+    outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # the server has one message for all timeouts
     message = NO_TIME_LEFT if outright else f"activity {h.TIMEOUT_NAMES[kind]} timeout"
     return Failure(message, TimeoutFailure(kind, activity.heartbeat_details), source="Server")
 

@@ -63,9 +63,9 @@ class ChangeBuilder:
         self.run = replace(run)
         self.now_ns = now_ns
         self.time_ns = now_ns if now_ns > run.latest_ns else run.latest_ns
-        """The time of events that are written now: that of the latest event if the clock was set back."""
+        """The time of events that are written now: the latest event's time if the clock was set back."""
         self.length = run.length
-        """The number of events of the run. `run` itself gets it when the builder is done."""
+        """The number of events of the run. `run` itself gets it when the change is built."""
         self.touched: set[int] = set()
         self.written: list[h.HistoryEvent] = []
         """The events of this transition so far."""
@@ -160,7 +160,7 @@ class ChangeBuilder:
         return number
 
     def write_at(self, attributes: h.Attributes, time_ns: int) -> int:
-        """Write an event of this time, which may be earlier than that of the events before. Return its id."""
+        """Write an event with this time, which may be before that of earlier events. Return its id."""
         self.length = number = self.length + 1
         self.written.append(h.HistoryEvent(number, time_ns, attributes))
         if time_ns > self.time_ns:
@@ -168,7 +168,7 @@ class ChangeBuilder:
         return number
 
     def group(self, first: int, groups: tuple[EventGroupMarker, ...]) -> None:
-        """Add the events from this index on, which are not measured yet, to these groups."""
+        """Add the events from this index on to these groups. They must not have been measured yet."""
         self.written[first:] = [replace(event, event_groups=groups) for event in self.written[first:]]
 
     def measure(self) -> int:
@@ -336,7 +336,7 @@ class ChangeBuilder:
         follower: h.WorkflowExecutionStarted | None = None,
         signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
     ) -> Change:
-        """Return the change. `follower` is the first event of the run that follows, which begins with these signals."""
+        """Return the change. `follower` is the first event of the next run, which begins with these signals."""
         run, before, written = self.run, self._before, self.written
         if run.activities is not before.activities and (
             self._has_failed_activity or REPORTED_PROBLEMS in run.search_attributes
@@ -371,8 +371,8 @@ UNTOUCHED: frozenset[int] = frozenset()
 
 
 def _placed(attributes: Any, before: int) -> h.Attributes:
-    """Return an event that follows the event of this id, with that id as its link if it is the end of the attempt that
-    began there.
+    """Return an event that follows the event with this id. If it ends the attempt that began there, the id becomes its
+    link.
     """
     if type(attributes) in h.ATTEMPT_ENDS and attributes.started_event_id == JUST_BEFORE:
         attributes = replace(attributes, started_event_id=before)

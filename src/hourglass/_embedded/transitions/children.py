@@ -40,7 +40,7 @@ from hourglass.errors import RetryState, TimeoutType
 
 DEFAULT_TASK_TIMEOUT = 10.0
 LONGEST = 100 * 365 * 86_400.0
-"""The longest duration of an execution, of a run, and of the delay of a start, in seconds. A server reduces longer ones."""
+"""The longest execution timeout, run timeout and start delay, in seconds. A server reduces longer ones."""
 
 _GOOD_ENDS = (WorkflowStatus.COMPLETED, WorkflowStatus.CONTINUED_AS_NEW)
 
@@ -298,7 +298,7 @@ def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads,
 
 
 def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int) -> Change:
-    """Record a request of another run to cancel, unless there was one before. `initiated` is 0 if a parent has closed."""
+    """Record another run's request to cancel, unless there was an earlier one. `initiated` is 0 if a parent has closed."""
     builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
         builder.update(cancel_requested=True)
@@ -371,8 +371,8 @@ def next_attempt_or_run(
 def cron_follower(
     run: Run, result: Payloads, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> h.WorkflowExecutionStarted | None:
-    """Return the next run of a cron schedule, with the last result and the last failure; None if there is no schedule, or
-    no time left.
+    """Return the next run of a cron schedule, with the last result and the last failure; None without a schedule or
+    remaining time.
     """
     started = run.started
     if not started.spec.cron_schedule:
@@ -398,7 +398,7 @@ def cron_follower(
 
 
 def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.WorkflowExecutionStarted:
-    """Return the run that a continue-as-new opens. Options that the command does not set stay as they were."""
+    """Return the run that a continue-as-new opens. Options that the command does not set are inherited."""
     old, options = run.started.spec, command.spec
     queue = options.task_queue or old.task_queue
     spec = msgspec.structs.replace(

@@ -126,7 +126,9 @@ _named = {name: attrgetter(name) for checked in _NAMES.values() for name in chec
 
 
 def check_size(command: c.Command, limits: Limits) -> None:
-    """Raise `AnswerRefused` for a command whose values are too large. They can only be if its events are."""
+    """Raise `AnswerRefused` for a command whose values are too large. They can only be too large if the command's
+    events are.
+    """
     name = _VALUES.get(type(command))
     size = blob_size(getattr(command, name)) if name else 0
     if size > limits.blob_bytes:
@@ -221,8 +223,8 @@ def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
 
 
 def _of_its_own_id(builder: ChangeBuilder, command: c.ScheduleActivity) -> None:
-    """Reject the id of a pending activity. An id that the author did not choose is the command's sequence number, which is
-    always new.
+    """Reject an activity id that is already pending. An id that the author did not choose is the command's number,
+    which is always new.
     """
     if any(
         activity.scheduled.activity_id == command.activity_id for activity in builder.run.activities.values()

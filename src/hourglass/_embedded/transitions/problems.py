@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from hourglass._embedded.transitions.change_builder import ChangeBuilder
 
 REPORTED_AFTER = 2
-"""The number of failures in a row that is reported. On a server:
+"""The number of consecutive failures from which the problem is reported. On a server:
 `system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute`.
 """
 
 
 def is_failing(activity: OpenActivity) -> bool:
-    """Whether the attempts of an activity have failed so often in a row that it is reported."""
+    """Whether an activity has failed often enough in a row to be reported."""
     return activity.last_failure is not None and activity.tries > REPORTED_AFTER
 
 
 def note_failure(builder: ChangeBuilder, task: PendingTask, cause: int | None, *, is_told: bool) -> None:
-    """Count a failure of a task with one of Temporal's causes, or a timeout (None). `is_told`: the history has an event for
-    it.
+    """Count a failure of a task with one of Temporal's causes, or a timeout (None). `is_told`: the history has an event
+    for it.
     """
     run = builder.run
     earlier = run.trouble

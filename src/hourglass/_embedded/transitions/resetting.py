@@ -157,9 +157,7 @@ class _Rebuilt:
 
 
 def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple[Run, tuple[Effect, ...]]:
-    """Return the run that these events lead to, and the effects on other runs that it has requested and not seen the
-    outcome of.
-    """
+    """Return the run that results from these events, and its requested effects on other runs without an outcome."""
     started = events[0].attributes
     if not isinstance(started, h.WorkflowExecutionStarted):
         raise ValueError("the history does not begin with its start")
@@ -206,8 +204,8 @@ def reset(
     new_run_id: str,
     now_ns: int,
 ) -> Change:
-    """Return the new run. `later` are the events of the runs that follow the base. Raises `ServiceError` for an event at
-    which no run can begin.
+    """Return the new run. `later` are the events of the runs after the base. Raises `ServiceError` for an event at
+    which no run can start.
     """
     point = request.event_id
     if not 1 < point <= len(history):
@@ -243,7 +241,7 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
     if not isinstance(started, h.WorkflowExecutionStarted):
         raise _refused("the history does not begin with the start of a workflow")
     if any(event.id != place for place, event in enumerate(history, 1)):
-        raise _refused("the history has gaps: its events are not numbered from 1 on")
+        raise _refused("the history has gaps: its events are not numbered consecutively from 1")
     foreign = next((event for event in history if not isinstance(event.attributes, h.KINDS)), None)
     if foreign is not None:
         raise _refused(f"this engine has no {type(foreign.attributes).__name__}, as event {foreign.id} is")
@@ -267,7 +265,7 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
     run, effects = rebuild(new_run_id, events, now_ns)
     if run.children:
         child = next(iter(run.children.values())).initiated.workflow_id
-        raise _refused(f"the run waits for its child {child!r} there, which is that of another run")
+        raise _refused(f"the run waits for its child {child!r} there, which belongs to another run")
     if effects:
         raise _refused("the run has sent something to another workflow there, and has not heard of it")
     builder = ChangeBuilder(run, now_ns)
@@ -284,7 +282,7 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
 
 
 def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.Attributes]:
-    """Yield the events of these that are sent to the new run."""
+    """Yield those of these events that are sent to the new run."""
     for attributes in events:
         match attributes:
             case h.WorkflowExecutionSignaled() if request.reapply_signals:
@@ -304,8 +302,8 @@ def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.
 def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Change:
     """Terminate an open run because another replaces it.
 
-    Children that the new run has, too, belong to the new run now, and it is the new run that notifies the parent of its
-    end. Children that it does not have continue, whatever their policies: a server's rule.
+    Children that the new run also has belong to it from now on, and it notifies the parent of its end. Children that it
+    does not have continue, whatever their policies: a server's rule.
     """
     builder = ChangeBuilder(run, now_ns)
     builder.close(h.WorkflowExecutionTerminated(reason=reason, identity=RESETTER), WorkflowStatus.TERMINATED)
@@ -352,7 +350,7 @@ def _fail_task(builder: ChangeBuilder, base_run_id: str, reason: str) -> None:
 
 
 def _missing_children(run: Run) -> tuple[Effect, ...]:
-    """Return the starts of children that were requested and of which the history has no outcome."""
+    """Return the starts of requested children whose outcome is not in the history."""
     return tuple(StartChild(child) for child in run.children.values() if not child.run_id)
 
 

@@ -104,7 +104,7 @@ Effect: TypeAlias = (
 RUNNING = WorkflowStatus.RUNNING
 
 JUST_BEFORE = -1
-"""In a link of a held event, which has no id yet: the event written right before it."""
+"""In a link of a held event, which has no id yet: the event written immediately before it."""
 
 
 class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -126,11 +126,13 @@ class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     identity: str = ""
     cancel_requested_event_id: int = 0
     after_ns: int = 0
-    """The time of the event that scheduled it, if the clock was set back since: its other events are not earlier."""
+    """The time of the event that scheduled the activity, if the clock was set back since: its other events are not
+    earlier.
+    """
     paused: bool = False
     """Whether a client has paused it: no new attempt begins."""
     changed: ActivitySpec | None = None
-    """The options that a client has set since; `spec` is equal to it then. None: `scheduled` still holds."""
+    """The options that a client has set since; `spec` contains them. None: the options of `scheduled` still hold."""
     deferred: bool = False
     """Whether a client will complete this attempt by its token (asynchronous completion). Such an attempt outlives its
     worker process.
@@ -149,7 +151,7 @@ class PendingTimer(msgspec.Struct, frozen=True, gc=False):
     started_event_id: int
     due_ns: int
     began_ns: int = 0
-    """The time of its start by the clock. Its event may have a later time, if the clock was set back."""
+    """The clock's time when the timer started. Its event may have a later time, if the clock was set back."""
 
 
 class PendingTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -188,8 +190,8 @@ class Trouble(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The pause of a run: its reason, and what is withheld from workers, namely its task, or (`missed`) the fact that an
-    event has occurred for which the run would have got a task.
+    """The pause of a run: its reason, and whatever is withheld from workers: its task, or (`missed`) an event that
+    would have led to a task.
     """
 
     reason: str = ""
@@ -207,7 +209,7 @@ class RunPriority(msgspec.Struct, frozen=True, omit_defaults=True):
     fairness_weight: float = 0.0
 
     def of(self, started: h.WorkflowExecutionStarted) -> h.WorkflowExecutionStarted:
-        """Return a start event as if it had named this priority."""
+        """Return a start event with this priority."""
         return msgspec.structs.replace(
             started, spec=msgspec.structs.replace(started.spec, **msgspec.structs.asdict(self))
         )
@@ -245,10 +247,10 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     reset_run_id: str = ""
     """The run that replaced it, if it was reset."""
     version: WorkerDeploymentVersion | None = None
-    """The version of the worker that completed its last task, or the version that it was started for."""
+    """The version of the worker that completed the last task, or the version for which the run was started."""
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     override: VersioningOverride | None = None
-    """The versioning override that a client has set since its start. It counts if `override_changed` is true."""
+    """The versioning override that a client has set since the start. It counts if `override_changed` is true."""
     override_changed: bool = False
     priority: RunPriority | None = None
     """The priority that a client has set since its start. In memory `started` has it, too."""

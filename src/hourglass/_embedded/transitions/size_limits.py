@@ -1,6 +1,7 @@
-"""Limits on sizes and counts: Temporal's values, and its messages for what exceeds them. Pure.
+"""Limits on sizes and counts: Temporal's values, and its messages for exceeding them. Pure.
 
-Must not know: the engine, transitions. The limits hold by default, so that a program that runs here also runs on a server.
+Must not know: the engine, transitions. The limits hold by default, so that a program that runs here also runs on a
+server.
 """
 
 from __future__ import annotations
@@ -45,9 +46,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     history_bytes: int = 50 * MEGABYTE
     pending: int = 2_000
     held_events: int = 5_000
-    """The number of events that may be held during one workflow task before the task is failed. A server allows 100, to
-    save its memory; here that would force a run with hundreds of activities to start its task again, from the whole
-    history, again and again.
+    """The number of events that may be held during one workflow task before the task fails.
+
+    A server allows 100, to save its memory; here that would make a run with hundreds of activities repeat its task from
+    the whole history again and again.
     """
     held_bytes: int = 25 * MEGABYTE
     """The same in bytes: held events are written with every change of the run."""
@@ -77,7 +79,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     def check_step(self, size: int) -> None:
-        """Raise `Overgrown` for a change of this size if that is too large to be written at once."""
+        """Raise `Overgrown` if a change of this size is too large to be written at once."""
         if size > self.transaction_bytes:
             raise Overgrown(
                 f"{TOO_LARGE_TRANSACTION} (one step of this run writes more than {self.transaction_bytes} bytes)"
@@ -91,7 +93,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             size = FAR_TOO_LARGE
         if size > min(
             self.name_bytes, self.blob_bytes
-        ):  # otherwise no value is too large, and no name too long
+        ):  # otherwise no value is too large and no name too long
             self._check_fields(request, _NAMES.get(type(request), _NO_NAMES))
 
     def _check_fields(self, request: msgspec.Struct, names: Mapping[str, str]) -> None:
@@ -115,8 +117,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                     f"{TOO_LARGE_BLOB} ({name}: {size} bytes, at most {self.blob_bytes} are allowed)",
                     status="INVALID_ARGUMENT",
                 )
-            if size > (self.memo_warn if name == "memo" else self.payloads_warn):
-                self.warn(size, name, type(request).__name__)
+            self.warn(size, name, type(request).__name__)
 
     def warn(self, size: int, name: str, what: str) -> None:
         """Log a warning about large values, if warnings are enabled."""

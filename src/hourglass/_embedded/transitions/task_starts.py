@@ -1,9 +1,9 @@
-"""The start of a workflow task and of an attempt: when a worker receives it, also together with the completion that led to
-it. Pure.
+"""The start of a workflow task and of an attempt, when a worker receives it. Pure.
 
-Must not know: how a task or an attempt ends, queues, handles. A worker that completes something while it has free slots
-receives what that leads to eagerly: the completion and the start are one change, which costs half of two. Invariant: it
-receives what it would have received next anyway, with the same events and times.
+Must not know: how a task or an attempt ends, queues, handles. A worker with free slots eagerly receives the results of
+its own completion, such as an attempt that the completion schedules: the completion and the start are then one change,
+at half the cost of two. Invariant: the worker receives only what it would have received next anyway, with the same
+events and times.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hourglass._history import events as h
 
 
 class Eager(msgspec.Struct, frozen=True, gc=False):
-    """A worker that receives eagerly what its completion leads to: the run's task, or at most `attempts` attempts on its
-    task queue.
+    """A worker that eagerly receives the results of its completion: the run's task, or at most `attempts` attempts on
+    its task queue.
     """
 
     identity: str
@@ -28,7 +28,7 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
     limits: Limits
     attempts: int = 0
     types: frozenset[str] | None = None
-    """The activity types that it knows, if another worker may know more; None: all that are scheduled."""
+    """The activity types that the worker can execute, if another worker may know more; None: all scheduled ones."""
 
 
 def take_task(builder: ChangeBuilder, eager: Eager) -> None:
@@ -49,7 +49,7 @@ def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) 
 
 
 def take_attempts(builder: ChangeBuilder, eager: Eager) -> None:
-    """Give the worker whose commands scheduled activities those on its own queue, as many as it has slots for."""
+    """Give the worker the attempts on its own queue that its commands have scheduled, as many as it has slots for."""
     run, limits = builder.run, eager.limits
     if (
         builder.length > limits.history_events

@@ -66,8 +66,8 @@ def write_answer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
         builder.write(
             WorkflowExecutionUpdateAccepted(
                 update_id=request.update_id,
-                # A worker sees the updates that wait in memory right before the start of its task, which is followed by its
-                # end.
+                # A worker sees waiting updates right before the start of its task, which is followed by the
+                # task's end.
                 sequencing_event_id=link or completed - 2,
                 request=None if link else request,
             )
@@ -93,8 +93,8 @@ def _accepted_just_now(builder: ChangeBuilder, update_id: str) -> int:
 
 
 _MANY = 20
-"""An answer with more events is measured after each command, so that one that requests far too much is rejected before all
-of it is encoded.
+"""An answer with more events than this is measured after each command, so that excessive requests are rejected before
+all of them are encoded.
 """
 
 LONGEST_WAIT = 600.0
@@ -119,12 +119,14 @@ class TaskAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     version: WorkerDeploymentVersion | None = None
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     again: bool = False
-    """Whether the worker, which waits for local activities, requests the next task at once."""
+    """Whether the worker waits for local activities and requests the next task at once."""
 
 
 def may_be_followed(answer: TaskAnswer) -> bool:
-    """Whether an answer may open another run, which needs an id then."""
-    return bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS  # it comes last
+    """Whether an answer may open another run, which then needs an id."""
+    return (
+        bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS
+    )  # a terminal command comes last
 
 
 def leaves_no_trace(task: PendingTask, answer: TaskAnswer) -> bool:
@@ -207,10 +209,11 @@ def complete_task(
 
 
 def _signals_for_next(run: Run, answer: TaskAnswer) -> tuple[h.WorkflowExecutionSignaled, ...]:
-    """Return the signals that have arrived during the task if there are no other events and the run continues as new: the
-    next run gets them, as if each had arrived a moment later. A Temporal server rejects such an answer every time; a run
-    that gets signals all the time would then never continue, until the limit on its history ends it. So only the first
-    answer is rejected.
+    """Return the signals that arrived during the task, if the run continues as new and there are no other events.
+
+    The next run gets them, as if each had arrived a moment later. A Temporal server rejects such an answer every time,
+    so a run that receives signals continuously would never continue, until the limit on its history ends it. Here only
+    the first answer is rejected.
     """
     is_continued = bool(answer.commands) and type(answer.commands[-1].command) is c.ContinueAsNew
     if not is_continued or not task_of(run).after_refusal:
@@ -223,7 +226,7 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
     """Fail the task, because the worker could not handle it or its answer was rejected, and schedule it again."""
     task = task_of(run)
     builder = ChangeBuilder(run, now_ns)
-    if _is_told(task):
+    if _is_recorded(task):
         write_unwritten(builder)
         builder.write(
             h.WorkflowTaskFailed(
@@ -234,7 +237,7 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
                 identity=identity,
             )
         )
-    problems.note_failure(builder, task, cause, is_told=_is_told(task))
+    problems.note_failure(builder, task, cause, is_told=_is_recorded(task))
     _want_again(builder, task)
     if cause == h.UNHANDLED_COMMAND and builder.run.task is not None:
         builder.set_task(msgspec.structs.replace(builder.run.task, after_refusal=True))
@@ -244,18 +247,18 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
 def time_out_task(builder: ChangeBuilder, *, at_once: bool = False) -> None:
     """Time out the task, and schedule it again; without a pause if `at_once`, after the end of its worker's process."""
     task = task_of(builder.run)
-    if _is_told(task):
+    if _is_recorded(task):
         write_unwritten(builder)
         builder.write(
             h.WorkflowTaskTimedOut(
                 scheduled_event_id=task.scheduled_event_id, started_event_id=task.started_event_id
             )
         )
-    problems.note_failure(builder, task, None, is_told=_is_told(task))
+    problems.note_failure(builder, task, None, is_told=_is_recorded(task))
     _want_again(builder, task, at_once=at_once)
 
 
-def _is_told(task: PendingTask) -> bool:
+def _is_recorded(task: PendingTask) -> bool:
     """Whether the history gets an event if this task fails."""
     return not task.transient or (task.speculative and not task.silent)
 
@@ -277,8 +280,8 @@ def _want_again(builder: ChangeBuilder, task: PendingTask, *, at_once: bool = Fa
 
 
 def wait_before(run: Run, attempt: int) -> float:
-    """Return the longest wait in seconds before this attempt of a task: none after the first failure, and longer and longer
-    while the task keeps failing.
+    """Return the longest wait in seconds before this attempt of a task: none after the first failure, then longer and
+    longer.
     """
     first = run.started.spec.task_timeout
     return 0.0 if attempt <= 2 else min(first * 2.0 ** min(attempt - 3, 20), LONGEST_WAIT)
@@ -323,7 +326,7 @@ def _index_patch(builder: ChangeBuilder, patch_id: str, completed: int) -> None:
 
 
 def _without_own_patches(run: Run) -> Run:
-    """Return the run as its successor sees it: like Core, without the patches that it has taken itself."""
+    """Return the run as its successor sees it: like Core, without the patches that it has used itself."""
     if run.search_attributes.get(h.PATCHES) == run.started.spec.search_attributes.get(h.PATCHES):
         return run
     began = {name: value for name, value in run.started.spec.search_attributes.items() if name == h.PATCHES}
@@ -404,7 +407,8 @@ def _start_timer(builder: ChangeBuilder, command: c.StartTimer, completed: int) 
 def _cancel_timer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
     assert isinstance(sent.command, c.CancelTimer)
     timer_id, started = str(sent.command.seq), sent.link
-    # The timer may have fired while the worker had the task. The worker has not seen that, so it never happened.
+    # The timer may have fired while the worker had the task. The worker has not seen that, so for the run it
+    # never happened.
     held = tuple(
         event
         for event in builder.run.held

@@ -67,8 +67,9 @@ def open_run(
 
 
 def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool = False) -> Change:
-    """Record a signal of a client. One that came with a start does not wait until the run's back-off is over; a plain
-    signal does, as on a server.
+    """Record a signal of a client.
+
+    A signal that came with a start ends the delay before the run's first task; a plain signal does not, as on a server.
     """
     builder = ChangeBuilder(run, now_ns)
     builder.happen(signaled(request), at_once=with_start)
@@ -87,7 +88,9 @@ def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
 
 
 def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Change:
-    """Record a client's request to cancel the run, unless there was one before. It ends the run's back-off."""
+    """Record a client's request to cancel the run, unless there was an earlier one. It ends the delay before the run's
+    first task.
+    """
     builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
         builder.update(cancel_requested=True)
@@ -199,7 +202,7 @@ def end_overgrown(run: Run, reason: str, now_ns: int) -> Change:
 
 
 def give_back_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
-    """Let an attempt wait again that was taken but has not reached its worker, as if it had not been taken."""
+    """Return an attempt that has not reached its worker to the backlog, as if it had not been received."""
     builder = ChangeBuilder(run, now_ns)
     waits = activities.put_off(activity, max(0, now_ns - activity.started_ns))
     builder.put_activity(msgspec.structs.replace(waits, started_ns=0, heartbeat_ns=0))
@@ -217,7 +220,9 @@ def hand_out_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
 
 
 def began_later(run: Run, now_ns: int) -> bool:
-    """Whether a timer, attempt or task of the run began later than now: the clock was wrong then, and was set back."""
+    """Whether a timer, attempt or task of the run began later than now, because the clock was wrong then and was set
+    back.
+    """
     task = run.task
     return (
         run.start_ns > now_ns
@@ -233,12 +238,14 @@ def _activity_began_later(activity: OpenActivity, now_ns: int) -> bool:
 
 
 def _latest_task(run: Run, now_ns: int) -> int:
-    """Return the latest time at which a run's task may become available if the previous one failed just now."""
+    """Return the latest time at which a run's task may become available, assuming that the previous one failed just
+    now.
+    """
     return now_ns if run.task is None else now_ns + to_ns(wait_before(run, run.task.attempt))
 
 
 def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
-    """Return the latest time at which the next attempt may be due if the previous one failed just now."""
+    """Return the latest time at which the next attempt may be due, assuming that the previous one failed just now."""
     if activity.attempt == 1:
         return now_ns
     delay = next_delay(activities.retry_rule(activity), max(activity.tries - 1, 1), activity.last_failure)
@@ -246,7 +253,7 @@ def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
 
 
 def set_back(run: Run, now_ns: int) -> Change:
-    """Let everything begin now that began while the clock was ahead. What has already happened stays."""
+    """Let everything that began while the clock was ahead begin now. Past events stay."""
     builder = ChangeBuilder(run, now_ns)
     for timer in tuple(run.timers.values()):
         if timer.began_ns > now_ns:
@@ -277,8 +284,8 @@ def set_back(run: Run, now_ns: int) -> Change:
 
 
 def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Change:
-    """Exclude from the timeouts of these waiting activities the time since `since_ns`, in which the store wrote nothing, so
-    that no worker could receive them.
+    """Exclude the time since `since_ns` from the timeouts of these waiting activities, because the store wrote nothing
+    and no worker could receive them.
     """
     builder = ChangeBuilder(run, now_ns)
     for event_id in event_ids:
@@ -345,8 +352,10 @@ def cancel_activity(
 def elapse(
     run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int, *, task_is_withheld: bool = False
 ) -> Change:
-    """Apply what is due of these activities and timers, earliest first, and of the run as a whole. A task that may not have
-    reached its worker because the store writes nothing does not time out: its timeout starts again.
+    """Apply the due deadlines of these activities and timers, earliest first, and of the run as a whole.
+
+    A task that may not have reached its worker because the store is stalled does not time out: its timeout starts
+    again.
     """
     builder = ChangeBuilder(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
@@ -452,9 +461,10 @@ def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Change:
 
 
 def _lose_with_process(builder: ChangeBuilder, activity: OpenActivity, at_once: bool) -> None:
-    """Lose an attempt with its process. That is not the activity's fault: if another process is there, it is retried at
-    once, as far as its policy allows. If the previous attempt was lost, too, the activity may be what ends the processes:
-    then the policy's interval applies.
+    """Lose an attempt with its process.
+
+    That is not the activity's fault: if another process is there, it is retried at once, if its policy allows. If the
+    previous attempt was lost, too, the activity may be what ends the processes: then the policy's interval applies.
     """
     before = activity.last_failure
     lose_attempt(builder, activity, activities.lost_failure(activity))

@@ -21,14 +21,16 @@ from hourglass.converter import ApplicationFailure, Failure
 
 
 def request_id(run: Run, update_id: str) -> str:
-    """Return the request id under which the acceptance of an update is stored. The runs of a chain share it; those of
-    another workflow that uses the workflow id later do not, because people choose update ids.
+    """Return the request id under which the acceptance of an update is stored.
+
+    The runs of a chain share it. Those of another workflow that uses the workflow id later do not, because people
+    choose update ids.
     """
     return f"update/{run.started.first_run_id}/{update_id}"
 
 
 def call_id(request_id: str) -> str:
-    """Return the request id under which a call for an update is stored by the run that accepted it, along all runs of a
+    """Return the request id under which the run that accepted an update stores a call for it, valid for all runs of the
     workflow.
     """
     return f"{request_id}/update"
@@ -47,7 +49,7 @@ UNPROCESSED = Failure(
     ApplicationFailure(type="UnprocessedUpdate", non_retryable=True),
     source="Server",
 )
-"""The failure of an update that a worker has received and not answered."""
+"""The failure of an update that a worker has received but not answered."""
 
 
 @dataclass(eq=False, slots=True)
@@ -112,11 +114,11 @@ class Updates:
         return update_id in self.accepted or self.find(update_id) is not None
 
     def find(self, update_id: str) -> Waiting | None:
-        """Return the update of this id if it is waiting."""
+        """Return the update with this id if it is waiting."""
         return self.waiting.get(update_id) or self.written.get(update_id)
 
     def admit(self, request: h.UpdateRequest) -> Waiting:
-        """Admit an update of a new id."""
+        """Admit an update with a new id."""
         return self.waiting.setdefault(request.update_id, Waiting(request))
 
     def give(self, task_number: int) -> tuple[h.UpdateRequest, ...]:
@@ -133,9 +135,7 @@ class Updates:
                 update.refusal = failure
 
     def answered(self, task_number: int) -> None:
-        """Reject the updates that were received with this task and neither accepted nor rejected, because the task was
-        answered.
-        """
+        """Reject the updates that were received with this task but neither accepted nor rejected in its answer."""
         for update_id, update in tuple(self.waiting.items()):
             if update.task_number == task_number:
                 self.refuse(update_id, UNPROCESSED)

@@ -47,7 +47,7 @@ def list_(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """List the pending activities of a workflow. With their attempts and last failures.
+    """List the pending activities of a workflow, with their attempts and last failures.
 
     \b
     Example:
@@ -56,7 +56,7 @@ def list_(
     with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
         pending = handle.describe().pending_activities
     table = lines(_COLUMNS, [_row(entry) for entry in pending], console.room())
-    connecting.tell_found(pending, table, json, nothing=f"{workflow_id} waits for no activity")
+    connecting.report_found(pending, table, json, nothing=f"{workflow_id} waits for no activity")
 
 
 def _row(activity: PendingActivityInfo) -> list[tuple[str, str]]:

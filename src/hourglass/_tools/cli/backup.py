@@ -14,11 +14,11 @@ from hourglass.errors import UsageError
 
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The engine's file, such as hourglass.db.")],
-    destination: Annotated[Path, typer.Argument(metavar="DEST", help="Where to put the copy.")],
+    destination: Annotated[Path, typer.Argument(metavar="DEST", help="The path of the copy.")],
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     json: Json = False,
 ) -> None:
-    """Copy the engine's file, also while workers use it. The copy is complete, or none is made.
+    """Copy the engine's file, even while workers use it. The copy is complete, or none is made.
 
     \b
     Example:

@@ -169,7 +169,7 @@ def check(
 ) -> None:
     """Find nondeterministic workflow code.
 
-    It begins at each @workflow.defn and follows calls through the project, but not into activities. `with
+    It starts at each @workflow.defn and follows calls through the project, but not into activities. `with
     workflow.unsafe():` and a comment `# hourglass: allow HG104` accept a finding.
 
     The exit code is 0 without findings, 1 with findings.

@@ -55,7 +55,7 @@ def codec_server(
         typer.Option(
             "--origin",
             metavar="URL",
-            help="Where Temporal's UI is, as the browser shows it; may be repeated.  "
+            help="The URL of Temporal's UI in the browser; may be repeated.  "
             f"[default: {', '.join(UI_ORIGINS)}]",
             show_default=False,
         ),
@@ -63,7 +63,7 @@ def codec_server(
     name: Annotated[
         list[str] | None,
         typer.Option(
-            "--name", metavar="HOST[:PORT]", help="Another name of this server, for example behind a proxy."
+            "--name", metavar="HOST[:PORT]", help="The server's public name, for example behind a proxy."
         ),
     ] = None,
     token: TokenOption = None,
@@ -319,5 +319,5 @@ def coded(codec: PayloadCodec, way: str, payloads: list[Payload]) -> Sequence[Pa
             made.append(payload)
             refused += 1
     if refused == len(payloads):
-        raise PayloadError("the codec refused every payload")
+        raise PayloadError("the codec rejected every payload")
     return made

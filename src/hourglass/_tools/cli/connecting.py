@@ -96,7 +96,7 @@ Target: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="TARGET",
-        help="host:port, profile:NAME or local:FILE. Else HOURGLASS_TARGET, then TEMPORAL_ADDRESS, "
+        help="host:port, profile:NAME or local:FILE. Default: HOURGLASS_TARGET, then TEMPORAL_ADDRESS, "
         "then local:hourglass.db.",
     ),
 ]
@@ -107,7 +107,7 @@ Codec: TypeAlias = Annotated[
     str | None,
     typer.Option(
         metavar="MODULE:OBJECT",
-        help="The codec for payloads, such as app.secrets:codec. Else HOURGLASS_CODEC.",
+        help="The codec for payloads, such as app.secrets:codec. Default: HOURGLASS_CODEC.",
     ),
 ]
 Code: TypeAlias = Annotated[
@@ -116,13 +116,13 @@ Code: TypeAlias = Annotated[
         "--code", "-c", metavar="FILE|MODULE", help="A file or module with the workflows; may be repeated."
     ),
 ]
-Host: TypeAlias = Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")]
+Host: TypeAlias = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")]
 TokenOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--token",
         metavar="TEXT|@FILE",
-        help="The token for access, or the file that holds it.  [default: from the environment, or a random one]",
+        help="The access token, or the file that contains it.  [default: from the environment, or a random one]",
         show_default=False,
     ),
 ]
@@ -134,21 +134,25 @@ TaskQueues: TypeAlias = Annotated[
         help="A task queue to serve; may be repeated.  [default: default]",
     ),
 ]
-Log: TypeAlias = Annotated[LogForm, typer.Option(help="Text for people, or one JSON document per line.")]
-Level: TypeAlias = Annotated[LogLevel, typer.Option(help="What is logged.")]
+Log: TypeAlias = Annotated[LogForm, typer.Option(help="Text, or one JSON document per line.")]
+Level: TypeAlias = Annotated[LogLevel, typer.Option(help="The lowest level that is logged.")]
 
 
 WorkflowId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="The workflow's id.")]
 MaybeWorkflowId: TypeAlias = Annotated[
-    str | None, typer.Argument(metavar="ID", help="The workflow's id; or give --query.")
+    str | None, typer.Argument(metavar="ID", help="The workflow's id; or use --query.")
 ]
-NewId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="Its id.  [default: a new one]")]
+NewId: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="ID", help="The workflow's id.  [default: a new one]")
+]
 WorkflowName: TypeAlias = Annotated[str, typer.Argument(metavar="WORKFLOW", help="The workflow's name.")]
-RunId: TypeAlias = Annotated[str | None, typer.Option(metavar="ID", help="This run, not the latest one.")]
+RunId: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="ID", help="A specific run instead of the latest.")
+]
 Values: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="VALUE", help="Arguments: JSON where it is JSON (3, true, '{\"a\": 1}'), else a string."
+        metavar="VALUE", help="Arguments: JSON if they parse as JSON (3, true, '{\"a\": 1}'), else strings."
     ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON to stdout, for scripts.")]
@@ -164,9 +168,7 @@ Limit: TypeAlias = Annotated[
     int, typer.Option("--limit", "-n", min=1, metavar="N", help="The maximum number.")
 ]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Reason: TypeAlias = Annotated[
-    str, typer.Option(metavar="TEXT", help="The reason; it is recorded in the workflow.")
-]
+Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="A reason, recorded in the workflow.")]
 
 
 def values(texts: Sequence[str] | None) -> list[Any]:
@@ -285,7 +287,7 @@ def tell(text: str, as_json: bool, **document: object) -> None:
         console.show(text)
 
 
-def tell_found(
+def report_found(
     items: Sequence[object], table: Sequence[Text], as_json: bool, *, nothing: str, limit: int = 0
 ) -> None:
     """Print a list, up to a limit: a table for people, or a document on each line for scripts."""
@@ -375,10 +377,10 @@ def to_many(
     with progress(doing) as tell:
         result = act(tell)
     gone = f", {result.gone} had closed meanwhile" if result.gone else ""
-    tell_many(f"{done}: {result.done} of {result.found}{gone}", result, result.errors, as_json)
+    report_many(f"{done}: {result.done} of {result.found}{gone}", result, result.errors, as_json)
 
 
-def tell_many(text: str, document: object, errors: Mapping[str, Exception], as_json: bool) -> None:
+def report_many(text: str, document: object, errors: Mapping[str, Exception], as_json: bool) -> None:
     """Report the result of a bulk action. The exit code is 1 if it failed for any workflow."""
     if as_json:
         write_json(document)
@@ -434,7 +436,7 @@ def connected(
 
     if not makes_file and (missing := missing_file(target)) is not None:
         raise ConnectionFailedError(missing, status="NOT_FOUND")
-    _say_who_is_missing(target)
+    _warn_of_missing_worker(target)
     with Client.connect(target, namespace=namespace, codec=codec_named(codec)) as client:
         try:
             yield client
@@ -563,7 +565,7 @@ class _Remarks(logging.Handler):
             console.note(record.getMessage())
 
 
-def _say_who_is_missing(target: str | None) -> None:
+def _warn_of_missing_worker(target: str | None) -> None:
     log = logging.getLogger("hourglass")
     if (
         not any(isinstance(handler, _Remarks) for handler in log.handlers)

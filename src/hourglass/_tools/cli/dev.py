@@ -40,12 +40,14 @@ Temporal: TypeAlias = Annotated[
 Port: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        min=1, max=65535, metavar="N", help="Its port, with --temporal.  [default: 7233, or a free one]"
+        min=1, max=65535, metavar="N", help="The dev server's port.  [default: 7233, or a free one]"
     ),
 ]
 UiPort: TypeAlias = Annotated[
     int | None,
-    typer.Option(min=1, max=65535, metavar="N", help="Its web UI's port.  [default: 8233, or a free one]"),
+    typer.Option(
+        min=1, max=65535, metavar="N", help="The port of its web UI.  [default: 8233, or a free one]"
+    ),
 ]
 Strict: TypeAlias = Annotated[
     bool, typer.Option("--strict", help="Do no work while the code would break an open run.")
@@ -72,7 +74,7 @@ def dev(
 ) -> None:
     """Run a worker that reloads when a file changes.
 
-    Before it works, it executes the open runs again with the changed code, and shows which would break, and where.
+    Before it receives tasks, it executes the open runs again with the changed code, and shows which would break, and where.
     Everything is verified as it runs, and calls that are not deterministic are reported.
 
     \b

@@ -376,7 +376,7 @@ def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) 
     if client.target == "local:":
         logger.warning("an engine in memory loses everything at each reload: use --target local:FILE")
     if not _fits(options, client, loaded, life) and options.strict:
-        logger.error("not working, because of --strict")
+        logger.error("receiving no tasks, because of --strict")
         return WAITS
     if life.over.is_set():
         return 0
@@ -392,7 +392,7 @@ def _serve(options: DevOptions, client: Client, loaded: LoadedCode, life: Life) 
         for queue in options.task_queues[1:]:
             worker.start_worker(queue)
         logger.info(
-            "taking work on %s: %s", client.target, ", ".join((*loaded.workflows, *loaded.activities))
+            "receiving tasks from %s: %s", client.target, ", ".join((*loaded.workflows, *loaded.activities))
         )
         while not life.over.wait(1.0):  # bounded, so that signals are handled on every platform
             pass

@@ -32,7 +32,7 @@ def docs(
 ) -> None:
     """Read the manual, which is included in the package.
 
-    It is the manual of this version, without a network. A terminal shows formatted text, a pipe receives Markdown.
+    It is the manual of this version, and needs no network. A terminal shows formatted text, a pipe receives Markdown.
 
     \b
     Examples:

@@ -58,7 +58,7 @@ def list_(
     ] = False,
     all_: Annotated[
         bool,
-        typer.Option("--all", "-a", help="Also the workflows that enforce limits (slots, turns, bursts)."),
+        typer.Option("--all", "-a", help="Include the workflows that enforce limits (slots, turns, bursts)."),
     ] = False,
     target: Target = None,
     namespace: Namespace = None,
@@ -120,7 +120,7 @@ def _once(client: Client, query: str, limit: int, only: Problem | None, json: bo
     page = _find(client, query, limit, only)
     nothing = "no workflows" if only is None else _NOTHING[only]
     documents = [page.document(run) for run in page.runs] if json else page.runs
-    connecting.tell_found(documents, _lines(page), json, nothing=nothing, limit=limit)
+    connecting.report_found(documents, _lines(page), json, nothing=nothing, limit=limit)
 
 
 _NOTHING = {

@@ -36,7 +36,7 @@ def replay(
         list[str] | None,
         typer.Argument(
             metavar="FILE|FOLDER",
-            help="Histories in JSON or binary (.bin); a folder stands for all its files.",
+            help="Histories in JSON or binary (.bin); of a folder, all its files.",
         ),
     ] = None,
     code: Code = None,
@@ -57,7 +57,7 @@ def replay(
 ) -> None:
     """Check whether code still fits recorded histories.
 
-    Exit code 1 if a worker of the run's engine would not continue it: with file and line, the expected command
+    The exit code is 1 if a worker of the run's engine would not continue it: with file and line, the expected command
     and the actual one. It also shows where the embedded engine and a Temporal server differ, and for histories of other SDKs
     whether the code only does the same in another order.
 
@@ -182,7 +182,7 @@ def export(
 ) -> None:
     """Write histories as JSON, which `replay` and `show` read.
 
-    So do Temporal's own tools. Arguments and results are written as they are stored: encrypted values stay encrypted.
+    Temporal's own tools read them as well. Arguments and results are written as they are stored: encrypted values stay encrypted.
 
     \b
     Examples:

@@ -39,19 +39,19 @@ def run(
     id: NewId = None,
     again: Annotated[
         bool,
-        typer.Option("--again", help="With --id: run it again although it has closed."),
+        typer.Option("--again", help="With --id: run the workflow again although it has closed."),
     ] = False,
     target: Target = None,
     namespace: Namespace = None,
     codec: Codec = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only the result, without the live view.")
+        bool, typer.Option("--quiet", "-q", help="Show only the result, without the live view.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Run a workflow to its end and show its result. A live view shows what it does.
 
-    Ctrl-C leaves the workflow open; the same command with the same --id continues with it. An id whose workflow has
+    Ctrl-C leaves the workflow open; the same command with the same --id continues it. An id whose workflow has
     closed is rejected, unless --again is given.
 
     \b
@@ -92,7 +92,7 @@ def run(
             _follow(client, handle, quiet or json)
             connecting.answer(_result(handle, connecting.options_of(target, namespace)), json)
         except KeyboardInterrupt:
-            console.note(f"{handle.id} stays open; the same command with --id {handle.id} continues with it")
+            console.note(f"{handle.id} stays open; the same command with --id {handle.id} continues it")
             raise
 
 

@@ -54,7 +54,7 @@ OverlapOption = Annotated[
     Overlap | None,
     typer.Option(help="If the previous workflow still runs.  [default: the schedule's policy]"),
 ]
-Note = Annotated[str, typer.Option(metavar="TEXT", help="The reason; it is recorded in the schedule.")]
+Note = Annotated[str, typer.Option(metavar="TEXT", help="A reason, recorded in the schedule.")]
 
 
 @schedule.command()
@@ -74,11 +74,11 @@ def create(
         typer.Option(metavar="ZONE", help="Time zone of the cron strings: Europe/Berlin.  [default: UTC]"),
     ] = None,
     start_at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Not before: 2030-01-31T09:00.")
+        str | None, typer.Option(metavar="TIME", help="No start before this time: 2030-01-31T09:00.")
     ] = None,
     end_at: Annotated[str | None, typer.Option(metavar="TIME", help="Not after.")] = None,
     jitter: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Delay each start at random, up to this.")
+        str | None, typer.Option(metavar="DURATION", help="Delay each start by a random time, at most this.")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="The number of starts.  [default: no limit]")
@@ -86,7 +86,7 @@ def create(
     overlap: Annotated[Overlap, typer.Option(help="If the previous workflow still runs.")] = Overlap.skip,
     catchup: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How late a start may be made up for after an outage."),
+        typer.Option(metavar="DURATION", help="After an outage, make up for starts missed within this time."),
     ] = None,
     pause_on_failure: Annotated[
         bool, typer.Option("--pause-on-failure", help="Pause after a workflow that failed.")
@@ -188,7 +188,7 @@ def list_(
     with connecting.connected(target, namespace, codec) as client:
         entries = list(islice(client.list_schedules(), min(limit, sys.maxsize)))
     table = lines(_COLUMNS, [_row(entry) for entry in entries], console.room())
-    connecting.tell_found(entries, table, json, nothing="no schedules", limit=limit)
+    connecting.report_found(entries, table, json, nothing="no schedules", limit=limit)
 
 
 def _row(entry: ScheduleListDescription) -> list[tuple[str, str]]:
@@ -351,7 +351,7 @@ def trigger(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Start a schedule's workflow now. Also while it is paused.
+    """Start a schedule's workflow now, even while the schedule is paused.
 
     \b
     Example:
@@ -366,14 +366,14 @@ def trigger(
 @schedule.command()
 def backfill(
     schedule_id: ScheduleId,
-    start: Annotated[str, typer.Option("--from", metavar="TIME", help="From when: 2026-01-28T09:00.")],
-    end: Annotated[str, typer.Option("--to", metavar="TIME", help="Until when, included.")],
+    start: Annotated[str, typer.Option("--from", metavar="TIME", help="The first time: 2026-01-28T09:00.")],
+    end: Annotated[str, typer.Option("--to", metavar="TIME", help="The last time, inclusive.")],
     overlap: OverlapOption = None,
     target: Target = None,
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Start a schedule's workflows for past times. For example those that an outage has skipped.
+    """Start a schedule's workflows for past times, such as those that an outage has skipped.
 
     \b
     Example:

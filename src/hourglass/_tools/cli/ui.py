@@ -87,7 +87,7 @@ def ui(
     name: Annotated[
         list[str] | None,
         typer.Option(
-            "--name", metavar="HOST[:PORT]", help="Another name of the web UI, for example behind a proxy."
+            "--name", metavar="HOST[:PORT]", help="The web UI's public name, for example behind a proxy."
         ),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
@@ -95,7 +95,7 @@ def ui(
 ) -> None:
     """Serve the web UI, which shows workflows in a browser.
 
-    It shows what they do, why they wait and what they did; with their code also at earlier times.
+    It shows their steps, their state, and the reason for which they wait; with their code, also any earlier step.
 
     \b
     Examples:

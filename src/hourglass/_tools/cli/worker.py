@@ -198,7 +198,7 @@ def _leave(code: int) -> None:
 StatusAddress: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        metavar="HOST:PORT", help="For /live, /ready and /status; with several processes the first port."
+        metavar="HOST:PORT", help="The address of /live, /ready and /status; of several processes, the first."
     ),
 ]
 MaxCached: TypeAlias = Annotated[

@@ -118,7 +118,7 @@ def reset(
         typer.Option(metavar="STEP", help="The first step to repeat: an activity or child, by name or id."),
     ] = None,
     event_id: Annotated[
-        int | None, typer.Option(metavar="N", help="Or repeat from the end of a workflow task.")
+        int | None, typer.Option(metavar="N", help="Or the id of the event that ends a workflow task.")
     ] = None,
     reason: Reason = "",
     run_id: RunId = None,
@@ -146,7 +146,7 @@ def fork(
         typer.Option(metavar="STEP", help="The first step to repeat: an activity or child, by name or id."),
     ] = None,
     event_id: Annotated[
-        int | None, typer.Option(metavar="N", help="Or from the end of a workflow task.")
+        int | None, typer.Option(metavar="N", help="Or the id of the event that ends a workflow task.")
     ] = None,
     run_id: RunId = None,
     target: Target = None,
@@ -277,7 +277,7 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
                 errors[run.id] = refused
             tell(done + len(errors), len(runs))
     document = {"found": len(runs), "done": done, "errors": errors}
-    connecting.tell_many(f"deleted: {done} of {len(runs)}", document, errors, json)
+    connecting.report_many(f"deleted: {done} of {len(runs)}", document, errors, json)
 
 
 SignalName = Annotated[str, typer.Argument(metavar="NAME", help="The signal's or channel's name.")]
@@ -413,7 +413,9 @@ def start(
     arguments: Values = None,
     id: NewId = None,
     task_queue: Annotated[str, typer.Option(metavar="NAME", help="Its task queue.")] = "default",
-    start_delay: Annotated[float | None, typer.Option(metavar="SECONDS", help="Begin later.")] = None,
+    start_delay: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Start after this delay.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for its result and show it.")] = False,
     target: Target = None,
     namespace: Namespace = None,

@@ -63,7 +63,7 @@ def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...
     )
 
 
-def mend_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Action, ...]:
+def fix_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Action, ...]:
     """Return the actions when a parent started the run on a task queue that no worker polls: its code names the
     wrong one.
     """

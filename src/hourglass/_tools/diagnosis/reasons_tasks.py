@@ -168,7 +168,7 @@ def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
     """
     parent = clean(started(facts).parent_workflow_id)
     if parent:
-        return advice.mend_parent(facts.story, parent, queue, facts.options)
+        return advice.fix_parent(facts.story, parent, queue, facts.options)
     return advice.start_elsewhere(facts.story, queue, facts.options)
 
 

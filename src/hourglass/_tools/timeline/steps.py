@@ -231,7 +231,7 @@ def _segments(draft: SpanDraft, end: int) -> tuple[Segment, ...]:
             return _until(end, (*tried, Segment(again, max(again, end), Phase.QUEUED)))
         return (Segment(draft.start, end, last if last is Phase.FAILED else draft.first_phase),)
     begun = min(max(draft.begun, draft.start), end)
-    # Attempts that timed out took longer than the one that did not.
+    # Attempts that timed out took longer than the last one, so its duration is no estimate for theirs.
     timed_out = any(fault.type.startswith("timeout") for fault in draft.faults)
     usual = None if timed_out or draft.end is None else end - begun
     before = before_last(draft.start, begun, draft.attempts, draft.backoff, usual)

@@ -21,6 +21,9 @@ from hourglass.client import ScheduleBackfill
 from hourglass.client._bulk import open_ones
 from hourglass.errors import HourglassError, QueryFailedError, UpdateFailedError, UsageError
 
+UPDATE_TIMEOUT = 10.0
+"""The time to wait for the result of an update, in seconds. A form that waits occupies a thread, and pages need threads."""
+
 _MAX_BULK_RUNS = 100_000
 _WORKFLOW_ERRORS = (QueryFailedError, UpdateFailedError)
 """Errors whose messages come from workflow code."""
@@ -71,7 +74,9 @@ class PageActions:
                     return self._answer_page(request, fields, f"query {name}", result, back)
                 case "update":
                     result = handle.execute_update(
-                        requests.required_name(name, action), *requests.arguments(fields)
+                        requests.required_name(name, action),
+                        *requests.arguments(fields),
+                        rpc_timeout=UPDATE_TIMEOUT,
                     )
                     return self._answer_page(request, fields, f"update {name}", result, back)
                 case "cancel":

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from asyncio import sleep
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -61,6 +62,14 @@ class LimitedConnection(H11Protocol):
         super().data_received(data)
         self._note_phase()
 
+    def send_400_response(self, msg: str) -> None:
+        """Reject malformed input and close the connection. uvicorn's response has a body even for HEAD. h11 does not
+        permit that, and the error would be printed with a traceback.
+        """
+        with contextlib.suppress(h11.LocalProtocolError):
+            super().send_400_response(msg)
+        self.transport.close()
+
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         self._is_admitted = False
@@ -98,10 +107,10 @@ class ClosingServer(uvicorn.Server):
         self._gate = gate
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down, then close the connections whose peers have not read their response."""
+        """Shut down, then close the connections with responses that their peers do not read."""
         await super().shutdown(sockets)
         self._gate.close()
-        await asyncio.sleep(0)  # the transports close their sockets in the loop's next iteration
+        await sleep(0)  # the transports close their sockets in the loop's next iteration
 
 
 def bound(host: str, port: int | None) -> socket.socket:

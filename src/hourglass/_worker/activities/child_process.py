@@ -172,7 +172,7 @@ class ChildProcess:
     ) -> Done | None:
         frames = self._channel.receive(*flags)
         if frames is None:
-            raise ConnectionResetError("the child hung up")
+            raise ConnectionResetError("the child closed the connection")
         for frame in frames:
             message = to_parent.decode(frame)
             if message.number != number:

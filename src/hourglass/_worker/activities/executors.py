@@ -89,7 +89,7 @@ class ExecutorLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerStatistics:
-    """The state of the places where activities execute."""
+    """The state of the threads, processes and loops where activities execute."""
 
     threads: int
     lost_threads: int
@@ -190,7 +190,9 @@ class ActivityExecutor:
 
     def generation_of(self, token: bytes) -> int | None:
         """Return the generation of the handle from which an attempt came; None if it is not in progress."""
-        attempt = self.attempts.get(token)  # never a local one: only heartbeats ask, and those have none
+        attempt = self.attempts.get(
+            token
+        )  # never a local one: only heartbeats call this, and local activities have none
         return None if attempt is None else attempt.generation
 
     def stacks(self, run_id: str) -> str:
@@ -296,7 +298,7 @@ class ActivityExecutor:
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
         elif not work.is_process and not work.is_foreign:
             logger.error(
-                "%s does not stop (%s): it is given up, with its thread if it has one; %d threads are lost. It executes\n%s",
+                "%s does not stop (%s): it is abandoned, with its thread if it has one; %d threads are lost. It executes\n%s",
                 work_log.named(task),
                 reason,
                 self.runner.statistics().lost_threads,

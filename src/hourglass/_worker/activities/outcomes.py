@@ -84,7 +84,7 @@ def loop_blocked(task: ActivityTask, running: str, stack: str) -> AttemptFailed:
     return AttemptFailed(task.token, Failure(message=text, info=info, stack_trace=stack))
 
 
-def can_be_tried_again(task: ActivityTask) -> bool:
+def is_retryable(task: ActivityTask) -> bool:
     """Whether the engine retries an attempt that fails with `loop_blocked`."""
     rule = task.spec.retry_policy
     if rule is None:

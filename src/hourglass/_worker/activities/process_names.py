@@ -60,8 +60,8 @@ def converter_place(converter: Converter) -> str:
     module = sys.modules.get(cls.__module__)
     if vars(converter) or module is None or _descend(module, cls.__qualname__) is not cls:
         raise DefinitionError(
-            f"converter {cls.__qualname__}: process activities make one of their own, so its class must stand in a module "
-            f"and its objects must hold nothing"
+            f"converter {cls.__qualname__}: process activities create their own instance, so the class "
+            f"must be at the top level of a module and its objects must have no state"
         )
     return f"{_module_name(f'converter {cls.__qualname__}', cls.__module__)}:{cls.__qualname__}"
 
@@ -86,7 +86,7 @@ def find_activity(place: str, main: str) -> ActivityDefinition:
     definition = activity_definition(_descend(_imported(module, main), name))
     if definition is None or definition.executor != "process":
         raise DefinitionError(
-            f"{place} is no process activity in the other interpreter: is it defined under a condition?"
+            f"{place} is not a process activity in the other interpreter: is it defined conditionally?"
         )
     return definition
 
@@ -98,7 +98,7 @@ def find_converter(place: str, main: str) -> Converter:
     module, _, name = place.partition(":")
     cls = _descend(_imported(module, main), name)
     if not (isinstance(cls, type) and issubclass(cls, Converter)):
-        raise DefinitionError(f"{place} is no converter in the other interpreter")
+        raise DefinitionError(f"{place} is not a converter in the other interpreter")
     return cls()
 
 

@@ -287,7 +287,7 @@ def request_of(task: ActivityTask, result: ActivityResult) -> CompleteActivity:
             return CompleteActivity(token=token, result=payload, rpc_timeout=RPC_TIMEOUT)
         case ActivityDeferred():
             raise ValueError(
-                f"activity {task.activity_type} is completed from outside, and has no end to report"
+                f"activity {task.activity_type} is completed asynchronously, and has no result to report"
             )
 
 

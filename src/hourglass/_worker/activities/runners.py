@@ -27,8 +27,8 @@ from hourglass._worker.activities.executors import AttemptTable, ExecutorLimits,
 from hourglass._worker.activities.invocation import call_on_loop, call_plainly
 from hourglass._worker.activities.outcomes import (
     abandoned,
-    can_be_tried_again,
     died_thread,
+    is_retryable,
     loop_blocked,
     refused,
     stopped,
@@ -240,7 +240,7 @@ class WorkerRunner:
         least, most = self._limits.waiting_least, self._limits.waiting_most
         for attempt, _ in self._on_loop(loop):
             before = now - attempt.since - seconds
-            if seconds < min(max(before, least), most) or not can_be_tried_again(attempt.task):
+            if seconds < min(max(before, least), most) or not is_retryable(attempt.task):
                 continue
             blocking = self._blocking_task(loop)
             if attempt.task is not blocking:

@@ -74,7 +74,7 @@ class CallDeadlines:
                 overdue(what)
             except Exception:
                 # An exception in one callback must not keep the others from being called.
-                logger.exception("what takes too long could not be told")
+                logger.exception("the callback for an overdue call failed")
 
 
 class Condition:

@@ -107,7 +107,7 @@ class ContextBook:
             self._runs[run_id] = _RunBook(own, event.workflow_type)
         book = self._runs.get(run_id)
         if book is None:
-            raise DecodeError("the codec does not know whose payloads these are")
+            raise DecodeError("the context of these payloads is unknown")
         answered: Any = event
         kind = _ANSWERS.get(type(event))
         return book.own if kind is None else book.asked.pop((kind, answered.seq), book.own)
@@ -334,7 +334,7 @@ class CodecHandle:
     def _call_ended(self, task: asyncio.Task[Any]) -> None:
         self._calls.discard(task)
         if not task.cancelled() and isinstance(task.exception(), HandleBroken):
-            logger.debug("a completion was not taken: the handle is broken")
+            logger.debug("a completion was not accepted: the handle is broken")
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
         """Report that an attempt is alive. While a heartbeat is being encoded, only the newest of the later ones is

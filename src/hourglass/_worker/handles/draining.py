@@ -23,7 +23,7 @@ from hourglass._evaluator.events import (
     ActivityFailed,
     is_eviction,
 )
-from hourglass._worker.handles.handles import Drain, HandleRecord, HandleTables, logger, tell
+from hourglass._worker.handles.handles import Drain, HandleRecord, HandleTables, logger, notify
 from hourglass._worker.handles.inbox import OURS
 from hourglass._worker.handles.life import (
     Deadlines,
@@ -51,7 +51,7 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: HandleSignal
     graceful = None if signal is HandleSignal.RECYCLED else record.config.graceful_shutdown
     deadlines = Deadlines.after(now, tables.limits, graceful)
     if record.drain is None:
-        record.hears(signal)
+        record.apply_signal(signal)
         record.drain = Drain(deadlines, now)
     else:
         record.drain.deadlines = record.drain.deadlines.sooner(deadlines)
@@ -100,7 +100,7 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
         open_activities=len(record.attempts.open),
         calls=len(record.calls),
         polls_ended=all(inbox.end is not None for inbox in record.inboxes()),
-        told_to_stop=drain.told_to_stop,
+        stop_requested=drain.stop_requested,
         quiet_since=drain.quiet_since,
     )
     step, until = next_step(view, drain.deadlines, tables.limits, loop.time())
@@ -112,14 +112,14 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
             for run_id in tuple(record.runs.open):
                 fail_run(tables, record, run_id, _UNFINISHED)
         case DrainStep.STOP_ACTIVITIES:
-            drain.told_to_stop = True
+            drain.stop_requested = True
             for token in tuple(record.attempts.open):
                 _pass_on(tables, record, ActivityCancel(token, "WORKER_SHUTDOWN"))
         case DrainStep.FAIL_ACTIVITIES:
             for token in tuple(record.attempts.open):
                 fail_attempt(tables, record, token, _UNFINISHED)
         case DrainStep.FINALIZE:
-            record.hears(HandleSignal.DRAINED)
+            record.apply_signal(HandleSignal.DRAINED)
         case DrainStep.ABANDON:
             _abandon(tables, record)
 
@@ -161,7 +161,7 @@ def _goes_on(record: HandleRecord, drain: Drain, activation: Activation, now: fl
 def _offer(tables: HandleTables, record: HandleRecord, item: Activation | ActivityItem) -> None:
     """Pass an item to the current holder, if there is one, for dispatch."""
     if tables.listener is not None:
-        tell(tables.listener.item_arrived, record, item)
+        notify(tables.listener.item_arrived, record, item)
 
 
 def _refuse(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> None:
@@ -177,7 +177,7 @@ def _refuse(tables: HandleTables, record: HandleRecord, item: ActivityItem) -> N
 
 def _pass_on(tables: HandleTables, record: HandleRecord, cancel: ActivityCancel) -> None:
     if tables.listener is not None:
-        tell(tables.listener.attempt_cancelled, record, cancel)
+        notify(tables.listener.attempt_cancelled, record, cancel)
 
 
 async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
@@ -187,7 +187,7 @@ async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) ->
     limit = drain.deadlines.finalizing(asyncio.get_running_loop().time(), tables.limits)
     done, _ = await asyncio.wait({task}, timeout=limit)
     if done and not task.cancelled() and task.exception() is None:
-        record.hears(HandleSignal.FREED)
+        record.apply_signal(HandleSignal.FREED)
         tables.leave(record)
     else:
         task.cancel()
@@ -199,13 +199,13 @@ def _abandon(tables: HandleTables, record: HandleRecord) -> None:
     if record.state.over:
         return
     logger.error(
-        "%r is left behind with %d runs, %d attempts and %d calls open",
+        "%r is abandoned with %d runs, %d attempts and %d calls open",
         record,
         len(record.runs.open),
         len(record.attempts.open),
         len(record.calls),
     )
-    record.hears(HandleSignal.OVERDUE)
+    record.apply_signal(HandleSignal.OVERDUE)
     for call in tuple(record.calls):
         call.abandon()
     tables.leave(record)

@@ -48,7 +48,7 @@ class Drain:
 
     deadlines: Deadlines
     quiet_since: float
-    told_to_stop: bool = False
+    stop_requested: bool = False
     unfinished: set[str] = field(default_factory=set)
     """The runs of which the drain has stopped a local activity. The workflow must not see that result."""
     task: asyncio.Task[None] | None = None
@@ -207,7 +207,7 @@ class HandleRecord:
             self.spare.cancel()
             self.spare = None
 
-    def hears(self, signal: HandleSignal) -> None:
+    def apply_signal(self, signal: HandleSignal) -> None:
         """Advance the handle's state."""
         self.state = advance(self.state, signal)
 
@@ -369,14 +369,14 @@ class HandleTables:
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
         """Notify the holder of a broken handle, unless the handle is already ending."""
         if record.state is HandleState.ACTIVE and self.listener is not None:
-            tell(self.listener.handle_broke, record, error)
+            notify(self.listener.handle_broke, record, error)
 
     def leave(self, record: HandleRecord) -> None:
         """Remove a handle that is closed or abandoned."""
         if self.records.pop(record.generation, None) is None:
             return
         for run_id in tuple(record.runs.closed):  # a run is evicted with its handle
-            tell(record.runs.evicted, run_id)
+            notify(record.runs.evicted, run_id)
         if record.state is HandleState.ABANDONED:
             self.counters.abandoned += 1
             self._left_behind += 1
@@ -384,10 +384,10 @@ class HandleTables:
             self.counters.closed += 1
         self.let_go(record.connection)
         if self.listener is not None:
-            tell(self.listener.handle_ended, record)
+            notify(self.listener.handle_ended, record)
             if self._left_behind > self.limits.max_abandoned:
                 self._left_behind = 0
-                tell(self.listener.too_many_abandoned)
+                notify(self.listener.too_many_abandoned)
         self.changed.notify_all()
 
     def is_used(self, connection: Connection, queue: str | None = None) -> bool:
@@ -453,7 +453,7 @@ class HandleTables:
         self.changed.notify_all()
 
 
-def tell(callback: Callable[..., object], *arguments: object) -> None:
+def notify(callback: Callable[..., object], *arguments: object) -> None:
     """Call a method of the listener; an exception of it is logged and must not harm the tables."""
     try:
         callback(*arguments)

@@ -61,7 +61,7 @@ def _ignore(*_: object) -> None:
     return None
 
 
-class _Through:
+class _CompletionWaiter:
     """A caller that waits until its completion is sent, and may be cancelled meanwhile."""
 
     __slots__ = ("_future",)
@@ -69,7 +69,7 @@ class _Through:
     def __init__(self) -> None:
         self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
 
@@ -255,25 +255,25 @@ class BridgeHolder:
         opened = None if record is None else record.runs.open.get(completion.run_id)
         if record is None or opened is None or opened.token != token:
             raise self.stale(f"run {completion.run_id}", queue, generation)
-        through = _Through()
-        send_completion(self.tables, record, completion, through.tell)
-        await through.wait()
+        waiter = _CompletionWaiter()
+        send_completion(self.tables, record, completion, waiter.notify)
+        await waiter.wait()
 
     async def complete_activity(self, queue: str, generation: int, result: ActivityResult) -> None:
         """Report the end of an attempt. Errors and limit are those of `complete_activation`."""
         record = self._find(queue, generation)
         if record is None or result.token not in record.attempts.open:
             raise self.stale("this attempt", queue, generation)
-        through = _Through()
-        send_result(self.tables, record, result, through.tell)
-        await through.wait()
+        waiter = _CompletionWaiter()
+        send_result(self.tables, record, result, waiter.notify)
+        await waiter.wait()
 
     def heartbeat(self, queue: str, generation: int, token: bytes, details: Payloads) -> None:
         """Report that an attempt is alive. Raises `WorkerNotRegistered` if it is no longer open here."""
         record = self._find(queue, generation)
         if record is None or token not in record.attempts.open:
             raise StaleCompletion(f"no such attempt is open on {queue!r} under generation {generation}")
-        self._told(record, lambda: record.handle.heartbeat(token, details))
+        self._call_handle(record, lambda: record.handle.heartbeat(token, details))
 
     def request_eviction(self, queue: str, generation: int, run_id: str) -> None:
         """Request the eviction of a run. A draining handle evicts all its runs anyway."""
@@ -281,9 +281,9 @@ class BridgeHolder:
         if record is None:
             raise WorkerNotRegistered(f"generation {generation} of {queue!r} is gone")
         if record.state is HandleState.ACTIVE:
-            self._told(record, lambda: record.handle.request_eviction(run_id))
+            self._call_handle(record, lambda: record.handle.request_eviction(run_id))
 
-    def _told(self, record: HandleRecord, call: Callable[[], None]) -> None:
+    def _call_handle(self, record: HandleRecord, call: Callable[[], None]) -> None:
         try:
             call()
         except OURS:

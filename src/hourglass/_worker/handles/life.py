@@ -58,7 +58,9 @@ def advance(state: HandleState, signal: HandleSignal) -> HandleState:
     try:
         return LIFE[state, signal]
     except KeyError:
-        raise InternalError(f"a handle that is {state.value} cannot hear that {signal.value}") from None
+        raise InternalError(
+            f"a handle that is {state.value} cannot react to the event that {signal.value}"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +177,7 @@ class DrainView:
     open_activities: int
     calls: int
     polls_ended: bool
-    told_to_stop: bool
+    stop_requested: bool
     quiet_since: float
     """When an item, answer or call was last seen on the handle."""
 
@@ -197,12 +199,12 @@ def next_step(
     """Return the next step, and for `WAIT` its deadline."""
     if view.open_runs and now >= deadlines.runs:
         return DrainStep.FAIL_RUNS, now
-    if view.open_activities and not view.told_to_stop and now >= deadlines.stop_activities:
+    if view.open_activities and not view.stop_requested and now >= deadlines.stop_activities:
         return DrainStep.STOP_ACTIVITIES, now
     if view.open_activities and now >= deadlines.activities:
         return DrainStep.FAIL_ACTIVITIES, now
     if view.open_runs or view.open_activities:
-        activities = deadlines.activities if view.told_to_stop else deadlines.stop_activities
+        activities = deadlines.activities if view.stop_requested else deadlines.stop_activities
         patience = [deadlines.runs] * bool(view.open_runs) + [activities] * bool(view.open_activities)
         return DrainStep.WAIT, min(patience)
     if view.polls_ended and not view.calls:

@@ -104,7 +104,7 @@ async def _attempt(tables: HandleTables, registration: Registration, connect: Co
     if registration.has_ended():
         begin_drain(tables, record, HandleSignal.UNWANTED)
     else:
-        record.hears(HandleSignal.OPENED)
+        record.apply_signal(HandleSignal.OPENED)
         registration.serve(record)
 
 

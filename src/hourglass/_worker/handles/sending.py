@@ -41,7 +41,7 @@ from hourglass._worker.handles.handles import (
     HandleTables,
     PendingCompletion,
     logger,
-    tell,
+    notify,
 )
 from hourglass._worker.handles.inbox import OURS, InFlight
 from hourglass._worker.handles.life import is_hopeless
@@ -57,7 +57,7 @@ def _nothing() -> None:
 
 def _unanswered(tables: HandleTables, what: str, then: Then) -> None:
     tables.counters.unanswered_completions += 1
-    logger.warning("%s was not taken within %g s", what, tables.limits.completion)
+    logger.warning("%s was not accepted within %g s", what, tables.limits.completion)
     then()
 
 
@@ -112,7 +112,7 @@ def _note_result(
     elif result is CompletionResult.RUN_FORGOTTEN:
         notified = entry is not None and entry.forgotten()
         if not notified and tables.listener is not None:
-            tell(tables.listener.run_evicted, record, run_id)
+            notify(tables.listener.run_evicted, record, run_id)
 
 
 class _PendingCompletion:
@@ -206,7 +206,7 @@ def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: st
     if entry is not None and is_eviction(entry.item):
         send_completion(tables, record, Succeeded(run_id))
         if tables.listener is not None:
-            tell(tables.listener.run_evicted, record, run_id)
+            notify(tables.listener.run_evicted, record, run_id)
         return
     tables.counters.forced_failures += 1
     send_completion(tables, record, failed_task(run_id, reason))
@@ -375,7 +375,7 @@ async def _send_again(tables: HandleTables, record: HandleRecord, request: Compl
             setbacks += 1
             pause = tables.limits.pause(setbacks)
             if is_hopeless(error) or loop.time() + pause > deadline:
-                logger.warning("the end of an attempt could not be sent again: %s", type(error).__name__)
+                logger.warning("the result of an attempt could not be sent again: %s", type(error).__name__)
                 return
         await sleep(pause)
 

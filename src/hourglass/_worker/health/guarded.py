@@ -105,7 +105,7 @@ _guarded: Guarded | None = None
 
 
 def current() -> Guarded | None:
-    """Return this process as its parent guards it; None without a parent."""
+    """Return the guarded side of this process; None if it has no parent."""
     return _guarded
 
 

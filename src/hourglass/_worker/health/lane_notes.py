@@ -75,10 +75,6 @@ class LaneNote:
         """Note that no run's code executes."""
         self._notes.memory[self._offset] = 0
 
-    def renewed(self) -> LaneNote | None:
-        """Return a slot for a replacement lane; this lane's thread may still be executing."""
-        return self._notes.note()
-
     def release(self) -> None:
         """Return the slot. Has no effect the second time."""
         if not self._released:

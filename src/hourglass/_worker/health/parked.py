@@ -76,7 +76,7 @@ class ParkedRuns:
         with self._lock:
             return {run_id: reason.partition(": ")[0] for run_id, reason in self.reasons.items()}
 
-    def say_parked(
+    def log_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
         """Log that a run's code has a bug, or does not accept the arguments of its start."""
@@ -93,8 +93,8 @@ class ParkedRuns:
         }
         if isinstance(error, ArgumentError) and not place:
             logger.error(
-                "workflow %s (%s, run %s) cannot begin: %s. Its task is retried until the code takes what the run was "
-                "started with; or terminate it, and start it with what the code takes",
+                "workflow %s (%s, run %s) cannot start: %s. Its task is retried until the code accepts the arguments of its "
+                "start; or terminate it, and start it with other arguments",
                 workflow,
                 workflow_id,
                 run_id,
@@ -113,7 +113,7 @@ class ParkedRuns:
             extra=extra,
         )
 
-    def say_misfit(self, run: WorkflowLabel, difference: str, place: str, code: str) -> None:
+    def log_misfit(self, run: WorkflowLabel, difference: str, place: str, code: str) -> None:
         """Log that a run's code does not fit its history, once per run, difference and version of the code.
 
         `difference` is the engine's message, `place` is empty or ` at file:line`, `code` a digest of the code.
@@ -132,10 +132,10 @@ class ParkedRuns:
             extra={**run._asdict(), "error_type": "NondeterminismError"},
         )
 
-    def say_died(self, run_id: str, error: BaseException) -> None:
+    def log_died(self, run_id: str, error: BaseException) -> None:
         """Log that a run could not be evaluated: its type is unknown, or Hourglass has a bug."""
         if not isinstance(error, UnknownTypeError):
-            logger.error("the evaluation of run %s died", run_id, exc_info=error, extra={"run_id": run_id})
+            logger.error("the evaluation of run %s failed", run_id, exc_info=error, extra={"run_id": run_id})
         elif self.remember(run_id, str(error)):
             logger.error("run %s cannot continue: %s", run_id, error, extra={"run_id": run_id})
 

@@ -186,7 +186,7 @@ class Stopper:
 
     def _report(self, thread: _Abandoned) -> None:
         logger.error(
-            "a thread of %s cannot be stopped and is left behind; %d of them in this worker",
+            "a thread of %s cannot be stopped and is abandoned; this worker has %d such threads",
             thread.lane.name,
             self.stuck(),
         )

@@ -130,7 +130,7 @@ class Evaluations:
         except BaseException as error:
             self._raise_if_retired()
             # The type is unknown, or Hourglass has a bug.
-            self._parked.say_died(activation.run_id, error)
+            self._parked.log_died(activation.run_id, error)
             name = type(error).__name__
             verdict = Verdict(task_failed(activation.run_id, name, str(error) or name))
         if type(verdict.completion) is TaskFailed:

@@ -293,7 +293,7 @@ class LaneSet:
         try:
             lane.start()
         except RuntimeError as error:
-            logger.error("no thread for %s: %s. Starting it is tried again", lane.name, error)
+            logger.error("no thread for %s: %s. Starting it is retried", lane.name, error)
             self._loop.call_later(_THREAD_DELAY, self._start_again, lane)
         if self._timer is None:
             self._arm()

@@ -67,7 +67,7 @@ class RunLog:
     def parked(self, entry: Entry, error: BaseException | None) -> None:
         """Log that the code of a run has failed."""
         name = entry.run.definition.name
-        self._parked.say_parked(name, entry.workflow_id, entry.key.run_id, error, self._task_queue)
+        self._parked.log_parked(name, entry.workflow_id, entry.key.run_id, error, self._task_queue)
 
     def misfit(self, run_id: str, evicted: RunEvicted, entry: Entry | None, place: str) -> None:
         """Log that a run's code does not fit its history. `entry` is None if the run was not in the cache."""
@@ -76,7 +76,7 @@ class RunLog:
             return
         definition = entry.run.definition
         label = WorkflowLabel(definition.name, entry.workflow_id, run_id, self._task_queue)
-        self._parked.say_misfit(label, evicted.message, place, digest_of(definition))
+        self._parked.log_misfit(label, evicted.message, place, digest_of(definition))
 
 
 def place_of(entry: Entry) -> str:

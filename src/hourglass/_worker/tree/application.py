@@ -154,7 +154,7 @@ class Application:
         """Return the current or last holder. Completions go through it even after its death, because its tables outlive
         it."""
         if self._holder is None:
-            raise NotRunning("there was no BridgeHolder yet")
+            raise NotRunning("no BridgeHolder has been started yet")
         return self._holder[0]
 
     def set_holder(self, holder: BridgeHolder, process: Process) -> None:
@@ -344,7 +344,7 @@ class Application:
                 await self._start_tree()
                 return
             except Exception:
-                logger.exception("the supervision tree does not start; the start is retried")
+                logger.exception("the supervision tree could not be started; the start is retried")
             await sleep(pause)
             pause = min(2 * pause, 5.0)
 

@@ -101,35 +101,35 @@ class Work(Job):
     completes the item instead.
     """
 
-    __slots__ = ("dispatch", "item", "mending", "record", "services", "token")
+    __slots__ = ("completing", "dispatch", "item", "record", "services", "token")
 
     dispatch: Dispatch
     services: TaskServices
     record: HandleRecord
     token: int
-    mending: asyncio.Task[None] | None
+    completing: asyncio.Task[None] | None
 
     is_dispatched = True
 
     @property
     def is_in_work(self) -> bool:
         """Whether a job or its substitute is working on the item."""
-        return self.exit is None or self.mending is not None
+        return self.exit is None or self.completing is not None
 
     def forgotten(self) -> bool:
         """Return False: only completions of activations make the engine forget a run."""
         return False
 
-    def _mend(self, answer: Coroutine[Any, Any, None]) -> None:
-        self.mending = asyncio.get_running_loop().create_task(answer)
-        self.dispatch.mending[self.mending] = self.services.queue
-        self.mending.add_done_callback(self._mended)
+    def _start_completing(self, answer: Coroutine[Any, Any, None]) -> None:
+        self.completing = asyncio.get_running_loop().create_task(answer)
+        self.dispatch.completing[self.completing] = self.services.queue
+        self.completing.add_done_callback(self._stop_completing)
 
-    def _mended(self, task: asyncio.Task[None]) -> None:
-        self.mending = None
-        self.dispatch.mending.pop(task, None)
+    def _stop_completing(self, task: asyncio.Task[None]) -> None:
+        self.completing = None
+        self.dispatch.completing.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("what a dead task left behind could not be answered", exc_info=task.exception())
+            logger.error("the items of a dead task could not be completed", exc_info=task.exception())
 
 
 class Evaluation(Work):
@@ -152,7 +152,7 @@ class Evaluation(Work):
             if record.runs.open.get(completion.run_id) is self:
                 send_completion(self.dispatch.tables, record, completion, self._answered)
             else:
-                self._say_unsent(
+                self._log_unsent(
                     self.dispatch.holder.stale(f"run {completion.run_id}", record.queue, record.generation)
                 )
                 self._answered()
@@ -172,8 +172,8 @@ class Evaluation(Work):
             self.dispatch.evict(self.record, run_id)
         self.finish()
 
-    def _say_unsent(self, error: WorkerNotRegistered) -> None:
-        logger.info("the answer for run %s is not sent: %s", self.item.run_id, error)
+    def _log_unsent(self, error: WorkerNotRegistered) -> None:
+        logger.info("the completion of run %s is not sent: %s", self.item.run_id, error)
 
     def on_death(self, reason: Exit) -> None:
         """Complete the activation if the job ended without doing so."""
@@ -188,7 +188,7 @@ class Evaluation(Work):
             answer = TaskFailed(
                 run_id, _failure("EvaluationDied", f"the evaluation of this task ended: {reason}")
             )
-        self._mend(self._complete_instead(answer))
+        self._start_completing(self._complete_instead(answer))
 
     async def _complete_instead(self, completion: Completion) -> None:
         try:
@@ -197,7 +197,7 @@ class Evaluation(Work):
                 record.queue, record.generation, self.token, completion
             )
         except WorkerNotRegistered as error:
-            self._say_unsent(error)
+            self._log_unsent(error)
 
 
 class Execution(Work):
@@ -227,13 +227,13 @@ class Execution(Work):
             if record.attempts.open.get(result.token) is self:
                 send_result(self.dispatch.tables, record, result, self.finish)
                 return
-            resending = asyncio.get_running_loop().create_task(self._report_somehow(result))
+            resending = asyncio.get_running_loop().create_task(self._report(result))
             resending.add_done_callback(lambda done: self.finish(_error_of(done)))
             self.monitor(lambda _: resending.cancel())
         except Exception as error:
             self.finish(error)
 
-    async def _report_somehow(self, result: ActivityResult) -> None:
+    async def _report(self, result: ActivityResult) -> None:
         """Report the result through the handle, or through the client if the handle is gone."""
 
         async def complete(result: ActivityResult) -> None:
@@ -249,7 +249,7 @@ class Execution(Work):
         if self._attempt is not None:  # only this attempt: another may have arrived with the same token
             self.services.executor.abandon(self._attempt)
         failed = _failure("AttemptDied", f"the process that made this attempt ended: {reason}")
-        self._mend(self._report_somehow(AttemptFailed(self.item.token, failed)))
+        self._start_completing(self._report(AttemptFailed(self.item.token, failed)))
 
 
 class LocalExecution(Execution):
@@ -307,7 +307,7 @@ class Dispatch:
 
     def __init__(self, tables: HandleTables, evaluators: TaskSupervisor, executors: TaskSupervisor) -> None:
         self.tables = tables
-        self.mending: dict[asyncio.Task[None], str] = {}
+        self.completing: dict[asyncio.Task[None], str] = {}
         """The tasks that complete the items of dead jobs, with their queues."""
         self._evaluators = evaluators
         self._executors = executors
@@ -316,7 +316,7 @@ class Dispatch:
         """Have an activation evaluated and completed. Raises `NotRunning` while the evaluators' supervisor is down."""
         # The job first: if it cannot be created, the inbox keeps the item.
         job = self._evaluators.spawn_job(Evaluation, "evaluation")
-        job.dispatch, job.services, job.record, job.item, job.mending = self, services, record, item, None
+        job.dispatch, job.services, job.record, job.item, job.completing = self, services, record, item, None
         job.token = record.next_token()
         record.runs.open[item.run_id] = job
         try:
@@ -330,7 +330,7 @@ class Dispatch:
             services.executor.cancel(item.token, item.reason, record.generation)
             return
         job = self._executors.spawn_job(LocalExecution if item.is_local else Execution, "attempt")
-        job.dispatch, job.services, job.record, job.item, job.mending = self, services, record, item, None
+        job.dispatch, job.services, job.record, job.item, job.completing = self, services, record, item, None
         job.token = record.next_token()
         record.attempts.open[item.token] = job
         job.begin()
@@ -354,8 +354,8 @@ class Dispatch:
             work.begin_stop(_STOP)
         for work in works:
             await work.wait_dead()
-        mending = [task for task, whose in self.mending.items() if whose == queue]
-        if mending:
-            _, unanswered = await asyncio.wait(mending, timeout=_SETTLE)
+        completing = [task for task, whose in self.completing.items() if whose == queue]
+        if completing:
+            _, unanswered = await asyncio.wait(completing, timeout=_SETTLE)
             for task in unanswered:
                 task.cancel()

@@ -119,7 +119,7 @@ async def _log_unnamed(app: Application, queue: str, parked: ParkedRuns) -> None
         parked.drop_unnamed(run_id)
         if run is not None and run.status is WorkflowStatus.RUNNING:
             label = WorkflowLabel(run.workflow_type, run.workflow_id, run_id, queue)
-            parked.say_misfit(label, difference, "", "")
+            parked.log_misfit(label, difference, "", "")
 
 
 async def _runs(app: Application, run_ids: Sequence[str]) -> dict[str, WorkflowSummary]:

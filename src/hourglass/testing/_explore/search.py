@@ -91,7 +91,9 @@ class OrderSearch:
                 self._next.append(_Branch(choices.taken, place, choice))
 
     def _draw(self) -> _Branch:
-        """Remove and return a random branch of this level: if not all of them can be tried, late deviations are among them."""
+        """Remove and return a random branch of this level, so that late deviations are tried even if not all branches
+        can be.
+        """
         level = self._level
         drawn = int(self._random.random() * len(level))
         level[drawn], level[-1] = level[-1], level[drawn]

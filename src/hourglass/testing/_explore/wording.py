@@ -55,7 +55,7 @@ class Wording:
             return "None"
         try:
             text = repr(self._converter.decode(payload, Any))
-        except Exception:  # raised by a converter of the author: the story goes without the value
+        except Exception:  # raised by the author's converter: the story omits the value
             return "…"
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 

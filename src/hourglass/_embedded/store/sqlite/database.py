@@ -143,7 +143,7 @@ def _check_place(path: str) -> None:
     if status.st_size == 0:
         raise _unusable(
             path,
-            "is empty, which a file of Hourglass never is: if it had no content, delete it, and a new one is created; "
+            "is empty, which a file of Hourglass never is: if it never had any content, delete it, and a new one is created; "
             "if it was damaged, restore a backup",
         )
 
@@ -298,8 +298,12 @@ def _drop_statistics(connection: sqlite3.Connection) -> None:
 
 def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
     connection = inherited.keep(_connect(path, mode), path)
-    for setting in _READER:
-        connection.execute(setting).fetchall()
+    try:
+        for setting in _READER:
+            connection.execute(setting).fetchall()
+    except BaseException:
+        inherited.close(connection)
+        raise
     return connection
 
 

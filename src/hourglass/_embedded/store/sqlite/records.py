@@ -221,7 +221,7 @@ class StoredReads:
                 history = self._read_history(key) if events is None else _history(_pieces(events))
                 pending_rows = self._read_pending(key) if pending is None else _pieces(pending)
                 return Stored(decode_run(state, history, pending_rows), tuple(history))
-            except Exception as error:  # whatever damaged bytes cause
+            except Exception as error:  # damaged bytes can cause any exception
                 raise ValueError(f"the run {run_id}: {error}") from error
 
     def _read_history(self, key: int) -> list[h.HistoryEvent]:

@@ -1,0 +1,64 @@
+"""Queries of runs whose workflow task fails: they wait for one retry, and are rejected when that has failed, too."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hourglass._contract.workflows import QueryAnswer, QueryWorkflow, SignalWorkflow
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass.errors import ServiceError
+
+from ..memory_world import World, settle, text
+
+QUERY = QueryWorkflow(workflow_id="w", query_name="q")
+
+
+async def fail_task(world: World, run_id: str) -> None:
+    """Fail the next task of the run, and let the time of its retry come."""
+    assert (await world.activation()).run_id == run_id
+    await world.fail(run_id)
+    evicted = await world.activation()
+    assert isinstance(evicted.events[0], e.RunEvicted)
+    await world.complete(run_id)
+    world.clock.advance(60)
+    await settle()
+
+
+async def queried(world: World) -> tuple[str, asyncio.Future[QueryAnswer]]:
+    """Start a run that has a second task, and query it. Return the run id and the answer to come."""
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id)
+    await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    waiting = asyncio.ensure_future(world.call(QUERY))
+    await settle()
+    return run_id, waiting
+
+
+async def test_query_waits_for_the_second_attempt() -> None:
+    """A bug may be gone, or a worker with other code there: the answer comes with the task that succeeds."""
+    world = await World.new()
+    run_id, waiting = await queried(world)
+    await fail_task(world, run_id)
+    assert not waiting.done()
+    while not isinstance(query := (await world.activation()).events[0], e.QueryReceived):
+        await world.complete(run_id)  # the history again, and the signal
+    await world.complete(run_id, c.AnswerQuery(query.id, text("answer")))
+    assert (await waiting).result == (text("answer"),)
+    await world.close()
+
+
+async def test_queries_are_rejected_after_the_second_failure() -> None:
+    """One that waits, and each that comes later."""
+    world = await World.new()
+    run_id, waiting = await queried(world)
+    await fail_task(world, run_id)
+    await fail_task(world, run_id)
+    for query in (waiting, world.call(QUERY)):
+        with pytest.raises(ServiceError, match="its workflow task keeps failing") as caught:
+            await query
+        assert caught.value.status == "FAILED_PRECONDITION"
+    await world.close()

@@ -1,0 +1,113 @@
+"""A run that continues with the history of another one, from another engine: what continues, and which histories cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.specs import made
+
+from hourglass._contract import workflows as wf
+from hourglass._contract.handle import ActivityOk
+from hourglass._evaluator import commands as c
+from hourglass._evaluator import events as e
+from hourglass.errors import ServiceError
+
+from ..memory_world import World, text
+
+SECOND = 10**9
+ACTIVITY = made(c.ScheduleActivity, seq=1, activity_id="1", activity_type="act", start_to_close_timeout=5.0)
+CHILD = made(c.StartChildWorkflow, seq=1, workflow_id="child", workflow_type="c")
+SIGNAL = c.SignalExternalWorkflow(seq=1, workflow_id="other", signal_name="s")
+
+
+async def history_of(*commands: c.Command, task: bool = False) -> tuple[bytes, ...]:
+    """Return the history of a run whose first task was completed with these commands; with `task` a worker has its next one."""
+    world = await World.new()
+    run_id = (await world.start()).run_id
+    await world.activation()
+    await world.complete(run_id, *commands)
+    if task:
+        await world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+        await world.activation()
+    page = await world.call(wf.GetHistory(workflow_id="w"))
+    await world.close()
+    return tuple(page.events)
+
+
+async def put_in(world: World, events: tuple[bytes, ...], **more: Any) -> wf.Started:
+    return await world.call(wf.ImportWorkflow(workflow_id="w", events=events, request_id="r", **more))
+
+
+async def test_imported_run_continues() -> None:
+    """Its timer and its activity are pending again under the new run id, and the worker is given the whole history."""
+    events = await history_of(ACTIVITY, c.StartTimer(1, 60 * SECOND))
+    world = await World.new()
+    run_id = (await put_in(world, events)).run_id
+    task = await world.activity()
+    assert (task.activity_id, task.run_id) == ("1", run_id)
+    await world.handle.complete_activity(ActivityOk(task.token, text("ok")))
+    activation = await world.activation()
+    assert isinstance(activation.events[0], e.RunStarted)
+    assert activation.is_replaying
+    await world.complete(run_id, ACTIVITY, c.StartTimer(1, 60 * SECOND))
+    activation = await world.activation()
+    assert activation.events == (e.ActivityCompleted(1, text("ok")),)
+    await world.complete(run_id, c.CompleteRun(text("done")))
+    assert await world.outcome() == wf.RunCompleted((text("done"),))
+    await world.close()
+
+
+async def test_task_in_progress_fails_and_is_scheduled_again() -> None:
+    """The worker of the other engine has it no longer."""
+    events = await history_of(c.StartTimer(1, 60 * SECOND), task=True)
+    world = await World.new()
+    await put_in(world, events)
+    kinds = world.kinds()
+    assert kinds[len(events) :] == ["WorkflowTaskFailed", "WorkflowTaskScheduled"]
+    await world.close()
+
+
+async def test_repeated_import_is_one_run() -> None:
+    """The second request under the same id names the run of the first; another request is rejected."""
+    events = await history_of(c.StartTimer(1, 60 * SECOND))
+    world = await World.new()
+    first = await put_in(world, events)
+    assert (await put_in(world, events)).run_id == first.run_id
+    with pytest.raises(ServiceError):
+        await world.call(wf.ImportWorkflow(workflow_id="w", events=events, request_id="another"))
+    await world.close()
+
+
+async def test_dry_run_changes_nothing() -> None:
+    """It only tells whether the history can be continued."""
+    world = await World.new()
+    started = await put_in(world, await history_of(c.StartTimer(1, 60 * SECOND)), dry_run=True)
+    assert started.run_id == ""
+    assert world.engine.current("w") is None
+    await world.close()
+
+
+@pytest.mark.parametrize(
+    ("commands", "cut", "words"),
+    [
+        ((), slice(0, 0), "does not begin with the start of a workflow"),
+        ((), slice(1, None), "does not begin with the start of a workflow"),
+        ((ACTIVITY,), slice(None, None, 2), "not numbered consecutively from 1"),
+        ((c.CompleteRun(None),), slice(None), "of a workflow that has ended"),
+        ((CHILD,), slice(None), "waits for its child 'child' there"),
+        ((SIGNAL,), slice(5), "has sent something to another workflow there"),
+    ],
+    ids=["empty", "no start", "gaps", "ended", "child", "external signal"],
+)
+async def test_history_that_cannot_be_continued_is_rejected(
+    commands: tuple[c.Command, ...], cut: slice, words: str
+) -> None:
+    """The error says why, and there is no run."""
+    events = (await history_of(*commands))[cut]
+    world = await World.new()
+    for dry_run in (True, False):
+        with pytest.raises(ServiceError, match=words):
+            await put_in(world, events, dry_run=dry_run)
+    assert world.engine.current("w") is None
+    await world.close()
