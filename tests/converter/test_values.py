@@ -214,6 +214,7 @@ CASES: list[tuple[Any, Any]] = [
     ([1], Collection[int]),
     ({1}, AbstractSet[int]),
     ({"a": 1}, Mapping[str, int]),
+    ({"a": Cat("a")}, Mapping[str, Cat | Dog]),
     (Text("x"), Text),
     ([Number(3)], list[Number]),
 ]

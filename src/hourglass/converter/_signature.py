@@ -328,7 +328,7 @@ def check_dynamic(signature: Signature, what: str) -> None:
     `RawPayload`.
     """
     requirement = f"{what} is dynamic: it takes one parameter, a Sequence[RawPayload] of all arguments"
-    if len(signature.parameters) != 1 or not signature.takes_exactly_one:
+    if not signature.takes_exactly_one:
         names = ", ".join(signature.parameters) or "none"
         raise DefinitionError(f"{requirement}; its parameters are: {names}")
     (hint,) = signature.types

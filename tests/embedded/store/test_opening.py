@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.embedded.stores import open_sqlite
 
-from hourglass._embedded.store.sqlite import database, tables
+from hourglass._embedded.store.sqlite import database, inherited, tables
 from hourglass._embedded.store.sqlite.copies import put_in_place
 from hourglass._embedded.store.store import Store
 from hourglass.errors import StorageError
@@ -288,6 +288,37 @@ def test_file_system_without_hard_links(
     assert open_store(copy).load("a") is not None
     with pytest.raises(FileExistsError):
         put_in_place(str(copy), str(path), overwrite=False)
+
+
+def test_closed_file_is_read_although_sqlite_cannot_create_files_beside_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk without room: the file alone has everything. If the latest commits are in a log, the error of SQLite is raised."""
+    connect_reader = database._connect_reader
+
+    def has_no_room(name: str, mode: str = "ro") -> sqlite3.Connection:
+        if "immutable" not in mode:
+            raise sqlite3.OperationalError("unable to open database file")
+        return connect_reader(name, mode)
+
+    filled(path)
+    monkeypatch.setattr(database, "_connect_reader", has_no_room)
+    connection = database.connect_unowned(str(path))
+    assert connection.execute("SELECT run_id FROM runs").fetchall() == [("run-0",)]
+    inherited.close(connection)
+    Path(f"{path}-wal").write_bytes(b"commits")
+    with pytest.raises(StorageError, match="cannot be used"):
+        database.connect_unowned(str(path))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists the open files of a process as Linux does")
+def test_file_that_cannot_be_read_is_closed(path: Path) -> None:
+    """The rejection leaves no descriptor open."""
+    path.write_bytes(b"words " * 1000)
+    with pytest.raises(StorageError, match="not a database"):
+        database.connect_read_only(str(path))
+    opened = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if os.path.lexists(each)]
+    assert str(path) not in opened
 
 
 NOBODY = """

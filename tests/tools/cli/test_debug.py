@@ -58,7 +58,7 @@ def _forget_modules() -> None:
 
 
 def test_steps_are_listed_without_a_terminal(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line for each: its event, what the run was told, what it asked for."""
+    """One line for each: its history event, its events and its commands."""
     assert main(["debug", history, "--code", "flows_debugged.py"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=3)[3] for line in lines] == [
@@ -70,7 +70,7 @@ def test_steps_are_listed_without_a_terminal(history: str, capsys: pytest.Captur
 
 
 def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The line with its source, the variables, what has changed, what was asked for."""
+    """The line with its source, the variables, what has changed, the commands."""
     assert main(["debug", history, "--code", "flows_debugged.py", "--at", "12"]) == 0
     out = capsys.readouterr().out
     assert "step 2 of 4" in out
@@ -78,7 +78,7 @@ def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.Captur
     assert ">   13 |     workflow.sleep(60)" in out
     assert "changed parcel: first: (not there) -> 'packed cup'" in out
     assert "first = 'packed cup'" in out
-    assert "asked   start timer of 60 s  (flows_debugged.py:13)" in out
+    assert "command start timer of 60 s  (flows_debugged.py:13)" in out
 
 
 def test_json_contains_all_moments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,8 +96,8 @@ def test_what_if_shows_the_first_difference(history: str, capsys: pytest.Capture
     assert main(asked) == 1
     out = capsys.readouterr().out
     assert "the first difference is at step 2" in out
-    assert "asked   start timer of 60 s  (flows_debugged.py:13)" in out
-    assert "asked   schedule activity pack  (flows_debugged_new.py:13)" in out
+    assert "command start timer of 60 s  (flows_debugged.py:13)" in out
+    assert "command schedule activity pack  (flows_debugged_new.py:13)" in out
     assert "the code fits the history" in out
     assert "what if does not fit the history" in out
 

@@ -164,7 +164,7 @@ def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
     before = moments[index - 1] if index else None
     yield headline(moments, index)
     for event in moment.events or ("nothing new",):
-        yield f"told    {event}"
+        yield f"event   {event}"
     if before is not None:
         for change in changes(before, moment):
             was, now = change.before or "(not there)", change.after or "(gone)"
@@ -173,7 +173,7 @@ def described(moments: Sequence[Moment], index: int) -> Iterator[str]:
         yield from _fiber(fiber)
     for issued in moment.issued:
         place = f"  ({near(issued.file)}:{issued.line})" if issued.file else ""
-        yield f"asked   {issued.what}{place}"
+        yield f"command {issued.what}{place}"
     if moment.error:
         yield f"raised  {moment.error}"
     if moment.closed:

@@ -141,8 +141,11 @@ class _Found:
         return standing(run, self.problems.get(run.run_id))
 
     def document(self, run: WorkflowExecution) -> dict[str, Any]:
-        problem = self.problems.get(run.run_id)
-        return {**connecting.plain(run), "problem": None if problem is None else problem.value}
+        return _document(run, self.problems.get(run.run_id))
+
+
+def _document(run: WorkflowExecution, problem: Problem | None) -> dict[str, Any]:
+    return {**connecting.plain(run), "problem": None if problem is None else problem.value}
 
 
 def _find(client: Client, query: str, limit: int, only: Problem | None) -> _Found:
@@ -244,7 +247,7 @@ def describe(
     with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
         described = handle.describe()
     if json:
-        connecting.write_json(described)
+        connecting.write_json(_document(described, problem_of(described)))
     else:
         console.show_facts(_facts(described))
 

@@ -298,8 +298,12 @@ def _drop_statistics(connection: sqlite3.Connection) -> None:
 
 def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
     connection = inherited.keep(_connect(path, mode), path)
-    for setting in _READER:
-        connection.execute(setting).fetchall()
+    try:
+        for setting in _READER:
+            connection.execute(setting).fetchall()
+    except BaseException:
+        inherited.close(connection)
+        raise
     return connection
 
 
