@@ -78,11 +78,11 @@ def client(project: Project) -> Iterator[Client]:
 def test_edited_file_is_reloaded(project: Project, client: Client) -> None:
     """The file is edited, the open runs are tried, and a run continues with the new code; Ctrl-C ends both processes."""
     with project.dev() as dev:
-        dev.wait_for("taking work")
+        dev.wait_for("receiving tasks")
         handle = waiting(client)
         project.app.write_text(FIXED)
         dev.wait_for("changed: app.py")
-        dev.wait_for("taking work", 2)
+        dev.wait_for("receiving tasks", 2)
         assert "1 open run fits this code" in dev.text
         handle.signal("decision", "yes")
         assert handle.result(timeout=30) == "charged o-1, at last"
@@ -93,20 +93,20 @@ def test_edited_file_is_reloaded(project: Project, client: Client) -> None:
 def test_edit_that_breaks_an_open_run_is_reported(project: Project, client: Client) -> None:
     """Before any run is touched it is said which would break, and where; undoing the edit lets the run continue."""
     with project.dev() as dev:
-        dev.wait_for("taking work")
+        dev.wait_for("receiving tasks")
         handle = waiting(client)
         events = len(handle.history().events)
         project.app.write_text(ANOTHER_WAY)
-        dev.wait_for("taking work", 2)
+        dev.wait_for("receiving tasks", 2)
         assert "this code would break order-1 (checkout)" in dev.text
         assert "expected by the history: activity charge number 1" in dev.text
         line = ANOTHER_WAY.splitlines().index("    workflow.sleep(3600)") + 1
         assert re.search(rf"issued by the code:      timer number 1 of 3600 s +at app\.py:{line}", dev.text)
         assert "1 of 1 open runs would break" in dev.text
-        assert dev.text.index("would break") < dev.text.rindex("taking work")
+        assert dev.text.index("would break") < dev.text.rindex("receiving tasks")
         assert len(handle.history().events) == events
         project.app.write_text(APP)
-        dev.wait_for("taking work", 3)
+        dev.wait_for("receiving tasks", 3)
         handle.signal("decision", "yes")
         assert handle.result(timeout=30) == "charged o-1"
 
@@ -114,14 +114,14 @@ def test_edit_that_breaks_an_open_run_is_reported(project: Project, client: Clie
 def test_strict_mode_waits_for_a_compatible_edit(project: Project, client: Client) -> None:
     """With --strict the worker waits for the next edit; until then nobody serves the queue."""
     with project.dev("--strict") as dev:
-        dev.wait_for("taking work")
+        dev.wait_for("receiving tasks")
         handle = waiting(client)
         project.app.write_text(ANOTHER_WAY)
         dev.wait_for("waiting for the next change")
         assert "receiving no tasks, because of --strict" in dev.text
         assert client.describe_task_queue().workflow_pollers == ()
         project.app.write_text(APP)
-        dev.wait_for("taking work", 2)
+        dev.wait_for("receiving tasks", 2)
         handle.signal("decision", "yes")
         assert handle.result(timeout=30) == "charged o-1"
 
@@ -129,12 +129,12 @@ def test_strict_mode_waits_for_a_compatible_edit(project: Project, client: Clien
 def test_file_that_fails_to_load_is_reported(project: Project, client: Client) -> None:
     """The error is shown with its line, and the next edit is waited for."""
     with project.dev() as dev:
-        dev.wait_for("taking work")
+        dev.wait_for("receiving tasks")
         project.app.write_text(APP.replace("def checkout(order: str)", "def checkout(order: str"))
         dev.wait_for("waiting for the next change")
         assert re.search(r"app\.py:\d+: SyntaxError", dev.text), dev.text
         project.app.write_text(APP)
-        dev.wait_for("taking work", 2)
+        dev.wait_for("receiving tasks", 2)
         waiting(client)
 
 
@@ -142,7 +142,7 @@ def test_parked_run_is_shown_at_once(project: Project, client: Client) -> None:
     """A bug is shown with its line and without lines of ours; fixing it lets the run continue."""
     project.app.write_text(BUGGY)
     with project.dev() as dev:
-        dev.wait_for("taking work")
+        dev.wait_for("receiving tasks")
         handle = waiting(client)
         handle.signal("decision", "yes")
         dev.wait_for("IndexError: string index out of range")
@@ -150,14 +150,14 @@ def test_parked_run_is_shown_at_once(project: Project, client: Client) -> None:
         assert re.search(rf"is parked: IndexError at \S+app\.py:{line}", dev.text)
         assert "_evaluator" not in dev.text
         project.app.write_text(FIXED)
-        dev.wait_for("taking work", 2)
+        dev.wait_for("receiving tasks", 2)
         assert handle.result(timeout=30) == "charged o-1, at last"
 
 
 def test_our_own_errors_are_shown_without_traceback(project: Project, client: Client) -> None:
     """A run with a wrong argument is told by what is wrong with it, not by lines of ours."""
     with project.dev() as dev:
-        dev.wait_for("taking work")
+        dev.wait_for("receiving tasks")
         client.start_workflow("checkout", id="order-2")
         dev.wait_for("cannot start: workflow checkout takes 1 argument (order), got 0")
         assert "Traceback" not in dev.text
@@ -166,13 +166,13 @@ def test_our_own_errors_are_shown_without_traceback(project: Project, client: Cl
 def test_deleted_file_is_reported(project: Project, client: Client) -> None:
     """It says that the file is gone and waits; when it is back, open runs continue."""
     with project.dev() as dev:
-        dev.wait_for("taking work")
+        dev.wait_for("receiving tasks")
         handle = waiting(client)
         project.app.unlink()
         dev.wait_for("there is no file app.py")
         dev.wait_for("waiting for the next change")
         project.app.write_text(FIXED)
-        dev.wait_for("taking work", 2)
+        dev.wait_for("receiving tasks", 2)
         handle.signal("decision", "yes")
         assert handle.result(timeout=30) == "charged o-1, at last"
 
@@ -180,7 +180,7 @@ def test_deleted_file_is_reported(project: Project, client: Client) -> None:
 def test_worker_ends_with_its_parent(project: Project, client: Client) -> None:
     """No worker is left behind that nobody reloads."""
     with project.dev() as dev:
-        dev.wait_for("taking work")
+        dev.wait_for("receiving tasks")
         (child,) = _children(dev.process.pid)
         dev.process.kill()
         until("the child has ended", lambda: is_gone(child), 20)
@@ -196,7 +196,7 @@ def test_dev_command_with_a_temporal_server(project: Project) -> None:
     """--temporal runs a real server with its web UI, says where, and keeps what it knows in the project's folder."""
     port, ui_port = free_port(), free_port()
     with project.dev("--temporal", "--port", str(port), "--ui-port", str(ui_port)) as dev:
-        dev.wait_for("taking work")
+        dev.wait_for("receiving tasks")
         target = _said(dev, "Temporal server")
         assert target == f"127.0.0.1:{port}"
         assert _said(dev, "web UI") == f"http://127.0.0.1:{ui_port}"
@@ -205,7 +205,7 @@ def test_dev_command_with_a_temporal_server(project: Project) -> None:
         with Client.connect(target) as client:
             handle = waiting(client)
             project.app.write_text(FIXED)
-            dev.wait_for("taking work", 2)
+            dev.wait_for("receiving tasks", 2)
             handle.signal("decision", "yes")
             assert handle.result(timeout=30) == "charged o-1, at last"
         dev.signal(signal.SIGTERM)

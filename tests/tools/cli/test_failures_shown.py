@@ -72,7 +72,7 @@ def test_dev_logs_starts_ends_and_failures(target: str, queue: str, tmp_path: Pa
     """And for a planted error in an activity, with the author's line and none of ours."""
     asked = ("dev", "app.py", "--target", target, "--task-queue", queue, "--no-ui")
     with Command(*asked, cwd=tmp_path) as dev, Client.connect(target) as client:
-        dev.wait_for("taking work")
+        dev.wait_for("receiving tasks")
         assert client.execute_workflow("ends", id=f"{queue}-ends", task_queue=queue) == 1
         with pytest.raises(WorkflowFailedError):
             client.execute_workflow("order", 1, id=f"{queue}-order", task_queue=queue)

@@ -54,7 +54,7 @@ Strict: TypeAlias = Annotated[
 ]
 Page: TypeAlias = Annotated[bool, typer.Option("--ui/--no-ui", help="Serve the web UI.")]
 Check: TypeAlias = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Open runs to check before taking work; 0 checks none.")
+    int, typer.Option(min=0, metavar="N", help="Open runs to check before receiving tasks; 0 checks none.")
 ]
 
 
