@@ -151,7 +151,7 @@ def test_several_queues_and_processes_with_json_logs(
         *options,
         cwd=folder,
     ) as command:
-        command.wait_for("runs, too", 2)
+        command.wait_for("is running as well", 2)
         for each in queues:
             assert client.execute_workflow("checkout", "1", id=each, task_queue=each) == "charged 1"
         command.signal(signal.SIGTERM)
@@ -263,7 +263,7 @@ def test_each_process_is_bound_to_a_processor(tmp_path: Path, option: tuple[str,
             assert sorted(own) == [(each,) for each in processors]
         command.signal(signal.SIGTERM)
         assert command.wait_end() == 0, command.text
-        assert ("it keeps to processor" in command.text) == (not option)
+        assert ("bound to processor" in command.text) == (not option)
 
 
 def test_memory_engine_has_one_process(folder: Path) -> None:
