@@ -47,7 +47,7 @@ def list_(
     codec: Codec = None,
     json: Json = False,
 ) -> None:
-    """List the pending activities of a workflow, with their attempts and last failures.
+    """List pending activities with attempts and last failures.
 
     \b
     Example:

@@ -351,7 +351,7 @@ def trigger(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Start a schedule's workflow now, even while the schedule is paused.
+    """Start a schedule's workflow now, even while it is paused.
 
     \b
     Example:
@@ -373,7 +373,7 @@ def backfill(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Start a schedule's workflows for past times, such as those that an outage has skipped.
+    """Start a schedule's workflows for past times.
 
     \b
     Example:
