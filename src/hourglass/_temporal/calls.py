@@ -348,7 +348,7 @@ def skip_time(request: wf.SkipTime, scope: CallScope) -> Rpc:
     return Rpc("update_workflow_execution_options", message, no_answer)
 
 
-_REACHED, _FAILED = 2, 3  # FastForwardPollingResult
+_REACHED, _FAILED = 2, 3  # values of Temporal's FastForwardPollingResult
 
 
 def wait_for_fast_forward(request: wf.WaitForFastForward, scope: CallScope) -> Rpc:

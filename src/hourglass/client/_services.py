@@ -20,7 +20,7 @@ def _sending(call: RawCall) -> ClientOperation[Any]:
     async def ask(session: ClientSession) -> Any:
         connection = await session.link.opened()
         if not isinstance(connection, Remote):
-            raise UsageError(f"{connection.target} has no gRPC services: they are a Temporal server's")
+            raise UsageError(f"{connection.target} has no gRPC services: only Temporal servers have them")
         return await connection.rpc(call)
 
     return ClientOperation(ask, lambda answer: answer)
@@ -28,7 +28,7 @@ def _sending(call: RawCall) -> ClientOperation[Any]:
 
 def _service(session: ClientSession, name: str, send: Callable[[RawCall], Any]) -> Any:
     if session.link.where.kind != "temporal":
-        raise UsageError(f"{session.link.target} has no gRPC services: they are a Temporal server's")
+        raise UsageError(f"{session.link.target} has no gRPC services: only Temporal servers have them")
     from hourglass._temporal.connection import raw_service
 
     return raw_service(name, send)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def hourglass_env() -> Iterator[Environment]:
-    """Workflows on virtual time."""
+    """Return an open `Environment` on virtual time."""
     from hourglass.testing import Environment
 
     with Environment() as env:

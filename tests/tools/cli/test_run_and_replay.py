@@ -229,7 +229,7 @@ def test_doctor_command(flows: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "ok    reachable" in capsys.readouterr().out
     assert main(["doctor", "--target", "127.0.0.1:1", "--json"]) == 1
     findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["what"] for each in findings if each["ok"] is False] == ["reachable"]
+    assert [each["check"] for each in findings if each["ok"] is False] == ["reachable"]
 
 
 def test_wrong_number_of_arguments_starts_nothing(flows: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,7 @@ class _Local:
 
     @property
     def waits(self) -> bool:
-        """Whether its cancellation waits until the attempt has stopped."""
+        """Whether the cancellation of the activity waits until its attempt has stopped."""
         return self.command.spec.cancellation_type is ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
 

@@ -531,7 +531,7 @@ def _not_found(client: Client, workflow_id: str, run_id: str | None, reason: str
         closed = run.status.name.lower().replace("_", " ")
         return f"{workflow_id} has closed ({closed}): {reason}"
     near = similar(client, workflow_id)
-    hint = f"did you mean {', '.join(near)}?" if near else "hourglass list shows what there is"
+    hint = f"did you mean {', '.join(near)}?" if near else "hourglass list shows all workflows"
     return f"there is no workflow {workflow_id!r} on {client.target}\n  {hint}"
 
 

@@ -43,8 +43,8 @@ _PACKAGES = ("hourglass-temporal", "temporalio", "greenlet", "msgspec", "uvloop"
 class HealthCheck:
     """The result of one check; with `ok` None it is only information."""
 
-    what: str
-    told: str
+    check: str
+    detail: str
     ok: bool | None = None
 
 
@@ -69,7 +69,7 @@ def doctor(
     else:
         for finding in findings:
             mark = {True: "ok   ", False: "WRONG", None: "     "}[finding.ok]
-            console.show(f"{mark} {finding.what:<18} {finding.told}")
+            console.show(f"{mark} {finding.check:<18} {finding.detail}")
     if any(finding.ok is False for finding in findings):
         raise typer.Exit(1)
 

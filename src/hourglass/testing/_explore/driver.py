@@ -61,7 +61,7 @@ class OrderDriver(EnvironmentDriver):
         arrivals: Sequence[Arrival],
         writer: StoryWriter | None,
     ) -> None:
-        """Set the choices, the sorts of mishaps and the arrivals of this order, before its first step."""
+        """Set the choices, the kinds of mishaps and the arrivals of this order, before its first step."""
         self.choices, self.sorts, self.writer = choices, sorts, writer
         self.arrivals: list[tuple[Arrival, Callable[[], object]]] = []
         self.planned = arrivals
