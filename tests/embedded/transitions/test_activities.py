@@ -238,6 +238,25 @@ async def test_timeouts_have_the_servers_messages(
     await world.close()
 
 
+async def test_schedule_to_close_timeout_ends_a_later_attempt() -> None:
+    """The second attempt has what is left of the time for all attempts, not its own start-to-close timeout."""
+    world = await World.new()
+    await begun(world, schedule(start_to_close_timeout=5.0, schedule_to_close_timeout=7.0))
+    before = world.clock.now_ns()
+    await world.activity()
+    world.clock.advance(5)
+    assert (await world.cancel()).reason == "TIMED_OUT"
+    world.clock.advance_to_next()
+    assert (await world.activity()).attempt == 2
+    world.clock.advance_to_next()
+    assert world.clock.now_ns() - before == 7 * 10**9
+    (event,) = (await world.activation()).events
+    assert isinstance(event, e.ActivityFailed)
+    assert event.failure.cause is not None
+    assert event.failure.cause.info == TimeoutFailure(TimeoutType.SCHEDULE_TO_CLOSE)
+    await world.close()
+
+
 async def test_heartbeat_details_reach_the_next_attempt() -> None:
     """Each heartbeat moves the heartbeat timeout; after one is missed, the next attempt gets the last details."""
     world = await World.new(heartbeat_throttle=0.0)

@@ -207,7 +207,9 @@ async def test_pending_child_is_restored_from_a_file(tmp_path: Path) -> None:
     ],
 )
 async def test_too_many_pending_requests_fail_the_task(command: Any, name: str) -> None:
-    """More children, signals or cancels than may be pending fail the task that asks for them, and nothing of it counts."""
+    """More children, signals or cancels than may be pending fail the task that asks for them, and nothing of it counts; the
+    limit itself passes.
+    """
     world = await World.new(limits=Limits(pending=2))
     run_id = (await world.start()).run_id
     await world.activation()
@@ -216,6 +218,12 @@ async def test_too_many_pending_requests_fail_the_task(command: Any, name: str) 
     assert world.kinds()[-1] == "WorkflowTaskFailed"
     assert name.encode() in (await world.history())[-1]
     assert world.engine.current("c1") is None
+    assert isinstance((await world.activation()).events[0], e.RunEvicted)
+    await world.complete(run_id)
+    await world.activation()
+    await world.complete(run_id, *many[:2])
+    assert world.kinds().count("WorkflowTaskFailed") == 1
+    assert world.kinds().count("WorkflowTaskCompleted") == 1
     await world.close()
 
 

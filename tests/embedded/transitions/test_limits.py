@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -100,48 +99,6 @@ async def test_too_many_pending_activities_fail_the_task() -> None:
     await world.activation()
     await world.complete(run_id, *schedule(3))
     assert len(record.run.activities) == 3
-    await world.close()
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (
-            lambda seq: made(c.StartChildWorkflow, seq=seq, workflow_id=f"c{seq}", workflow_type="C"),
-            "pending child workflow executions",
-        ),
-        (
-            lambda seq: c.SignalExternalWorkflow(seq=seq, workflow_id="other", signal_name="s"),
-            "pending signals to external workflows",
-        ),
-        (
-            lambda seq: c.RequestCancelExternal(seq=seq, workflow_id=f"other{seq}"),
-            "pending requests to cancel external workflows",
-        ),
-    ],
-    ids=["children", "signals", "cancellations"],
-)
-async def test_pending_requests_to_other_workflows_are_limited(
-    make: Callable[[int], c.Command], words: str
-) -> None:
-    """The limit itself passes, one more fails the task."""
-    world = await World.new(limits=Limits(pending=3))
-    run_id = (await world.start()).run_id
-    await world.activation()
-    await world.complete(run_id, *(make(seq) for seq in range(1, 5)))
-    record = world.engine.record(run_id)
-    assert record is not None
-    failed = record.events[-1].attributes
-    assert isinstance(failed, h.WorkflowTaskFailed)
-    assert failed.failure is not None
-    assert f"{words}, 3, has reached the per-workflow limit of 3" in failed.failure.message
-    (evicted,) = (await world.activation()).events
-    assert isinstance(evicted, e.RunEvicted)
-    await world.complete(run_id)
-    await world.activation()
-    await world.complete(run_id, *(make(seq) for seq in range(1, 4)))
-    assert world.kinds().count("WorkflowTaskFailed") == 1
-    assert world.kinds().count("WorkflowTaskCompleted") == 1
     await world.close()
 
 
