@@ -429,7 +429,7 @@ def test_threads_and_executors_are_rejected(drive: Drive, name: str) -> None:
     assert "a workflow has no threads" in completion.failure.message
     if name != "threading.Timer":
         assert name.split(" ")[0] in completion.failure.message
-    assert "Do its work in an activity" in completion.failure.message
+    assert "Do this work in an activity" in completion.failure.message
     assert not ran
 
 

@@ -246,7 +246,7 @@ async def test_list_and_count(server: DevServer) -> None:
                 break
         assert {each.workflow_id for each in found} == ids
         assert {each.workflow_type for each in found} == {kind}
-        with pytest.raises(ServiceError, match="ListWorkflows was refused") as caught:
+        with pytest.raises(ServiceError, match="ListWorkflows was rejected") as caught:
             await connection.call(wf.ListWorkflows(query="WorkflowType ="))
         assert caught.value.status == "INVALID_ARGUMENT"
         for each in ids:

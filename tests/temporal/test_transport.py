@@ -210,7 +210,7 @@ def test_raw_service_calls(quick_server: DevServer) -> None:
         assert "CustomIntField" in found.custom_attributes
         health = HealthCheckRequest(service="temporal.api.workflowservice.v1.WorkflowService")
         assert client.health_service.check(health).status == 1
-        with pytest.raises(ServiceError, match="describe_namespace was refused") as refused:
+        with pytest.raises(ServiceError, match="describe_namespace was rejected") as refused:
             client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace="nowhere"))
         assert refused.value.status == "NOT_FOUND"
         with pytest.raises(AttributeError):

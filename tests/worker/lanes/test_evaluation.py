@@ -180,7 +180,7 @@ def test_internal_error_fails_the_activation(caplog):
         completion = lane.evaluate(start("r", "two_steps", "a")).completion
     assert isinstance(completion, TaskFailed)
     assert completion.run_id == "r"
-    assert "died" in caplog.text
+    assert "the evaluation of run r failed" in caplog.text
     assert lane.counts.cached == 0
 
 
