@@ -366,7 +366,10 @@ def test_overlong_shutdown_continues_in_the_background(client, monkeypatch, capl
 
 def test_plain_call_beside_a_worker_warns(client):
     """While a worker lives in the process, a plain call of an activity warns; inside activities it does not."""
-    with worker(client), pytest.warns(activity.PlainCallWarning, match="double is called as a plain function"):
+    with (
+        worker(client),
+        pytest.warns(activity.PlainCallWarning, match="double is called as a plain"),
+    ):
         double(1)
     assert double(1) == 2
 
