@@ -53,7 +53,9 @@ class ActivityHandle(ActivityHandleFacts):
         self._session.run(_activities.report_cancelled(self._session, self._reference, details), rpc)
 
     def reset(self, *, reset_heartbeat: bool = False, **rpc: Unpack[RpcOptions]) -> None:
-        """Restart its attempts at the first, now, instead of waiting for the next attempt. Needs a handle with ids."""
+        """Restart the activity's attempts at the first one, now, instead of waiting for the next attempt. Needs a
+        handle with ids.
+        """
         self._session.run(_activities.reset(self._session, self._reference, reset_heartbeat), rpc)
 
     def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
