@@ -117,7 +117,7 @@ def _engine() -> list[source.Module]:
 
 
 def _called(node: ast.Call) -> str:
-    """What a call calls, as written: `open`, `datetime.now`; empty where it is no name."""
+    """Return the name that a call uses, as written: `open`, `datetime.now`; empty if it is not a name."""
     match node.func:
         case ast.Name(id=name):
             return name
@@ -130,7 +130,7 @@ def _called(node: ast.Call) -> str:
 
 @cache
 def _calls(module: source.Module) -> list[tuple[str, str]]:
-    """Every call in a module, and where it stands."""
+    """Return every call in a module, with its location."""
     return [
         (_called(node), f"{module.place}:{node.lineno}")
         for node in module.nodes
@@ -221,7 +221,9 @@ FLAGS = {
 
 
 def test_behaviour_differences_are_in_one_table() -> None:
-    """What differs by who began a run, or by what its history has recorded, is a row of one table (I9)."""
+    """Every difference that depends on the SDK that began a run, or on the flags in its history, is a row of
+    one table (I9).
+    """
     asking = {
         each.place
         for each in source.modules()

@@ -137,7 +137,7 @@ def fresh() -> str:
 
 
 def test_start_and_result(client: Any, do: Do) -> None:
-    """A workflow of another SDK is started by name and its result comes back."""
+    """A workflow of another SDK is started by name, and its result is returned."""
     handle = do(client.start_workflow("Peer", "echo", {"a": [1, None]}, id=fresh(), task_queue=QUEUE))
     assert do(handle.result(timeout=60)) == {"a": [1, None]}
     assert handle.run_id == handle.first_execution_run_id
@@ -153,7 +153,7 @@ def test_failure(client: Any, do: Do) -> None:
 
 
 def test_signals_and_queries(client: Any, do: Do) -> None:
-    """Signals change what queries tell, and let the workflow go on."""
+    """Signals change the result of queries, and let the workflow continue."""
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     assert do(handle.query("count", result_type=int)) == 0
     do(handle.signal("put", "a", "b"))
@@ -211,7 +211,7 @@ def test_result_timeout_leaves_the_workflow_running(client: Any, do: Do) -> None
 
 
 def test_result_follows_continued_runs(client: Any, do: Do) -> None:
-    """A result follows continued runs, unless it is told not to; a handle keeps reaching the workflow."""
+    """`result` follows continued runs unless that is disabled; the handle still refers to the workflow."""
     handle = do(client.start_workflow("Peer", "continue", 2, task_queue=QUEUE))
     assert do(handle.result(timeout=60)) == "last"
     with pytest.raises(WorkflowContinuedAsNewError) as caught:
@@ -223,7 +223,7 @@ def test_result_follows_continued_runs(client: Any, do: Do) -> None:
 
 
 def test_describe(client: Any, do: Do) -> None:
-    """A description tells type, queue, times, memo, notes and attributes."""
+    """A description contains the type, queue, times, memo, notes and attributes."""
     before = datetime.now(UTC) - timedelta(minutes=1)
     handle = do(
         client.start_workflow(
@@ -249,7 +249,7 @@ def test_describe(client: Any, do: Do) -> None:
 
 
 def test_history(client: Any, do: Do) -> None:
-    """A history is fetched whole, over several pages, and Temporal's own reader accepts it."""
+    """`history()` returns the events of all pages, and temporalio can parse the result."""
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     for number in range(300):
         do(handle.signal("put", str(number)))
@@ -276,7 +276,7 @@ def test_list_and_count(face: Any, client: Any, do: Do) -> None:
 
 
 def test_start_with_a_used_id_is_rejected(client: Any, do: Do) -> None:
-    """A taken id raises, naming the run; with USE_EXISTING it gives that run."""
+    """An id in use raises an error that names the run; with USE_EXISTING that run is returned."""
     handle = do(client.start_workflow("Peer", "wait", id=fresh(), task_queue=QUEUE))
     with pytest.raises(WorkflowAlreadyStartedError) as caught:
         do(client.start_workflow("Peer", "wait", id=handle.id, task_queue=QUEUE))
@@ -306,7 +306,7 @@ def test_start_with_the_same_request_id_is_one_run(client: Any, do: Do) -> None:
 
 
 def test_unknown_workflow_raises_not_found(client: Any, do: Do) -> None:
-    """Whatever is asked of a workflow that is not there says that it is not there."""
+    """Every request for a workflow that does not exist raises a not-found error."""
     handle = client.get_workflow_handle("nobody")
     for ask in (handle.describe, handle.cancel, handle.terminate, handle.result):
         with pytest.raises(WorkflowNotFoundError, match="nobody"):
@@ -397,7 +397,9 @@ sys.exit(4)
 
 @pytest.mark.parametrize("how", ["plain", "fork"])
 def test_unclosed_client_exits_cleanly(target: str, how: str) -> None:
-    """A script that leaves its client open ends with its own code; a forked child may go on using it."""
+    """A script that leaves its client open exits with its own exit code; a forked child can keep using the
+    client.
+    """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT, how],
         capture_output=True,

@@ -1,4 +1,6 @@
-"""What both bridges to agents keep: nothing twice when the process is killed in the middle, one request for each attempt."""
+"""Guarantees of both agent bridges: no completed step is repeated after the process is killed, and each attempt sends
+one request.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from hourglass.contrib.pydantic_ai import HourglassDurability
 
 
 def test_kill_during_model_and_tool_calls_repeats_only_those(tmp_path: Path) -> None:
-    """What was in the middle is done again, and nothing else: no answer that was paid for is asked for twice."""
+    """Only the interrupted calls are repeated: no completed model request is sent, and paid for, twice."""
     marks = tmp_path / "marks"
     marks.mkdir()
     program = Path(__file__).with_name("agent_program.py")
@@ -56,7 +58,7 @@ def test_history_replays_under_another_hash_seed(tmp_path: Path) -> None:
 
 
 def test_agents_import_nothing_in_a_workflow() -> None:
-    """Guardrails that trip, handoffs, approvals and errors import no module in the middle of a run."""
+    """Triggered guardrails, handoffs, approvals and errors import no module while a workflow runs."""
     program = Path(__file__).with_name("import_program.py")
     ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr

@@ -60,7 +60,7 @@ OURS = ("sqlalchemy", "hourglass.contrib.sqlalchemy._tables")
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, tuple[str, str]]:
-    """What each import said, and the module that it named as missing."""
+    """The message of each import, and the module that it named as missing."""
     cases = [*CASES, OURS, *((bridge, "") for bridge in (*LIBRARIES, *WITHOUT))]
     command = [sys.executable, "-c", PROGRAM, json.dumps(cases)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -77,7 +77,7 @@ def test_every_bridge_is_tested() -> None:
 def test_missing_library_names_the_extra(
     bridge: str, library: str, answers: dict[str, tuple[str, str]]
 ) -> None:
-    """Whichever of a bridge's libraries is missing: the error names the bridge, its extra, and what was missing."""
+    """If any library of a bridge is missing, the error names the bridge, its extra, and the library."""
     extra = bridge.replace("_", "-")
     assert extra in _extras()
     text, name = answers[f"{bridge} without {library}"]
@@ -88,7 +88,7 @@ def test_missing_library_names_the_extra(
 
 
 def test_missing_internal_module_names_no_extra(answers: dict[str, tuple[str, str]]) -> None:
-    """A module of ours that is missing is told as it is: no extra would bring it."""
+    """A missing module of Hourglass itself is reported as such, because no extra would install it."""
     text, _ = answers["{} without {}".format(*OURS)]
     assert text
     assert "pip install" not in text
@@ -96,5 +96,5 @@ def test_missing_internal_module_names_no_extra(answers: dict[str, tuple[str, st
 
 @pytest.mark.parametrize("bridge", [*LIBRARIES, *WITHOUT])
 def test_bridge_is_imported_with_its_library(bridge: str, answers: dict[str, tuple[str, str]]) -> None:
-    """Where all is there, there is nothing to say."""
+    """If all libraries are installed, the import raises nothing."""
     assert answers[f"{bridge} without "] == ("", "")

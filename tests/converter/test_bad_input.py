@@ -1,4 +1,4 @@
-"""Bad input gets a clear error that tells shapes and places, never contents."""
+"""Bad input raises a clear error that names shapes and locations, never contents."""
 
 import dataclasses
 import enum
@@ -156,14 +156,14 @@ def test_invalid_json_is_rejected(data: bytes, message: str, hint: Any) -> None:
 
 
 def test_unknown_and_missing_encodings_are_named() -> None:
-    """An encoding that nobody here knows is named; a missing one is said to be missing."""
+    """The error names an unknown encoding, or says that the encoding is missing."""
     assert "'binary/encrypted'" in problem(Payload(b"x", "binary/encrypted"))
     assert "names no encoding" in problem(Payload(b"x", ""))
     assert len(problem(Payload(b"", "x" * 10_000))) < 200
 
 
 def test_binary_encodings_are_checked() -> None:
-    """Null with data, bytes where something else is wanted, and null where a value is wanted are refused."""
+    """Null with data, bytes for another type, and null for a required value are rejected."""
     assert "expected no data with null" in problem(Payload(b"x", "binary/null"))
     assert problem(Payload(b"", "binary/null"), int) == "expected int, got null (binary/null as int)"
     assert problem(Payload(b"x", "binary/plain"), str) == "expected str, got bytes (binary/plain as str)"
@@ -218,7 +218,7 @@ HINTS = st.sampled_from(
     HINTS,
 )
 def test_random_bytes_raise_only_decode_error(data: bytes, hint: Any) -> None:
-    """Whatever the bytes and the type, the outcome is a value or a DecodeError."""
+    """Decoding any bytes as any type returns a value or raises a DecodeError."""
     for encoding in ("json/plain", "binary/plain", "binary/null", "json/protobuf", "binary/protobuf"):
         try:
             default_converter.decode(Payload(data, encoding), hint)
@@ -245,7 +245,7 @@ def refusal(value: Any) -> str:
 
 
 def test_values_without_json_form_are_rejected() -> None:
-    """What has no JSON form is refused with its class and its place."""
+    """A value without a JSON form is rejected with an error that names its class and location."""
     assert "class Opaque at $ has no JSON form" in refusal(Opaque())
     assert "class Opaque at $.items[0].price" in refusal(Order([Item(Opaque())]))  # type: ignore[arg-type]
     assert "at $[...][1]" in refusal({"secret": [1, 1j]})

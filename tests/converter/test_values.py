@@ -222,7 +222,7 @@ CASES: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("value", "hint"), CASES, ids=lambda case: repr(case)[:40])
 def test_round_trip(value: Any, hint: Any) -> None:
-    """Each value comes back equal and of the same class, as the type that is asked for."""
+    """Each value is decoded as an equal value of the requested type."""
     back = default_converter.decode(default_converter.encode(value), hint)
     assert back == value
     assert type(back) is type(value)
@@ -238,7 +238,7 @@ def test_fields_outside_the_constructor_come_back() -> None:
 
 
 def test_decoded_values_are_not_shared() -> None:
-    """Nothing is shared between two decodings of one payload."""
+    """Decoding a payload twice returns values that share no objects."""
     payload = default_converter.encode({"a": [1]})
     first, second = default_converter.decode(payload), default_converter.decode(payload)
     first["a"].append(2)
@@ -246,20 +246,20 @@ def test_decoded_values_are_not_shared() -> None:
 
 
 def test_payload_as_a_value_is_sent_unchanged() -> None:
-    """A payload given as a value is sent as it is, and a hint of Payload returns it undecoded."""
+    """A payload passed as a value is sent unchanged, and the type hint Payload returns it undecoded."""
     raw = Payload(b"?", "binary/strange", {"k": b"v"})
     assert default_converter.encode(raw) is raw
     assert default_converter.decode(raw, Payload) is raw
 
 
 def test_payload_repr_hides_its_data() -> None:
-    """A payload in a log does not show what it carries."""
+    """The repr of a payload, as in a log, does not contain its data."""
     assert "secret" not in repr(default_converter.encode("secret"))
 
 
 @pytest.mark.parametrize("hint", [bytearray, memoryview, bytes])
 def test_binary_classes_round_trip(hint: type) -> None:
-    """The classes of binary data all travel as binary/plain, and are made when asked for."""
+    """All binary types are encoded as binary/plain, and decoded as the requested type."""
     payload = default_converter.encode(hint(b"ab"))
     assert payload == Payload(b"ab", "binary/plain")
     assert isinstance(default_converter.decode(payload, hint), hint)
@@ -321,7 +321,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_any_json_value_round_trips(value: Any) -> None:
-    """Whatever JSON can say comes back exactly."""
+    """Every value that JSON can represent is restored exactly."""
     assert default_converter.decode(default_converter.encode(value)) == value
 
 

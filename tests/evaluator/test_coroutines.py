@@ -48,7 +48,7 @@ async def double(n: int) -> int:
 
 
 def test_async_function_is_a_workflow(drive: Drive) -> None:
-    """Timers, activities and their results, awaited; each activation is executed again and gives the same."""
+    """Timers, activities and their results are awaited; re-executing each activation has the same outcome."""
 
     @plain.defn
     async def total(n: int) -> int:
@@ -320,7 +320,7 @@ def test_handlers_of_both_kinds_in_a_plain_workflow(drive: Drive) -> None:
 
 
 def test_async_query_must_not_wait(drive: Drive) -> None:
-    """It is answered with a failure that says so."""
+    """The query fails with an error that says so."""
     d = drive(Mixed)
     d.begin()
     with pytest.raises(ApplicationError, match="must not wait"):
@@ -503,7 +503,7 @@ def test_unread_failure_of_a_task_is_logged(drive: Drive) -> None:
 
 
 def test_coroutine_that_is_never_awaited_warns(drive: Drive) -> None:
-    """Python's own warning."""
+    """Python's own `RuntimeWarning` is emitted."""
 
     @plain.defn
     async def forgets() -> str:
@@ -563,8 +563,8 @@ def test_dropped_coroutine_issues_no_commands(drive: Drive) -> None:
 
 
 def test_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
-    """What waits in one is closed with the run, and it is shown where it waits; what is left of the generator stays silent,
-    whenever the collector finds it. While its run is at work one that is let go is closed at once.
+    """A waiting generator is closed with the run, and its location is shown; garbage collection of the generator has
+    no effect. A generator that is dropped while its run executes is closed at once.
     """
     seen: list[str] = []
 

@@ -1,4 +1,4 @@
-"""`Lock`, `Semaphore`, `Event` and `Queue`: fair, and nothing is lost when one who waits is cancelled."""
+"""`Lock`, `Semaphore`, `Event` and `Queue`: fair, and nothing is lost when a waiter is cancelled."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_semaphore_limits_concurrency(drive: Drive) -> None:
 
 
 def test_semaphore_keeps_its_count_when_a_waiter_is_cancelled(drive: Drive) -> None:
-    """A place that was handed to one who is cancelled in the same turn goes to the next."""
+    """A slot that was passed to a waiter cancelled in the same turn goes to the next waiter."""
 
     @workflow.defn
     def run() -> list[str]:
@@ -133,7 +133,7 @@ def test_negative_semaphore_is_rejected() -> None:
 
 
 def test_event_wakes_all_waiters(drive: Drive) -> None:
-    """Everybody who waits goes on, in order; later comers pass until it is cleared."""
+    """All waiters continue in order; later tasks do not wait until the event is cleared."""
 
     @workflow.defn
     def run() -> list[str]:

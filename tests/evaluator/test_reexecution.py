@@ -50,7 +50,7 @@ def execute(program: dict[str, Any], script: Script, drops: list[int]) -> tuple[
 
 
 def derived(state: Any) -> dict[str, Any]:
-    """What follows from the journal, comparable."""
+    """Return the state derived from the journal, in a comparable form."""
     fields = msgspec.structs.asdict(state)
     return {name: value for name, value in fields.items() if name != "journal"}
 
@@ -58,7 +58,7 @@ def derived(state: Any) -> dict[str, Any]:
 @relaxed
 @given(programs(), steps, st.lists(st.integers(1, 30), max_size=6))
 def test_dropping_fibers_changes_nothing(program: dict[str, Any], script: Script, drops: list[int]) -> None:
-    """The same script with fibers dropped at random points gives identical bytes, and the same derived state."""
+    """Dropping fibers at random points changes neither the bytes of a script's outcome nor the derived state."""
     kept, expected = execute(program, script, [])
     dropped, produced = execute(program, script, drops)
     try:
@@ -86,7 +86,7 @@ def test_rebuilt_state_is_the_same(program: dict[str, Any], script: Script) -> N
 @relaxed
 @given(programs(), steps)
 def test_evaluate_equals_live_fibers(program: dict[str, Any], script: Script) -> None:
-    """`evaluate`, from state to state without fibers, gives the same completions."""
+    """`evaluate`, which goes from state to state without keeping fibers, returns the same completions."""
     run, expected = execute(program, script, [])
     state = state_of()
     try:
@@ -112,7 +112,7 @@ def test_verify_accepts_deterministic_runs(program: dict[str, Any], script: Scri
 @relaxed
 @given(programs(), steps)
 def test_journal_is_restored_from_bytes(program: dict[str, Any], script: Script) -> None:
-    """A journal that was written and read again executes to the same state."""
+    """A journal that was serialized and restored re-executes to the same state."""
     run, _ = execute(program, script, [])
     journal = msgspec.msgpack.decode(msgspec.msgpack.encode(run.state.journal), type=list[Activation])
     assert journal == run.state.journal

@@ -82,7 +82,7 @@ def test_spawned_functions_begin_when_the_spawner_waits(drive: Drive) -> None:
 
 
 def test_gather_returns_results_in_the_given_order(drive: Drive) -> None:
-    """Results stand in the order of the tasks, not of their ends; a task given twice stands there twice."""
+    """Results are in the order of the tasks, not of their completion; a task passed twice has two results."""
 
     @workflow.defn
     def run() -> list[str]:
@@ -156,7 +156,7 @@ def test_gather_can_return_errors_in_place(drive: Drive) -> None:
 
 
 def test_gather_of_a_task_cancelled_elsewhere_raises_an_ordinary_error(drive: Drive) -> None:
-    """A cancelled child does not cancel the one who gathers: it sees `TaskCancelledError`."""
+    """A cancelled child does not cancel the gathering task, which receives `TaskCancelledError`."""
 
     @workflow.defn
     def run() -> str:
@@ -221,7 +221,7 @@ def test_map_cancels_pending_calls_after_a_failure(drive: Drive) -> None:
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_map_rejects_a_limit_below_one(drive: Drive, limit: int) -> None:
-    """A limit of nothing would wait for ever."""
+    """`map` would never finish with a limit below one."""
 
     @workflow.defn
     def run() -> str:
@@ -261,7 +261,7 @@ def waiter(mode: Any) -> Any:
 
 
 def test_wait_all_completed(drive: Drive) -> None:
-    """ALL_COMPLETED waits for every task, failed ones included, and gives the timer up."""
+    """ALL_COMPLETED waits for every task, including failed ones, and cancels the timer."""
     d = drive(waiter("ALL_COMPLETED"))
     d.begin()
     d.send(d.failed(2))
@@ -271,7 +271,7 @@ def test_wait_all_completed(drive: Drive) -> None:
 
 
 def test_wait_first_completed(drive: Drive) -> None:
-    """FIRST_COMPLETED returns what is done by then, in the given order."""
+    """FIRST_COMPLETED returns the tasks completed by then, in the order of the arguments."""
     d = drive(waiter("FIRST_COMPLETED"))
     d.begin()
     d.send(d.done(3), d.done(1))
@@ -329,7 +329,7 @@ def test_as_completed_yields_in_completion_order(drive: Drive) -> None:
 
 
 def test_condition_that_already_holds_still_takes_a_turn(drive: Drive) -> None:
-    """With a timeout it takes a timer's number too, which is given up at once."""
+    """With a timeout it also uses a timer's sequence number, and cancels the timer at once."""
 
     @workflow.defn
     def run() -> list[str]:
@@ -363,7 +363,7 @@ def test_condition_made_true_by_another_fiber(drive: Drive) -> None:
 
 
 def test_wait_condition_times_out(drive: Drive) -> None:
-    """`TimeoutError`, and the condition is not checked any more."""
+    """`TimeoutError` is raised, and the condition is no longer checked."""
 
     @workflow.defn
     def run() -> str:
@@ -426,7 +426,7 @@ def test_conditions_are_checked_in_the_order_of_registration(drive: Drive) -> No
 
 
 def test_task_cannot_wait_for_itself(drive: Drive) -> None:
-    """Waiting for oneself would last for ever: it is refused."""
+    """A task that waits for itself would never end, so this is rejected."""
 
     @workflow.defn
     def run() -> str:

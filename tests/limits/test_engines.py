@@ -52,7 +52,7 @@ room = Room()
 
 @activity.defn
 def count() -> int:
-    """How many were in the room at the same time, at most."""
+    """Return the maximum number of runs that were in the room at the same time."""
     room.visit()
     return room.most
 
@@ -66,7 +66,7 @@ def counted(key: str) -> int:
 
 @workflow.defn
 def held(key: str) -> str:
-    """Hold a slot until told."""
+    """Hold a slot until signalled."""
     with limits.slot(key, notice=0.5):
         inside.publish("in")
         return go.receive()
@@ -101,14 +101,14 @@ class World:
 
 @pytest.fixture(params=["memory", "file", "server"])
 def target(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> str:
-    """Where to connect to."""
+    """The target to connect to."""
     targets = {"memory": "local:", "file": f"local:{tmp_path / 'limits.db'}", "server": quick_server.target}
     return targets[request.param]
 
 
 @pytest.fixture
 def world(target: str) -> Iterator[World]:
-    """A world on each engine, with a worker that was told of nothing but the author's own workflows."""
+    """A world on each engine, with a worker that registers only the author's workflows."""
     with Client.connect(target) as client:
         world = World(client, target)
         mine = [counted, held, turn, last]
@@ -133,7 +133,7 @@ def test_slots_limit_concurrent_runs(world: World) -> None:
 
 
 def test_keeper_continues_as_new_under_load(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests that arrive while the keeper changes runs are answered by the next."""
+    """Requests that arrive while the keeper continues as new are answered by its next run."""
     monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 5)
     room.most = 0
     handles = [world.start(counted) for _ in range(20)]

@@ -37,7 +37,7 @@ def count(to: int) -> int:
 
 @workflow.defn
 def echo(rounds: int) -> str:
-    """Publish what it is told, and continue as new now and then."""
+    """Publish the signalled numbers, and continue as new from time to time."""
     for _ in range(2):
         numbers.publish(go.receive())
     if rounds > 1:
@@ -79,7 +79,7 @@ def test_several_readers_follow_a_running_workflow(client: Client, queue: str) -
 
 
 def test_item_arrives_while_the_run_waits(client: Client, queue: str) -> None:
-    """Also through runs that continue as new, and from a kept position."""
+    """This also works across continue-as-new, and from a saved position."""
     handle = client.start_workflow(echo, 2, task_queue=queue)
     stream = numbers.follow(handle, timeout=60)
     for number in range(3):

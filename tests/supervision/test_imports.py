@@ -34,7 +34,9 @@ def test_supervision_imports_nothing_but_the_errors(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["policy", "spec", "exits"])
 def test_decisions_and_data_are_pure(name: str) -> None:
-    """What decides and what describes reaches neither the loop nor a clock nor a log, also not through what it imports."""
+    """Modules of decisions and data use no event loop, clock, log, thread or random numbers, directly or through
+    imports.
+    """
     impure = {"asyncio", "time", "logging", "threading", "random"}
     seen: set[str] = set()
     waiting = [name]

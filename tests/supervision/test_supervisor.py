@@ -158,7 +158,9 @@ async def test_cascade_drops_temporary_siblings(world: World) -> None:
 
 @on_both_loops
 async def test_too_many_restarts_escalate_to_the_parent(world: World) -> None:
-    """One restart too many: the supervisor stops its children in reverse and fails; its parent starts all of it anew."""
+    """After one restart too many, the supervisor stops its children in reverse order and fails; its parent restarts
+    the whole subtree.
+    """
     inner = Supervisor("one_for_one", [world.worker("a"), world.worker("b")], max_restarts=2, window=5.0)
     tree = await world.start(inner.as_child("Sub"), world.worker("c"))
     sub = tree.find("App/Sub")
@@ -189,7 +191,7 @@ async def test_restart_window_slides(world: World) -> None:
 
 @on_both_loops
 async def test_escalation_at_the_root_ends_the_tree(world: World) -> None:
-    """A root that gives up ends, with the reason, and leaves nothing behind."""
+    """A root that gives up ends with the reason, and leaves no task running."""
     tree = await world.start(world.worker("a"), world.worker("b"), max_restarts=0)
     await world.crash("App/a")
     reason = await tree.root.wait_dead()
@@ -199,7 +201,7 @@ async def test_escalation_at_the_root_ends_the_tree(world: World) -> None:
 
 @on_both_loops
 async def test_failing_restarts_count_towards_the_intensity(world: World) -> None:
-    """A restart whose start fails is tried again at once and counted, until it succeeds or the supervisor gives up."""
+    """A failed restart is retried at once and counted, until it succeeds or the supervisor gives up."""
     tree = await world.start(world.worker("a"), world.worker("b"), strategy="rest_for_one", max_restarts=3)
     world.took()
     world.refusals["a"] = 2
@@ -244,7 +246,7 @@ async def test_backoff_does_not_use_up_the_intensity(world: World) -> None:
 
 @on_both_loops
 async def test_backoff_is_reset_after_a_long_life(world: World) -> None:
-    """A child that lived for as long as its longest pause waits for the first pause again."""
+    """The backoff starts again from its first delay after a child has run for as long as the longest delay."""
     tree = await world.start(world.worker("a", backoff=(0.5, 4.0)))
     for _ in range(2):
         await world.crash("App/a")
@@ -392,7 +394,9 @@ async def test_several_simultaneous_deaths(world: World, order: str, expected: l
 
 @on_both_loops
 async def test_cancelled_root_task_stops_its_children_in_order(world: World) -> None:
-    """Who cancels the root's task from outside gets an ordered stop; doing it again does not break the order."""
+    """Cancelling the root's task from outside stops the tree in order; a second cancellation does not break the
+    order.
+    """
 
     async def slow(context: Context) -> None:
         done = asyncio.Event()

@@ -111,7 +111,9 @@ def test_activation_fields_are_translated() -> None:
 
 
 def test_empty_completion_is_a_success() -> None:
-    """A completion without commands, as evictions need it, still says that it succeeded; flags are recorded."""
+    """A completion without commands, such as that of an eviction, is still marked as successful; flags are
+    recorded.
+    """
     message = completion(cmd.Succeeded("r"))
     assert (message.run_id, message.WhichOneof("status")) == ("r", "successful")
     flagged = completion(cmd.Succeeded("r", used_flags=(1000, 1001)))
@@ -119,7 +121,7 @@ def test_empty_completion_is_a_success() -> None:
 
 
 def test_failed_task_carries_its_cause() -> None:
-    """A failed task carries its failure and its cause."""
+    """The message of a failed task contains its failure and cause."""
     failed = cmd.TaskFailed("r", ex.BOOM, cmd.TaskFailureCause.NON_DETERMINISTIC_ERROR)
     message = completion(failed)
     assert message.failed.failure == failure_message(ex.BOOM)
@@ -224,13 +226,13 @@ def test_activity_task_is_translated() -> None:
     ],
 )
 def test_activity_cancellation_is_translated(number: int, name: str) -> None:
-    """A cancellation carries Core's name for its reason, and its number where it is newer than us."""
+    """A cancellation has Core's name for its reason, or the number of a reason that this version does not know."""
     message = ex.fill(TaskMessage(), {"task_token": b"t", "cancel": {"reason": number}})
     assert read_activity(message) == hd.ActivityCancel(b"t", name)
 
 
 def test_unknown_activity_item_is_none() -> None:
-    """A kind of activity task that we do not know is told apart."""
+    """An unknown kind of activity task is translated to None."""
     assert read_activity(TaskMessage(task_token=b"t")) is None
 
 
@@ -256,7 +258,7 @@ def test_activity_results_are_translated(result: hd.ActivityResult, kind: str) -
 
 
 def test_heartbeat_is_translated() -> None:
-    """A heartbeat carries its details in order."""
+    """The message of a heartbeat contains its details in order."""
     message = heartbeat(b"t", (ex.ONE, ex.NULL))
     assert message.task_token == b"t"
     assert [read_payload(detail) for detail in message.details] == [ex.ONE, ex.NULL]

@@ -1,4 +1,4 @@
-"""Which releases of temporalio are taken."""
+"""The supported releases of temporalio."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_other_temporalio_releases_are_rejected(installed: str) -> None:
 
 
 def test_missing_temporalio_is_reported() -> None:
-    """Without temporalio the error says what to install, and the switch does not help."""
+    """Without temporalio the error says what to install, even if the version check is disabled."""
     assert "not installed" in (version.refusal(None, anyway=True) or "")
 
 
 def test_version_guard_reads_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guard looks at what is installed and at its switch each time it is asked."""
+    """Each check reads the installed version and the environment variable again."""
     version.check()
     monkeypatch.setattr(version, "installed", lambda: "9.9")
     monkeypatch.delenv(version.ANYWAY, raising=False)
@@ -51,7 +51,7 @@ def test_version_guard_reads_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_package_dependency_matches_the_guard() -> None:
-    """What the package depends on is the range that the guard lets pass."""
+    """The dependency range of the package is the range that the version check accepts."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert version.WANTED.strip('"') in project["dependencies"]
 

@@ -199,7 +199,9 @@ def test_forked_process_has_its_own_environment() -> None:
 
 
 def test_async_environment_explores_orders() -> None:
-    """`await env.explore(…)` finds the order that breaks a property, and passes where none does, as the blocking face does."""
+    """`await env.explore(…)` finds an order that breaks a property, and passes if there is none, like the blocking
+    version.
+    """
 
     def prepare(env: Environment) -> None:
         env.fake(explored.charge, lambda order_id: f"charge-{order_id}")

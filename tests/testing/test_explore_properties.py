@@ -1,4 +1,4 @@
-"""What counts as broken, how it is told, and what is refused."""
+"""The properties that count as broken, their messages, and rejected arguments."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def test_unexplained_failure_is_reported() -> None:
 
 
 def test_allowed_failures_are_accepted() -> None:
-    """What is allowed is named, by class or by the type of an application error, and looked for among the causes."""
+    """Allowed failures are given by class or by the type of an application error, and are also searched for among the
+    causes.
+    """
 
     class CheckoutFailed(ApplicationError):
         pass
@@ -118,7 +120,7 @@ def test_stuck_workflow_is_reported() -> None:
 
 
 def test_hanging_workflow_is_reported() -> None:
-    """Code that never comes back is interrupted, and its place is told."""
+    """A workflow that never returns is interrupted, and the error names its location."""
     error = failed(hangs, 1)
     assert error.broken == "stuck"
     assert "test_explore_properties.py" in str(error)
@@ -236,7 +238,7 @@ def test_invalid_explore_arguments_are_rejected() -> None:
 
 
 def test_exploring_environment_is_not_affected() -> None:
-    """What orders call is theirs: the environment that explores has seen nothing."""
+    """Calls made in the explored orders are not recorded in the exploring environment."""
     with Environment() as env:
         env.explore(steps, 1, runs=10)
         assert env.calls(act) == []
@@ -245,7 +247,7 @@ def test_exploring_environment_is_not_affected() -> None:
 
 
 def test_default_order_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """What the workflow must not call is logged once, and its own log comes once; hundreds of orders log no more."""
+    """A forbidden call is logged once, and the workflow's own log lines appear once, even with hundreds of orders."""
 
     @workflow.defn
     def careless() -> float:

@@ -34,12 +34,12 @@ def is_keeper(workflow_id: str) -> bool:
 
 
 ANSWERS = "hourglass.limits.answers"
-"""The name of the signal with a keeper's answer to a run."""
+"""The name of the signal that carries a keeper's answer to a run."""
 
 
 @dataclass(frozen=True)
 class SlotClaim:
-    """The claim of a run that holds a slot or waits for one: its ticket, and the address for the answer."""
+    """The claim of a run that holds a slot or waits for one: its ticket, and the run that receives the answer."""
 
     ticket: str
     workflow_id: str
@@ -114,7 +114,7 @@ class SlotTable:
 
 @dataclass(frozen=True)
 class Slots:
-    """The complete state of a key. `told` are the pools that know that other runs wait."""
+    """The complete state of a key. `told` holds the pools that have been notified that other runs wait."""
 
     places: SlotTable = field(default_factory=SlotTable)
     notice: float = 10.0
@@ -454,7 +454,7 @@ class TurnBook:
 
 
 def _sooner(ask: TurnAsk, by: int, now: int) -> TurnAsk:
-    """Return a request that was made by a clock that was ahead, with its times moved back."""
+    """Return a request that was made while the clock was ahead, with its times moved back."""
     late = ask.latest is not None and ask.latest > now
     return replace(ask, latest=max(now, ask.latest - by)) if late and ask.latest is not None else ask
 

@@ -87,8 +87,8 @@ class ProgressRead(msgspec.Struct, frozen=True):
 
 
 class ReadProgress(Request[ProgressRead], frozen=True, kw_only=True):
-    """Return what the activities of a run published under a name after `seen`; with `wait_new` wait for new items, if the engine
-    can.
+    """Return the items that the activities of a run have published under a name after `seen`. With `wait_new`, wait
+    for new items if the engine supports that.
     """
 
     effect: ClassVar[Effect] = Effect.READ

@@ -199,7 +199,7 @@ class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
 
 
 class SkipTime(Request[Nothing], frozen=True, kw_only=True):
-    """Skip a run's time from now on: until the run ends, or with `fast_forward_id` by this number of seconds."""
+    """Start skipping time in a run: until the run ends or, if `fast_forward_id` is set, by `seconds`."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     workflow_id: str
@@ -283,17 +283,19 @@ REPORTED_PROBLEMS = "TemporalReportedProblems"
 """The search attribute under which engines report a run whose workflow task keeps failing."""
 
 TASK_FAILS, TASK_TIMES_OUT = "category=WorkflowTaskFailed", "category=WorkflowTaskTimedOut"
-"""Its values for a parked run."""
+"""The values of `REPORTED_PROBLEMS` for a parked run."""
 
 PARKED_RUNS = f"ExecutionStatus = 'Running' AND {REPORTED_PROBLEMS} IN ('{TASK_FAILS}', '{TASK_TIMES_OUT}')"
 """The list filter for open runs that engines report as parked."""
 
 ACTIVITY_FAILS = "category=ActivityTaskFailed"
-"""Its value for a run with an activity that keeps failing. Only the embedded engine reports it."""
+"""The value of `REPORTED_PROBLEMS` for a run with an activity that keeps failing. Only the embedded engine reports
+it.
+"""
 
 
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A run in short. Times are nanoseconds since the epoch, 0 if unset."""
+    """A summary of one run. Times are nanoseconds since the epoch, 0 if unset."""
 
     workflow_id: str
     run_id: str

@@ -208,7 +208,7 @@ def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
 
 def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
     """Run the constructor: it may read facts and register handlers, but must not wait."""
-    if live.definition.is_async:  # where asyncio's objects can be created
+    if live.definition.is_async:  # in a fiber of the event loop, where asyncio objects can be created
         return live.loop.fiber.call(functools.partial(live.definition.target, *arguments))
     fiber: FiberTask[Any] = FiberTask(
         live, ("init",), f"{live.definition.name}.__init__", live.definition.target, *arguments

@@ -73,7 +73,7 @@ class Timer:
             self.callback(None)
 
     def cancel(self) -> None:
-        """Cancel the timer; one that has fired in this activation does not call back any more."""
+        """Cancel the timer. If it has already fired in this activation, its callback is not called."""
         run = self.run
         self.callback = None
         if not run.dead and run.pending.pop((TIMER, self.seq), None) is not None:
@@ -195,7 +195,7 @@ class RemoteOperation(Task[R]):
         return True
 
     def _cancelled_before_it_began(self) -> None:
-        """Cancel the command, which has already been issued."""
+        """Cancel an operation whose command has been issued, before a fiber waits for it."""
         self._request_cancel()
 
     def _request_cancel(self) -> None:
@@ -443,7 +443,7 @@ def check_known(run: LiveRun, activity_type: str, settings: CallSettings) -> Non
     """Raise `UsageError`, which fails the workflow task, for a new local activity that the worker does not
     have.
 
-    Steps are known by their run; an activity that the history has recorded needs no worker any more.
+    Steps are known by their run; an activity that the history has recorded no longer needs a worker.
     """
     check = run.settings.check_local_activity
     if check is None or run.facts.is_replaying:

@@ -116,7 +116,7 @@ def check_text(value: object, what: str) -> str:
 
 
 def choice(kind: type[E], value: object, what: str) -> E:
-    """Return a member of an enum, passed as such or as its number."""
+    """Return the enum member for a value, which is a member or its number. Raise `UsageError` for any other."""
     try:
         if isinstance(value, (kind, int)) and not isinstance(value, bool):
             return kind(value)
@@ -240,7 +240,7 @@ Priority.default = Priority()
 
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one durable call of an activity: the activity's spec, and options of this call alone."""
+    """The settings of one durable activity call: the activity's spec, and the options of this call only."""
 
     spec: ActivitySpec = ActivitySpec()
     activity_id: str = ""

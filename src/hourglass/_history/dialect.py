@@ -40,7 +40,7 @@ def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
     attributes = [event.attributes for event in events]
     tasks = [entry for entry in attributes if isinstance(entry, h.WorkflowTaskCompleted)]
     if any(OUR_FLAGS.intersection(task.flags) for task in tasks):
-        return Dialect.PYTHON  # Hourglass wrote it: the embedded engine names no SDK
+        return Dialect.PYTHON  # written by the embedded engine, which records no SDK name
     markers = {entry.marker_name for entry in attributes if isinstance(entry, h.ForeignMarkerRecorded)}
     of_core = any(
         isinstance(entry, (h.MarkerRecorded, h.LocalActivityMarkerRecorded)) for entry in attributes

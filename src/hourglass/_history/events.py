@@ -42,8 +42,8 @@ NO_INDEX = -1
 
 
 class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="LocalActivityMarkerRecorded"):
-    """Core's marker for a local activity that ended for good, or that waits long (`backoff_ns`) for its next
-    attempt.
+    """Core's marker for a local activity that has ended, or whose next attempt follows after a long back-off
+    (`backoff_ns`).
 
     `activation_index` is the number, among the activations of its workflow task, of the one that delivered
     the result: a replay delivers it in the same one.
@@ -435,8 +435,8 @@ class WorkflowTaskStarted(Attributes, frozen=True, kw_only=True):
 
 
 CORE_FLAGS = (1, 2, 3)
-"""Core's own flags that match the histories of the embedded engine: ids and types are checked, patches are
-indexed, terminal commands come last.
+"""Core's own flags, for the behaviour that the histories of the embedded engine comply with: ids and types are
+checked, patches are indexed, and terminal commands come last.
 """
 
 

@@ -26,13 +26,13 @@ class Killed(BaseException):
 
 
 class DriverOwner(Protocol):
-    """The owner of a driver, which is notified of the coroutine's end: the process with this body."""
+    """The owner of a driver: the process whose coroutine it runs. It is notified when the coroutine ends."""
 
     def ended(self, driver: TaskDriver, error: BaseException | None) -> None:
         """Handle a coroutine that returned, or raised `error`."""
 
     def lingers(self, driver: TaskDriver) -> None:
-        """Handle a coroutine that was killed and continues."""
+        """Handle a coroutine that keeps running after it was killed."""
 
     def discarded(self, driver: TaskDriver, error: BaseException | None) -> None:
         """Handle a coroutine that was closed; `error` if it raised an exception."""

@@ -244,7 +244,7 @@ class Process:
         self._terminate = callback
 
     def ended(self, driver: TaskDriver, error: BaseException | None) -> None:
-        """Handle the end of one of its coroutines: the body or the terminate callback."""
+        """Handle the end of one of the process's coroutines: the body or the terminate callback."""
         self.node.unwound(driver)
         if not self.alive:
             return
@@ -465,7 +465,7 @@ class Context:
         self._alive().set_terminate(callback)
 
     def shows(self, family: Family) -> None:
-        """Set the function that returns its children for views of the tree."""
+        """Set the function that returns this process's children, for views of the tree."""
         self._alive().family = family
 
     def spawn(self, spec: ChildSpec) -> Process:

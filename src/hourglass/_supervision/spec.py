@@ -1,7 +1,7 @@
 """The child spec: immutable data, validated before any child starts.
 
-No code here starts, stops or decides. A validation message names the child, the field, the actual and the
-expected value.
+This module only defines and validates data: it starts and stops no process, and makes no restart decision. A
+validation message names the child, the field, the actual value and the expected value.
 """
 
 from __future__ import annotations

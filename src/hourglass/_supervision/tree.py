@@ -20,10 +20,10 @@ _MAX_DRAWN = 20  # the maximum number of children per supervisor in a drawing; f
 async def start_tree(
     spec: ChildSpec, *, clock: MonotonicClock | None = None, sink: Sink = log_report, grace: float = GRACE
 ) -> Tree:
-    """Start a root and wait until its whole tree has started. Raise `StartFailed` if it does not; then
-    no task is left running.
+    """Start a root process and wait until its whole tree has started. Stop all tasks and raise `StartFailed` if
+    the start fails.
 
-    `grace` is the time until a killed coroutine that continues is closed.
+    `grace` is how long a killed coroutine may keep running before it is closed.
     """
     check_spec(spec)
     node = Node(clock, Reports(sink), grace=grace)

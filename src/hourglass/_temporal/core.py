@@ -54,7 +54,7 @@ load_profile: Any = _rust.envconfig.load_client_connect_config
 load_profiles: Any = _rust.envconfig.load_client_config
 """Load Temporal's configuration file and variables as dictionaries. Raise RuntimeError with the reason."""
 
-_WORKER, _CLIENT, _RUNTIME = range(3)  # the required order of dropping
+_WORKER, _CLIENT, _RUNTIME = range(3)  # must be dropped in this order
 _DROPS_RUNTIME = has((1, 35))
 
 
@@ -201,7 +201,7 @@ _HARMLESS_PANIC = re.compile(
 
 
 def without_harmless_panics(captured: bytes) -> bytes:
-    """Remove the panics that dropping workers causes from captured stderr; they are no failures."""
+    """Remove the panics that dropping workers causes from captured stderr; they are not failures."""
     return _HARMLESS_PANIC.sub(b"", captured)
 
 

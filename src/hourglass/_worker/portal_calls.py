@@ -29,12 +29,12 @@ class ForeignCall(Generic[T]):
         self._task: asyncio.Task[T] | None = None
 
     def begin(self) -> None:
-        """Start the coroutine. On the control loop."""
+        """Start the coroutine. Called on the control loop."""
         self._task = asyncio.get_running_loop().create_task(self._coro)
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Cancel the coroutine. On the control loop, after `begin`: both are scheduled by one thread."""
+        """Cancel the coroutine. Called on the control loop after `begin`, because one thread schedules both."""
         if self._task is not None:
             self._task.cancel()
 
@@ -68,26 +68,29 @@ class BlockingCall(Generic[T]):
         self._bell.acquire()
 
     def begin(self) -> None:
-        """Start the coroutine. On the control loop."""
+        """Start the coroutine. Called on the control loop."""
         self._task = asyncio.get_running_loop().create_task(self._coro)
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Cancel the coroutine. On the control loop, after `begin`: both are scheduled by one thread."""
+        """Cancel the coroutine. Called on the control loop after `begin`, because one thread schedules both."""
         if self._task is not None:
             self._task.cancel()
 
     def _ended(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # read, or asyncio logs it if the caller does not wait any more
+            task.exception()  # read, or asyncio logs it if the caller no longer waits
         self._bell.release()
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most this long for the end. Return whether it has ended; must not be called again then."""
+        """Wait at most this long for the coroutine to end. Return whether it has; if so, do not call this
+        again.
+        """
         return self._bell.acquire(timeout=seconds)
 
     def result(self) -> T:
-        """Return the result after the end. Raises `asyncio.CancelledError` if the control loop cancelled the
-        coroutine."""
+        """Return the result of a coroutine that has ended. Raise `asyncio.CancelledError` if the control loop
+        cancelled it.
+        """
         assert self._task is not None
         return self._task.result()

@@ -45,7 +45,9 @@ def allowed() -> frozenset[int]:
 
 
 def _quota() -> float | None:
-    """Return the quota in processors of this process's control group or one around it, None without a quota."""
+    """Return the CPU quota of this process, as a number of processors: the lowest among its cgroup and the
+    parent cgroups. Return None if there is none.
+    """
     try:
         lines = _OWN_CGROUP.read_text().splitlines()
     except OSError:
@@ -68,7 +70,9 @@ def _quotas(folders: Iterable[Path]) -> Iterable[float]:
 
 
 class ProcessorBinding:
-    """One processor for this process, and all allowed ones for activities that run long. Thread-safe."""
+    """The processor to which this process is bound; long-running activities may use all allowed ones.
+    Thread-safe.
+    """
 
     def __init__(self, own: int, processors: frozenset[int]) -> None:
         self.own = own
@@ -130,10 +134,8 @@ def can_bind() -> bool:
 
 
 def bind(place: int) -> ProcessorBinding:
-    """Bind this thread, and all that start from now on, to one of the processors: the one at `place`, modulo their
-    number.
-
-    Raises `OSError` if that is not permitted.
+    """Bind this thread, and all threads that start from now on, to the processor at index `place`, modulo the
+    number of processors. Raise `OSError` if that is not permitted.
     """
     global binding
     processors = allowed()

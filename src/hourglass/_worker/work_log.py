@@ -127,7 +127,7 @@ def log_failed(task: ActivityTask, result: AttemptFailed, now_ns: int, cancel_re
 
 
 def log_unwanted(task: ActivityTask, reason: str, seconds: float) -> None:
-    """Log that the engine does not wait any more for an attempt, which has run for `seconds` and may continue."""
+    """Log that the engine no longer waits for an attempt, which has run for `seconds` and may still be running."""
     if reason == "TIMED_OUT":
         what = f"timed out{_limits(task)}: the engine has given it up"
     else:

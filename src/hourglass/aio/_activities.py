@@ -29,7 +29,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class ActivityConfig(TypedDict, total=False):
-    """Options of one call of an activity. A duration is a `timedelta` or seconds."""
+    """Options for a single activity call. A duration is a `timedelta` or seconds."""
 
     task_queue: str | None
     schedule_to_close_timeout: Duration | None
@@ -54,7 +54,7 @@ class _ActivityCall(ActivityConfig, total=False):
 
 
 LocalActivityConfig = ActivityConfig
-"""Options of one call of a local activity."""
+"""Options for a single local activity call."""
 
 
 class _ExecuteActivity(Protocol):

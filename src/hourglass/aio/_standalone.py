@@ -39,17 +39,17 @@ class ActivityOptionsKey(Generic[T]):
     name: str
 
     def value_set(self, value: T) -> ActivityOptionsUpdate[T]:
-        """Return the change to this value."""
+        """Return an update that sets the option to this value."""
         return ActivityOptionsUpdate(self, value)
 
     def value_unset(self) -> ActivityOptionsUpdate[T]:
-        """Return the removal of the option."""
+        """Return an update that removes the option."""
         return ActivityOptionsUpdate(self, None)
 
 
 @dataclass(frozen=True)
 class ActivityOptionsUpdate(Generic[T]):
-    """The change of one option; None removes it."""
+    """An update of one option; None removes it."""
 
     key: ActivityOptionsKey[T]
     value: T | None

@@ -158,13 +158,13 @@ class WorkflowEnvironment:
     async def fast_forward(
         self, handle: WorkflowHandle[Any, Any], duration: timedelta | float | None = None, /
     ) -> bool:
-        """Advance a workflow's time by this duration; without one until the workflow ends. Return False if it has ended
-        before.
+        """Advance a workflow's time by this duration, or until the workflow ends if there is none. Return False if
+        the workflow ended before the time was reached.
         """
         return await handle.wrapped.fast_forward(duration)
 
     async def get_current_time(self, handle: WorkflowHandle[Any, Any] | None = None) -> datetime:
-        """Return a workflow's own time if it is skipped; else the real time."""
+        """Return a workflow's own time if its time is skipped; otherwise the real time."""
         if handle is not None:
             seen = (await handle.wrapped.describe()).time_skipping
             if seen is not None and seen.current_time is not None:
@@ -233,7 +233,7 @@ class EnvironmentInfo(Info):
 
 
 class ActivityEnvironment:
-    """Calls activities as a worker would, without one.
+    """Calls activities as a worker would, but without a worker.
 
     `info` is what `activity.info()` returns, `on_heartbeat` is called at each heartbeat with its details, and `payload_converter`
     is what `activity.payload_converter()` returns; set them before `run`.

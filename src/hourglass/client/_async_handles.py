@@ -397,7 +397,7 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
     @overload
     async def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> AsyncWorkflowHandle[R]: ...
     async def signal(self, signal: Any, /, *args: Any) -> Any:  # type: ignore[misc]
-        """Start it and send a signal in one step; a running workflow only receives the signal."""
+        """Start the workflow and send a signal in one step; a running workflow only receives the signal."""
         operation = _starts.signal(self, signal, args)
         return await self._session.arun(operation.then(partial(AsyncWorkflowHandle, self._session)))
 
@@ -414,7 +414,7 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
         self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
     ) -> T: ...
     async def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start it, or use the running one, request an update, and wait for the update's result."""
+        """Start the workflow, or use the running one; then request an update and wait for its result."""
         operation = _updates.update(self, update, args, options, UpdateStage.COMPLETED)
         handle = await self._session.arun(
             operation.then(lambda answer: AsyncUpdateHandle[Any](self._session, answer[1]))
@@ -453,7 +453,7 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
     async def start_update(  # type: ignore[misc]
         self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
     ) -> Any:
-        """Start it, or use the running one, request an update, and wait until that is accepted."""
+        """Start the workflow, or use the running one; then request an update and wait until it is accepted."""
         operation = _updates.update(self, update, args, options, wait_for_stage)
         return await self._session.arun(
             operation.then(lambda answer: AsyncUpdateHandle[Any](self._session, answer[1]))

@@ -393,7 +393,7 @@ class WithStart(_starts.PlannedStart, Generic[R]):
     @overload
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> WorkflowHandle[R]: ...
     def signal(self, signal: Any, /, *args: Any) -> Any:  # type: ignore[misc]
-        """Start it and send a signal in one step; a running workflow only receives the signal."""
+        """Start the workflow and send a signal in one step; a running workflow only receives the signal."""
         operation = _starts.signal(self, signal, args)
         return self._session.run(operation.then(partial(WorkflowHandle, self._session)))
 
@@ -410,7 +410,7 @@ class WithStart(_starts.PlannedStart, Generic[R]):
         self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
     ) -> T: ...
     def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start it, or use the running one, request an update, and wait for the update's result."""
+        """Start the workflow, or use the running one; then request an update and wait for its result."""
         operation = _updates.update(self, update, args, options, UpdateStage.COMPLETED)
         handle = self._session.run(operation.then(lambda answer: UpdateHandle[Any](self._session, answer[1])))
         return handle.result()
@@ -447,7 +447,7 @@ class WithStart(_starts.PlannedStart, Generic[R]):
     def start_update(  # type: ignore[misc]
         self, update: Any, /, *args: Any, wait_for_stage: UpdateStage = UpdateStage.ACCEPTED, **options: Any
     ) -> Any:
-        """Start it, or use the running one, request an update, and wait until that is accepted."""
+        """Start the workflow, or use the running one; then request an update and wait until it is accepted."""
         operation = _updates.update(self, update, args, options, wait_for_stage)
         return self._session.run(operation.then(lambda answer: UpdateHandle[Any](self._session, answer[1])))
 

@@ -33,7 +33,7 @@ class BulkResult:
     errors: dict[str, HourglassError] = field(default_factory=dict)
 
     def add(self, outcomes: list[tuple[Reference, HourglassError | None]]) -> None:
-        """Count the results of a slice."""
+        """Add the outcomes of one slice of workflows to the result."""
         for reference, error in outcomes:
             if error is None:
                 self.done += 1

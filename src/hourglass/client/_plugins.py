@@ -189,7 +189,7 @@ def all_plugins(inherited: Sequence[Plugin], own: Sequence[Plugin]) -> tuple[Plu
 
 
 def configured(kind: type[S], method: str, plugins: Sequence[Plugin], arguments: Mapping[str, Any]) -> S:
-    """Return the settings as all plugins left them. The arguments may contain names that are no settings."""
+    """Return the settings after every plugin has modified them. Ignore arguments that are not settings."""
     names = kind.__annotations__
     config: Any = {name: arguments[name] for name in names}
     for plugin in plugins:

@@ -194,7 +194,9 @@ async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIte
 
 
 async def _to_stage(session: ClientSession, state: UpdateState, stage: UpdateStage) -> UpdateState:
-    """Poll until the update has reached this stage: the service ends its long polls."""
+    """Poll until the update has reached this stage. One poll is not enough: the service limits the duration of
+    each.
+    """
     while state.stage < stage:
         answer = await session.call(
             PollUpdate(

@@ -115,7 +115,7 @@ class CompositeConverter(Converter):
             return self._encode_types(value)
 
     def _encode_types(self, value: Any) -> Payload:
-        """Encode a value that the rest has rejected, with custom types converted to JSON."""
+        """Encode a value that all other converters have rejected, by converting custom types to JSON."""
 
         def hook(unsupported: Any) -> Any:
             for part in self._json_types:

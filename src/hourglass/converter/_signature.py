@@ -97,7 +97,7 @@ def resolve(annotation: Any, fn: Callable[..., Any], scope: Mapping[str, Any]) -
         resolved = typing.get_type_hints(
             holder, getattr(fn, "__globals__", {}), dict(scope), include_extras=True
         )["it"]
-    except Exception:  # a name that exists only for type checkers, or any exception of an annotation
+    except Exception:  # a name that exists only for type checkers, or any exception that an annotation raises
         return Any
     return Any if resolved in _NOTHING_TO_CHECK or _is_variadic(resolved) else resolved
 

@@ -78,7 +78,7 @@ class JsonEncoder:
             return self._encode_plain(value)
         if type(value) in _JSON_SCALARS and type(value) is not float:
             return data
-        # `find`, for `in` tries the text as a number first, and raises and swallows an error each time.
+        # `find`, because `in` first tries to convert its operand to an integer, which raises and swallows an exception.
         if _needs_care(value) or (data.find(b"null") >= 0 and self._has_non_finite(value)):
             return self._encode_plain(value)
         return data
@@ -86,8 +86,8 @@ class JsonEncoder:
     def plain(self, value: Any, path: str = "$", above: tuple[int, ...] = ()) -> Any:
         """Return the value as str, int, float, bool, None, list and dict. `above` holds the ids of its containers.
 
-        Accepts values that msgspec rejects (keys that are no strings, NaN), sorts sets by the JSON text of their members, and
-        names type and path of values that it cannot accept. The value itself is never changed.
+        Accepts values that msgspec rejects (keys that are not strings, NaN), sorts sets by the JSON text of their
+        members, and names type and path of values that it cannot accept. The value itself is never changed.
         """
         cls = type(value)
         if cls in _JSON_SCALARS:
@@ -130,7 +130,9 @@ class JsonEncoder:
             raise EncodeError(f"{type(value).__name__} cannot be encoded as JSON: {error}") from error
 
     def _has_non_finite(self, value: Any) -> bool:
-        """Whether a `null` may stand for a NaN: the standard library's encoder, in C, can reject these."""
+        """Whether a `null` in the encoded value may stand for NaN or infinity. Checked with the standard
+        library's C encoder, which can reject them.
+        """
         try:
             _encode_finite(msgspec.to_builtins(value, enc_hook=self._hook, str_keys=True))
         except Exception:
@@ -228,10 +230,10 @@ def simplify(value: Any) -> Any:
 
 
 def _needs_care(value: Any) -> bool:
-    """Whether a set, an OrderedDict, or a dict with a key that is no string is in the value, at any depth.
+    """Whether a set, an OrderedDict, or a dict with a key that is not a string is in the value, at any depth.
 
-    Goes down level by level and class by class, so that most of the work is done in C. Objects that msgspec does not know are
-    not looked into: the hook does that.
+    Goes down level by level and class by class, so that most of the work is done in C. Objects of types that msgspec
+    does not know are not inspected: the hook does that.
     """
     level: list[Any] = [value]
     while classes := set(map(type, level)) - _SCALARS:

@@ -142,7 +142,7 @@ class KeeperLink:
         raise NotImplementedError
 
     def on_time(self) -> None:
-        """Handle the passing of the time that `next_moment` returned."""
+        """Handle the deadline that `next_moment` returned, once it has passed."""
         raise NotImplementedError
 
     def wait_is_for(self) -> str:

@@ -485,7 +485,7 @@ _NO_POSITION = "after= takes the position of a stream, as its .position gave it"
 
 
 def _successor(page: HistoryPage) -> str:
-    """Return the run that continues the one with these last events; "" if there is none."""
+    """Return the id of the run that continues this one, from its last events; "" if there is none."""
     last = read_event(msgspec.json.decode(page.events[-1])).attributes if page.events else None
     return str(getattr(last, "new_run_id", ""))
 

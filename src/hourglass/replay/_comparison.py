@@ -249,7 +249,7 @@ def failure_change(recorded: Failure, issued: Failure, *, foreign: bool) -> str:
     suffix = ""
     while left is not None and right is not None:
         if left.encoded_attributes is not None:
-            return ""  # a codec that was not passed has encrypted its message
+            return ""  # its message was encrypted by a codec that was not passed
         if _is_cancellation(left) and _is_cancellation(right) and _cancellation_types_differ(left, right):
             return ""  # each SDK has its own failure for a cancellation that ends a handler or task
         if foreign and type(left.info) is not type(right.info):

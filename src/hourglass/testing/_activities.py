@@ -84,7 +84,9 @@ class EnvironmentActivities:
         *,
         inline: bool = False,
     ) -> None:
-        """Create the stage. With `inline`, real `def` activities run on the test's thread, too, as `explore` needs."""
+        """Create the stage. With `inline`, real `def` activities also run on the test's thread, as `explore`
+        requires.
+        """
         self.registry = registry
         self.errors = errors
         self.clock = clock
@@ -154,7 +156,7 @@ class EnvironmentMailbox(Mailbox):
 
 
 class SleepingFake:
-    """A fake during its virtual duration."""
+    """A fake activity attempt that waits until its virtual duration has passed."""
 
     is_process: ClassVar[bool] = False
     is_foreign: ClassVar[bool] = False
@@ -187,7 +189,7 @@ class EnvironmentRunner:
         self._running: dict[bytes, RunningAttempt] = {}
 
     def plan(self, token: bytes, mishap: Mishap) -> None:
-        """Plan a mishap for the attempt with this token, which has not been started."""
+        """Plan a fault for the attempt with this token, which has not been started."""
         self._mishaps[token] = mishap
 
     def start(self, attempt: Attempt) -> None:

@@ -18,9 +18,9 @@ Ts = TypeVarTuple("Ts")
 class QuietLoop(asyncio.SelectorEventLoop):
     """An event loop that runs in short pieces, on the thread of the test."""
 
-    _ready: deque[Any]  # attributes of asyncio: the handles of the next turn,
-    _scheduled: list[Any]  # the heap of timers,
-    _timer_cancelled_count: int  # and the number of cancelled timers in it
+    _ready: deque[Any]  # asyncio's attributes: the handles to run in the next turn
+    _scheduled: list[Any]  # the heap of timers
+    _timer_cancelled_count: int  # the number of cancelled timers in the heap
 
     def time(self) -> float:
         """Return the monotonic time, also while a test patches `time.monotonic`."""
@@ -37,8 +37,8 @@ class QuietLoop(asyncio.SelectorEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
-        """Remove a cancelled timer at once if it is the last of the heap. asyncio would keep it until the loop runs. This one
-        hardly ever does, and nearly every wait of a test has two timers that are cancelled early.
+        """Remove a cancelled timer at once if it is the last in the heap. asyncio would keep it until the loop runs,
+        but this loop rarely runs, and nearly every wait in a test creates two timers that are cancelled early.
         """
         if self._scheduled and self._scheduled[-1] is handle:
             self._scheduled.pop()

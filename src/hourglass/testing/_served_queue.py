@@ -70,7 +70,9 @@ class EnvironmentExecutor(ActivityExecutor):
 
 
 class _SteppedWaiter:
-    """Passes a result on: as a step if the attempt ran on another thread, never if a mishap loses it, otherwise now."""
+    """Forwards a result: as a step if the attempt ran on another thread, otherwise immediately; never if a fault
+    loses it.
+    """
 
     def __init__(self, executor: EnvironmentExecutor, waiter: Waiter) -> None:
         self._executor = executor
@@ -119,7 +121,7 @@ class ServedQueue:
         stage: EnvironmentActivities,
         driver: EnvironmentDriver,
     ) -> None:
-        """Create the queue; on the loop."""
+        """Create the queue. Called on the event loop."""
         self.queue = name
         self._connection = connection
         self._loop = loop
@@ -140,7 +142,7 @@ class ServedQueue:
         self.sender = ResultSender(connection, converter=stage.equipment.converter)
 
     async def open(self) -> None:
-        """Open a handle, and create the state of a worker process; on the loop."""
+        """Open a handle and create the state of a worker process. Called on the event loop."""
         self.evaluations = self._make_evaluations(self.queue)
         config = HandleConfig(
             task_queue=self.queue,
@@ -167,7 +169,7 @@ class ServedQueue:
         return self
 
     def begin(self, item: Activation | ActivityItem, mishap: Mishap | None = None) -> None:
-        """Pass an item to the dispatch, with a planned mishap if there is one."""
+        """Pass an item to the dispatch, with a planned fault if there is one."""
         if isinstance(item, Activation):
             self._dispatch.activation(self, self.record, item)
             return

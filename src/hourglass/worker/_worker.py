@@ -152,10 +152,10 @@ class Worker(WorkerFacts):
     @property
     def client(self) -> Client | AsyncClient:
         """The client of this worker. Assign another client of the same engine and namespace, e.g. one with a
-        new certificate, to use it from now on.
+        new certificate, to switch to it.
 
-        Attempts and tasks in progress continue. The other workers of the previous client, as they share its
-        connection, change too. The converter and codec stay the same.
+        Attempts and tasks in progress continue. All workers that share the previous client's connection switch
+        with this one. The converter and codec stay the same.
         """
         return self._client
 
@@ -192,7 +192,7 @@ class Worker(WorkerFacts):
             )
 
     async def _move(self, client: Client | AsyncClient) -> None:
-        """Change to another client; runs on the control loop."""
+        """Switch to another client. Called on the control loop."""
         link, app = client._session.link, self._app
         connection = await link.opened()
         if app.raw is not connection:  # equal if another worker of the same client was first
@@ -367,7 +367,9 @@ class Worker(WorkerFacts):
             raise
 
     async def _end_begun(self) -> None:
-        """End a start after its caller was cancelled: it either cleans up by itself, or had just completed."""
+        """Finish a start whose caller was cancelled: the start either cleans up after itself, or had just
+        completed.
+        """
         if self._beginning is not None:
             await asyncio.wait({self._beginning}, timeout=self._plan.config.graceful_shutdown + _EXIT_MARGIN)
         if self._has_begun:

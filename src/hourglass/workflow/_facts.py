@@ -300,8 +300,8 @@ def in_workflow() -> bool:
 
 
 def all_handlers_finished() -> bool:
-    """Return whether no signal or update handler is running. Wait for it before you return or continue as
-    new.
+    """Return True if no signal or update handler is running. Wait for this before the workflow returns or
+    continues as new.
     """
     return require_run("workflow.all_handlers_finished").handlers.all_finished
 

@@ -1,5 +1,5 @@
-"""`Lock`, `Semaphore`, `Event` and `Queue` for the tasks of one workflow, with asyncio's fairness and order
-of turns.
+"""`Lock`, `Semaphore`, `Event` and `Queue` for the tasks of one workflow. They are as fair as asyncio's, and wake
+waiters in the same order.
 """
 
 from __future__ import annotations

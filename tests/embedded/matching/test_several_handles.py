@@ -126,7 +126,7 @@ async def test_cached_run_stays_with_its_worker() -> None:
 
 
 async def test_task_of_a_lost_worker_is_redelivered_at_once() -> None:
-    """Another worker replays the run and goes on; what the lost one says later counts for nothing."""
+    """Another worker replays the run and continues it; later answers of the lost worker are ignored."""
     world = await World.new()
     world.handle.initiate_shutdown()
     one, two = Receiver(world), Receiver(world)
@@ -145,7 +145,9 @@ async def test_task_of_a_lost_worker_is_redelivered_at_once() -> None:
 
 
 async def test_tasks_of_a_lost_worker_keep_their_fairness_weight() -> None:
-    """What waited for the worker that had cached the runs is shared as if it had always waited for all."""
+    """Tasks that waited for the worker with the cached runs are shared as if they had always waited for any
+    worker.
+    """
     world = await World.new()
     world.handle.initiate_shutdown()
     one = Receiver(world, identity="one", max_concurrent_workflow_tasks=100)
@@ -219,7 +221,7 @@ async def test_attempt_without_retries_fails_with_its_worker() -> None:
 
 
 async def test_query_of_a_lost_worker_is_answered_by_another() -> None:
-    """The client that asked hears nothing of it."""
+    """The client that sent the query does not notice."""
     world = await World.new()
     world.handle.initiate_shutdown()
     one = Receiver(world)
@@ -318,7 +320,9 @@ async def test_light_work_stays_in_the_engine_process() -> None:
 
 
 async def test_idle_worker_in_the_engine_process_comes_first() -> None:
-    """Nothing has to be sent to it: of runs that come one at a time it gets all, whichever worker came first."""
+    """It receives all runs that start one at a time, even if another worker registered first, because no data must be
+    sent to it.
+    """
     world = await World.new("another")
     other, here = Receiver(world), Receiver(world, process_id=0)
     await settle()

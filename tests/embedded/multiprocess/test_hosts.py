@@ -156,7 +156,9 @@ async def test_silent_process_loses_its_work(tmp_path: Path, monkeypatch: pytest
 
 
 async def test_peer_that_does_not_read_receives_only_its_slots(tmp_path: Path) -> None:
-    """The owner goes on, and gives the rest to others; with the end of the connection they get that, too."""
+    """The owner continues, and sends further work to other workers; when the connection ends, they receive that
+    peer's work, too.
+    """
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         handle = Polled(await one.open_handle(config("the owner's")))
         assert handle.engine is not None
@@ -188,7 +190,9 @@ async def test_peer_that_does_not_read_receives_only_its_slots(tmp_path: Path) -
 async def test_worker_with_malformed_messages_is_disconnected(
     tmp_path: Path, nonsense: wire.WorkAnswers
 ) -> None:
-    """Its connection ends, its work is given to others, and the owner goes on; what concerns no handle of it is ignored."""
+    """Its connection is closed, its work goes to other workers, and the owner continues; messages for unknown handles
+    are ignored.
+    """
     async with hosts(tmp_path / "a.db", 3) as (one, two, three):
         await one.open_handle(config("the owner's"))
         second = Polled(await two.open_handle(config()))
@@ -310,7 +314,7 @@ async def test_unexpected_error_breaks_handles_and_not_the_process(
 
 
 async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:
-    """What the owner refuses a worker with is raised where its handle is opened."""
+    """The owner's reason for rejecting a worker is raised when the worker opens its handle."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         await one.open_handle(config())
         owner = await two.calls.reach()
@@ -321,7 +325,7 @@ async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:
 
 
 async def test_remote_worker_shuts_down(tmp_path: Path) -> None:
-    """A handle that works for another process ends when it is told to, and wants the file no longer."""
+    """A handle that serves another process ends on request, and no longer tries to own the file."""
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         handle = Polled(await one.open_handle(config()))
         second = Polled(await two.open_handle(config()))
@@ -383,7 +387,7 @@ async def test_wait_continues_under_the_next_owner(tmp_path: Path) -> None:
 
 
 async def test_cancelled_wait_leaves_nothing(tmp_path: Path) -> None:
-    """A wait on our own engine that is cancelled is a cancellation, and nobody holds on to the run any more."""
+    """Cancelling a wait on the process's own engine raises a cancellation and releases the run."""
     async with hosts(tmp_path / "a.db", 1) as (one,):
         await one.open_handle(config())
         started = await one.calls.call(start("w"))
@@ -479,7 +483,9 @@ async def test_repeated_termination_is_not_an_error(tmp_path: Path) -> None:
 async def test_connection_of_a_dead_owner_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the end of a dead owner's connection does not come, its free lock tells, and the client asks elsewhere."""
+    """If the connection of a dead owner stays open, its free lock shows that it has died, and the client asks another
+    process.
+    """
     monkeypatch.setattr(calls, "CHECK_INTERVAL", 0.01)
 
     async def silent(request: s.Request[Any]) -> Any:
@@ -654,8 +660,8 @@ async def test_peer_does_not_take_a_deleted_lock_file(
 def test_former_owner_stops_at_its_next_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Lock and socket are deleted, and another process is quicker: nothing of the former owner is written any more, and
-    its callers are answered by the new one.
+    """If the lock and socket are deleted and another process takes over, the former owner writes nothing more, and
+    the new owner answers its callers.
     """
     look_every(60.0, monkeypatch)  # the former owner does not look
 
@@ -687,7 +693,7 @@ def test_former_owner_stops_at_its_next_commit(
 async def test_former_owner_notices_the_loss_of_its_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process has taken the lock that was made anew: the holder of the old one stops without a commit."""
+    """After another process has locked a recreated lock file, the holder of the old one stops without a commit."""
     async with hosts(tmp_path / "a.db", 1) as (one,):
         look_every(60.0, monkeypatch)
         handle = Polled(await one.open_handle(config()))

@@ -118,7 +118,7 @@ def test_start_with_a_lost_answer_is_one_run(path: Path) -> None:
 
 
 def test_signal_with_a_lost_answer_is_delivered_once(path: Path) -> None:
-    """The same for a signal: it is sent twice and arrives once, after what was sent before."""
+    """A signal whose answer is lost is sent twice but delivered once, after the requests sent before it."""
     with (
         ready(path) as owner,
         Between(path, owner, "SignalWorkflow") as between,

@@ -23,7 +23,7 @@ from .children import Child
 
 
 def test_lock_has_one_holder(tmp_path: Path) -> None:
-    """A lock that is taken is taken for everybody else, until it is dropped."""
+    """A lock that is held cannot be taken by anyone else until it is dropped."""
     path = str(tmp_path / "a.db")
     one, two = FileLock(path), FileLock(path)
     assert one.is_free()
@@ -62,7 +62,7 @@ def test_malformed_lock_note_is_ignored(tmp_path: Path) -> None:
 def test_file_locked_by_another_machine_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, boot: str
 ) -> None:
-    """A lock that a process of another machine holds (on a network's disk) is an error that says so."""
+    """A lock held by a process of another machine (on a network file system) raises an error that says so."""
     path = str(tmp_path / "a.db")
     with monkeypatch.context() as there:
         there.setattr("socket.gethostname", lambda: "elsewhere")
@@ -75,7 +75,7 @@ def test_file_locked_by_another_machine_is_rejected(
 
 
 def test_containers_on_one_machine_share_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What counts is the kernel that both run on, not the host name."""
+    """The shared kernel counts, not the host name."""
     path = str(tmp_path / "a.db")
     with monkeypatch.context() as there:
         there.setattr("socket.gethostname", lambda: "container-1")
@@ -92,7 +92,7 @@ def test_containers_on_one_machine_share_locks(tmp_path: Path, monkeypatch: pyte
 def test_file_system_without_locks_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """Where the file system has no locks the error says what to do."""
+    """If the file system does not support locks, the error says what to do."""
 
     def lockf(*_: object) -> None:
         raise OSError(code, os.strerror(code))
@@ -106,8 +106,8 @@ def test_file_system_without_locks_is_rejected(
 def test_permission_error_names_the_owner_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """What this user may not open is an error that says whose it is, who asks, and what to do; what it may, and cannot for
-    another reason, is not laid at another user's door.
+    """If this user may not open the file, the error names the file's owner, the current user and the remedy; a
+    failure with another cause does not blame another user.
     """
     path = tmp_path / "a.db"
     lock = FileLock(str(path))
@@ -163,7 +163,7 @@ def test_long_paths_have_separate_sockets(tmp_path: Path) -> None:
 
 
 def test_long_path_gets_a_hashed_socket_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without a way through descriptors the socket stands in a directory of the user's own."""
+    """If the socket cannot be reached through a descriptor, it is created in a private directory of the user."""
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr("tempfile.tempdir", "/tmp")
     path = str(tmp_path.joinpath(*["d" * 60] * 3) / "a.db")
@@ -184,7 +184,7 @@ def test_file_system_without_sockets_is_rejected(tmp_path: Path, monkeypatch: py
 
 
 def test_socket_of_another_user_is_not_trusted(tmp_path: Path) -> None:
-    """A peer of another user is told from our own."""
+    """A peer of another user is distinguished from one of the same user."""
     path = str(tmp_path / "a.db")
     listening = unix_socket.listen(path)
     reached = unix_socket.reach(path)
@@ -198,7 +198,9 @@ def test_socket_of_another_user_is_not_trusted(tmp_path: Path) -> None:
 def test_lock_with_two_names_is_accepted_where_hard_links_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A backup of the whole folder by hard links (`cp -al`) has the lock, too; other files are not taken for one."""
+    """A backup of the whole folder by hard links (`cp -al`) contains the lock, too; other files are not mistaken for
+    it.
+    """
     path = str(tmp_path / "a.db")
     lock, second = FileLock(path), FileLock(str(tmp_path / "b.db"))
     assert lock.try_take()
@@ -273,7 +275,7 @@ def test_deleted_lock_file_is_created_again_by_its_holder(tmp_path: Path) -> Non
 
 
 def test_lock_is_lost_with_the_folder_of_its_file(tmp_path: Path) -> None:
-    """The holder finds out at its next look, without an error."""
+    """The holder notices the loss at its next check, without an exception."""
     folder = tmp_path / "data"
     folder.mkdir()
     lock = FileLock(str(folder / "a.db"))
@@ -286,7 +288,9 @@ def test_lock_is_lost_with_the_folder_of_its_file(tmp_path: Path) -> None:
 def test_interrupted_acquisition_leaves_the_lock_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is raised between the lock and its note: the descriptor is closed, and the next try succeeds."""
+    """If an exception is raised between taking the lock and writing its note, the descriptor is closed, and the
+    next attempt succeeds.
+    """
 
     def interrupts(_: int) -> None:
         raise KeyboardInterrupt

@@ -26,7 +26,7 @@ from ..store.dumb_store import Disk, DumbStore
 from ..store.store_conformance import CHECKS, Check
 
 PLACES = {"store", "search_attributes", "fork_safety"}
-"""What of the package `store` several processes may rest on: the interface, and forks."""
+"""The parts of the package `store` that the multiprocess code may use: the interface, and forks."""
 
 
 class DumbOpener:
@@ -64,7 +64,7 @@ class OfDumb:
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_second_store_passes_the_conformance_suite(check: Check, tmp_path: Path) -> None:
-    """The conformance suite of stores, on what the opener gives."""
+    """The store that the opener returns passes the conformance suite of stores."""
     run_async(lambda: check(OfDumb(DumbOpener(), tmp_path / "a")))
 
 
@@ -114,7 +114,9 @@ async def test_several_processes_share_the_second_store(tmp_path: Path) -> None:
 
 
 async def test_reads_are_answered_by_a_read_only_store(tmp_path: Path) -> None:
-    """A store that says so is opened to be read; what would change something hears why it cannot."""
+    """If the opener cannot provide a writable store, a read-only one answers reads, and writes are rejected
+    with the reason.
+    """
     opener = DumbOpener()
     path = tmp_path / "a"
     path.touch()
@@ -137,7 +139,9 @@ def test_only_one_module_imports_a_store() -> None:
 
 
 def test_second_store_uses_only_the_interface() -> None:
-    """What it imports of the package is what another backend may: the interface, types of attributes, lists of what it holds."""
+    """It imports only what another backend may import from the package: the interface, attribute types, and lists of
+    its contents.
+    """
     path = Path(__file__).parents[1] / "store" / "dumb_store.py"
     assert set(_of_stores(path)) == {"memory"}
     assert "sqlite" not in path.read_text().lower()

@@ -73,7 +73,7 @@ def test_condition_round_trips_as_text(condition: f.Condition) -> None:
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(SCRAPS)
 def test_any_text_is_parsed_or_rejected(text: str) -> None:
-    """Whatever the text, it is understood or refused as an invalid argument; nothing else is raised."""
+    """Any text is either parsed or rejected as an invalid argument; no other error is raised."""
     assert status(text) in ("OK", "INVALID_ARGUMENT")
 
 
@@ -92,7 +92,7 @@ def test_filter_values_are_bound_parameters(name: str, value: str) -> None:
 @settings(deadline=None, max_examples=cases(60, 1000))
 @given(CONDITIONS)
 def test_negations_are_moved_into_the_leaves(condition: f.Condition) -> None:
-    """Moving NOT into the leaves leaves none, and doing it twice to a negation gives the condition back."""
+    """Moving NOT into the leaves removes all NOTs, and a double negation restores the condition."""
     moved = without_not(condition)
     assert "Not(" not in repr(moved)
     assert without_not(f.Not(f.Not(condition))) == moved
@@ -125,7 +125,7 @@ def test_negations_are_moved_into_the_leaves(condition: f.Condition) -> None:
     ],
 )
 def test_filter_errors_name_place_and_alternatives(text: str, says: str) -> None:
-    """A filter that is not understood is refused with its place and with what would do."""
+    """The error for an invalid filter names the position and the valid alternatives."""
     with pytest.raises(ServiceError, match=says) as caught:
         statement(parse(text), {"Region": AttributeType.KEYWORD})
     assert caught.value.status == "INVALID_ARGUMENT"
@@ -169,7 +169,7 @@ def test_duration_values(text: str, nanoseconds: int) -> None:
     "text", ["", "x", "1", "1w", "1H", "1h 2m", "00:61:00", "1:2", "9" * 30, "300000d", "s"]
 )
 def test_invalid_durations(text: str) -> None:
-    """What the server takes for no duration is none; a bare number counts nanoseconds."""
+    """Values that the server rejects as durations are rejected; a bare number is in nanoseconds."""
     assert parse_duration(text) == (1 if text == "1" else None)
 
 
@@ -188,7 +188,7 @@ def test_invalid_durations(text: str) -> None:
     ],
 )
 def test_time_values(text: str, microseconds: int | None) -> None:
-    """Times are RFC 3339, with a zone, and nothing else."""
+    """Only RFC 3339 times with a UTC offset are accepted."""
     assert parse_time(text) == microseconds
 
 
@@ -208,5 +208,5 @@ def status(text: str) -> str:
 
 
 def repr_without_places(condition: object) -> str:
-    """A condition as text that tells 1 from True and 1.0, but not where it stood."""
+    """Return a condition as a str that distinguishes 1 from True and 1.0, without positions."""
     return re.sub(r", position=\d+", "", repr(condition))

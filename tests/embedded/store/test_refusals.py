@@ -1,4 +1,4 @@
-"""A change that cannot be written is refused by itself: the batch that it came in commits, and the store goes on."""
+"""A change that cannot be written is refused alone: the rest of its batch is committed, and the store continues."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def go(work: Coroutine[Any, Any, None]) -> None:
 
 
 def unbindable(change: RunChange) -> RunChange:
-    """The same change with a number that SQLite cannot hold."""
+    """Return the change with a number that SQLite cannot store."""
     return msgspec.structs.replace(change, wake_ns=TOO_LATE)
 
 
 def unencodable(change: RunChange) -> RunChange:
-    """The same change with a state that cannot become bytes."""
+    """Return the change with a state that cannot be encoded."""
     return msgspec.structs.replace(change, run=msgspec.structs.replace(change.run, start_ns=1 << 70))
 
 
 def too_large(change: RunChange) -> RunChange:
-    """The same change with a row above the limit that `small_rows` sets."""
+    """Return the change with a row above the limit that `small_rows` sets."""
     event = change.events[0]
     signal = msgspec.structs.replace(event.attributes, signal_name="x" * 200_000)  # type: ignore[type-var]
     return msgspec.structs.replace(
@@ -92,8 +92,8 @@ async def test_other_changes_of_the_batch_are_committed(
 
 
 async def test_changes_depending_on_a_refused_one_are_refused(open_store: Open) -> None:
-    """Later changes of the same run, and of runs that share a change with it, would leave a hole: they are refused until
-    the owner of the store has heard of it; from then on the run can be changed again as it stands in the file.
+    """Later changes of the same run, and of runs that share a change with it, would leave a hole: they are refused
+    until the owner of the store has been notified; then the run can be changed again, from its state in the file.
     """
     store = open_store()
     small_rows(store)
@@ -195,7 +195,7 @@ async def test_refused_changes_leave_every_run_consistent(open_store: Open, seed
 
 
 async def test_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path) -> None:
-    """Where another process has begun an epoch, nothing that this one still wants to write is written."""
+    """Once another process has begun an epoch, no pending change of this one is written."""
     first = open_store()
     story = Story("a")
     await first.durable(first.append(story.start()))
@@ -213,7 +213,7 @@ async def test_lost_epoch_ends_the_store_at_once(open_store: Open, path: Path) -
 
 @pytest.mark.parametrize("many", [False, True])
 async def test_lost_epoch_stops_every_kind_of_commit(open_store: Open, path: Path, many: bool) -> None:
-    """Also retention, and batches that take more than one statement."""
+    """This also applies to retention and to batches of more than one statement."""
     first = open_store()
     stories = [Story(f"run-{place}") for place in range(600 if many else 1)]
     for story in stories:

@@ -27,7 +27,7 @@ def attribute(data: str, kind: str = "") -> Payload:
 
 
 def run(number: int, *, kind: str = "W", closed: int | None = None, **fields: Any) -> Run:
-    """A run that started in that second and, if it closed, was open for so many."""
+    """Return a run that started at this second; if it is closed, it was open for `closed` seconds."""
     run_id = f"run-{number}"
     started = made(
         h.WorkflowExecutionStarted,
@@ -59,7 +59,7 @@ def ids(table: ListTable, text: str = "", limit: int = 100) -> list[int]:
 
 
 def test_listed_run_round_trips(table: ListTable) -> None:
-    """A run comes back with its facts, its memo and its search attributes as they were."""
+    """A listed run has the same properties, memo and search attributes as the run that was written."""
     given_run = run(
         1,
         closed=7,
@@ -105,7 +105,7 @@ def test_new_state_replaces_the_old(table: ListTable) -> None:
 
 
 def test_removed_run_is_not_listed(table: ListTable) -> None:
-    """What is removed is gone, its search attributes too; the types stay known."""
+    """A removed run and its search attributes are deleted; the attribute types remain."""
     runs = [run(n, search_attributes={"Amount": attribute(str(n))}) for n in range(600)]
     table.write(runs)
     table.remove([each.run_id for each in runs[:-1]])
@@ -165,7 +165,7 @@ def test_types_of_untyped_attributes(table: ListTable) -> None:
 
 
 def test_declared_attributes(table: ListTable) -> None:
-    """A declared attribute is known before its first use, and its type holds for values that say none."""
+    """A declared attribute is known before its first use, and its type applies to values without one."""
     table.declare({"Note": "Text", "When": "Datetime"})
     assert ids(table, "Note = 'fox'") == []
     table.write([run(1, search_attributes={"Note": attribute('"The fox."')})])
@@ -268,7 +268,7 @@ def test_attributes_are_found_by_their_index(table: ListTable) -> None:
     ],
 )
 def test_sql_injections_are_values(value: str, table: ListTable) -> None:
-    """What looks like SQL is a value: found where a run has it, and nothing else happens."""
+    """Text that looks like SQL is treated as a value: it matches runs that have it, and has no other effect."""
     payload = Payload(msgspec.json.encode(value), "json/plain", {"type": b"Keyword"})
     table.write([run(1, search_attributes={value: payload, "K": payload}), run(2)])
     quoted = "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -82,7 +82,7 @@ def test_moment_of_an_event_is_shown_in_full(history: str, capsys: pytest.Captur
 
 
 def test_json_contains_all_moments(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """For programs: every moment with its fibers."""
+    """`--json` writes every moment with its fibers."""
     assert main(["debug", history, "--code", "flows_debugged.py", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["error"] is None
@@ -90,7 +90,7 @@ def test_json_contains_all_moments(history: str, capsys: pytest.CaptureFixture[s
 
 
 def test_what_if_shows_the_first_difference(history: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Other code is replayed on the same history; the first step that differs is shown of both."""
+    """The history is replayed on other code; the first step that differs is shown for both versions."""
     Path("flows_debugged_new.py").write_text(FLOWS.replace("workflow.sleep(60)", "pack('tape')"))
     asked = ["debug", history, "--code", "flows_debugged.py", "--what-if", "flows_debugged_new.py"]
     assert main(asked) == 1
@@ -179,7 +179,7 @@ class Terminal:
         self.seen = ""
 
     def until(self, text: str) -> str:
-        """What it writes up to a text."""
+        """Wait until a text is written. Return the output before it."""
         while text not in self.seen:
             self.seen += os.read(self._ours, 65_536).decode(errors="replace")
         found, _, self.seen = self.seen.partition(text)

@@ -24,7 +24,7 @@ FLOWS = Path(why_flows.__file__)
 
 
 def line_of(text: str) -> str:
-    """Where a line of the staged workflows is, as the page says it."""
+    """Return the location of a line of the staged workflows, as the page shows it."""
     at = next(at for at, line in enumerate(FLOWS.read_text().splitlines(), 1) if text in line)
     return f"{FLOWS.name}:{at}"
 
@@ -55,7 +55,7 @@ class Stage:
         return code, self._capsys.readouterr().out
 
     def why(self, workflow_id: str, cause: str, *options: str) -> tuple[dict[str, Any], str]:
-        """Wait until this is the cause; gives the first finding and the page."""
+        """Wait until this is the cause. Return the first finding and the page."""
         seen: dict[str, Any] = {}
 
         def looks_like_it() -> bool:
@@ -112,7 +112,7 @@ def either(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_why_no_worker(either: Stage) -> None:
-    """Nobody serves the queue: it says so, and how to start a worker for it."""
+    """The page says that no worker serves the queue, and how to start one."""
     either.client.start_workflow(why_flows.sleeps, id="alone-1", task_queue="why-alone")
     found, page = either.why(
         "alone-1", "no_worker or wrong_queue"
@@ -144,7 +144,7 @@ def test_why_no_worker_for_an_activity(served: Stage) -> None:
 
 
 def test_why_failing_activity(either: Stage) -> None:
-    """What it raised, at which line, how often, and when it is retried."""
+    """The page shows the exception, its line, the number of failures, and the time of the next attempt."""
     with either.worker("why-pays"):
         handle = either.client.start_workflow(why_flows.pays, "o-1", id="pays-1", task_queue="why-pays")
         found, page = either.why("pays-1", "activity_fails")
@@ -164,7 +164,7 @@ def test_why_failing_activity(either: Stage) -> None:
     ],
 )
 def test_why_activity_that_times_out(served: Stage, workflow: str, kind: str, limit: str) -> None:
-    """Which time limit it was, how long that is, and that it is retried."""
+    """The page shows which timeout expired and its length, and says that the activity is retried."""
     served.client.start_workflow(workflow, id="late-1")
     found, page = served.why("late-1", "activity_times_out")
     assert kind.lower() in page.lower().replace(" ", "")
@@ -188,7 +188,7 @@ def test_why_run_failed_by_an_activity_timeout(served: Stage, workflow: str, kin
 
 @pytest.mark.parametrize("name", ["is_stuck", "is_stuck_async"])
 def test_why_stuck_activity(either: Stage, name: str) -> None:
-    """Its limit, since when nothing was heard of it, and where its code stands."""
+    """The page shows the timeout, the time of the last heartbeat, and the line at which the code is."""
     why_flows.released.clear()
     with either.worker("why-stuck"):
         handle = either.client.start_workflow(name, id=f"{name}-1", task_queue="why-stuck")
@@ -215,7 +215,7 @@ def test_why_unknown_activity_type(served: Stage) -> None:
 
 
 def test_why_bug(either: Stage) -> None:
-    """The exception, the line with its code, and that fixing it is enough."""
+    """The page shows the exception and the line that raised it, and says that fixing the line is enough."""
     with either.worker("why-bug"):
         handle = either.client.start_workflow(why_flows.stumbles, id="bug-1", task_queue="why-bug")
         found, page = either.why("bug-1", "bug")
@@ -227,7 +227,9 @@ def test_why_bug(either: Stage) -> None:
 
 
 def test_why_nondeterminism(either: Stage, tmp_path: Path) -> None:
-    """What the history says and what the code asks for; with the code at hand, the line."""
+    """The page shows the event in the history and the command of the code, and the line if the code is
+    available.
+    """
     client = either.client
     with either.worker("why-new", workflows=[why_flows.before_the_change], activities=[why_flows.well]):
         handle = client.start_workflow("changing", id="changing-1", task_queue="why-new")
@@ -254,7 +256,9 @@ def test_why_nondeterminism(either: Stage, tmp_path: Path) -> None:
 
 
 def test_why_nondeterminism_comes_first(stage: Stage, tmp_path: Path) -> None:
-    """What has just been learned comes before what holds besides: no worker, a wait; code that fits is said of a parked run."""
+    """The difference comes before other findings, such as a missing worker or a wait; for a parked run the page says
+    if the local code fits.
+    """
     client = stage.client
     with stage.worker(workflows=[why_flows.before_the_change], activities=[why_flows.well]):
         client.start_workflow("changing", id="fits-1")
@@ -287,7 +291,7 @@ def test_why_hanging_code(stage: Stage) -> None:
 
 
 def test_why_undecodable_payload(served: Stage) -> None:
-    """Which argument, what came, what was expected; no line of ours is blamed."""
+    """The page names the argument, the received and the expected type, and no line of code."""
     served.client.start_workflow("counts", "three", id="counts-1")
     found, page = served.why("counts-1", "undecodable")
     assert "argument 'number' of workflow counts: expected int, got str" in page
@@ -307,7 +311,7 @@ def test_why_unknown_workflow_type(served: Stage) -> None:
 
 
 def test_why_waiting_for_a_signal(either: Stage) -> None:
-    """Which signal, at which line, until when, and the command that sends it."""
+    """The page shows the signal, the waiting line, the deadline, and the command that sends the signal."""
     with either.worker("why-signal"):
         handle = either.client.start_workflow(why_flows.decides, id="decides-1", task_queue="why-signal")
         found, page = either.why("decides-1", "signal")
@@ -351,7 +355,7 @@ def test_why_misspelt_signal(either: Stage) -> None:
 
 
 def test_why_waiting_for_a_signal_without_a_worker(stage: Stage) -> None:
-    """Nobody can say where it stands: that nobody works comes first, and the rest is said as far as it is known."""
+    """The waiting line is unknown: the missing worker comes first, followed by everything that is known."""
     with stage.worker(workflows=[why_flows.before_the_change], activities=[why_flows.well]):
         stage.client.start_workflow("changing", id="quiet-1")
         stage.why("quiet-1", "signal")
@@ -380,7 +384,7 @@ def test_why_waiting_for_a_child(served: Stage) -> None:
 
 
 def test_why_waiting_for_an_update(served: Stage) -> None:
-    """An update that was accepted and has not returned, and where its handler stands."""
+    """The page shows an update that was accepted but has not returned, and the line at which its handler waits."""
     handle = served.client.start_workflow(why_flows.changes, id="changes-1")
     handle.start_update("change", 3, wait_for_stage=UpdateStage.ACCEPTED)
     _, page = served.why("changes-1", "update")
@@ -397,7 +401,7 @@ def test_why_waiting_for_a_condition(served: Stage) -> None:
 
 
 def test_why_waiting_for_a_lock(served: Stage) -> None:
-    """The line that waits for it, and where whoever holds it stands."""
+    """The page shows the line that waits for the lock, and the line at which the holder is."""
     served.client.start_workflow(why_flows.locks, id="locks-1")
     found, page = served.why("locks-1", "lock")
     assert found["code"] == "with lock:"
@@ -409,7 +413,9 @@ def test_why_waiting_for_a_lock(served: Stage) -> None:
 
 
 def test_why_compensated_saga(either: Stage) -> None:
-    """What ran since the failure is named, and no advice continues from where what was paid is paid back."""
+    """The page names the steps executed since the failure, and does not advise a reset to a point where
+    compensation has started.
+    """
     with either.worker("why-saga"):
         handle = either.client.start_workflow(why_flows.undoes, "o", id="undoes-1", task_queue="why-saga")
         found, page = either.why("undoes-1", "failed")
@@ -427,7 +433,7 @@ def test_why_compensated_saga(either: Stage) -> None:
 
 
 def test_why_saga_with_an_error_of_its_own(served: Stage) -> None:
-    """The step that failed is found where the workflow raised something else; names tell which step was undone."""
+    """The failed step is found even if the workflow raised another error; names show which step was undone."""
     served.client.start_workflow(why_flows.undoes_its_own, "o", id="trip-1")
     found, page = served.why("trip-1", "failed")
     assert "since then it ran cancel_hotel" in page
@@ -448,7 +454,7 @@ def test_why_failed_run(served: Stage) -> None:
 
 
 def test_why_timed_out_run(served: Stage) -> None:
-    """Which limit it was, and what it waited for then."""
+    """The page shows the timeout that expired, and what the run was waiting for at that time."""
     served.client.start_workflow(why_flows.sleeps, id="slow-1", run_timeout=0.2)
     _, page = served.why("slow-1", "timed_out")
     assert "its run_timeout was 200 ms" in page
@@ -456,7 +462,7 @@ def test_why_timed_out_run(served: Stage) -> None:
 
 
 def test_why_terminated_run(served: Stage) -> None:
-    """By whom, and the reason that was given."""
+    """The page shows who terminated the run, and the reason."""
     handle = served.client.start_workflow(why_flows.sleeps, id="ended-1")
     handle.terminate("customer called")
     _, page = served.why("ended-1", "terminated")
@@ -465,7 +471,7 @@ def test_why_terminated_run(served: Stage) -> None:
 
 
 def test_why_cancelled_run(served: Stage) -> None:
-    """That it was asked to."""
+    """The page says that the run was cancelled, and shows the reason."""
     handle = served.client.start_workflow(why_flows.sleeps, id="cancelled-1")
     served.why("cancelled-1", "timer")
     handle.cancel("not needed")
@@ -475,14 +481,16 @@ def test_why_cancelled_run(served: Stage) -> None:
 
 
 def test_why_completed_run(served: Stage) -> None:
-    """Nothing is wrong."""
+    """The page reports no problem."""
     served.client.start_workflow(why_flows.ends_well, id="well-1").result()
     _, page = served.why("well-1", "done")
     assert "has completed, at " in page
 
 
 def test_why_run_that_ignores_its_cancellation(either: Stage) -> None:
-    """That it was asked, when and why, what it does instead, and how to end it all the same."""
+    """The page shows when and why cancellation was requested, what the run does instead, and how to terminate
+    it.
+    """
     with either.worker("why-refuses"):
         handle = either.client.start_workflow(why_flows.refuses, id="refuses-1", task_queue="why-refuses")
         either.why("refuses-1", "timer")
@@ -507,7 +515,7 @@ def test_why_retried_run(served: Stage) -> None:
 
 
 def test_why_no_free_activity_slot(stage: Stage) -> None:
-    """The worker is there, and full: so it says, and what gives it more room."""
+    """The page says that the worker has no free slot, and how to add slots."""
     why_flows.released.clear()
     options: dict[str, Any] = {"workflows": why_flows.WORKFLOWS, "activities": why_flows.ACTIVITIES}
     with stage.worker(**options, max_concurrent_activities=1):

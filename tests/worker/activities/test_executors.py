@@ -31,7 +31,7 @@ class Order:
 
 
 class Place:
-    """Where tests and activities meet."""
+    """State shared between tests and activities."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -329,7 +329,7 @@ def test_context_reaches_tasks_and_threads_of_a_coroutine():
 
 
 def test_activities_in_one_thread_do_not_share_context_variables():
-    """What one sets the next does not see, though the thread is the same."""
+    """A context variable that one activity sets is not visible to the next one in the same thread."""
 
     async def script(executor, _):
         one = await executor.execute(attempt("dirty"))
@@ -340,7 +340,7 @@ def test_activities_in_one_thread_do_not_share_context_variables():
 
 
 def test_activity_calls_need_an_activity():
-    """Outside an activity each call raises an error that says so."""
+    """Outside an activity, each call raises an error that says so."""
     for call in (
         activity.info,
         activity.heartbeat,
@@ -394,8 +394,8 @@ def test_wait_cancelled_consumes_the_request():
     ],
 )
 def test_coroutines_are_cancelled_by_their_loop(reason, kind):
-    """An async activity gets asyncio's cancellation; only where the server waits for it the end is a
-    cancellation.
+    """An async activity is cancelled by asyncio. The attempt is reported as cancelled only if the server
+    expects that.
     """
 
     async def script(executor, _):

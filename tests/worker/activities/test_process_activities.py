@@ -143,7 +143,7 @@ def test_process_that_ignores_cancellation_is_killed(tmp_path, reason):
 
 
 def test_start_to_close_timeout_kills_the_process(tmp_path):
-    """The timeout is known from the task, without a message of the engine."""
+    """The timeout is taken from the task; no message from the engine is needed."""
     sign = str(tmp_path / "sign")
     task = attempt("deaf", sign, start_to_close_timeout=0.01)
     result = script(lambda executor, _: executor.execute(task), late=0.01, hang_grace=0.01)
@@ -233,7 +233,9 @@ def test_idle_process_that_is_killed_is_replaced():
 
 
 def test_forked_copy_of_a_process_reports_nothing():
-    """A process that the activity forked returns as well: one result, and none of its heartbeats."""
+    """A process that the activity forked also returns from the function, but reports no result and no
+    heartbeats.
+    """
 
     async def forking(executor, beats):
         first = value(await executor.execute(attempt("forks")))
@@ -243,7 +245,7 @@ def test_forked_copy_of_a_process_reports_nothing():
 
 
 def test_death_is_noticed_while_a_fork_holds_the_socket(tmp_path):
-    """The end of the socket would never come: the kernel tells."""
+    """A fork keeps the socket open, so the exit of the process is noticed through the kernel."""
     sign = tmp_path / "sign"
     try:
         assert "exit code 7" in failure(run("forks_and_dies", str(sign)))[2]
@@ -293,7 +295,7 @@ def test_wrong_arguments_fail_without_a_retry():
 
 
 def test_abandoned_attempts_lose_their_process(tmp_path):
-    """An attempt that is given up is over at once, and its process is killed."""
+    """An abandoned attempt ends at once, and its process is killed."""
     sign = tmp_path / "sign"
 
     async def abandoning(executor, _):
@@ -523,7 +525,9 @@ def _ended(process: int) -> bool:
 
 
 def test_activity_found_late_runs_in_a_process():
-    """Not known when it is asked for: found under the worker's modules in a thread, then run in a process."""
+    """An activity that is not yet registered is found in the worker's modules by a thread, and then runs in a
+    process.
+    """
 
     async def late(executor, _):
         return await executor.execute(attempt("late_found"))

@@ -221,7 +221,7 @@ def test_calls_in_unsafe_blocks_are_allowed():
 
 
 def test_each_place_is_reported_once():
-    """A loop gives one report per line, with the advice."""
+    """A call in a loop is reported once per line, with advice."""
 
     def body() -> None:
         for _ in range(5):
@@ -233,7 +233,7 @@ def test_each_place_is_reported_once():
 
 
 def test_warnings_are_logged_once_per_place(caplog):
-    """With "warn" the run goes on, and each place is logged once in the life of the lane."""
+    """With "warn" the run continues, and each location is logged once per lane."""
 
     def body() -> None:
         for _ in range(5):
@@ -299,7 +299,7 @@ def test_garbage_collector_callbacks_are_ignored():
 
 
 def test_log_handlers_may_read_clocks():
-    """What a handler does with a line that a workflow logged reaches no result."""
+    """Calls that a log handler makes for a workflow's log line do not affect any result."""
 
     class Stamping(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

@@ -1,4 +1,6 @@
-"""Whether the engine answers: `/ready`, `/status` and the log tell of a server that is gone, and of one that is back."""
+"""Reachability of the engine: `/ready`, `/status` and the log report when a server becomes unreachable, and when it
+is back.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,7 @@ def test_unsupported_query_counts_as_reachable_if_never_answered(status: str) ->
 
 @pytest.mark.parametrize("status", ["UNAUTHENTICATED", "INTERNAL", "UNKNOWN", "FAILED_PRECONDITION"])
 def test_rejection_is_an_outage(status: str) -> None:
-    """Whatever the server says instead of an answer, it does not serve us."""
+    """Any error from the server instead of an answer counts as an outage."""
     reach = Reachability()
     assert reach.refused(refusal(status), 0.0)
     assert reach.outage is not None
@@ -165,7 +167,9 @@ def test_busy_server_counts_as_answering() -> None:
 
 
 def test_busy_server_without_query_support_is_not_lost() -> None:
-    """A file whose disk was full for a while: busy is no answer to whether it can be asked."""
+    """A busy server, such as a file on a full disk, does not reveal whether it supports the query; a later
+    `UNIMPLEMENTED` ends the outage.
+    """
     reach = Reachability()
     assert reach.refused(refusal("RESOURCE_EXHAUSTED"), 0.0)
     assert not reach.refused(refusal("UNIMPLEMENTED"), 1.0)
@@ -210,7 +214,7 @@ async def test_readiness_follows_reachability(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_engine_without_query_support_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch ends by itself."""
+    """The watch ends when the engine does not implement the query."""
 
     async def call(connection: ScriptedConnection, request: Any) -> Any:
         raise refusal("UNIMPLEMENTED")
@@ -315,7 +319,7 @@ def test_server_restart_is_detected(tmp_path: Any, caplog: pytest.LogCaptureFixt
 
 @pytest.mark.server
 def test_silent_link_is_detected(quick_server: DevServer, caplog: pytest.LogCaptureFixture) -> None:
-    """The connection stands and nothing comes through: it is missed, and found when something does again."""
+    """A connection that is open but transfers nothing is reported as an outage, until data arrives again."""
     caplog.set_level(logging.INFO, "hourglass.worker")
     with Proxy(quick_server.target) as proxy, worker_at(proxy.target) as worker:
         proxy.swallow()

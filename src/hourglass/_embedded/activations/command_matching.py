@@ -103,7 +103,9 @@ def _move_terminal(issued: deque[c.Command]) -> None:
 
 
 def _settle(outcomes: Outcomes, event: h.HistoryEvent) -> None:
-    """Raise `NondeterminismError` if commands other than patches have no event, after all events of the task's commands."""
+    """Raise `NondeterminismError` if commands other than patches are still unmatched after the last event that the
+    task's commands led to.
+    """
     outcomes.expects = False
     for command in outcomes.issued:
         if not isinstance(command, c.SetPatchMarker):

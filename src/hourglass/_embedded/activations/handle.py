@@ -51,11 +51,11 @@ _log = logging.getLogger("hourglass.embedded")
 
 
 class WorkerAttempts:
-    """The attempts of one worker, unsent and in progress. `kept` has the items that have not left; `changed` is called
-    when one may leave.
+    """The attempts of one worker, unsent and in progress. `kept` holds the items that have not been delivered;
+    `changed` is called when one can be.
 
-    An attempt uses a slot until it has ended, was offered to other workers, or was abandoned. Items leave in the order
-    in which they came.
+    An attempt uses a slot until it has ended, was offered to other workers, or was abandoned. Items are delivered in
+    the order of their arrival.
     """
 
     def __init__(self, engine: Engine, poller: QueuePoller, changed: Callable[[], object]) -> None:
@@ -219,15 +219,15 @@ class EngineHandle:
         self._attempts.kept.put(task, depends_on)
 
     def _look(self) -> None:
-        """Deliver everything that may leave, in the next turn of the loop: once for all completions of this turn, which
-        come in bursts.
+        """Schedule a delivery for the next turn of the loop. Completions come in bursts, and a single delivery serves
+        all those of this turn.
         """
         if not self._will_deliver:
             self._will_deliver = True
             asyncio.get_running_loop().call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """Call the receivers with everything that may leave now."""
+        """Pass all work that can be delivered now to the receivers."""
         self._will_deliver = False
         if not self._delivered:
             return

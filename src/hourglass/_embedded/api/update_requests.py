@@ -116,14 +116,16 @@ def _accepted_for(engine: Engine, request: UpdateWorkflow) -> LoadedRun | None:
 
 
 def _last_of_chain(engine: Engine, record: LoadedRun) -> LoadedRun:
-    """Return the latest run of the workflow, if it belongs to the same chain; else the run itself, which has closed."""
+    """Return the latest run of the workflow if it belongs to the same chain; otherwise the given run, which has
+    closed.
+    """
     latest = engine.current(record.run.started.workflow_id)
     same = latest is not None and latest.run.started.first_run_id == record.run.started.first_run_id
     return latest if same and latest is not None else record
 
 
 def _asked(engine: Engine, record: LoadedRun, update_id: str) -> LoadedRun:
-    """Return the run that has received an update: this one, unless another run of its chain has."""
+    """Return the run of the chain that received the update. Default to the given run."""
     if engine.updates.of(record).knows(update_id):
         return record
     latest = engine.current(record.run.started.workflow_id) or record

@@ -55,7 +55,7 @@ _UNREACHED, _UNREACHABLE = 3.0, 60.0
 _MISS = 0.003
 """The pause after an attempt to connect that found no owner, in seconds."""
 _AGAIN = 2.0
-"""Seconds until the end of a run is checked again that was open when no process owned the file."""
+"""Seconds between checks whether a run has ended that was open when no process owned the file."""
 _PRECEDENCE = 0.05
 """For this many seconds after an owner's death only processes with workers try to take the lock."""
 
@@ -248,7 +248,9 @@ class CallRouter:
             self._owner_check = asyncio.get_running_loop().create_task(self._close_dead_owner())
 
     async def _close_dead_owner(self) -> None:
-        """Close the connection of a dead owner: a child that it forked may keep it open, but the lock is free."""
+        """Close the connection once the owner has died. A child that it forked may keep the socket open, but the
+        owner's lock is then free.
+        """
         while (owner := self.owner) is not None and owner.is_open and owner.in_flight:
             await sleep(CHECK_INTERVAL)
             if owner is self.owner and self._lock.is_abandoned(owner.welcome.since_ns):

@@ -32,7 +32,7 @@ _log = logging.getLogger("hourglass.embedded")
 
 _GREETING = 5.0
 _IDLE_SHARE = 0.05
-"""A process that uses less than this part of a processor counts as idle."""
+"""A process that uses less than this fraction of a processor counts as idle."""
 
 
 class ConnectionLost(HourglassError):

@@ -45,7 +45,7 @@ CONFIRM_AFTER = 0.05
 
 
 class ProcessorUse:
-    """The recent processor use of a process, each as a part of one processor: `share` of the whole process, `control` of
+    """The recent CPU usage of a process, as fractions of one processor: `share` for the whole process, `control` for
     its control loop. The difference is user code, on lanes and activity threads.
     """
 
@@ -57,7 +57,7 @@ class ProcessorUse:
         self._noted_at = 0.0
 
     def note(self, used: float, in_control: float) -> None:
-        """Record the processor seconds used since the start of the process, and those of its control loop."""
+        """Record the CPU seconds that the process and its control loop have used since the process started."""
         now = monotonic()
         if self._noted_at and now > self._noted_at:
             self.share += (self._share_since_note(used - self._used, now) - self.share) * _WEIGHT_OF_NEW
@@ -94,8 +94,8 @@ _WEIGHT_OF_NEW = 0.7
 _HAS_TIME, _NOT_IDLE = 0.5, 0.15
 _HEAVIEST, _LIGHTEST = 50.0, 0.02
 _LIGHT_WORK = 1.2
-"""Work is light if all processor time is less than this multiple of that of the control loops. (The engine's process also
-has the store's thread, which uses half as much as its control loop.)
+"""Work is light if the total CPU time is less than this multiple of the CPU time of the control loops. (The engine's
+process also has the store's thread, which uses half as much as its control loop.)
 """
 
 
@@ -235,7 +235,7 @@ class _SentHandle:
         handle.start(self._send_activations, self._send_activities, self._send_end)
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._is_stopped = True
 
     def _send_end(self, kind: WorkKind, why: Exception) -> None:

@@ -417,7 +417,9 @@ class Upkeep:
         return more or bool(some)
 
     def _bring_in_some(self) -> None:
-        """Load some runs every second, even if there is no room: timeouts also pass on queues without workers."""
+        """Load some runs every second, even if there is no room, because timeouts also expire on queues without
+        workers.
+        """
         self._bring_in_all_of(self._due.take(EVERYTHING, in_any_case=SOME))
 
     def _bring_in_all_of(self, run_ids: Iterable[str]) -> None:
@@ -489,4 +491,4 @@ class Upkeep:
             logger.error("the store has failed: %s", error)
         finally:
             self._watch = None
-            self._runs.timers.store_is_stalled()  # it writes again: withheld activities get their time back now
+            self._runs.timers.store_is_stalled()  # if the store writes again: extends the timeouts of waiting activities

@@ -69,7 +69,7 @@ class Product:
 
 
 class WallTimes:
-    """The times at which any of several calendars matches, in seconds since 1970 of the local wall clock."""
+    """The times at which any of several calendars matches, in seconds of local wall-clock time since 1970."""
 
     def __init__(self, products: dict[int, int]) -> None:
         self._masks = products

@@ -58,7 +58,7 @@ def _before_fork() -> None:
 
 
 def _after_fork() -> None:
-    # Also in the child: the forking thread acquired these locks, and is the only thread there.
+    # Runs in the child, too: the forking thread acquired these locks, and is the only thread there.
     for lock in _acquired:
         lock.release()
     _acquired.clear()

@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from hourglass.client import Client, Schedule, ScheduleDescription
 
 MOVED = "moved to "
-"""The prefix of the note of a schedule in the file that has moved; `MOVING` is the prefix while it moves."""
+"""The prefix of the note that a schedule in the file has after its move; `MOVING` is the prefix during the move."""
 HELD = "held by hourglass move until it is complete"
-"""The note of a schedule on the server while its move is not complete."""
+"""The note that a schedule on the server has until its move is complete."""
 
 
 @dataclass(frozen=True)
 class ScheduleMove:
-    """A schedule of the file, the plan for it, and the workflows that it waits for.
+    """A schedule in the file, the plan for it, and the workflows that it waits for.
 
-    `paused` and `note` are the author's, from before any move; `since` is the time from which its actions are
-    missed. `counts` is false if it stays because it was not selected.
+    `paused` and `note` are the user's values from before any move; `since` is the time from which actions have
+    been missed. `counts` is false if the schedule stays because it was not selected.
     """
 
     id: str

@@ -43,7 +43,7 @@ def cancel(
     namespace: Namespace = None,
     json: Json = False,
 ) -> None:
-    """Request cancellation of one workflow or of many. It may clean up first, or ignore the request.
+    """Request cancellation of one workflow or of many. A workflow may clean up first, or ignore the request.
 
     \b
     Examples:

@@ -110,7 +110,7 @@ class _Newest:
     runs: Sequence[WorkflowExecution]
     limit: int
     problems: Mapping[str, Problem]
-    """The problems of described runs by run id."""
+    """The problems found in the described runs, by run id."""
 
 
 def _newest(client: Client, query: str, *, describe: bool) -> _Newest:

@@ -227,7 +227,7 @@ class ValueResolver:
         )
 
     def _operation(self, node: ast.BinOp, scope: NameScope, receiver: Class | None) -> Values:
-        if isinstance(node.op, ast.Div):  # joins a path with another
+        if isinstance(node.op, ast.Div):  # `/` joins paths
             return self.values(node.left, scope, receiver)
         if not isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub | ast.BitXor):
             return NOTHING

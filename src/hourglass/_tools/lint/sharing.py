@@ -225,7 +225,7 @@ class Sharing:
                         names.update(last_name(decorator) for decorator in node.decorator_list)
                         todo += node.body
                     case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
-                        pass  # part of the program, not of the import
+                        pass  # runs only as a program, not on import
                     case _:
                         if isinstance(node, ast.Call):
                             names.add(last_name(node))

@@ -1,4 +1,5 @@
-"""The possible values of an expression as far as the text determines them: the resolver's vocabulary. Data only.
+"""The possible values of an expression, as far as the source code determines them: the resolver's vocabulary. Data
+only.
 
 `Unknown` is a value, too: a rule that asks whether a value is *always* a set must see bindings that could
 not be resolved.
@@ -93,7 +94,7 @@ class AnySet:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A value that the text does not determine."""
+    """A value that cannot be determined from the source code."""
 
 
 Value: TypeAlias = (

@@ -1,14 +1,14 @@
-"""The story as a picture in SVG: self-contained, for light and dark screens and for paper.
+"""A story rendered as SVG: self-contained, for light and dark screens and for print.
 
-Each span is one row: its name to the left, bars in the middle, its duration to the right. Rows do not share
-space, bars occupy columns of one unit, and text is cut to the available width, so that nothing overlaps.
+Each span is one row: its name on the left, bars in the middle, its duration on the right. Nothing overlaps: rows do
+not share space, bars occupy columns of one unit, and text is truncated to the available width.
 
-All text of a history is escaped in the shape functions below, and nowhere else. The colours are Okabe and
-Ito's, which colour-blind readers can distinguish. Colour never carries information alone: failures are also
-hatched and crossed, waits are thin, messages are diamonds.
+All text from a history is escaped in the shape functions below, and nowhere else. The colours are the Okabe-Ito
+palette, which colour-blind readers can distinguish. Colour never carries information alone: failures are also hatched
+and crossed, waits are thin, messages are diamonds.
 
-Each element carries its colours as attributes, for light paper: programs other than browsers support neither
-CSS variables nor media queries. The style sheet for dark screens (`dark`) is for browsers only.
+Each element has its colours for a light background as attributes, because programs other than browsers support
+neither CSS variables nor media queries. The style sheet for dark screens (`dark`) is for browsers only.
 """
 
 from __future__ import annotations

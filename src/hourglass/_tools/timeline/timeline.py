@@ -1,13 +1,13 @@
-"""From the events of a history to the story of its run.
+"""The conversion of a history's events into the story of its run.
 
-One pass over the events with a table of small handlers, then everything is frozen. It knows what a history
-means, not its origin or how it is drawn. It never fails on an unusual history: unknown parts are left out or
-named by their kind.
+One pass over the events, with a table of small handlers; the result is frozen. This module knows what a history
+means, but neither where it comes from nor how it is drawn. It never fails on an unusual history: unknown parts are
+left out or named by their kind.
 
-Workflow tasks become the run's own bar, and failed ones become spans, which cannot be overlooked. A server
-records only the first of several consecutive failures; their number follows from the attempt number of the
-next task, or from the description of an open run. The times between workflow tasks are the waits of the run,
-each named by the event that ended it.
+Workflow tasks become the run's own bar. Failed ones become spans of their own, so that they stand out. A server
+records only the first of several consecutive failures; their number follows from the attempt number of the next task,
+or from the description of an open run. The gaps between workflow tasks are the waits of the run, each named after the
+event that ended it.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ _OPEN_TURN = "waits for a turn: "
 
 
 def open_turn(key: str, *, slot: bool) -> str:
-    """Return the name of the step in which a run waits for a slot of a key, or for its turn."""
+    """Return the name of the step in which a run waits under a key: for a slot, or for its turn."""
     return f"{_OPEN_TURN}{'slot of ' if slot else ''}{key!r}"
 
 
@@ -170,7 +170,7 @@ def is_open_turn(span: Span) -> bool:
 
 
 def _turn(name: str) -> str | None:
-    """Return the awaited slot or turn if a timer of this name is such a wait: `slot of 'crane'`, `'hourly'`."""
+    """Return the slot or turn that a timer of this name waits for: `slot of 'crane'`, `'hourly'`."""
     match = _TURN.match(name)
     return None if match is None else f"{'slot of ' if match[1] else ''}{match[2]}"
 

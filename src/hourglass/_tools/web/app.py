@@ -1,8 +1,7 @@
-"""The routes and the threads of their handlers: a handler that reads may be abandoned, a handler that acts
-runs to its end.
+"""The routes, and the threads that run their handlers: a handler that only reads may be abandoned, one that changes
+something runs to completion.
 
-If the engine becomes unreachable, a page is answered with an error at once, and a form is rejected before
-anything is done.
+If the engine becomes unreachable, pages return an error at once, and forms are rejected before they change anything.
 """
 
 from __future__ import annotations

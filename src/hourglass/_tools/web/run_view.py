@@ -31,7 +31,7 @@ _CONTEXT_LINES = 4
 
 
 def chain(story: Story) -> list[tuple[str, str, str]]:
-    """Return the runs that this one is linked to: the relation, the id to display, the address."""
+    """Return the runs linked to this one, each as its relation, the id to display, and the URL."""
     return [(relation, linked_id, _link(relation, linked_id, story)) for relation, linked_id in story.links]
 
 

@@ -22,9 +22,9 @@ from hourglass.errors import HourglassError, ServiceError, ServiceTimeoutError, 
 
 # Health of the engine: checked every second, with a short timeout, while readers have pages open.
 #
-# A client retries for ten seconds to reach a server. A reader learns of a failure sooner, and afterwards
-# without delay. Must not know: HTTP. Invariants: at most one thread checks; it ends when no page has asked
-# for a while.
+# If a server is unreachable, a client retries for ten seconds. With this check a page reports a failure sooner,
+# and later pages report it without delay. Must not know: HTTP. Invariants: at most one thread checks; it ends
+# when no page has been requested for a while.
 
 
 RPC_TIMEOUT = 2.0

@@ -276,7 +276,7 @@ class ActivityExecutor:
     def _interrupt(self, attempt: Attempt) -> None:
         """Raise the cancellation in the attempt's thread as soon as it is safe, if the activity supports that."""
         if not attempt.context.interrupt() and not attempt.over:
-            # Real time, also where the engine's is virtual: the wait is for a real thread.
+            # Real time, even if the engine's time is virtual: this waits for a real thread.
             self._around.mailbox.loop.call_later(_INTERRUPT_AGAIN, self._interrupt, attempt)
 
     def _overdue(self, attempt: Attempt, reason: str) -> None:

@@ -132,7 +132,7 @@ class HeartbeatSender:
 PATIENCE = 5.0
 PAUSES: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 10.0, 10.0)
 
-# Statuses with which a repeated call would fail again.
+# Status codes that a retry of the call would return again.
 FINAL = frozenset(("INVALID_ARGUMENT", "PERMISSION_DENIED", "UNAUTHENTICATED", "UNIMPLEMENTED"))
 
 Complete = Callable[[ActivityResult], Awaitable[None]]

@@ -337,8 +337,8 @@ class CodecHandle:
             logger.debug("a completion was not accepted: the handle is broken")
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt is alive. While a heartbeat is being encoded, only the newest of the later ones is
-        kept.
+        """Report that an attempt is alive. Of the heartbeats that arrive while one is being encoded, only the newest
+        is kept.
         """
         if not details:
             self._inner.heartbeat(token, details)

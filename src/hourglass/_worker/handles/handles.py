@@ -77,7 +77,7 @@ class ActivationBook:
         self.closed.setdefault(run_id, [])
 
     def when_evicted(self, run_id: str, then: Callable[[], object]) -> None:
-        """Call `then` once the run is evicted; at once if it has not closed."""
+        """Call `then` when the closed run is evicted, or immediately if the run is not waiting for an eviction."""
         held = self.closed.get(run_id)
         if held is None:
             then()
@@ -85,7 +85,7 @@ class ActivationBook:
             held.append(then)
 
     def evicted(self, run_id: str) -> None:
-        """Call everything that waited for the eviction of the run."""
+        """Call the callbacks that wait for the run's eviction."""
         for then in self.closed.pop(run_id, ()):
             then()
 
@@ -304,7 +304,7 @@ class Listener(Protocol):
         ...
 
     def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
-        """Cancel an attempt for which there is no poll loop any longer."""
+        """Cancel an attempt that no longer has a poll loop."""
         ...
 
     def handle_ended(self, record: HandleRecord) -> None:
@@ -396,7 +396,7 @@ class HandleTables:
         return any(each is connection and queue in (None, whose) for each, whose in used)
 
     def let_go(self, connection: Connection) -> None:
-        """Close a connection that was made for a single handle and serves no other."""
+        """Close a connection that was opened for a single handle and serves no other."""
         if connection is not self.shared and not self.is_used(connection):
             self.spawn(self._close(connection), bounded=True)
 

@@ -176,11 +176,13 @@ class Evaluations:
             self._note.release()
 
     def sibling(self) -> Evaluations:
-        """Return the evaluations of another lane, without runs. On the control loop."""
+        """Return the evaluations of another lane, without runs. Called on the control loop."""
         return Evaluations(self.context)
 
     def hand_over(self, failed: Activation | None = None, generation: int = 0) -> Evaluations:
-        """Move all runs to a replacement lane, except the run of the activation that failed. On the control loop."""
+        """Move all runs to a replacement lane, except the run of the activation that failed. Called on the control
+        loop.
+        """
         replacement = self.sibling()
         # First: a hung thread that returns from here on finds that it is retired, and stops instead of answering.
         self._retired = True
@@ -195,17 +197,22 @@ class Evaluations:
         return replacement
 
     def move(self, run_id: str, generation: int, target: Evaluations) -> Entry | None:
-        """Move a run that waits to another lane. Return the entry whose fibers this lane must drop. On the control
-        loop."""
+        """Move a waiting run to another lane. Return the entry whose fibers this lane must drop. Called on the
+        control loop.
+        """
         left = self._cache.move(Key(self._settings.task_queue, run_id, generation), self, target)
         return left if left is not None and left.run.live is not None else None
 
     def move_all(self, target: Evaluations) -> None:
-        """Move all runs to another lane. This lane is idle and ends. On the control loop."""
+        """Move all runs to another lane, because this lane is idle and about to end. Called on the control
+        loop.
+        """
         self._cache.hand_over(self, target)
 
     def work_of(self, run_id: str, generation: int) -> int:
-        """Return the approximate number of steps to execute a run again, 0 if it is unknown. On the control loop."""
+        """Return the approximate number of steps needed to re-execute a run; 0 if unknown. Called on the control
+        loop.
+        """
         entry = self._cache.find(Key(self._settings.task_queue, run_id, generation))
         return entry.run.work if entry is not None else 0
 
@@ -434,7 +441,9 @@ def _remember(lost: LostJournals, entry: Entry, failed: Activation | None) -> No
 
 
 def _unwind(entry: Entry) -> None:
-    """Unwind a run's fibers, even if the thread is asked to stop meanwhile: otherwise they would leak with the thread."""
+    """Unwind a run's fibers, even if the thread is asked to stop in the meantime: otherwise they would leak with the
+    thread.
+    """
     for _ in range(_DROP_ATTEMPTS):
         try:
             entry.run.drop()

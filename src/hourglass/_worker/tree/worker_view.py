@@ -30,10 +30,10 @@ State: TypeAlias = Literal["new", "starting", "running", "stopping", "stopped"]
 
 
 class WorkerLife:
-    """The state of a worker: new → starting → running → stopping → stopped, and from stopped again to starting.
+    """The state of a worker: new → starting → running → stopping → stopped, and from there back to starting.
 
-    Any thread may start it and shut it down. Each change is atomic: of two concurrent ones, one wins. `over` is set
-    from the end of a shutdown to the next start, or by a signal.
+    Any thread may start the worker and shut it down. Each transition is atomic: of two concurrent ones, one wins.
+    `over` is set at the end of a shutdown or by a signal, and cleared by the next start.
     """
 
     def __init__(self) -> None:

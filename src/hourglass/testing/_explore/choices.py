@@ -18,10 +18,10 @@ from hourglass.testing._explore.options import SORT_OF, SORTS, Options, Sort
 
 
 class Chance(Protocol):
-    """Chooses where a script has no choice."""
+    """Makes the choices that a script leaves open."""
 
     def choose(self, options: Options) -> int:
-        """Return the index of an option."""
+        """Return the index of the chosen option."""
         ...
 
 

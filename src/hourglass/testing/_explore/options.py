@@ -59,7 +59,7 @@ Options: TypeAlias = Sequence[Option]
 
 
 def chosen_sorts(*, crashes: bool, failures: bool, timeouts: bool, redeliveries: bool) -> frozenset[Sort]:
-    """Return the sorts of mishaps that are enabled. Deviations of order and time are always possible."""
+    """Return the sorts of faults that are enabled. Deviations in order and time are always possible."""
     enabled: dict[Sort, bool] = {
         "crashes": crashes,
         "failures": failures,

@@ -1,10 +1,12 @@
-"""The selection of the orders to try: all with few deviations from the usual one, then others at random.
+"""The selection of the event orders to explore: first all orders with few deviations from the default order, then
+random ones.
 
-Pure except for random numbers, determined by the seed. An order is a list of choices; after its last choice it continues
-as usual. Each order that was tried yields the orders with one more deviation, later than its last one. So every order is reached
-in exactly one way, and when none is left all were tried.
+Pure, except for random numbers determined by the seed. An order is a list of choices; after the last one the default
+choices apply. Each explored order yields all orders with one more deviation, after its last one. Every order is
+therefore reached in exactly one way, and when none is left, all have been explored.
 
-Invariant: while there is room, an order is tried before any order with more deviations, so that a failing order is small.
+Invariant: as long as the pending orders are within their limit, an order is explored before any order with more
+deviations, so that a failing order is small.
 """
 
 from __future__ import annotations

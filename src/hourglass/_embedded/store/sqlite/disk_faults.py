@@ -1,9 +1,10 @@
-"""Failures of the file and the reaction to each: refuse one change, hold and retry, or stop with advice.
+"""Failures of the database file and the reaction to each: refuse one change, hold all changes and retry, or stop with
+advice for the operator.
 
-Must not know: runs, events, threads. Invariants: every failure of SQLite becomes a `StorageError` that names the file,
-the failure and the remedy, and never contains a statement or a value. Only failures that leave the file as before the
-transaction are retried; after an I/O error the content of the disk is unknown, and the file must be opened again. A
-problem with one change is never reported as a fault of the file.
+Must not know: runs, events, threads. Invariants: every SQLite failure becomes a `StorageError` that names the file,
+the failure and the remedy, and never contains SQL or values. Only failures that leave the file as it was before the
+transaction are retried; after an I/O error the content of the disk is unknown, and the file must be reopened. A
+problem with a single change is never reported as a fault of the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which changes are durable, as the control loop sees it, and the calls that wait for them.
+"""The durability of changes, as seen by the control loop, and the calls that wait for it.
 
 Must not know: files, threads' queues, the content of changes.
 """
@@ -42,15 +42,17 @@ class Durability:
 
     @property
     def failure(self) -> StorageError | None:
-        """The error that ended the store; None if it works."""
+        """The error that stopped the store; None while it works."""
         return self._failure
 
     def has(self, number: int) -> bool:
-        """Whether this change and all changes before it, except refused ones, are durable."""
+        """Whether this change and all earlier ones, except refused ones, are durable."""
         return number <= self._committed and number not in self._refused
 
     async def wait(self, number: int) -> None:
-        """Wait until this change is durable. Raises the error that ended the store, or for which the change was refused."""
+        """Wait until this change is durable. Raise the error that stopped the store, or for which the change was
+        refused.
+        """
         if number in self._refused:
             raise _copy(self._refused[number])
         if number <= self._committed:
@@ -91,7 +93,7 @@ class Durability:
         self.end(failure)
 
     def settle(self) -> None:
-        """Call the waiters whose changes are durable or have failed. On the loop."""
+        """Call the waiters whose changes are durable or have failed. Called on the control loop."""
         committed, failure, waiters = self._committed, self._failure, self._waiters
         while waiters and (waiters[0][0] <= committed or failure is not None):
             number, _, callback = heappop(waiters)

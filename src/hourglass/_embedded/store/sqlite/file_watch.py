@@ -262,7 +262,7 @@ class FileWatch:
         return bool(salts == state.salts) and os.fstat(self._log_file).st_size >= size
 
     def save(self, loss: Loss) -> StorageError:
-        """Rescue the data as far as possible. Return the error that ends the store."""
+        """Save as much data as possible. Return the error with which the store stops."""
         match loss:
             case FileMoved():
                 return self._save_moved()

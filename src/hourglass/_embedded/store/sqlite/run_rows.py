@@ -68,7 +68,9 @@ that it writes.
 
 
 def prepare(connection: sqlite3.Connection, epoch: int) -> None:
-    """Prepare a connection for `write`, which raises as soon as the file has another epoch. The file is not changed."""
+    """Prepare a connection for `write`, which raises once another process has begun an epoch in the file. The file is
+    not changed.
+    """
     connection.execute(_VIEW)
     for number, (condition, statement) in enumerate(_PARTS.items()):
         statement = statement.replace("{epoch}", str(epoch))  # a trigger has no parameters
@@ -108,7 +110,7 @@ def rows(
 
 
 def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    """Write rows, within the caller's transaction or without one: then each statement is a transaction (see
+    """Write rows within the caller's transaction. Without one, each statement is a transaction (see
     `is_one_statement`).
     """
     for begin in range(0, len(rows), _SIZES[-1]):

@@ -90,7 +90,7 @@ class SqliteStore(FileReads):
         self._identity = Identity.of(path)
         self._durability = Durability()
         self.is_durable: Callable[[int], bool] = self._durability.has
-        """Whether a change and all changes before it, except refused ones, are durable. Called ten times per step."""
+        """Whether a change and all earlier ones, except refused ones, are durable. Called ten times per step."""
         self._turn: list[RunChange | ScheduleChange] = []
         self._will_hand_over = (
             False  # whether a call waits for the turn's changes: they are handed over at its end
@@ -220,7 +220,7 @@ class SqliteStore(FileReads):
 
     @property
     def failure(self) -> StorageError | None:
-        """The error that ended the store, which must then be opened again; None if it works."""
+        """The error that stopped the store, which must then be reopened; None while it works."""
         return self._durability.failure
 
     def close(self) -> FileLost | None:
@@ -274,16 +274,17 @@ class SqliteStore(FileReads):
             return self._reads.current(workflow_id)
 
     def _hand_over_soon(self, number: int) -> None:
-        """Hand queued changes over at the end of this turn if they include this one, because a call waits for it.
+        """Pass the queued changes to the store thread at the end of this turn if they include this one, because a
+        call waits for it.
 
-        Not earlier, so that all changes of the turn are in one commit.
+        Not earlier, so that all changes of the turn go into one commit.
         """
         if not self._will_hand_over and number > self._durability.newest - len(self._turn):
             self._will_hand_over = True
             asyncio.get_running_loop().call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
-        """Hand the changes since the last call to the thread."""
+        """Pass the changes made since the last call to the store thread."""
         self._will_hand_over = False
         if self._timer is not None:  # otherwise it would wake the loop during the commit, without need
             self._timer.cancel()
@@ -301,7 +302,7 @@ class SqliteStore(FileReads):
                     self._loop.call_soon_threadsafe(self._report_refusal, refusal)
 
     def _report_refusal(self, refusal: Refusal) -> None:
-        """Report a refused change to the engine, on the control loop. Later changes do not depend on it."""
+        """Report a refused change to the engine. Called on the control loop. Later changes do not depend on it."""
         self._report(refusal)
         # Changes that were appended before may depend on the refused one. They go to the thread first, which refuses them
         # too; only changes after the turn that readmits the runs are written again.

@@ -111,13 +111,15 @@ TAKE_SHOWN = f"""
 empty."""
 PLAIN_START = f"""(SELECT start_time FROM visibility
     WHERE visibility.run_id = runs.run_id AND fields IS NULL AND status = {RUNNING.value})"""
-"""SQL for the start time of a row of `runs` in microseconds, if it is listed as open without memo and search attributes."""
+"""SQL expression for the start time of a row of `runs` in microseconds. It is NULL unless the run is listed as open
+and has neither memo nor search attributes.
+"""
 _ORDER = "ORDER BY rank DESC, start_time DESC, id DESC"
 _MOST_ROWS = 256
 _TOO_MUCH = frozenset(
     {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_NOMEM}
 )
-"""Error codes for a statement that SQLite rejects for its size; nothing of the file was read."""
+"""Error codes of a statement that SQLite rejects because of its size, before it reads the file."""
 
 
 class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -134,7 +136,7 @@ _token = msgspec.json.Decoder(tuple[int, int, int])
 
 
 def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[str] | None = None) -> None:
-    """Enter the current state of runs; of several states of one run the last counts.
+    """Write the current state of runs. If a run occurs more than once, its last state is written.
 
     `stale` are the runs whose search attributes may be indexed already; default: all.
     """
