@@ -75,7 +75,7 @@ class ClientFacts:
 
     def _of_server(self, what: str) -> None:
         if self._session.link.where.kind != "temporal":
-            raise UsageError(f"{self.target} has no use for {what}: that is a Temporal server's")
+            raise UsageError(f"{self.target} has no use for {what}: only Temporal servers use it")
 
     @property
     def converter(self) -> Converter:
