@@ -33,11 +33,11 @@ demo-temporal: $(DEMO)/.ready  ## the same on a real Temporal dev server
 	$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev-server]'
 	$(DEMO)/bin/python examples/checkout.py --temporal
 
-# Many tests wait for servers, timers and processes, so there are two workers for each core of a small machine. Each gets one
+# Many tests wait for servers, timers and processes, so there are three workers for each core of a small machine. Each gets one
 # stretch of the tests and takes from the others when it is done: a stretch keeps the tests of a module together, so each worker
 # starts a server of a kind at most once. Plain `pytest` runs the same tests one after the other. tests/tiers.py says which test is
 # of which tier.
-WORKERS ?= 4
+WORKERS ?= 6
 PYTEST = $(BIN)/python -m pytest -q
 
 test-changed: $(READY)  ## the tests that this branch and what is not committed concern, unit tests first (CHANGED="--list", "--unit", "--since HEAD")
