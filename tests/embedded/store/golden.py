@@ -1,14 +1,16 @@
-"""Makes the golden file of a format: what a released version wrote, to be opened by every later one.
+"""Writer of the golden file of a format, which every later version must be able to open.
 
     python -m tests.embedded.store.golden tests/embedded/store/golden/format-2.sqlite
 
-Run once for each format, until it is released; from then on the file is never made again. `EXPECTED` says what is in it, in
-plain values and not by today's classes, whose defaults could change unnoticed.
+Run it once per format, until the format is released; from then on the file is never written again. `EXPECTED` states its
+contents in plain values, because the defaults of today's classes could change unnoticed.
 """
 
 from __future__ import annotations
 
+import sqlite3
 import sys
+from contextlib import closing
 from typing import Any
 
 from tests.embedded.stores import open_sqlite
@@ -31,13 +33,13 @@ from .stories import Story
 GOLDEN = "golden"
 
 
-def told() -> dict[str, Story]:
-    """The stories in the file: one that waits for much, and one that is over."""
+def stories_of_the_file() -> dict[str, Story]:
+    """Return the stories in the file: a run that waits for several things, and a closed run."""
     return {"waiting": Story("waiting", "order-1"), "closed": Story("closed", "order-2")}
 
 
-def acted() -> ScheduleChange:
-    """A schedule that has acted twice: one workflow runs, another waits for its end."""
+def schedule_that_has_acted() -> ScheduleChange:
+    """Return the change of a schedule that has acted twice: one workflow runs, the next waits for its end."""
     action = made(
         StartWorkflow,
         workflow_id="report",
@@ -58,8 +60,8 @@ def acted() -> ScheduleChange:
 
 
 def write(path: str) -> None:
-    """Write the stories of the present format."""
-    stories = told()
+    """Write the stories in the current format."""
+    stories = stories_of_the_file()
     waiting, closed = stories["waiting"], stories["closed"]
     steps: list[Any] = [
         waiting.start(memo={"note": Payload(b'"hello"')}),
@@ -73,9 +75,14 @@ def write(path: str) -> None:
         closed.close(),
     ]
     store = open_sqlite(path)
-    for step in (*steps, acted()):
+    for step in (*steps, schedule_that_has_acted()):
         store.append(step)
     store.close()
+    # Replace the path of the machine that wrote the file.
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE meta SET value = ? WHERE name = 'opened_as'", (b"/srv/runs.db",))
+        connection.commit()
+        connection.execute("VACUUM")
 
 
 EXPECTED: dict[str, dict[str, Any]] = {
