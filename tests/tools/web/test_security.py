@@ -255,6 +255,7 @@ def test_one_time_link_logs_in(site: object) -> None:
     credentials = Credentials.create()
     with served(site, port=0, credentials=credentials) as address, httpx.Client(base_url=address) as web:
         link = f"/login?code={credentials.link.code}"
+        assert "set-cookie" not in web.head(link).headers
         answer = web.get(link, headers={"x-forwarded-proto": "https"})
         assert answer.status_code == 200
         assert answer.headers["refresh"] == "0;url=/workflows"

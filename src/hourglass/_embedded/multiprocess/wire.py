@@ -333,7 +333,7 @@ def decode_answer(request: s.Request[A], message: AnswerMessage) -> A:
     kind = type(request)
     decoder = _ANSWERS[kind].get(message.kind)
     if decoder is None:
-        raise InvalidMessage(f"an invalid kind of answer to {kind.__name__}")
+        raise InvalidMessage(f"invalid answer to {kind.__name__}: unknown kind")
     try:
         value: A = decoder.decode(message.body)
         return value

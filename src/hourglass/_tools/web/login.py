@@ -26,7 +26,7 @@ class LoginPages:
     async def show(self, request: Request) -> Response:
         """Show the form; with the code of the one-time link, log in."""
         code = request.query_params.get("code")
-        if code is None:
+        if code is None or request.method == "HEAD":  # a preview of the link must not use it up
             return HTMLResponse(pages.login(_BARE))
         if not self._access.redeem(code):
             return HTMLResponse(
