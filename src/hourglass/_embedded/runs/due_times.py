@@ -23,7 +23,7 @@ class DueTimes:
         self._alarm_ns = 0
 
     def begin(self) -> None:
-        """Start arming the alarm."""
+        """Activate the alarm, which is then armed at the earliest due time until `stop` is called."""
         self._acts = True
         if self._heap:
             self.set_alarm()

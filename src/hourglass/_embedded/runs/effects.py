@@ -108,7 +108,7 @@ class EffectsOnOthers:
         self._namespace = namespace
 
     def carry_out(self, record: LoadedRun, effect: Effect) -> None:
-        """Carry out one effect of a run on another."""
+        """Carry out an effect of a run on another run."""
         match effect:
             case StartChild(child):
                 self._start(record, child)
@@ -187,9 +187,8 @@ class EffectsOnOthers:
     def _notify_parent(self, record: LoadedRun) -> None:
         started = record.run.started
         parent = self._find(started.parent_workflow_id, started.parent_run_id)
-        while (
-            parent is not None and parent.run.reset_run_id
-        ):  # the child now belongs to the run that replaced this parent
+        while parent is not None and parent.run.reset_run_id:
+            # The child now belongs to the run that replaced this parent.
             parent = self._find(started.parent_workflow_id, parent.run.reset_run_id)
         initiated = started.parent_initiated_event_id
         child = None if parent is None or not parent.run.is_open else parent.run.children.get(initiated)

@@ -75,7 +75,7 @@ class KeptAttempts:
 def log_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
     """Log the attempts of these activities that a change has ended. Their workers are gone and cannot log them."""
     if not after.is_open:
-        return  # the worker ended together with its process
+        return  # the run has closed, and its attempts ended with it
     for event_id in ids:
         activity, now = before.activities.get(event_id), after.activities.get(event_id)
         if activity is None or (now is not None and now.attempt == activity.attempt):

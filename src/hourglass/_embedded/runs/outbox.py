@@ -51,7 +51,9 @@ class Outbox:
         effect(error)
 
     async def wait(self, number: int) -> None:
-        """Wait until the change with this number is durable. Raises `StorageError` if it can never become durable."""
+        """Wait until the change with this number is durable. Raise `StorageError` if the change can never become
+        durable.
+        """
         if self.is_durable(number):
             return
         try:

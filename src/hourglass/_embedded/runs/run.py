@@ -176,7 +176,7 @@ class WaitingQuery:
         self.refuse(QueryFailedError(failure.message or "the query failed"))
 
     def refuse(self, error: HourglassError) -> None:
-        """End the query with an error of the engine."""
+        """Reject the query with an error of the engine."""
         if not self.answer.done():
             self.answer.set_exception(error)
 
@@ -220,7 +220,7 @@ class LoadedRun:
 
     - `number` is the number of the run's newest change in the store, and `stored_wake_ns` is its wake time there.
     - The events from index `stored_events` on are not in the store yet. `unstored` has their encoded form, and
-      `touched` has the ids of the activities and timers that they changed.
+      `touched` has the ids of the pending entries that have changed since (see `RunChange`).
     - `seen` contains the ids of the requests carried out since the run was loaded. With `has_past`, this run or
       earlier runs of its workflow may have carried out other requests before.
     - `live` contains the activities that a worker is executing or could receive.

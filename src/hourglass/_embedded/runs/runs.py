@@ -250,8 +250,8 @@ class RunTable:
         )
 
     def find_request(self, latest: LoadedRun, request_id: str) -> str:
-        """Return the id of the run that carried out a request, among all runs of a workflow. `latest` is the
-        workflow's latest run. Return an empty string if no run has.
+        """Return the id of the run that carried out a request, among all runs of a workflow. Return an empty string
+        if no run has carried it out. `latest` is the workflow's latest run.
         """
         if request_id in latest.seen:
             return latest.run.run_id

@@ -115,7 +115,7 @@ class RunTimers:
             return
         follower = runs.new_run_id() if record.run.deadline_ns else ""
         before = record.run
-        # If a worker has the attempt, it is notified and logs the timeout.
+        # A worker that has the attempt is notified and logs the timeout itself.
         alone = [each for each in ids if each not in record.attempts] if before.activities else ()
         runs.change(
             record,
@@ -152,7 +152,9 @@ class RunTimers:
             self.set(record, 0, now)
 
     def set_back(self, record: LoadedRun, now: int) -> None:
-        """Reset start times of a run that are in the future, because the clock was set back, to the current time."""
+        """Move the start times of a run's timers, attempts and task to the present if they are in the future. This
+        happens when the clock was set back.
+        """
         if record.run.is_open and transitions.began_later(record.run, now):
             self._runs.change(record, transitions.set_back)
             self.silence(record)

@@ -85,8 +85,8 @@ logger = logging.getLogger("hourglass.embedded")
 class DueRuns:
     """The ids of due runs that are not in memory, by task queue, as far as they have been read from the store.
 
-    Each queue has as many runs in memory as its workers need. More are loaded as these are served. On a queue without
-    workers, a few more are loaded every second, because workflows can also time out there.
+    Each queue has as many runs in memory as its workers need. More runs are loaded as workers serve these. On a queue
+    without workers, a few runs are loaded every second, because workflows can also time out there.
     """
 
     def __init__(self, runs: RunTable) -> None:
@@ -268,8 +268,8 @@ class Upkeep:
         self._runs, self._durable, self._die, self._sample = runs, durable, die, sample
         self._due, self._is_paced = DueRuns(runs), isinstance(runs.clock, RealClock)
         await self._in_slices(runs.store.without_wake(), self._bring_in)
-        # On real time, the remaining runs are loaded as these are served, because reading many due runs may
-        # take long.
+        # With a real clock, the remaining runs are loaded later, as workers serve the first runs, because
+        # reading many due runs may take long.
         for _ in range(2 * WINDOW // FEW if self._is_paced else EVERYTHING):
             if runs.stopped or not self._bring_in_due(runs.clock.now_ns()):
                 break

@@ -65,7 +65,7 @@ class CarriedOut:
 
 
 class WriteBehind:
-    """The changes of an engine on their way to its store."""
+    """The queue of an engine's changes for its store, and the changes that are deferred."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -84,11 +84,9 @@ class WriteBehind:
         self._requests = CarriedOut(store)
         self.find_request: Callable[[str, str], str] = self._requests.find
         """Return the id of the run that carried out a request, given the workflow id and the request id. Return an
-        empty string if no run has.
+        empty string if no run has carried it out.
         """
-        self._watched = (
-            0  # the number of a change whose commit is awaited; the next attribute is its start time
-        )
+        self._watched = 0  # the number of a change whose commit is awaited since `_watched_since_ns`
         self._watched_since_ns = 0
         self._still_since_ns = 0
 
@@ -147,7 +145,7 @@ class WriteBehind:
 
     @property
     def has_schedules(self) -> bool:
-        """Whether a schedule waits to be stored."""
+        """Whether a schedule is waiting to be stored."""
         return bool(self._schedules)
 
     def forget(self, run_id: str) -> int:
