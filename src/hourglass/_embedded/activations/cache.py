@@ -178,7 +178,7 @@ class Cache:
             cached.refuse_queries(error)
 
     def local_ended(self, run_id: str, result: LocalResult) -> None:
-        """Record the result of a local activity, and continue its run's task if it rests."""
+        """Record the result of a local activity, and continue the run's task if the task is resting."""
         cached = self._runs.get(run_id)
         if cached is not None:
             cached.cursor.resolve_local(result)
@@ -258,8 +258,8 @@ class Cache:
     def _deliver(self, cached: CachedRun, activation: Activation, stage: Stage) -> None:
         cached.stage = stage
         self._active_runs.add(activation.run_id)
-        # The activation waits only for the change AHEAD changes before the newest, not for the changes that
-        # it reports. This is safe: the results of its completion (an attempt, an answer to a client) leave
-        # the engine when the completion's own change is durable. That change is written after everything that
-        # the activation reports.
+        # The activation waits only for the change that is AHEAD changes older than the newest, not for the
+        # changes that it reports. This is safe: the results of its completion (an attempt, an answer to a
+        # client) leave the engine when the completion's own change is durable. That change is written after
+        # everything that the activation reports.
         self.ready.items.append((activation, self._engine.writes.appended - AHEAD))

@@ -54,8 +54,8 @@ OtherCommand: TypeAlias = (
 
 @dataclass
 class _Child:
-    """A child that is unsent (`initiated` is 0), requested, started, or over. It is over once its end was reported to
-    the worker.
+    """A child that is unsent (`initiated` is 0), requested, started, or over. The child is over once its end was
+    reported to the worker.
     """
 
     command: c.StartChildWorkflow
@@ -112,7 +112,7 @@ class ChildOutcomes:
         return msgspec.structs.replace(command, namespace=command.namespace or self.namespace, reason=reason)
 
     def bind(self, command: c.Command, event_id: int) -> None:
-        """Record the id of the event that a command led to. From then on, it identifies the request."""
+        """Record the id of the event that a command led to. From then on, the event id identifies the request."""
         match command:
             case c.StartChildWorkflow():
                 child = self._children[command.seq]

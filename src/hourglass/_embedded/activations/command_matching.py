@@ -48,7 +48,7 @@ def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
             _settle(outcomes, event)
     elif isinstance(attributes, h.LocalActivityMarkerRecorded):
         _match_local(outcomes, event, attributes)
-    # Core itself writes this index after each patch.
+    # The SDK itself writes this index of patches, so no command corresponds to it.
     elif not is_patch_index(attributes):
         _pair(outcomes, event)
 

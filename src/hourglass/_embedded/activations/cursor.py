@@ -1,5 +1,5 @@
-"""A cursor walks a run's history, creates activations from its events, and accepts the worker's commands for each
-activation. This is a part of Core.
+"""The cursor of a run: walks the run's history, creates activations from its events, and accepts the worker's
+commands for each activation. In Temporal's SDKs, Core does this.
 
 Must not know: handles, queues, clocks, the engine. A cursor may begin in the middle of a history (a cached run) or at
 the first event (after an eviction). Both lead to the same activations, except for `is_replaying`. Invariants:
@@ -75,8 +75,8 @@ def end_of_stretch(
         if following is None and not live:
             return None
         if following is None:
-            # A replay finds the updates of this task accepted right after the preceding task. They must be
-            # delivered at the same place now.
+            # A replay finds the updates of this task accepted right after the preceding task. The updates
+            # must be delivered at the same place now.
             return (beats[-1] if beats and updates else index) + 1
         if isinstance(following, _BROKEN_OFF):
             continue
@@ -87,9 +87,10 @@ def end_of_stretch(
 
 
 def _before_update(history: Sequence[h.HistoryEvent], started: int, stop: int, beats: list[int]) -> int:
-    """Return the index of the task after which the update accepted in the task at `started` was delivered: one of the
-    earlier tasks in `beats`, or `started` itself. A task in which an update was accepted is not a heartbeat, although
-    it may have no commands.
+    """Return the index of the last task in `beats` after which the update accepted in the task at `started` was
+    sequenced. Return `started` if there is no such task, or if no update was accepted.
+
+    A task in which an update was accepted is not a heartbeat, even if it was completed without commands.
     """
     after = started + 2
     accepted = history[after].attributes if after < stop else None
@@ -106,7 +107,7 @@ def _is_heartbeat(history: Sequence[h.HistoryEvent], started: int, stop: int) ->
     return after < stop and isinstance(history[after].attributes, h.WorkflowTaskScheduled)
 
 
-@lru_cache(maxsize=1024)  # a replay needs the same seed again
+@lru_cache(maxsize=1024)  # every replay of a run needs its seed
 def seed_of(run_id: str) -> int:
     """Return the 64-bit seed of a run's random numbers, derived from the id of its original run.
 
@@ -195,7 +196,7 @@ def run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
 
 
 class Cursor:
-    """The position of one run in its history, for one worker."""
+    """A position in a run's history, for one worker."""
 
     def __init__(
         self, run_id: str, namespace: str = "default", version: WorkerDeploymentVersion | None = None

@@ -27,7 +27,7 @@ class _Pause:
 
 
 class Heartbeats:
-    """Throttles heartbeats: `send` is called at most once per attempt and interval."""
+    """A throttle for heartbeats. It calls `send` at most once per attempt and interval."""
 
     def __init__(self, clock: Clock, config: HandleConfig, send: Callable[[bytes, Payloads], None]) -> None:
         self._clock = clock

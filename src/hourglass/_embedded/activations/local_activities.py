@@ -216,8 +216,9 @@ class LocalActivities:
             self.markers.append(marker)
 
     def foreseen(self, *, all_of_them: bool) -> list[e.AnyEvent]:
-        """Return the events of scheduled local activities whose markers were read ahead. Markers of later activations
-        are included only with `all_of_them`, because no further activation would come without them.
+        """Return the events of scheduled local activities whose markers were read ahead. With `all_of_them`, also
+        include markers of later activations, because the replay has no other event that would lead to these
+        activations.
         """
         events: list[e.AnyEvent] = []
         while self.markers and self.markers[0].seq in self.known:

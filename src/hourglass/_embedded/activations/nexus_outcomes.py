@@ -14,11 +14,8 @@ from hourglass._evaluator import events as e
 from hourglass._history import events as h
 from hourglass.converter import CanceledFailure, Failure
 
-_ABANDON, _TRY_CANCEL = (
-    1,
-    2,
-    # Cancellation types of Nexus operations in Temporal's protocol.
-)
+# Cancellation types of Nexus operations in Temporal's protocol.
+_ABANDON, _TRY_CANCEL = 1, 2
 
 
 @dataclass(slots=True)

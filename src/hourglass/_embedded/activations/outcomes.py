@@ -159,7 +159,7 @@ class Outcomes:
         return Sent(command, self.link_of(command))
 
     def bind(self, command: c.Command, event_id: int) -> None:
-        """Record the id of the event that a command led to. From then on, it identifies the request."""
+        """Record the id of the event that a command led to. From then on, the event id identifies the request."""
         match command:
             case c.ScheduleActivity():
                 request = self._activities[command.seq]

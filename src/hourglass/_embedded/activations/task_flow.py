@@ -236,10 +236,8 @@ class TaskFlow:
             except Exception as error:
                 self.fail(cached, *blame(error, cached))
                 return
-            cached.task_number = (
-                # Reset only now: if the answer closes the run, the run must not be evicted before.
-                0
-            )
+            # Reset only now: if the answer closes the run, the run must not be evicted before this point.
+            cached.task_number = 0
         self.settle(cached)
 
     def _answer(self, cached: CachedRun, number: int, again: bool) -> None:
@@ -269,8 +267,8 @@ class TaskFlow:
         cached.eviction = RunEvicted(reason, failure.message)
         if number:
             self._engine.tasks.fail(cached.record, number, cause, failure, self._poller.identity)
-        # The run was replayed only for queries, and their clients must receive the failure.
         else:
+            # The run was replayed only for queries, and their clients must receive the failure.
             cached.queries = self._engine.tasks.take_waiting_queries(cached.record)
             cached.fail_queries(failure)
         self._engine.tasks.refuse_hopeless_queries(cached.record)
