@@ -171,7 +171,7 @@ async def is_written(engine: Engine, number: int) -> bool:
     cannot write.
     """
     if engine.is_over:
-        return True  # `answer` raises `EngineClosed`
+        return True  # `answer` then raises `EngineClosed`
     return await engine.outbox.wait_briefly(number, READ_PATIENCE)
 
 

@@ -79,15 +79,13 @@ class EngineConnection:
 
     @property
     def figures(self) -> EngineFigures:
-        """The engine's current numbers of runs and tasks."""
+        """The engine's figures at the last sample."""
         return self.engine.figures
 
     async def call(self, request: Request[A]) -> A:
         """Send a request to the engine and return its answer."""
-        limit = (
-            None if request.waits else request.time_limit
-            # Requests that wait enforce their time limit themselves.
-        )
+        # Requests that wait enforce their time limit themselves.
+        limit = None if request.waits else request.time_limit
         self._check_open()
         try:
             if limit is None:

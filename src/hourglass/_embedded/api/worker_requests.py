@@ -186,7 +186,9 @@ async def complete_activity(engine: Engine, request: ac.CompleteActivity) -> Pen
 
 
 async def reset_activity(engine: Engine, request: ac.ResetActivity) -> PendingAnswer[s.Nothing]:
-    """Restart an activity from its first attempt."""
+    """Reset the attempt counter of an activity. An attempt in progress continues, and the next attempt is the first
+    one.
+    """
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
     activity = pending_activity(record, request.activity_id)
@@ -209,8 +211,8 @@ async def heartbeat_activity(
 
 
 async def publish_progress(engine: Engine, request: p.PublishProgress) -> PendingAnswer[p.ProgressTaken]:
-    """Store the progress of an attempt. Reject it if an earlier memory had received more of it, so that the sender
-    must repeat these items.
+    """Store the progress of an attempt. Reject the request if the sender expects another memory, so that the sender
+    publishes its items from the beginning.
     """
     token, _, activity = _attempt(engine, request.token, "", "", "")
     memory = engine.progress
