@@ -108,7 +108,7 @@ class TimerQueue:
 
 
 class _Timer:
-    """One callback, until it is called or cancelled."""
+    """A pending callback, until it is called or cancelled."""
 
     __slots__ = ("_timers", "fn")
 

@@ -164,13 +164,13 @@ class Engine:
     def claim(self, tokens: Iterable[bytes]) -> None:
         """Record that a worker that survived the previous owner still has these attempts."""
         for token in map(AttemptToken.decode, tokens):
-            with contextlib.suppress(StorageError):  # the error is logged when the run is loaded as due
+            with contextlib.suppress(StorageError):  # the error is logged when the run becomes due
                 # Load the run now, while attempts are still reserved for the workers that claim them.
                 self.runs.record(token.run_id, late=True)
             self.runs.kept_attempts.claim(token)
 
     def lose_attempts(self, tokens: Iterable[bytes]) -> None:
-        """Fail these claimed attempts, because the process of their worker has ended."""
+        """Fail these claimed attempts, because the process that claimed them has ended."""
         for token in () if self.is_over else tokens:
             self.attempts.lose(AttemptToken.decode(token))
         self.queues.dispatch()
@@ -194,9 +194,8 @@ class Engine:
         token = AttemptToken.decode(result.token)
         if self.is_over:
             return
-        with contextlib.suppress(
-            StorageError
-        ):  # the error of an unreadable run is logged when the run is loaded as due
+        # If the run cannot be read, the error is logged when the run becomes due.
+        with contextlib.suppress(StorageError):
             current = self.attempts.find(token)
             if current is not None:
                 self.attempts.end(token, result, current[1].identity)
