@@ -287,9 +287,8 @@ class RunTable:
         if not self.writes.is_stored(record):
             return False
         if AT_ONCE < record.stored_wake_ns <= now:
-            return (
-                False  # the store has already reported the run as due, and will not report it a second time
-            )
+            # The store has already reported the run as due, and will not report it a second time.
+            return False
         self.remove(record)
         return True
 
