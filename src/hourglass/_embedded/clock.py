@@ -1,18 +1,22 @@
-"""Clocks of the engine: they return the time and call back at a time.
+"""Clocks of the engine: they return the time, and run callbacks at given times.
 
-`RealClock` follows the wall clock and reports when it jumps; `VirtualClock` moves only when a test moves it. Below is a
-timer queue (`TimerQueue`) with one loop timer for all callbacks, set for the earliest: a loop timer for each would cost
-several times as much, and nearly all are cancelled long before their time. `Bell` is a condition for waits that end
-with an event instead of a time.
+`RealClock` follows the wall clock and reports when it jumps. `VirtualClock` moves only when a test moves it. A timer
+queue (`TimerQueue`) serves all callbacks with a single timer of the event loop, set for the earliest callback. A loop
+timer for each callback would cost several times as much, and nearly all callbacks are cancelled long before they are
+due. `Bell` is a condition for waits that end with an event instead of a time.
 
-Must not know: runs, tasks, stores. Times are nanoseconds since the epoch; `LATEST_NS`, `later`, `to_ns` and `storable`
-keep every time within the 64 bits of a store. The wall clock may be set, forward or back, permanently or for two
-seconds; the time that the monotonic clock confirms is tracked separately (`trusted_ns`).
+Must not know: runs, tasks, stores. Times are nanoseconds since the epoch. `LATEST_NS`, `later`, `to_ns` and
+`storable` keep every time within the 64 bits of a store. The wall clock may be set forward or back at any moment,
+even for only two seconds. The time that the monotonic clock confirms is tracked separately (`trusted_ns`).
 
-Invariants: time goes back only with a counted jump, at most as far as the wall clock and never below the trusted time;
-callbacks run in the order of their due times, those of equal time in the order of registration; a cancelled callback
-never runs; a callback never runs inside the call that registered it; a callback that raises does not keep others from
-running; a ring without waiters is not stored, and a cancelled waiter does not consume a ring.
+Invariants:
+
+- Time goes back only with a counted jump, at most as far as the wall clock and never below the trusted time.
+- Callbacks run in the order of their due times, and callbacks with equal due times in the order of registration.
+- A cancelled callback never runs.
+- A callback never runs inside the call that registered it.
+- A callback that raises an exception does not keep others from running.
+- A ring without waiters has no effect later, and a cancelled waiter does not consume a ring.
 """
 
 from __future__ import annotations
@@ -32,11 +36,11 @@ import msgspec
 SECOND = 1_000_000_000
 
 _MAX_CANCELLED = 64
-"""Number of cancelled callbacks that may stay in the queue."""
+"""The number of cancelled callbacks above which a cleanup of the queue is considered."""
 
 
 _BATCH = 16
-"""Number of due callbacks that run before other work gets its turn: 100,000 timers may be set for one time."""
+"""The number of due callbacks that run before other work may run, because 100,000 timers may be due at the same time."""
 
 
 class _Clock(Protocol):
@@ -46,9 +50,9 @@ class _Clock(Protocol):
 
 
 class TimerQueue:
-    """The pending callbacks of one loop. The clock is checked at least every `longest_wait` seconds.
+    """The pending callbacks of one event loop. The clock is checked at least every `longest_wait` seconds.
 
-    A cancelled callback is released immediately; its entry is removed from the queue when most entries are cancelled.
+    A cancelled callback is released immediately. Its entry is removed from the queue once most entries are cancelled.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: _Clock) -> None:
@@ -61,7 +65,7 @@ class TimerQueue:
         self._timer_ns = 0
 
     def add(self, when_ns: int, fn: Callable[[], None]) -> Callable[[], None]:
-        """Call `fn` at that time. Return a function that cancels it."""
+        """Call `fn` at the given time. Return a function that cancels the callback."""
         timer = _Timer(self, fn)
         heapq.heappush(self._due, (when_ns, next(self._numbers), timer))
         if self._timer is None or when_ns < self._timer_ns:
@@ -69,7 +73,7 @@ class TimerQueue:
         return timer.cancel
 
     def look_again(self) -> None:
-        """Set the timer again after a jump of the clock, so that callbacks are not late."""
+        """Set the loop timer again after the clock has jumped, so that callbacks are not late."""
         if self._due:
             self._set_timer(self._due[0][0])
 
@@ -97,14 +101,14 @@ class TimerQueue:
                 self._cancelled_count -= 1
             else:
                 called += 1
-                # Not called here: an exception must not stop the others.
+                # Do not call it here: an exception must not prevent other callbacks.
                 self.loop.call_soon(timer.end)
         if due:
             self._set_timer(due[0][0])
 
 
 class _Timer:
-    """One callback, until it is called or cancelled."""
+    """A pending callback, until it is called or cancelled."""
 
     __slots__ = ("_timers", "fn")
 
@@ -126,23 +130,24 @@ class _Timer:
 Cancel: TypeAlias = Callable[[], None]
 
 _CHECK_NS = 20_000_000
-"""How often the wall clock is checked: the engine asks for the time a dozen times per step, and jumps are rare."""
+"""The interval between checks of the wall clock. The engine reads the time a dozen times per step, and jumps are rare."""
 
 _TOLERANCE = SECOND // 1000
 
 LATEST_NS = 9_223_372_036 * SECOND
-"""The latest time, in April 2262: a store's integers have 64 bits. Later times are never reached."""
+"""The latest time, in April 2262, because a store's integers have 64 bits. Later times are never reached."""
 
 _MOST_SECONDS = LATEST_NS // SECOND
 JUMP = SECOND // 2
-"""The difference between wall clock and monotonic clock from which on the wall clock counts as set."""
+"""The difference between the wall clock and the monotonic clock above which the wall clock counts as set."""
 
 CONFIRMED = 6 * 3600 * SECOND
-"""How long the wall clock must agree with the monotonic clock, in this and earlier processes, before it is trusted
-again after a jump."""
+"""How long the wall clock must agree with the monotonic clock before it is trusted again after a jump. The time in
+earlier processes counts, too.
+"""
 
 SLOWER = 10
-"""When time is ahead of a wall clock that was set back, it runs slower by one part in this many."""
+"""If time is ahead of a wall clock that was set back, time runs slower by a fraction of 1/`SLOWER`."""
 
 logger = logging.getLogger("hourglass.embedded")
 
@@ -156,18 +161,18 @@ def to_ns(seconds: float) -> int:
 
 
 def later(ns: int, by_ns: int) -> int:
-    """Add a duration to a time, up to the latest time. Every computed time comes from here."""
+    """Add a duration to a time, limited to the latest time. Every computed time must be computed with this function."""
     when = ns + by_ns
     return when if when < LATEST_NS else LATEST_NS
 
 
 def storable(ns: int) -> int:
-    """Return a caller's time, limited to the range that can be stored."""
+    """Return a time from a caller, limited to the range that can be stored."""
     return max(-LATEST_NS, min(ns, LATEST_NS))
 
 
 class Vouched(msgspec.Struct, frozen=True):
-    """The state of a clock that a store keeps: the trusted time, and how long the wall clock had been steady."""
+    """The stored state of a clock: the trusted time, and for how long the wall clock has been steady."""
 
     trusted_ns: int
     steady_ns: int = CONFIRMED
@@ -178,18 +183,21 @@ class Clock(Protocol):
 
     @property
     def early_is_harmless(self) -> bool:
-        """Whether an unnecessary callback is cheap, so that one that is no longer needed may be left to run."""
+        """Whether an unnecessary callback is cheap, so that a callback need not be cancelled when it is no longer
+        needed.
+        """
         ...
 
     @property
     def jumps(self) -> int:
-        """The number of times that the wall clock was set: pending callbacks may be late after each."""
+        """The number of times that the wall clock was set. After each jump, pending callbacks may be late."""
         ...
 
     @property
     def trusted_ns(self) -> int:
-        """The time that has certainly been reached. Actions based on it remain right if the wall clock turns out to be
-        wrong."""
+        """The time that has certainly been reached. Actions based on it remain correct even if the wall clock turns
+        out to be wrong.
+        """
         ...
 
     def now_ns(self) -> int:
@@ -197,33 +205,34 @@ class Clock(Protocol):
         ...
 
     def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
-        """Continue from an earlier process.
+        """Continue the time of an earlier process.
 
-        `latest_ns` is the time of its newest event, `vouched` its state of the clock. `tolerated_ns` is the longest gap
-        between two processes after which the wall clock is trusted.
+        `latest_ns` is the time of the newest event in the store, and `vouched` is the stored state of the clock.
+        `tolerated_ns` is the longest gap between two processes for which the wall clock is still trusted.
         """
         ...
 
     def vouched(self) -> Vouched | None:
-        """Return the state for a later process; None if there is none."""
+        """Return the state to store for a later process; None if there is none."""
         ...
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
-        """Call `fn` once that time has come. Return a function that cancels it."""
+        """Call `fn` once the given time has come. Return a function that cancels the callback."""
         ...
 
     def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
-        """Call `fn` after a duration, independent of the wall clock. Return a function that cancels it."""
+        """Call `fn` after a duration, independently of the wall clock. Return a function that cancels the callback."""
         ...
 
 
 class RealClock:
-    """The wall clock. Callbacks run on the loop that is running when they are registered.
+    """The wall clock. Callbacks run on the event loop that is running when they are registered.
 
-    Time advances with the monotonic clock. If the wall clock is set forward, or the machine slept, time follows it. If
-    the wall clock is set back, time follows down to the trusted time, which the monotonic clock has counted. Below
-    that, time neither goes back nor stops: it runs a tenth slower until the wall clock has caught up. A jump is logged
-    and counted in `jumps`. The timer queue checks the clock at least every `longest_wait` seconds.
+    Time advances with the monotonic clock. If the wall clock is set forward, or the machine was asleep, time follows
+    the wall clock. If the wall clock is set back, time follows it down to the trusted time, which the monotonic clock
+    has counted. Below that, time neither goes back nor stops: it runs a tenth slower until the wall clock has caught
+    up. A jump is logged and counted in `jumps`. The timer queue checks the clock at least every `longest_wait`
+    seconds.
     """
 
     longest_wait = 60.0
@@ -237,7 +246,7 @@ class RealClock:
         self.jumps = 0
         self._wall_ns = wall_ns
         self._monotonic_ns = monotonic_ns
-        # Both are offsets to the monotonic clock: of the time that is returned, and of the trusted time.
+        # Offsets from the monotonic clock to the current time and to the trusted time.
         self._ahead = self._trusted = wall_ns() - monotonic_ns()
         self._steady_ns = CONFIRMED
         self._checked_ns = monotonic_ns()
@@ -246,10 +255,10 @@ class RealClock:
         self._is_slow = False
         self._timers: TimerQueue | None = None
         self._waits: TimerQueue | None = None
-        self._followed = 0  # the value of `jumps` to which the timers have been adjusted
+        self._followed = 0  # the value of `jumps` for which the timers were last adjusted
 
     def now_ns(self) -> int:
-        """Return the wall clock's time, or a later one if it was set back below the trusted time."""
+        """Return the wall clock's time, or a later time if the wall clock was set back below the trusted time."""
         monotonic = self._monotonic_ns()
         if monotonic >= self._checked_ns + self._check_interval:
             self._check_wall(monotonic)
@@ -261,7 +270,7 @@ class RealClock:
         return min(self.now_ns(), self._monotonic_ns() + self._trusted)
 
     def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
-        """Continue from an earlier process (see `Clock`)."""
+        """Continue the time of an earlier process (see `Clock`)."""
         now = self.now_ns()
         if vouched is None:  # a new file
             vouched = Vouched(min(latest_ns or now, now))
@@ -273,7 +282,8 @@ class RealClock:
                 _duration_text(-gap),
             )
             self._is_slow = True
-        # After a short gap, with a steady wall clock, its time is trusted; otherwise it is only followed.
+        # After a short gap and with a steady wall clock, the wall clock is trusted. Otherwise it is only
+        # followed.
         if gap <= tolerated_ns and vouched.steady_ns >= CONFIRMED:
             self._trusted = self._ahead = self._ahead + max(0, -gap)
             self._steady_ns = vouched.steady_ns
@@ -283,11 +293,11 @@ class RealClock:
         self._steady_ns = 0 if gap > tolerated_ns else vouched.steady_ns
 
     def vouched(self) -> Vouched:
-        """Return the state for a later process."""
+        """Return the state to store for a later process."""
         return Vouched(self.trusted_ns, self._steady_ns)
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
-        """Call `fn` on the running loop at that time."""
+        """Call `fn` on the running event loop at the given time."""
         loop = asyncio.get_running_loop()
         if self._timers is None or self._timers.loop is not loop:
             self._timers = TimerQueue(loop, self)
@@ -297,14 +307,14 @@ class RealClock:
         return self._timers.add(when_ns, fn)
 
     def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
-        """Call `fn` on the running loop after a duration."""
+        """Call `fn` on the running event loop after a duration."""
         loop = asyncio.get_running_loop()
         if self._waits is None or self._waits.loop is not loop:
             self._waits = TimerQueue(loop, _Monotonic(self._monotonic_ns))
         return self._waits.add(self._monotonic_ns() + wait_ns, fn)
 
     def _check_wall(self, monotonic: int) -> None:
-        """Compare the time with the wall clock."""
+        """Compare the time with the wall clock and correct it."""
         wall, after = self._wall_ns(), self._monotonic_ns()
         if after - monotonic > _TOLERANCE:
             self._checked_ns = monotonic
@@ -329,17 +339,18 @@ class RealClock:
         self._is_slow = False
         self._check_interval, self._owed_ns = _CHECK_NS, 0
         self._ahead += difference
-        if difference <= JUMP:  # one clock is slightly faster than the other
+        if difference <= JUMP:  # one clock runs slightly faster than the other
             self._trusted += difference
 
     def _follow_back(self, difference: int, passed: int) -> None:
-        # Time goes back only with a jump, which is counted, so that pending waits are adjusted.
+        # Time goes back only with a counted jump, so that pending waits are adjusted.
         step = min(-difference, max(0, self._ahead - self._trusted)) if -difference > JUMP else 0
         self._ahead -= step
         remaining = -difference - step
         if remaining > 0:
             self._is_slow = self._is_slow or remaining > JUMP
-            # Time returned since the last check must not go back: what cannot be subtracted now is owed.
+            # A time that was already returned must not be followed by an earlier one. The rest of the
+            # correction is owed.
             self._owed_ns += passed // SLOWER
             slower = min(remaining, self._owed_ns, max(0, passed - self._check_interval) // 2)
             self._check_interval = 0
@@ -384,7 +395,7 @@ def _duration_text(ns: int) -> str:
 
 
 class VirtualClock:
-    """A clock that moves only on request, and stops at each due callback."""
+    """A clock that moves only on request, and runs each due callback on the way."""
 
     early_is_harmless = False
     jumps = 0
@@ -401,22 +412,22 @@ class VirtualClock:
 
     @property
     def trusted_ns(self) -> int:
-        """The virtual time: there is no wall clock."""
+        """The virtual time, because there is no wall clock that could be wrong."""
         return self._now
 
     def resume(self, latest_ns: int, vouched: Vouched | None, tolerated_ns: int) -> None:
-        """Move to the newest event if it is later. Callbacks that become due run at the next move."""
+        """Move to the time of the newest event if it is later. Callbacks that become due run at the next move."""
         self._now = max(self._now, latest_ns)
 
     def vouched(self) -> None:
-        """Return None: there is no wall clock that could be set."""
+        """Return None, because there is no wall clock that could be set."""
 
     def call_after(self, wait_ns: int, fn: Callable[[], None]) -> Cancel:
         """Call `fn` after a duration of virtual time."""
         return self.call_at(self._now + wait_ns, fn)
 
     def call_at(self, when_ns: int, fn: Callable[[], None]) -> Cancel:
-        """Call `fn` when time reaches `when_ns`."""
+        """Call `fn` when the virtual time reaches `when_ns`."""
         number = next(self._numbers)
         heapq.heappush(self._due, (when_ns, number, fn))
         self._live.add(number)
@@ -437,7 +448,7 @@ class VirtualClock:
         return None
 
     def advance_to_next(self) -> bool:
-        """Move to the next due time and run all callbacks due then. Return False if there are none."""
+        """Move to the next due time and run all callbacks that are due. Return False if no callback is pending."""
         due = self.next_due_ns()
         if due is None:
             return False
@@ -445,7 +456,7 @@ class VirtualClock:
         return True
 
     def advance_one(self) -> bool:
-        """Move to the next due time and run one callback due then. Return False if there are none."""
+        """Move to the next due time and run a single callback. Return False if no callback is pending."""
         due = self.next_due_ns()
         if due is None:
             return False
@@ -475,7 +486,7 @@ class VirtualClock:
 
 
 class Bell:
-    """A condition: `ring` wakes all tasks in `wait`; without waiters it has no effect."""
+    """A condition: `ring` wakes all tasks that are in `wait`. Without waiters, `ring` has no effect."""
 
     __slots__ = ("waiters",)
 
@@ -490,7 +501,7 @@ class Bell:
                 _wake(waiter, True)
 
     async def wait(self, limit: float | None = None) -> bool:
-        """Wait for the next ring, at most `limit` seconds. Return whether it rang."""
+        """Wait for the next ring, for at most `limit` seconds. Return whether the bell rang."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
         timer = None if limit is None else loop.call_later(limit, _wake, waiter, False)

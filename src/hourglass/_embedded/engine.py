@@ -1,10 +1,12 @@
-"""The engine: runs over a store, their tasks and attempts, and what happens to all of them when the store fails.
+"""The engine: runs over a store, their tasks and attempts, and the handling of a store failure.
 
-Must not know: activations (see `activations`), requests (see `api`). It is composed of parts, each with its own invariants:
-`runs` (runs, and how they change), `matching` (which worker receives which task, attempt and update), `upkeep` (runs that
-nothing uses now), `schedules`, `keepers` (limits), `progress` (progress of activities), `deployments` (versions of workers).
-Everything runs on one asyncio loop, and only `durable` waits: the engine is ahead of its store, and every effect waits in the
-`outbox` for its change. Several connections may use one engine.
+Must not know: activations (see `activations`), requests (see `api`). The engine is composed of parts, each with its
+own invariants: `runs` (runs, and how they change), `matching` (which worker receives which task, attempt and update),
+`upkeep` (runs that nothing currently uses), `schedules`, `keepers` (limits), `progress` (progress of activities),
+`deployments` (versions of workers).
+
+Everything runs on one asyncio event loop, and only `durable` waits. The engine is ahead of its store, and every
+effect waits in the `outbox` until its change is durable. Several connections may use the same engine.
 """
 
 from __future__ import annotations
@@ -43,14 +45,18 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 class EngineFigures(msgspec.Struct, frozen=True):
-    """Statistics: the number of open runs, and for each queue its workflow tasks and its activity attempts."""
+    """Statistics of an engine: the number of open runs, and the workflow tasks and activity attempts of each queue,
+    in this order.
+    """
 
     open_runs: int | None = None
     queues: dict[str, tuple[QueueStats, QueueStats]] = {}
 
 
 class Engine:
-    """See the module. `failed` is the error for which it must be opened again, if there is one."""
+    """The embedded engine (see the module). `failed` is the error for which the engine has stopped and must be
+    reopened, or None.
+    """
 
     def __init__(
         self,
@@ -94,41 +100,46 @@ class Engine:
         self.failed: StorageError | None = None
         self.closed = False
         self.is_over = False
-        """Whether it has failed or was closed."""
+        """Whether the engine has failed or was closed."""
         self.is_recovered = False
-        """Whether the runs that were in flight are in memory: not if a process has opened the file for one transaction."""
+        """Whether the runs that were in flight have been recovered. False if a process has opened the file only for a
+        moment.
+        """
         self._counted: tuple[int, StoredBacklog | None] = (0, None)
         self.figures = EngineFigures()
-        """The figures of the last sample. May be read from any thread."""
+        """The engine's figures at the last sample. May be read from any thread."""
 
     async def open_existing(self, *, took_over: bool = False, living: frozenset[str] = frozenset()) -> None:
-        """Begin an epoch: recover the runs of the store that were in flight or are due, and take care of those that are not in
-        memory from now on. Returns when enough tasks are offered that workers need not wait for more. Raises `StorageError`.
-        `took_over`: another process has just ended, and the attempts of its workers are retried without a pause; but the
-        workers with the `living` identities are in other processes, and keep their attempts if they `claim` them soon.
+        """Recover the runs in the store that were in flight or are due, and start the upkeep of all other runs.
+        Return when enough tasks have been offered that workers need not wait for more. Raise `StorageError` if the
+        store cannot be read.
+
+        `took_over` states that another process has just ended; the attempts of its workers are retried without a
+        backoff. Workers with the `living` identities are in other processes. They keep their attempts if they `claim`
+        them soon.
         """
         self.runs.kept_attempts = KeptAttempts(took_over=took_over, living=living)
         self.deployments.load()
-        self.schedules.load()  # runs that are overdue may close on the way
+        self.schedules.load()  # overdue runs may close during the recovery, and schedules must be notified
         self.is_recovered = True
         await self._upkeep.open(self.runs, durable=self.durable, die=self.die, sample=self._sample)
         if not self.is_over:
             self.begin()
 
     def begin(self) -> None:
-        """Let schedules and limits act from now on."""
+        """Start the actions of schedules and limits."""
         self.schedules.begin()
         self.keepers.begin()
 
     def join(self, poller: QueuePoller) -> None:
-        """Let a worker serve its queue."""
+        """Add a worker to its task queue."""
         self.queues.join(poller)
         self.deployments.joined(poller)
         self._upkeep.wake_sleepers()
 
     def _assign(self, poller: QueuePoller) -> None:
-        """Assign what waits to a worker, as far as it has free slots. Raises nothing: the caller is in the middle of another
-        operation, which must not fail by this.
+        """Assign waiting tasks and attempts to a worker, as far as it has free slots. Log exceptions instead of
+        raising them, because the caller is in the middle of another operation that must not fail.
         """
         try:
             if poller.queue.tasks or poller.own_tasks or self.tasks.queried:
@@ -140,7 +151,9 @@ class Engine:
             asyncio.get_running_loop().call_soon(self._assign_again, poller)
 
     def _assign_again(self, poller: QueuePoller) -> None:
-        """Assign what waits after a failure. If it fails again, it is unknown what the worker has: its handle breaks."""
+        """Retry an assignment that has failed. If it fails again, break the worker's handle, because it is unknown
+        which tasks the worker has.
+        """
         try:
             self.tasks.assign(poller)
             self.attempts.assign(poller)
@@ -149,22 +162,23 @@ class Engine:
             poller.receiver.break_off(HandleBroken(why))
 
     def claim(self, tokens: Iterable[bytes]) -> None:
-        """Record that a worker which outlived the previous owner still has these attempts."""
+        """Record that a worker that survived the previous owner still has these attempts."""
         for token in map(AttemptToken.decode, tokens):
-            with contextlib.suppress(StorageError):  # it is logged when its time comes
-                # At this point, while attempts are still reserved for the workers that claim them.
+            with contextlib.suppress(StorageError):  # the error is logged when the run becomes due
+                # Load the run now, while attempts are still reserved for the workers that claim them.
                 self.runs.record(token.run_id, late=True)
             self.runs.kept_attempts.claim(token)
 
     def lose_attempts(self, tokens: Iterable[bytes]) -> None:
-        """Fail these claimed attempts, because the process that had claimed them has ended."""
+        """Fail these claimed attempts, because the process that claimed them has ended."""
         for token in () if self.is_over else tokens:
             self.attempts.lose(AttemptToken.decode(token))
         self.queues.dispatch()
 
     def lose_unclaimed(self, of: frozenset[str] | None = None, alive: frozenset[str] = frozenset()) -> None:
-        """End the wait for claims of workers with these identities, or of all (None). Attempts that they have not claimed
-        are lost; but where all workers of an identity are `alive`, none has begun them, and others get them.
+        """Stop waiting for claims by workers with these identities, or with any identity (None). Their unclaimed
+        attempts are lost. If all workers of an identity are `alive`, however, none of them has started the attempts,
+        and other workers receive them.
         """
         for token, identity in () if self.is_over else self.runs.kept_attempts.give_up(of):
             if identity in alive:
@@ -174,21 +188,22 @@ class Engine:
         self.queues.dispatch()
 
     def end_attempt(self, result: ActivityResult) -> None:
-        """Record the result of an attempt that its worker has kept since an earlier owner. One that counts no more is
-        dropped. Raises `ValueError` for a token that names no attempt.
+        """Record the result of an attempt that a worker has kept since an earlier owner of the file. Ignore the
+        result if the attempt is no longer current. Raise `ValueError` for a malformed token.
         """
         token = AttemptToken.decode(result.token)
         if self.is_over:
             return
-        with contextlib.suppress(StorageError):  # a run that cannot be read is logged when its time comes
+        # If the run cannot be read, the error is logged when the run becomes due.
+        with contextlib.suppress(StorageError):
             current = self.attempts.find(token)
             if current is not None:
                 self.attempts.end(token, result, current[1].identity)
         self.queues.dispatch()
 
     def close(self) -> None:
-        """Stop, and let the store write what is queued and let go: it may block for one commit. Queries that
-        wait are refused, polls raise `HandleBroken`. Safe to call twice.
+        """Stop the engine, write all queued changes, and release the store. May block for one commit. Waiting queries
+        are rejected, and handles end with `HandleBroken`. Safe to call twice.
         """
         if not self.closed:
             if self.failed is None:
@@ -199,7 +214,7 @@ class Engine:
             self.failed = self.store.close() or self.failed
 
     def record(self, run_id: str) -> LoadedRun | None:
-        """Return the run of this id; None if there is none."""
+        """Return the run with this id; None if there is none."""
         return self.runs.record(run_id)
 
     def current(self, workflow_id: str) -> LoadedRun | None:
@@ -208,22 +223,22 @@ class Engine:
 
     @property
     def held(self) -> str:
-        """The reason for which the store cannot write at present; "" if it can."""
+        """The reason why the store currently cannot write; "" if it can."""
         return self.store.held
 
     @property
     def trouble(self) -> str:
-        """The reason for which the store accepts no new workflows, for people; "" if it does."""
+        """The reason why the store accepts no new workflows, as a message for users; "" if it does."""
         return self.store.refuses_starts()
 
     async def durable(self, number: int) -> None:
-        """Wait until effects that depend on this change may leave the engine. Raises `StorageError` if they never may."""
+        """Wait until effects that depend on this change may leave the engine. Raise `StorageError` if they never can."""
         if self.failed is not None:
             raise self.failed
         await self.outbox.wait(number)
 
     def _refused(self, refusal: Refusal) -> None:
-        """Park the runs of a change that cannot be written, in their stored state; others continue."""
+        """Park the runs of a change that cannot be written, in their stored state. Other runs continue."""
         if self.writes.appended == refusal.number:
             self.writes.forget_newest()
         for run_id in refusal.run_ids:
@@ -272,20 +287,20 @@ class Engine:
         )
 
     def doubt(self, error: StorageError) -> None:
-        """Stop the engine after a failed read, unless only one run cannot be read."""
+        """Stop the engine after a failed read, unless the failure concerns only a single run."""
         try:
             self.store.next_due_ns()
         except StorageError:
             self.die(error)
 
     def die(self, error: StorageError) -> None:
-        """Stop the engine because its store cannot be used any more, and notify handles, queries and waiting clients."""
+        """Stop the engine because its store can no longer be used. Notify handles, queries and waiting clients."""
         if self.failed is None and not self.closed:
             self.failed, self.is_over = error, True
             self._stop(error)
 
     def over(self) -> HandleBroken:
-        """Return the error of calls on an engine that has failed or was closed."""
+        """Return the error for calls on an engine that has failed or was closed."""
         if self.failed is not None:
             return HandleBroken(f"the engine's store has failed: {self.failed}")
         return HandleBroken("the engine was closed")

@@ -1,9 +1,12 @@
-"""The runs that one worker has cached (`Cache`), the activations that are ready for it, and the eviction of runs.
+"""The runs that one worker has cached (`Cache`), the activations that are ready for delivery, and the eviction of
+runs.
 
-Must not know: polls, activities, requests. This is the part of Core between a task and its activations; what happens to
-the task itself is in `task_flow`. Invariants: a run is forgotten only when its eviction has been answered or, if it has
-closed, with its last completion, provided that the worker is notified at once; an activation is labelled with the
-number of the change that must be durable before it is delivered.
+Must not know: polls, activities, requests. This is the part of Core between a task and its activations. The
+processing of the task itself is in `task_flow`. Invariants:
+
+- A run is removed only when its eviction has been answered, or with its last completion if the run has closed and the
+  worker is notified immediately.
+- Each activation carries the number of the change that must be durable before the activation is delivered.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError
 
 AHEAD = 1000
-"""The number of changes that may be on their way to the store when an activation is delivered.
+"""The number of changes that may still be unwritten when an activation is delivered.
 
-An activation need not wait for the changes that it reports: workflow code has no effect but its completion, and
-everything that follows from the completion waits for both. So a step costs one commit instead of two. The limit stops
-workers while the disk is full.
+An activation need not wait for the changes that it reports: workflow code has no effect except its completion, and
+everything that follows from the completion waits for both. A step therefore costs one commit instead of two. The
+limit stops workers while the disk is full.
 """
 
 
 LOOKED_AT = 32
-"""The number of least recently used runs that are considered for eviction at a time."""
+"""The number of least recently used runs that are considered for one eviction."""
 
 _SHUT_DOWN = Failure("the worker was shut down", ApplicationFailure(type="WorkerShutdown"))
 
@@ -72,19 +75,19 @@ class Cache:
         self._flow = TaskFlow(engine, poller, config, self.local, self._deliver)
 
     def begin_task(self, record: LoadedRun) -> None:
-        """Start working on a run's task."""
+        """Start processing a run's workflow task."""
         cached = self._use(record)
         cached.take_task(record, () if record.updates is None else self._engine.updates.give(record))
         self._flow.advance(cached)
 
     def begin_queries(self, record: LoadedRun) -> None:
-        """Start answering the queries of a run, by a replay if it is not cached."""
+        """Start processing the queries of a run. A run that is not cached is replayed."""
         cached = self._use(record)
         cached.cursor.extend(record.events, live=False)
         self._flow.advance(cached)
 
     def complete(self, completion: Completion) -> bool:
-        """Accept the completion of an activation. Return False if the run has none in progress."""
+        """Accept the completion of an activation. Return False if the run has no activation in progress."""
         cached = self._runs.get(completion.run_id)
         if cached is None or completion.run_id not in self._active_runs:
             return False
@@ -102,15 +105,15 @@ class Cache:
         return True
 
     def request_eviction(self, run_id: str) -> None:
-        """Evict a run as soon as it has no activation in progress."""
+        """Evict a run as soon as no activation is in progress."""
         self._evict_soon(run_id, RunEvicted("LANG_REQUESTED", "the worker asked for it"))
 
     def closed(self, run_id: str) -> None:
-        """Evict a closed run. If it was closed from outside, the eviction alone notifies the worker."""
+        """Evict a closed run. If the run was closed from outside, the worker learns of this only through the eviction."""
         self._evict_soon(run_id, CLOSED)
 
     def parked(self, run_id: str) -> None:
-        """Evict a run whose latest changes cannot be stored. Its activations no longer wait for them."""
+        """Evict a run whose latest changes cannot be stored. Its activations no longer wait for these changes."""
         ready = self.ready.items
         for place, (activation, _) in enumerate(ready):
             if activation.run_id == run_id:
@@ -119,8 +122,8 @@ class Cache:
         self._evict_soon(run_id, RunEvicted("FATAL", "what this run did cannot be stored"))
 
     def forget_closed(self, run_id: str) -> bool:
-        """Forget a closed run whose eviction is the newest activation, because the worker is notified otherwise. Return
-        False if it is not.
+        """Remove a closed run whose eviction is the newest activation, because the worker is notified in another way.
+        Return whether the run was removed.
         """
         ready = self.ready.items
         newest = ready[-1][0] if ready else None
@@ -132,7 +135,7 @@ class Cache:
         return True
 
     def let_go(self) -> None:
-        """Release the cached runs for other handles."""
+        """Release the cached runs to other workers."""
         self._flow.is_leaving = True
         for cached in tuple(self._runs.values()):
             if cached.is_idle:
@@ -141,7 +144,7 @@ class Cache:
                 self._flow.hand_over(cached)
 
     def abandon(self) -> None:
-        """Fail all tasks in progress and forget all runs."""
+        """Fail all tasks in progress and remove all runs."""
         cause, who = TaskFailureCause.WORKFLOW_WORKER_UNHANDLED_FAILURE, self._poller.identity
         for cached in tuple(self._runs.values()):
             if cached.task_number:
@@ -150,7 +153,9 @@ class Cache:
         self._clear()
 
     def lose(self) -> None:
-        """Forget all runs because the worker's process has ended: its tasks and queries go to other workers at once."""
+        """Remove all runs because the worker's process has ended. Its tasks and queries are immediately offered to
+        other workers.
+        """
         tasks = self._engine.tasks
         for cached in tuple(self._runs.values()):
             record, number, queries = cached.record, cached.task_number, cached.queries
@@ -168,12 +173,12 @@ class Cache:
         self._active_runs.clear()
 
     def refuse_queries(self, error: HourglassError) -> None:
-        """End the queries in progress with the error of the engine, which has stopped."""
+        """Reject the queries in progress with the error of the engine, which has stopped."""
         for cached in self._runs.values():
             cached.refuse_queries(error)
 
     def local_ended(self, run_id: str, result: LocalResult) -> None:
-        """Accept the result of a local activity."""
+        """Record the result of a local activity, and continue the run's task if the task is resting."""
         cached = self._runs.get(run_id)
         if cached is not None:
             cached.cursor.resolve_local(result)
@@ -181,20 +186,20 @@ class Cache:
                 self._flow.advance(cached)
 
     def hand_over(self, run_id: str) -> None:
-        """Let another worker execute the local attempts of a resting task, unless this worker is executing one."""
+        """Let another worker execute the local activities of a resting task, unless this worker has an attempt of one."""
         cached = self._runs.get(run_id)
         if cached is not None:
             self._flow.hand_over(cached)
 
     def realign(self) -> None:
-        """Arm all alarms again after the clock has jumped."""
+        """Rearm all alarms after the clock has jumped."""
         self.local.realign()
         for cached in tuple(self._runs.values()):
             if cached.stage is Stage.RESTING:
                 self._flow.limit_rest(cached)
 
     def _use(self, record: LoadedRun) -> CachedRun:
-        """Return the cached run, and make it the most recently used."""
+        """Return the run's entry, adding one if necessary, and mark it as the most recently used."""
         run_id = record.run.run_id
         cached = self._runs.pop(run_id, None)
         if cached is None:
@@ -205,9 +210,9 @@ class Cache:
         return cached
 
     def _make_room(self) -> None:
-        """Evict the least recently used runs if there are too many; at most two, because one is added.
+        """Evict least recently used runs if there are too many, at most two, because one is added.
 
-        Busy runs stay while there is memory: their eviction would cost a replay.
+        Busy runs stay cached up to the limit for busy runs, because their eviction would cost a replay.
         """
         if not self._size or len(self._runs) < self._size:
             return
@@ -219,7 +224,7 @@ class Cache:
                 if evicted > over:
                     return
             elif cached.stage is not Stage.EVICTION:
-                self._runs[run_id] = self._runs.pop(run_id)  # in use: others are considered next time
+                self._runs[run_id] = self._runs.pop(run_id)  # in use: other runs are considered next time
         if len(self._runs) >= self._most and not evicted:
             idle = next((cached for cached in self._runs.values() if cached.is_idle), None)
             if idle is not None:
@@ -236,7 +241,7 @@ class Cache:
         cached.eviction = cached.eviction or eviction
         if cached.stage is Stage.RESTING:
             if not cached.record.run.is_open:
-                cached.task_number = 0  # its task was answered as well
+                cached.task_number = 0  # the task was answered as well
             self._flow.finish(cached, again=True)
         elif cached.stage is Stage.IDLE and not cached.task_number:
             self._flow.settle(cached)
@@ -253,8 +258,8 @@ class Cache:
     def _deliver(self, cached: CachedRun, activation: Activation, stage: Stage) -> None:
         cached.stage = stage
         self._active_runs.add(activation.run_id)
-        # The activation waits only for the change AHEAD before the newest, not for the changes that it
-        # reports. This loses nothing: the results of its completion (an attempt, an answer to a client) leave
-        # the engine when the completion's own change is durable, and that is written after everything that
-        # the activation reports.
+        # The activation waits only for the change that is AHEAD changes older than the newest, not for the
+        # changes that it reports. This is safe: the results of its completion (an attempt, an answer to a
+        # client) leave the engine when the completion's own change is durable. That change is written after
+        # everything that the activation reports.
         self.ready.items.append((activation, self._engine.writes.appended - AHEAD))

@@ -1,10 +1,10 @@
-"""Outcomes of the children that a run started and of its signals and cancels to other workflows: commands in, events
-for the worker out.
+"""Outcomes of a run's children and of its signals and cancellations to other workflows: commands in, events for the
+worker out.
 
-Must not know: where events come from (live or replayed), activations, the engine. These are the rules of Core's state
-machines for children, signals and cancels: which cancellation resolves at once, which one revokes an unsent request,
-which outcome the worker no longer waits for, and how outcomes are wrapped. As in Core, waiting for a child's
-cancellation request to arrive (WAIT_CANCELLATION_REQUESTED) means waiting for the child's end.
+Must not know: whether events are live or replayed, activations, the engine. The rules are those of Core's state
+machines for children, signals and cancellations. They decide which cancellations take effect immediately, which ones
+revoke an unsent request, which outcomes the worker no longer waits for, and how outcomes are wrapped. As in Core,
+WAIT_CANCELLATION_REQUESTED waits until the child has closed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ OtherCommand: TypeAlias = (
 
 @dataclass
 class _Child:
-    """A child: not sent yet (`initiated` 0), requested, started, or over, once the worker has been notified of its end."""
+    """A child that is unsent (`initiated` is 0), requested, started, or over. The child is over once its end was
+    reported to the worker.
+    """
 
     command: c.StartChildWorkflow
     initiated: int = 0
@@ -65,7 +67,7 @@ class _Child:
 
 @dataclass
 class ChildOutcomes:
-    """The children, signals and cancels of one run. `issued` is shared with `Outcomes`."""
+    """The children, outgoing signals and outgoing cancellations of one run. `issued` is shared with `Outcomes`."""
 
     issued: deque[c.Command]
     run_id: str
@@ -77,7 +79,7 @@ class ChildOutcomes:
     )
 
     def is_taken(self, command: c.Command) -> bool:
-        """Whether the number of a command is already in use."""
+        """Whether the sequence number of a command is already in use."""
         match command:
             case c.StartChildWorkflow():
                 return command.seq in self._children
@@ -87,7 +89,7 @@ class ChildOutcomes:
                 return False
 
     def issue(self, command: OtherCommand) -> list[e.AnyEvent]:
-        """Record a command of the worker. Return the events that result from it at once."""
+        """Record a command from the worker. Return the events that result immediately."""
         match command:
             case c.StartChildWorkflow():
                 named = msgspec.structs.replace(command, namespace=command.namespace or self.namespace)
@@ -110,7 +112,7 @@ class ChildOutcomes:
         return msgspec.structs.replace(command, namespace=command.namespace or self.namespace, reason=reason)
 
     def bind(self, command: c.Command, event_id: int) -> None:
-        """Record the event of a command: from now on the event id identifies the request."""
+        """Record the id of the event that a command led to. From then on, the event id identifies the request."""
         match command:
             case c.StartChildWorkflow():
                 child = self._children[command.seq]
@@ -148,7 +150,7 @@ class ChildOutcomes:
     def _cancel_signal(self, command: c.CancelSignalExternal) -> list[e.AnyEvent]:
         sent = self._signals.get(command.seq)
         if sent is None or not any(queued is sent for queued in self.issued):
-            return []  # it has been sent already
+            return []  # the signal has already been sent
         self.issued.remove(sent)
         del self._signals[command.seq]
         failure = Failure("Signal was cancelled before being sent", CanceledFailure())
@@ -214,7 +216,7 @@ class ChildOutcomes:
         return [e.ChildFailed(seq, failed)]
 
     def _finished_child(self, initiated_event_id: int) -> _Child | None:
-        """Remove and return the child of an event, if the worker still waits for its outcome."""
+        """Remove the child with this event id. Return it if the worker is still waiting for its outcome."""
         child = self._by_event.pop(initiated_event_id, None)
         if not isinstance(child, _Child):
             return None
@@ -232,7 +234,7 @@ class ChildOutcomes:
     def _cancel_resolved(self, initiated_event_id: int, failure: Failure | None) -> list[e.AnyEvent]:
         command = self._by_event.pop(initiated_event_id, None)
         if not isinstance(command, c.RequestCancelExternal):
-            return []  # a reason of Core's, for a child
+            return []  # the event belongs to a cancellation of a child, which reports no outcome
         return [e.ExternalCancelResolved(command.seq, failure)]
 
     def _cancelled(self, child: _Child) -> Failure:

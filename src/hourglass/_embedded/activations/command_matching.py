@@ -1,9 +1,11 @@
-"""Matching of a worker's commands with the history events that they led to: where nondeterminism shows.
+"""Matching of a worker's commands with the history events that they led to. This is where nondeterminism is detected.
 
-Must not know: activations, the engine. Like Core it compares kinds, ids and types, not arguments. Commands that were
-just accepted need not be compared with the events written for them. Invariants: the events of a task's commands follow
-the task's completion directly and in order; a deprecated patch marker may lack its command and a patch command may lack
-its marker; any other mismatch is `NondeterminismError`.
+Must not know: activations, the engine. Like Core, this module compares kinds, ids and types, but not arguments.
+Commands that were just accepted need not be compared with the events written for them. Invariants:
+
+- The events of a task's commands follow the task's completion directly and in order.
+- A deprecated patch marker may lack its command, and a patch command may lack its marker.
+- Any other mismatch is `NondeterminismError`.
 """
 
 from __future__ import annotations
@@ -23,17 +25,19 @@ from hourglass.errors import NondeterminismError
 COMMAND_OF = words.COMMAND_OF | {
     h.RequestCancelExternalWorkflowExecutionInitiated: (c.RequestCancelExternal, RequestCancelChild)
 }
-"""The command that leads to each kind of event, issued by a run or by Core on its behalf."""
+"""The command that leads to each kind of event, issued either by a run or by Core on the run's behalf."""
 
 MATTERS = frozenset((h.WorkflowTaskCompleted, *COMMAND_OF))
-"""Events that `match` must always receive. It must receive the others while the outcomes expect an event."""
+"""The kinds of events that must always be passed to `match`. Other events are passed only while `Outcomes.expects` is
+set.
+"""
 
 _WRITTEN_AS_ONE = frozenset((c.ScheduleActivity, c.StartTimer))
-"""Commands that always lead to exactly one event, whatever other commands are sent."""
+"""Commands that always lead to exactly one event, regardless of the other commands in the same answer."""
 
 
 def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
-    """Pair the next history event, if a command led to it, with the next issued command."""
+    """Pair the next history event with the next issued command if the event results from a command."""
     attributes = event.attributes
     kind = type(attributes)
     if kind is h.WorkflowTaskCompleted:
@@ -44,18 +48,19 @@ def match(outcomes: Outcomes, event: h.HistoryEvent) -> None:
             _settle(outcomes, event)
     elif isinstance(attributes, h.LocalActivityMarkerRecorded):
         _match_local(outcomes, event, attributes)
-    elif not is_patch_index(attributes):  # written by the engine itself after each patch
+    # The SDK itself writes this index of patches, so no command corresponds to it.
+    elif not is_patch_index(attributes):
         _pair(outcomes, event)
 
 
 def own_events(outcomes: Outcomes, history: Sequence[h.HistoryEvent], position: int) -> int:
-    """Record the events of the commands in an answer that was just applied, if they are of the most common kinds.
-    Return the position after them; `match` handles the others.
+    """Record the events of the commands in an answer that was just applied, as long as the commands are of the most
+    common kinds. Return the position after these events. `match` handles the others.
 
-    Nothing is compared: the engine wrote the events of these very commands, in their order.
+    Nothing is compared, because the engine wrote these events from the same commands, in the same order.
     """
     issued = outcomes.issued
-    position += 1  # the event after the completion
+    position += 1  # skip the completion event
     while issued and type(issued[0]) in _WRITTEN_AS_ONE:
         outcomes.bind(issued.popleft(), history[position].id)
         position += 1
@@ -70,7 +75,7 @@ def _match_local(outcomes: Outcomes, event: h.HistoryEvent, marker: h.LocalActiv
         raise _mismatch(event, None)
     if not local.fits(marker):
         raise _mismatch(event, local.command_of(marker.seq))
-    if replayed:  # the run was notified ahead of time: no command corresponds to it
+    if replayed:  # the run was notified ahead of time, so no command corresponds to the marker
         local.recorded(marker.seq)
     else:
         _pair(outcomes, event)
@@ -93,7 +98,7 @@ def _pair(outcomes: Outcomes, event: h.HistoryEvent) -> None:
 
 
 def _move_terminal(issued: deque[c.Command]) -> None:
-    """Move the first terminal command to the end, and drop the others, as the engine does."""
+    """Move the first terminal command to the end and drop the other terminal commands, like the engine."""
     if len(issued) < 2:
         return
     terminal = [command for command in issued if isinstance(command, c.TERMINAL)]
@@ -114,7 +119,7 @@ def _settle(outcomes: Outcomes, event: h.HistoryEvent) -> None:
 
 
 def fits(command: c.Command, attributes: h.Attributes, outcomes: Outcomes) -> bool:
-    """Whether a command may have led to an event with these attributes, as far as the engine compares."""
+    """Whether a command may have led to an event with these attributes, comparing only ids and types."""
     if not isinstance(command, COMMAND_OF[type(attributes)]):
         return False
     match command, attributes:

@@ -1,17 +1,19 @@
-"""A cursor walks a run's history, turns it into activations, and takes the worker's commands for each: Core's part.
+"""The cursor of a run: walks the run's history, creates activations from its events, and accepts the worker's
+commands for each activation. In Temporal's SDKs, Core does this.
 
-Must not know: handles, queues, clocks, the engine. It may begin in the middle of a history (a cached run) or at the first event
-(after an eviction); both lead to the same activations, except for `is_replaying`. Invariants:
+Must not know: handles, queues, clocks, the engine. A cursor may begin in the middle of a history (a cached run) or at
+the first event (after an eviction). Both lead to the same activations, except for `is_replaying`. Invariants:
 
-- One activation at a time; commands are accepted before the next activation is requested.
-- A stretch (see `end_of_stretch`) is the part of a history between two tasks that succeeded: failed and timed-out tasks leave no
-  trace in activations.
-- Issued commands are compared, in order, with the events that they led to; a difference is `NondeterminismError`. The commands
-  left at the end of the history are the answer to the task; once it was applied, the cursor walks over its events.
+- There is one activation at a time. Its commands are accepted before the next activation is requested.
+- A stretch (see `end_of_stretch`) is the part of a history between two successful tasks. Failed and timed-out tasks
+  leave no trace in activations.
+- Issued commands are compared, in order, with the events that they led to. A difference is `NondeterminismError`. The
+  commands that are left at the end of the history are the answer to the task. Once the engine has applied the answer,
+  the cursor walks over its events.
 - An activity or timer that is cancelled before it was sent leaves nothing in the history.
-- A task that was answered with nothing, and requested again at once, was a heartbeat: a stretch continues behind it, unless an
-  update came after it.
-- The end of a local activity is reported in the task in progress, or in the next one.
+- A task that was completed without commands and followed immediately by the next task was a heartbeat. The stretch
+  continues after it, unless an update was accepted in it.
+- The result of a local activity is reported in the task in progress, or in the next task.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ __all__ = ["BadCommand", "Cursor"]
 
 
 _ENDS = frozenset((*h.FINAL, h.WorkflowTaskStarted))
-"""Events that can end a stretch."""
+"""The kinds of events that can end a stretch."""
 
 _BROKEN_OFF = (
     h.WorkflowTaskFailed,
@@ -56,8 +58,9 @@ _BROKEN_OFF = (
 def end_of_stretch(
     history: Sequence[h.HistoryEvent], position: int, stop: int, *, live: bool, updates: bool
 ) -> int | None:
-    """Return the index after the last event of the stretch that begins at `position`; None if the history up to `stop` does not
-    contain all of it. `live`: it ends with the start of the task in progress, which came with `updates` or without.
+    """Return the index after the last event of the stretch that begins at `position`; None if the history up to
+    `stop` does not contain the whole stretch. With `live`, the stretch may end with the start of the task in
+    progress. `updates` states whether updates were assigned together with that task.
     """
     commands = False
     beats: list[int] = []
@@ -72,8 +75,8 @@ def end_of_stretch(
         if following is None and not live:
             return None
         if following is None:
-            # A replay will find the updates accepted in it right after the preceding task: so they come there
-            # now.
+            # A replay finds the updates of this task accepted right after the preceding task. The updates
+            # must be delivered at the same place now.
             return (beats[-1] if beats and updates else index) + 1
         if isinstance(following, _BROKEN_OFF):
             continue
@@ -84,8 +87,10 @@ def end_of_stretch(
 
 
 def _before_update(history: Sequence[h.HistoryEvent], started: int, stop: int, beats: list[int]) -> int:
-    """Return the last of the earlier tasks after which an update was accepted, if one was accepted in the task that
-    started here: that task was no heartbeat, although it was answered without commands.
+    """Return the index of the last task in `beats` after which the update accepted in the task at `started` was
+    sequenced. Return `started` if there is no such task, or if no update was accepted.
+
+    A task in which an update was accepted is not a heartbeat, even if it was completed without commands.
     """
     after = started + 2
     accepted = history[after].attributes if after < stop else None
@@ -97,23 +102,26 @@ def _before_update(history: Sequence[h.HistoryEvent], started: int, stop: int, b
 
 
 def _is_heartbeat(history: Sequence[h.HistoryEvent], started: int, stop: int) -> bool:
-    """Whether the task that started here was a heartbeat."""
+    """Whether the task that started at this index was a heartbeat."""
     after = started + 2
     return after < stop and isinstance(history[after].attributes, h.WorkflowTaskScheduled)
 
 
-@lru_cache(maxsize=1024)  # a replay asks for it again
+@lru_cache(maxsize=1024)  # every replay of a run needs its seed
 def seed_of(run_id: str) -> int:
-    """Return the 64-bit seed of a run's randomness, derived from the id of its first run.
+    """Return the 64-bit seed of a run's random numbers, derived from the id of its original run.
 
-    It is the number that Core derives, so that a run can move between engines: SipHash-1-3 with a zero key over the run
-    id's UTF-8 bytes and 0xFF, as Rust hashes a string. CPython has this function for the sources of modules (PEP 552).
+    Core derives the same number, so that a run can move between engines: SipHash-1-3 with a zero key over the run
+    id's UTF-8 bytes and 0xFF, which is Rust's hash of a string. CPython uses the same function for hash-based pycs
+    (PEP 552).
     """
     return int.from_bytes(source_hash(0, run_id.encode() + b"\xff"), "little")
 
 
 def _check_seed() -> None:
-    """Raise `RuntimeError` if this Python's hash of sources is not SipHash-1-3: runs would draw other random numbers."""
+    """Raise `RuntimeError` if this Python's source hash is not SipHash-1-3, because runs would draw different random
+    numbers.
+    """
     if seed_of("01234567-89ab-cdef-0123-000000000001") != 0x372AFB2DF019857D:
         raise RuntimeError(
             f"{sys.implementation.name} {sys.version.split()[0]} does not hash sources with SipHash-1-3, which the random "
@@ -125,8 +133,8 @@ _check_seed()
 
 
 def worker_event_of(attributes: h.Attributes) -> e.AnyEvent | None:
-    """Return the event for the worker that follows from a history event alone; None if there is none, or it depends on
-    the run's requests.
+    """Return the event for the worker that follows from a history event alone. Return None if there is none, or if it
+    depends on the run's requests.
     """
     match attributes:
         case h.WorkflowExecutionSignaled():
@@ -142,7 +150,9 @@ def worker_event_of(attributes: h.Attributes) -> e.AnyEvent | None:
 
 
 def rank(event: e.AnyEvent) -> int:
-    """Return the place of an event within an activation, in Core's order; equal ranks keep the order of the history."""
+    """Return the sort key of an event within an activation, in Core's order. Events of equal rank keep the order of
+    the history.
+    """
     match event:
         case e.RunStarted():
             return 0
@@ -186,7 +196,7 @@ def run_started(a: h.WorkflowExecutionStarted, start_ns: int) -> e.RunStarted:
 
 
 class Cursor:
-    """The position of one run in its history, for one worker."""
+    """A position in a run's history, for one worker."""
 
     def __init__(
         self, run_id: str, namespace: str = "default", version: WorkerDeploymentVersion | None = None
@@ -204,7 +214,7 @@ class Cursor:
         self._outcomes = Outcomes(run_id, namespace)
         self._jobs: list[e.AnyEvent] = []
         self.flags: frozenset[int] = NO_FLAGS
-        """The flags in the history so far."""
+        """The flags in the history up to the current position."""
         self._told_flags: tuple[int, ...] = ()
         self._time_ns = 0
         self._replaying = True
@@ -212,7 +222,7 @@ class Cursor:
         self._size = 0
         self._activation = 0
         self.local: LocalActivities | None = None
-        """The run's local activities; None for most runs."""
+        """The run's local activities; None if the run has not used any."""
         self._early: tuple[LocalResult, ...] = ()
         self._in_task = False
         self._closing = False
@@ -226,10 +236,10 @@ class Cursor:
         live: bool,
         updates: Sequence[UpdateRequest] = (),
     ) -> None:
-        """Give the cursor the current history. `live`: its last event is the start of the task in progress, which came
-        with these updates.
+        """Set the current history. With `live`, its last event is the start of the task in progress, which was
+        assigned together with these updates.
 
-        The history may grow while the cursor walks; it stops at the end of the history that it was given.
+        The history may grow while the cursor walks. The cursor stops at the length that the history had in this call.
         """
         self._history = history
         self._stop = len(history)
@@ -237,8 +247,8 @@ class Cursor:
         self._updates = updates
 
     def step_back(self, history: Sequence[h.HistoryEvent]) -> None:
-        """Step back over the start of the task in progress, which led to nothing: its two events are not in the
-        history.
+        """Step back over the start of the task in progress, because the task had no effect and its two events were
+        not added to the history.
         """
         self._position -= 2
         self._length = history[self._position - 1].id if self._position else 0
@@ -246,9 +256,11 @@ class Cursor:
         self._stop = self._position
 
     def step_over(self, history: Sequence[h.HistoryEvent]) -> None:
-        """Walk over the events of the answer to the task in progress, which the engine has applied. The run continues.
+        """Walk over the events of the answer to the task in progress, which the engine has applied. The run
+        continues.
 
-        From now on all tasks that succeed are this worker's own: the events before the next one are one stretch.
+        From now on, this worker completes every successful task itself, so that all events before the next task are
+        one stretch.
         """
         completed = history[self._position]
         assert isinstance(completed.attributes, h.WorkflowTaskCompleted)
@@ -257,7 +269,9 @@ class Cursor:
         self._position = self._stop = own_events(self._outcomes, history, self._position)
 
     def next_activation(self) -> e.Activation | None:
-        """Return the next activation; None at the end of the history. Raises `NondeterminismError`."""
+        """Return the next activation; None at the end of the history. Raise `NondeterminismError` if commands do not
+        match events.
+        """
         if not self._jobs and self._position < self._stop:
             self.walk_on()
         jobs = self._jobs
@@ -272,7 +286,9 @@ class Cursor:
         return self._make(tuple(jobs), is_replaying=self._replaying)
 
     def walk_on(self) -> None:
-        """Walk to the next events for the worker, or to the end. Raises `NondeterminismError`."""
+        """Walk to the next events for the worker, or to the end. Raise `NondeterminismError` if commands do not match
+        events.
+        """
         while not self._jobs and self._position < self._stop:
             end: int | None = self._stop
             if not (self._is_up_to_date and self._ends_live):
@@ -282,14 +298,14 @@ class Cursor:
             self._walk(end)
 
     def query_activation(self, queries: tuple[e.AnyEvent, ...]) -> e.Activation:
-        """Return an activation with queries only, at the current position."""
+        """Return an activation that contains only queries, at the current position."""
         return self._make(queries, is_replaying=True)
 
     def accept(self, commands: Sequence[c.Command], now_ns: Callable[[], int]) -> bool:
-        """Accept the worker's commands for the last activation. Return whether the task needs another activation or
-        local activities before its answer.
+        """Accept the worker's commands for the last activation. Return whether the task needs another activation, or
+        a check for local activities, before its answer.
 
-        `now_ns` is called when a local activity starts. Raises `BadCommand`.
+        `now_ns` is called when a local activity is scheduled. Raise `BadCommand` if a command cannot be carried out.
         """
         for command in commands:
             kind, now = type(command), 0
@@ -309,11 +325,11 @@ class Cursor:
 
     @property
     def local_outstanding(self) -> int:
-        """The number of local activities that the run waits for; 0 for a run that has closed."""
+        """The number of local activities that the run is waiting for; 0 if the run has closed."""
         return 0 if self._closing or self.local is None else self.local.outstanding
 
     def take_local_requests(self) -> list[LocalRequest]:
-        """Remove and return the requests to execute and to cancel local activities."""
+        """Remove and return the requests to execute or cancel local activities."""
         requests = [] if self.local is None else self.local.take_requests()
         return [] if self._closing else requests
 
@@ -341,7 +357,9 @@ class Cursor:
         self._time_ns = local.time_ns = max(self._time_ns, local.time_ns)
 
     def answer(self) -> tuple[Sent, ...]:
-        """Return the commands for the answer to the task in progress, with the first terminal one last."""
+        """Return the commands of the answer to the task in progress. The first terminal command is last, and others
+        are dropped.
+        """
         self._in_task = False
         sent = self._outcomes.waiting()
         if len(sent) < 2:
@@ -400,8 +418,8 @@ class Cursor:
             local.go_live()
 
     def _add_waiting_events(self) -> None:
-        """Add the events of this task that are not in the history: updates, and local activities that ended between
-        tasks.
+        """Add the events of this task that are not in the history: updates, and results of local activities that
+        ended between two tasks.
         """
         if self._admitted or self._updates:
             self._receive_updates()
@@ -435,8 +453,8 @@ class Cursor:
         self._jobs += self._outcomes.resolve(attributes, event.id) if news is None else (news,)
 
     def _look_ahead(self) -> None:
-        """Read ahead in a replay: the flags of this task's completion, the patches that it recorded and the updates that it
-        accepted.
+        """Read ahead in a replay: the flags in this task's completion, the recorded patches, the markers of local
+        activities, and the accepted updates.
         """
         completed = self._history[self._position]
         if isinstance(completed.attributes, h.WorkflowTaskCompleted):
@@ -453,8 +471,8 @@ class Cursor:
                 self._receive_again(event.attributes)
 
     def _receive_updates(self) -> None:
-        """Add the updates of the task in progress after all its other events: a replay knows only after which task they
-        were accepted.
+        """Add the updates of the task in progress after all its other events, because the history only records after
+        which task an update was accepted.
         """
         for event_id, request in self._admitted.values():
             self._jobs.append(self._outcomes.updates.receive(request, event_id, is_replaying=False))
@@ -495,4 +513,4 @@ _READERS: dict[type[h.Attributes], Callable[[Cursor, h.HistoryEvent, Any], None]
     h.ActivityTaskCompleted: Cursor._read_outcome,
     h.TimerFired: Cursor._read_outcome,
 }
-"""The readers of the most common events, and of those that change the cursor's state; None: an event without effect."""
+"""The readers of the most common events and of events that change the cursor's state. Events with None have no effect."""

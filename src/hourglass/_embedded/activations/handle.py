@@ -1,16 +1,16 @@
-"""A handle on the engine for one task queue: it grants the slots of one worker, delivers the tasks that the matcher
-assigns to that worker, and accepts completions.
+"""A worker's handle on the engine, for one task queue. It grants the worker's slots to the matcher, delivers the
+tasks that the matcher assigns to the worker, and accepts completions.
 
 Must not know: how runs change (see `transitions`), how history becomes activations (see `cursor`, `cache`), which
-worker receives a task (see `matching`). Assigned items stay here until the changes that they depend on are durable.
-More are assigned meanwhile, so that the changes of many runs become durable together.
+worker receives a task (see `matching`). Assigned items wait here until the changes that they depend on are durable.
+Meanwhile more items are assigned, so that the changes of many runs become durable together.
 
 Invariants:
 
 - An item is delivered once, and only when it may leave the engine.
 - Each run has at most one activation in progress.
-- A handle that shuts down receives no new work, and ends with `Shutdown` when all delivered items are completed. If the
-  engine's store has failed, it ends with `HandleBroken`.
+- A handle that is shutting down receives no new work. It ends with `Shutdown` when all delivered items are completed.
+  If the engine's store has failed, it ends with `HandleBroken`.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ _log = logging.getLogger("hourglass.embedded")
 
 
 class WorkerAttempts:
-    """The attempts of one worker, unsent and in progress. `kept` holds the items that have not been delivered;
-    `changed` is called when one can be.
+    """The attempts that are assigned to one worker, both unsent and in progress. `kept` contains the undelivered
+    items. `changed` is called when an item can be delivered.
 
-    An attempt uses a slot until it has ended, was offered to other workers, or was abandoned. Items are delivered in
+    An attempt uses a slot until it has ended, is offered to other workers, or is abandoned. Items are delivered in
     the order of their arrival.
     """
 
@@ -64,7 +64,7 @@ class WorkerAttempts:
         self._poller = poller
 
     def next_item(self) -> ActivityItem | None:
-        """Remove and return the next attempt or cancellation that may leave now, if there is one."""
+        """Remove and return the next attempt or cancellation that may leave now; None if there is none."""
         while (item := self.kept.next()) is not None:
             attempt = self._poller.attempts.get(item.token)
             if attempt is not None:
@@ -72,11 +72,13 @@ class WorkerAttempts:
         return None
 
     def unsent(self) -> set[bytes]:
-        """Return the tokens of the attempts that the worker has not received."""
+        """Return the tokens of the attempts that have not been sent to the worker."""
         return {item.token for item, _ in self.kept.items if isinstance(item, ActivityTask)}
 
     def cancel(self, token: bytes, reason: str, depends_on: int) -> None:
-        """Ask the worker to stop an attempt. Forget one that the worker has not received and that is no longer current."""
+        """Ask the worker to stop an attempt. Discard the attempt instead if it is no longer current and has not been
+        sent.
+        """
         if reason != "CANCELLED" and token in self.unsent():
             self.kept.items = deque(entry for entry in self.kept.items if entry[0].token != token)
             del self._poller.attempts[token]
@@ -84,14 +86,14 @@ class WorkerAttempts:
             self.kept.put(ActivityCancel(token, reason), depends_on)
 
     def stop_waiting(self, run_id: str) -> None:
-        """Release the items of a run whose changes will never be durable."""
+        """Release the items of a run whose pending changes will never become durable."""
         self.kept.items = deque(
             (item, 0 if AttemptToken.decode(item.token).run_id == run_id else depends_on)
             for item, depends_on in self.kept.items
         )
 
     def give_back(self) -> None:
-        """Offer the attempts that the worker has not received to other workers."""
+        """Offer the attempts that have not been sent to this worker to other workers."""
         items, self.kept.items = self.kept.items, deque()
         for item, depends_on in items:
             if isinstance(item, ActivityTask):
@@ -102,13 +104,15 @@ class WorkerAttempts:
                 self.kept.items.append((item, depends_on))
 
     def stop(self) -> None:
-        """Ask the worker to stop all attempts."""
+        """Ask the worker to stop all its attempts."""
         self.kept.items.extend(
             (ActivityCancel(token, "WORKER_SHUTDOWN"), 0) for token in self._poller.attempts
         )
 
     def lose(self) -> None:
-        """Record the loss of the worker's attempts, because its process has ended; offer unsent ones again."""
+        """Record that the worker's attempts are lost because its process has ended. Offer unsent attempts to other
+        workers.
+        """
         self.give_back()
         attempts = list(self._poller.attempts.values())
         self._clear()
@@ -116,7 +120,7 @@ class WorkerAttempts:
             self._attempts.lose(attempt.token)
 
     def give_up(self) -> None:
-        """Forget all attempts, even those that the worker has."""
+        """Release all attempts, including those that the worker is executing."""
         for attempt in self._poller.attempts.values():
             self._attempts.release(attempt.token)
         self._clear()
@@ -127,10 +131,10 @@ class WorkerAttempts:
 
 
 class EngineHandle:
-    """Implements `hourglass._contract.handle.Handle` for the worker, and `TaskReceiver` for the matcher.
+    """Implements `hourglass._contract.handle.Handle` for the worker and `TaskReceiver` for the matcher.
 
-    `process` is that of its worker. `collects_results`: results of attempts are collected in `unconfirmed`, for the
-    next engine in case this one fails.
+    `process` is the process of the worker. With `collects_results`, the results of attempts are collected in
+    `unconfirmed`, to be sent to the next engine if this one fails.
     """
 
     def __init__(
@@ -145,12 +149,14 @@ class EngineHandle:
         config.check()
         process = HostProcess(os.getpid()) if process is None else process
         self.poller = QueuePoller(config, engine.queues.of(config.task_queue), process, self)
-        """The worker as the matcher sees it."""
+        """The worker as seen by the matcher."""
         self.engine = engine
         self._config = config
         self._ended = ended
         self.forgets_at_once = not process.key
-        """Whether a closed run is forgotten with its last completion (`RUN_FORGOTTEN`); otherwise it is evicted."""
+        """Whether the last completion of a closed run also removes the run from the worker's cache (`RUN_FORGOTTEN`).
+        Otherwise the run is evicted.
+        """
         self.unconfirmed: list[ActivityResult] | None = [] if collects_results else None
         self._attempts = WorkerAttempts(engine, self.poller, self._look)
         self._cache = Cache(engine, self.poller, config, self._look)
@@ -160,7 +166,7 @@ class EngineHandle:
         self._on_activities: OnActivities = _ignore
         self._on_end: OnEnd = _ignore
         self._delivered: list[WorkKind] = []
-        """The kinds of work that are delivered: started and not ended."""
+        """The kinds of work whose delivery has been started and has not ended."""
         self._paused: list[WorkKind] = []
         self._will_deliver = False
         self._closing = False
@@ -168,7 +174,7 @@ class EngineHandle:
         engine.join(self.poller)
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
-        """Start to receive work and to deliver it."""
+        """Start receiving and delivering work."""
         self._on_activations, self._on_activities, self._on_end = on_activations, on_activities, on_end
         self._delivered = [WorkKind.WORKFLOWS, WorkKind.ACTIVITIES]
         for kind in WorkKind:
@@ -177,7 +183,7 @@ class EngineHandle:
         self._look()
 
     def _grant(self, kind: WorkKind) -> None:
-        """Grant the worker's slots for this kind of work to the matcher."""
+        """Grant the matcher the worker's slots for this kind of work."""
         if kind is WorkKind.WORKFLOWS:
             self.poller.task_slots = self.poller.task_limit
         else:
@@ -190,13 +196,13 @@ class EngineHandle:
             self.poller.attempt_slots = 0
 
     def pause(self, kind: WorkKind) -> None:
-        """Receive and deliver nothing of this kind until `resume`."""
+        """Stop receiving and delivering work of this kind until `resume` is called."""
         if not self._closing and kind not in self._paused:
             self._paused.append(kind)
             self._revoke(kind)
 
     def resume(self, kind: WorkKind) -> None:
-        """Receive and deliver work of this kind again."""
+        """Resume receiving and delivering work of this kind."""
         if kind in self._paused:
             self._paused.remove(kind)
             self._grant(kind)
@@ -204,30 +210,30 @@ class EngineHandle:
             self._look()
 
     def begin_task(self, record: LoadedRun) -> None:
-        """Start working on a run's task."""
+        """Start processing a run's workflow task."""
         self._cache.begin_task(record)
         if not self._will_deliver:
             self._look()
 
     def begin_queries(self, record: LoadedRun) -> None:
-        """Start answering the queries of a run."""
+        """Start processing the queries of a run."""
         self._cache.begin_queries(record)
         self._look()
 
     def begin_attempt(self, task: ActivityTask, depends_on: int) -> None:
-        """Execute an attempt of an activity once the change with this number is durable."""
+        """Send an attempt to the worker once the change with the number `depends_on` is durable."""
         self._attempts.kept.put(task, depends_on)
 
     def _look(self) -> None:
-        """Schedule a delivery for the next turn of the loop. Completions come in bursts, and a single delivery serves
-        all those of this turn.
+        """Schedule a delivery for the next iteration of the event loop. Completions come in bursts, and a single
+        delivery serves all completions of one iteration.
         """
         if not self._will_deliver:
             self._will_deliver = True
             asyncio.get_running_loop().call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """Pass all work that can be delivered now to the receivers."""
+        """Pass all work that can be delivered now to the worker's callbacks."""
         self._will_deliver = False
         if not self._delivered:
             return
@@ -252,7 +258,7 @@ class EngineHandle:
         return self._cache.ready.take()
 
     def take_activities(self) -> list[ActivityItem]:
-        """Remove and return all activity tasks and cancellations that may leave now."""
+        """Remove and return all activity attempts and cancellations that may leave now."""
         items: list[ActivityItem] = []
         while self._local.in_use and (item := self._local.next_item()) is not None:
             items.append(item)
@@ -261,13 +267,14 @@ class EngineHandle:
         return items
 
     def is_finished(self, kind: WorkKind) -> bool:
-        """Whether the handle shuts down and everything of this kind has been completed."""
+        """Whether the handle is shutting down and the worker has completed all work of this kind."""
         poller, local = self.poller, self._local
         if not self._closing:
             return False
         if kind is WorkKind.WORKFLOWS:
             return not poller.active_runs and not poller.resting_runs
-        # A run with an activation in progress may still request a local activity, which is executed here.
+        # A run with an activation in progress may still request a local activity, and this worker would have
+        # to execute it.
         may_request = bool(poller.active_runs) and not local.is_stopped
         return not poller.attempts and not local.has_out and not may_request
 
@@ -281,14 +288,14 @@ class EngineHandle:
             self._end(kind, why)
 
     def break_off(self, why: HandleBroken) -> None:
-        """Receive no more work: the engine has ended, or cannot assign work."""
+        """Stop delivering work because the engine has ended or cannot assign work."""
         if self.engine.is_over:
             self._cache.refuse_queries(self.engine.failed or why)
         asyncio.get_running_loop().call_soon(self._end_all, why)
         self._look()
 
     def complete_workflow_task(self, completion: Completion) -> CompletionResult:
-        """Complete an activation. Raises `HandleBroken` if the engine has ended."""
+        """Complete an activation. Raise `HandleBroken` if the engine has ended."""
         if self.engine.is_over:
             raise self.engine.over()
         cache = self._cache
@@ -303,7 +310,7 @@ class EngineHandle:
         return CompletionResult.RUN_FORGOTTEN if is_forgotten else CompletionResult.TAKEN
 
     def complete_activity(self, result: ActivityResult) -> None:
-        """Report the end of an attempt. Raises `HandleBroken` if the engine has ended."""
+        """Report the result of an attempt. Raise `HandleBroken` if the engine has ended."""
         engine, poller = self.engine, self.poller
         if engine.is_over:
             raise engine.over()
@@ -316,7 +323,7 @@ class EngineHandle:
         else:
             is_ok = isinstance(result, ActivityOk)
             self._heartbeats.end(result.token, flush=not is_ok)
-            # The attempt may have been given to another worker meanwhile.
+            # The attempt may have been assigned to another worker in the meantime.
             token = AttemptToken.decode(result.token) if attempt is None else attempt.token
             eager = engine.tasks.eager(poller, attempt.record) if attempt is not None and is_ok else None
             if engine.attempts.end(token, result, poller.identity, eager) and attempt is not None:
@@ -328,11 +335,13 @@ class EngineHandle:
 
     @property
     def attempts(self) -> set[bytes]:
-        """The tokens of the attempts that the worker has, without local ones."""
+        """The tokens of the attempts that the worker is executing, except local activities."""
         return self.poller.attempts.keys() - self._attempts.unsent()
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt is alive. A local one counts as alive as long as its process."""
+        """Report that an attempt is alive. For local activities this does nothing: they count as alive while the
+        process is alive.
+        """
         engine = self.engine
         if engine.is_over:
             raise engine.over()
@@ -346,7 +355,7 @@ class EngineHandle:
             self._heartbeats.beat(token, details, current[1].spec.heartbeat_timeout)
 
     def cancel_attempt(self, token: bytes, reason: str, depends_on: int) -> None:
-        """Stop an attempt that the worker has, or forget it if the worker has not received it yet."""
+        """Ask the worker to stop an attempt, or discard the attempt if it is no longer current and has not been sent."""
         if token in self.poller.attempts:
             self._attempts.cancel(token, reason, depends_on)
             self._look()
@@ -357,19 +366,19 @@ class EngineHandle:
         self._look()
 
     def closed(self, run_id: str) -> None:
-        """Forget a run that has closed, once its activation in progress is completed."""
+        """Evict a closed run once it has no activation in progress."""
         self._cache.closed(run_id)
         if self._cache.ready.items and not self._will_deliver:
             self._look()
 
     def parked(self, run_id: str) -> None:
-        """Forget a run whose latest changes cannot be stored, without waiting for them."""
+        """Evict a run whose latest changes cannot be stored, without waiting for these changes."""
         self._attempts.stop_waiting(run_id)
         self._cache.parked(run_id)
         self._look()
 
     def realign(self) -> None:
-        """Arm all alarms again: the clock has jumped."""
+        """Rearm all alarms after the clock has jumped."""
         self._cache.realign()
 
     def _close(self) -> None:
@@ -379,11 +388,11 @@ class EngineHandle:
         self.engine.queues.leave(self.poller)
 
     def initiate_shutdown(self) -> None:
-        """Stop receiving new work; after the graceful time, ask the running activities to stop."""
+        """Stop receiving new work. After the graceful shutdown timeout, ask the running activities to stop."""
         if self._closing:
             return
         self._close()
-        self._paused.clear()  # the remaining items are delivered
+        self._paused.clear()  # the remaining items must still be delivered
         self._attempts.give_back()
         self._local.close()
         self._cache.let_go()
@@ -396,11 +405,13 @@ class EngineHandle:
     def _stop_activities(self) -> None:
         self._attempts.stop()
         self._local.stop("WORKER_SHUTDOWN")
-        self._cache.let_go()  # runs that wait for attempts which will not start here go to another worker
+        self._cache.let_go()  # runs whose local attempts can no longer start here move to another worker
         self._look()
 
     async def finalize(self) -> None:
-        """Free everything. Work in progress is abandoned: tasks fail and are offered again at once."""
+        """Release all resources. Work in progress is abandoned: workflow tasks fail and are immediately offered to
+        other workers.
+        """
         self.initiate_shutdown()
         if self._grace is not None:
             self._grace()
@@ -411,8 +422,8 @@ class EngineHandle:
         self._ended(self)
 
     def lose(self) -> None:
-        """Give the worker's tasks, queries and attempts to others at once, because its process has ended: attempts are
-        retried by their policies.
+        """Release the worker's tasks, queries and attempts immediately, because its process has ended. Tasks and
+        queries are offered to other workers, and attempts are retried by their retry policies.
 
         The handle must not be used afterwards.
         """
@@ -429,4 +440,4 @@ class EngineHandle:
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: the handle has not been started."""
+    """Do nothing: the initial callback of a handle that has not been started."""

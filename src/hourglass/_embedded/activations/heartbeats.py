@@ -1,8 +1,11 @@
-"""Throttled heartbeats (`Heartbeats`): of the thousand per second that a loop may report, only some reach the engine.
+"""Throttled heartbeats (`Heartbeats`). A loop may report a thousand heartbeats per second, but only a few reach the
+engine.
 
-Must not know: how a heartbeat is recorded. The rules are Core's. Invariants: the first heartbeat of an attempt passes
-at once, and then one per interval, the newest; the interval is shorter than the attempt's heartbeat timeout; an unsent
-heartbeat is not lost when the attempt fails.
+Must not know: how a heartbeat is recorded. The rules are Core's. Invariants:
+
+- The first heartbeat of an attempt is sent immediately. After that, the newest heartbeat is sent once per interval.
+- The interval is shorter than the attempt's heartbeat timeout.
+- An unsent heartbeat is not lost if the attempt fails.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ class _Pause:
 
 
 class Heartbeats:
-    """Passes heartbeats to `send`, at most one per attempt and interval."""
+    """A throttle for heartbeats. It calls `send` at most once per attempt and interval."""
 
     def __init__(self, clock: Clock, config: HandleConfig, send: Callable[[bytes, Payloads], None]) -> None:
         self._clock = clock
@@ -35,7 +38,7 @@ class Heartbeats:
         """The attempts whose next heartbeat must wait, by token."""
 
     def beat(self, token: bytes, details: Payloads, timeout: float) -> None:
-        """Record a heartbeat of an attempt with this heartbeat timeout (0: none)."""
+        """Send or keep a heartbeat of an attempt. `timeout` is its heartbeat timeout in seconds; 0 for none."""
         pause = self.pauses.get(token)
         if pause is not None:
             pause.newest = details
@@ -47,7 +50,7 @@ class Heartbeats:
         self._send(token, details)
 
     def end(self, token: bytes, *, flush: bool) -> None:
-        """Forget an attempt that has ended. Its newest unsent heartbeat is sent before if `flush` is set, else dropped."""
+        """Discard the state of an attempt that has ended. With `flush`, first send its newest unsent heartbeat."""
         pause = self.pauses.pop(token, None)
         if pause is not None:
             pause.end()
@@ -55,7 +58,7 @@ class Heartbeats:
                 self._send(token, pause.newest)
 
     def close(self) -> None:
-        """Forget all attempts."""
+        """Discard the state of all attempts."""
         for token in tuple(self.pauses):
             self.end(token, flush=False)
 

@@ -1,18 +1,20 @@
-"""The state machine for the local activities of a run (`LocalActivities`), with the decisions on timeouts and retries.
-Pure. These are Core's rules.
+"""The state machine for the local activities of a run (`LocalActivities`), and the decisions on timeouts and retries.
+Pure. The rules are Core's.
 
-Must not know: where attempts are executed, handles, clocks, the engine. Commands, results and markers come in; events
-for the worker go out, together with requests for `local_attempts`, which executes the attempts, and markers for the
-history.
+Must not know: where attempts are executed, handles, clocks, the engine. The input is commands, results and markers.
+The output is events for the worker, requests for `local_attempts` to execute attempts, and markers for the history.
 
-A replay executes nothing: its markers, read ahead of time, contain how each local activity ended. One without a marker
-at the end of the replay is executed: after a crash it runs again.
+A replay executes nothing: the markers of its history are read ahead and contain the result of each local activity. A
+local activity that has no marker at the end of the replay is executed. After a crash, it is therefore executed again.
 
-The retry rules differ from a server's for remote activities: names of errors are compared case-insensitively, and a
-long pause becomes a timer of the run.
+The retry rules differ from a server's rules for remote activities: error type names are compared case-insensitively,
+and a long backoff becomes a timer of the run.
 
-Invariants: each local activity ends once for its run; each that was executed leaves one marker, in the order of the
-ends; a replay reports them in that order, and in the same activation of the same task.
+Invariants:
+
+- Each local activity ends once for its run.
+- Each local activity that was executed leaves one marker. The markers are in the order in which the activities ended.
+- A replay reports the results in the same order, and in the same activation of the same task.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from hourglass.converter import (
 from hourglass.errors import RetryState, TimeoutType
 
 TIMED_OUT = "Activity timed out"
-"""The message of the failure of an attempt that timed out."""
+"""The failure message of an attempt that timed out."""
 
 _SECOND = 1_000_000_000
 
@@ -56,7 +58,7 @@ class Ending(Enum):
 
 
 class LocalResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a local activity; with a `backoff_ns` it must be retried after that time."""
+    """The result of a local activity. If `backoff_ns` is set, the activity must be retried after that time."""
 
     seq: int
     ending: Ending
@@ -69,7 +71,7 @@ class LocalResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLocal(msgspec.Struct, frozen=True):
-    """A request to execute attempts of a local activity, which was first scheduled at this time."""
+    """A request to execute a local activity that was first scheduled at `original_schedule_ns`."""
 
     command: c.ScheduleLocalActivity
     original_schedule_ns: int
@@ -85,7 +87,9 @@ LocalRequest: TypeAlias = RunLocal | CancelLocal
 
 
 def cancelled_at_once(seq: int, attempt: int = 0, original_schedule_ns: int = 0) -> LocalResult:
-    """Return the result of a local activity that is cancelled before its attempt begins, or without waiting for its attempt."""
+    """Return the result of a local activity that is reported as cancelled immediately: no attempt was executing, or
+    the run does not wait for it.
+    """
     return LocalResult(
         seq=seq,
         ending=Ending.CANCELLED,
@@ -96,10 +100,10 @@ def cancelled_at_once(seq: int, attempt: int = 0, original_schedule_ns: int = 0)
 
 
 class _State(Enum):
-    FORETOLD = auto()  # the history may contain how it ended
-    ASKED = auto()  # `local_attempts` must execute attempts
-    MARKED = auto()  # the run is notified; its marker is among the commands
-    REPLAYED = auto()  # the run is notified, from its marker, which comes later
+    FORETOLD = auto()  # the history may contain the result
+    ASKED = auto()  # `local_attempts` must execute it
+    MARKED = auto()  # the run was notified, and the marker is among the commands
+    REPLAYED = auto()  # the run was notified from the marker, whose event comes later in the history
 
 
 @dataclass(eq=False)
@@ -111,28 +115,28 @@ class _Local:
 
     @property
     def waits(self) -> bool:
-        """Whether the cancellation of the activity waits until its attempt has stopped."""
+        """Whether a cancellation of the activity waits until its attempt has stopped."""
         return self.command.spec.cancellation_type is ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
 
 class LocalActivities:
-    """The local activities of one run; `issued` are the run's commands without an event yet."""
+    """The local activities of one run. `issued` contains the run's commands that have no event yet."""
 
     def __init__(self, issued: deque[c.Command], time_ns: int = 0, activation: int = 0) -> None:
         self.time_ns = time_ns
         self._issued = issued
         self.known: dict[int, _Local] = {}
-        """The requested local activities, by number, until their markers are recorded."""
+        """The requested local activities by sequence number, until their markers are recorded."""
         self._wanted: dict[int, RunLocal] = {}
         self._cancels: list[CancelLocal] = []
         self._executing: set[int] = set()
         self.markers: list[LocalActivityMarkerRecorded] = []
-        """The markers that a replay has read ahead."""
+        """The markers that a replay has read ahead and not yet reported."""
         self.activation = activation
-        """The number of activations in the current task so far, without those with queries only."""
+        """The number of activations in the current task so far, not counting activations with only queries."""
 
     def is_taken(self, seq: int) -> bool:
-        """Whether a number is in use."""
+        """Whether a sequence number is in use."""
         return seq in self.known
 
     def schedule(self, command: c.ScheduleLocalActivity, *, replaying: bool, now_ns: int) -> None:
@@ -144,7 +148,7 @@ class LocalActivities:
             self._ask(local)
 
     def cancel(self, seq: int) -> list[e.AnyEvent]:
-        """Cancel a local activity. Return the events that result from it at once."""
+        """Cancel a local activity. Return the events that result immediately."""
         local = self.known.get(seq)
         if local is None or local.state is _State.MARKED:
             return []
@@ -177,14 +181,14 @@ class LocalActivities:
         self._wanted[local.command.seq] = RunLocal(local.command, local.original_ns)
 
     def go_live(self) -> None:
-        """Request the execution of local activities without a marker, because the replay has ended."""
+        """Request the execution of all local activities that have no marker, because the replay has ended."""
         for local in self.known.values():
             if local.state is _State.FORETOLD:
                 self._ask(local)
 
     @property
     def outstanding(self) -> int:
-        """The number of local activities that are being executed or are about to be."""
+        """The number of local activities that are executing or about to be executed."""
         return len(self._executing) + len(self._wanted)
 
     def take_requests(self) -> list[LocalRequest]:
@@ -198,7 +202,7 @@ class LocalActivities:
         return requests
 
     def resolve(self, result: LocalResult) -> list[e.AnyEvent]:
-        """Record the end of an execution. Return the events for the worker."""
+        """Record the result of an executed local activity. Return the events for the worker."""
         self._executing.discard(result.seq)
         local = self.known.get(result.seq)
         if local is None or local.state is not _State.ASKED:
@@ -212,8 +216,9 @@ class LocalActivities:
             self.markers.append(marker)
 
     def foreseen(self, *, all_of_them: bool) -> list[e.AnyEvent]:
-        """Return the events of scheduled local activities that have a marker ahead. With `all_of_them`, also those of a
-        later activation, because there will be none.
+        """Return the events of scheduled local activities whose markers were read ahead. With `all_of_them`, also
+        include markers of later activations, because the replay has no other event that would lead to these
+        activations.
         """
         events: list[e.AnyEvent] = []
         while self.markers and self.markers[0].seq in self.known:
@@ -223,23 +228,23 @@ class LocalActivities:
         return events
 
     def is_replayed(self, marker: LocalActivityMarkerRecorded) -> bool | None:
-        """Whether a marker was read ahead and already reported; None if it should not be there."""
+        """Whether a marker was read ahead and already reported. None if the marker is unexpected."""
         local = self.known.get(marker.seq)
         if local is None or local.state in (_State.FORETOLD, _State.ASKED):
             return None
         return local.state is _State.REPLAYED
 
     def fits(self, marker: LocalActivityMarkerRecorded) -> bool:
-        """Whether a marker belongs to the activity that was requested under its number."""
+        """Whether a marker matches the local activity that was requested with its sequence number."""
         local = self.known[marker.seq].command
         return (local.activity_id, local.activity_type) == (marker.activity_id, marker.activity_type)
 
     def command_of(self, seq: int) -> c.ScheduleLocalActivity:
-        """Return the command of a number."""
+        """Return the command with a sequence number."""
         return self.known[seq].command
 
     def recorded(self, seq: int) -> None:
-        """Forget a local activity whose marker is in the history."""
+        """Remove a local activity whose marker is in the history."""
         del self.known[seq]
 
     def _is_for_later(self, marker: LocalActivityMarkerRecorded) -> bool:
@@ -288,7 +293,7 @@ def _result_of(marker: LocalActivityMarkerRecorded) -> LocalResult:
 
 
 def _ending(failure: Failure | None) -> Ending:
-    """Return how a local activity ended, from the failure in a marker without that information."""
+    """Return how a local activity ended, derived from the failure in its marker."""
     if failure is None:
         return Ending.COMPLETED
     cause = failure.cause.info if failure.cause is not None else None
@@ -330,19 +335,19 @@ def _wrapped(command: c.ScheduleLocalActivity, failure: Failure, message: str, k
 
 
 DEFAULT_THRESHOLD = 60.0
-"""Longer pauses than this between two attempts become timers, unless the activity says otherwise."""
+"""The backoff in seconds above which a retry becomes a timer, unless the activity sets another threshold."""
 
 HEARTBEAT_FRACTION = 0.8
-"""The fraction of a task's time after which a task that waits for local activities is answered and requested again."""
+"""The fraction of the task timeout after which a resting task is answered and the next task is requested."""
 
 
 def timed_out(kind: TimeoutType) -> Failure:
-    """Return the failure of a local activity that timed out."""
+    """Return the failure of a local activity that has timed out."""
     return Failure(TIMED_OUT, TimeoutFailure(kind))
 
 
 def limits(command: c.ScheduleLocalActivity) -> tuple[float, float, float]:
-    """Return the schedule-to-close, schedule-to-start and start-to-close timeouts by Core's rules; 0: no timeout."""
+    """Return the schedule-to-close, schedule-to-start and start-to-close timeouts by Core's rules; 0 means no timeout."""
     spec = command.spec
     total = spec.schedule_to_close_timeout
     wait, attempt = spec.schedule_to_start_timeout, spec.start_to_close_timeout
@@ -354,8 +359,8 @@ def limits(command: c.ScheduleLocalActivity) -> tuple[float, float, float]:
 def deadline(
     command: c.ScheduleLocalActivity, original_ns: int, ready_ns: int, started_ns: int
 ) -> tuple[int, TimeoutType]:
-    """Return the next deadline of an attempt, and its kind; 0: none. It may start at `ready_ns`, and started at
-    `started_ns`.
+    """Return the next deadline of an attempt and the kind of timeout; 0 means no deadline. The attempt may start at
+    `ready_ns`. It started at `started_ns`, or has not started if that is 0.
     """
     total, wait, attempt = limits(command)
     candidates = (
@@ -374,7 +379,7 @@ def deadline(
 
 
 def retry_delay(rule: RetryRule | None, attempt: int, failure: Failure) -> float | None:
-    """Return the seconds until the next attempt; None if there is none."""
+    """Return the backoff in seconds before the next attempt; None if the activity is not retried."""
     rule = rule or RetryRule()
     if rule.maximum_attempts and attempt >= rule.maximum_attempts:
         return None
@@ -390,5 +395,5 @@ def retry_delay(rule: RetryRule | None, attempt: int, failure: Failure) -> float
 
 
 def threshold(command: c.ScheduleLocalActivity) -> float:
-    """Return the longest pause in seconds that does not become a timer."""
+    """Return the backoff in seconds above which a retry becomes a timer."""
     return command.spec.local_retry_threshold or DEFAULT_THRESHOLD

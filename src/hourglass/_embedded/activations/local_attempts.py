@@ -1,11 +1,15 @@
-"""The attempts of local activities that one handle's worker executes: Core's local activity manager.
+"""The attempts of local activities that one handle's worker executes, like Core's local activity manager.
 
-Must not know: activations, histories, the engine. It receives requests to execute and to cancel, gives attempts to the
-handle, and reports how each local activity ended. It also waits for the short pauses between attempts. Nothing here is
-durable: attempts that a crash loses are requested again by the replay of their run.
+Must not know: activations, histories, the engine. This module receives requests to execute and to cancel local
+activities, passes attempts to the handle, and reports the result of each local activity. It also waits for short
+backoffs between attempts. Nothing here is durable: if a crash loses an attempt, the replay of its run requests it
+again.
 
-Invariants: each local activity ends once, unless its run is forgotten; an attempt that a worker has received is in
-progress until the worker has completed it, even if the run no longer waits for it.
+Invariants:
+
+- Each local activity ends once, unless its run is evicted first.
+- An attempt that a worker has received stays in progress until the worker has completed it, even if the run no longer
+  waits for it.
 """
 
 from __future__ import annotations
@@ -50,20 +54,20 @@ from hourglass.errors import StorageError, TimeoutType
 _TOKEN = b"local/"
 
 LOOK_AGAIN = to_ns(5.0)
-"""The time after which an attempt is checked again that is overdue but could not start without a commit."""
+"""The time in nanoseconds after which an attempt is checked again if it is overdue but still waits for a commit."""
 
 
 class _Phase(Enum):
-    STAGED = auto()  # waits for the change that it depends on
-    WAITING = auto()  # waits for a slot of the worker
+    STAGED = auto()  # waiting for the change that the attempt depends on
+    WAITING = auto()  # waiting for a slot of the worker
     EXECUTING = auto()  # executing in a worker
-    PAUSING = auto()  # pausing until `ready_ns`
+    PAUSING = auto()  # backing off until `ready_ns`
     OVER = auto()
 
 
 @dataclass(eq=False)
 class _Attempt:
-    """A local activity in its current attempt."""
+    """A local activity and the state of its current attempt."""
 
     run: Run
     wanted: RunLocal
@@ -74,12 +78,12 @@ class _Attempt:
     started_ns: int = 0
     told_to_cancel: bool = False
     pause_ns: int = 0
-    """The pause before this attempt."""
+    """The backoff before this attempt."""
     alarm: Cancel | None = None
 
     @property
     def deadline(self) -> tuple[int, TimeoutType]:
-        """The next deadline, and its kind."""
+        """The next deadline, and the kind of timeout."""
         wanted = self.wanted
         return local_activities.deadline(
             wanted.command, wanted.original_schedule_ns, self.ready_ns, self.started_ns
@@ -87,10 +91,10 @@ class _Attempt:
 
 
 class LocalAttempts:
-    """The attempts of one worker, by run and number.
+    """The local attempts of one worker, by run id and sequence number.
 
-    `ended` is called with each result, `stalled` with a run that has no attempt in progress while the handle closes,
-    `changed` when there may be an item for the worker.
+    `ended` is called with the result of each local activity. `stalled` is called with a run id when the handle is
+    closing and the run has no attempt in progress. `changed` is called when there may be an item for the worker.
     """
 
     def __init__(
@@ -121,12 +125,12 @@ class LocalAttempts:
         self._closing = False
         self._stopped = False
         self.in_use = False
-        """Whether there has ever been a local activity; if not, nothing needs to be checked."""
+        """Whether any local activity has ever been requested. If not, nothing here needs to be checked."""
 
     def carry_out(self, run: Run, requests: Sequence[LocalRequest], number: int) -> list[LocalResult]:
-        """Carry out the requests of a run. Return the results of local activities that have ended already.
+        """Carry out the requests of a run. Return the results of local activities that have already ended.
 
-        `number` is the change that must be durable before an attempt starts.
+        `number` is the number of the change that must be durable before an attempt may start.
         """
         results = [
             self.submit(run, request, number)
@@ -137,7 +141,7 @@ class LocalAttempts:
         return [result for result in results if result is not None]
 
     def submit(self, run: Run, wanted: RunLocal, number: int = 0) -> LocalResult | None:
-        """Start executing attempts of a local activity. Return its result if it has ended already."""
+        """Schedule an attempt of a local activity. Return its result if it has already timed out."""
         command = wanted.command
         now = self._clock.now_ns()
         when, kind = local_activities.deadline(command, wanted.original_schedule_ns, now, 0)
@@ -152,16 +156,15 @@ class LocalAttempts:
         return None
 
     def _release(self, attempt: _Attempt, error: StorageError | None) -> None:
-        """Let an attempt start, because the change that it depends on is durable.
+        """Allow an attempt to start, because the change that it depends on is durable.
 
-        If the change can never be durable, the run is parked or the engine has failed, and the attempt stays where it
-        is.
+        If the change can never become durable, do nothing: either the run is parked or the engine has failed.
         """
         self._staged -= 1
         if attempt.phase is not _Phase.STAGED or error is not None:
             return
         attempt.phase = _Phase.WAITING
-        # The wait for the commit counts toward no timeout.
+        # The time spent waiting for the commit does not count toward any timeout.
         wanted, late = attempt.wanted, self._clock.now_ns() - attempt.ready_ns
         if late > to_ns(local_activities.limits(wanted.command)[0]) // NEGLIGIBLE:
             attempt.wanted = RunLocal(wanted.command, wanted.original_schedule_ns + late)
@@ -171,7 +174,7 @@ class LocalAttempts:
         self._changed()
 
     def cancel(self, run_id: str, seq: int) -> LocalResult | None:
-        """Cancel a local activity. Return its result if no worker has an attempt of it."""
+        """Cancel a local activity. Return its result if no worker is executing an attempt of it."""
         attempt = self._known.get(run_id, {}).get(seq)
         if attempt is None:
             return None
@@ -182,7 +185,7 @@ class LocalAttempts:
         return cancelled_at_once(seq)
 
     def forget(self, run_id: str) -> None:
-        """Forget the local activities of a run, and cancel those that are executing."""
+        """Discard the local activities of a run, and cancel attempts that are executing."""
         for attempt in tuple(self._known.get(run_id, {}).values()):
             if attempt.phase is _Phase.EXECUTING:
                 self._request_cancel(attempt)
@@ -190,7 +193,9 @@ class LocalAttempts:
             self._drop(attempt)
 
     def has_attempts_of(self, run_id: str) -> bool:
-        """Whether the worker has an attempt of this run, or will receive one that waits only for a commit or a slot."""
+        """Whether the worker is executing an attempt of this run, or will receive one after a commit or when a slot
+        is free.
+        """
         attempts = self._known.get(run_id, {}).values()
         return any(
             attempt.phase is _Phase.EXECUTING
@@ -200,17 +205,17 @@ class LocalAttempts:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether no further attempt starts."""
+        """Whether no further attempts will start."""
         return self._stopped
 
     @staticmethod
     def is_local(token: bytes) -> bool:
-        """Whether a token names an attempt of a local activity."""
+        """Whether a token identifies an attempt of a local activity."""
         return token.startswith(_TOKEN)
 
     @property
     def has_out(self) -> bool:
-        """Whether the worker executes an attempt, or could receive one, now or once it is durable."""
+        """Whether the worker is executing a local attempt, or could still receive one."""
         return bool(
             self._executing or self._forgotten or (self._staged and not self._stopped) or self.has_items
         )
@@ -221,7 +226,7 @@ class LocalAttempts:
         return bool(self._cancels or (self._waiting and self._may_start()))
 
     def next_item(self) -> ActivityItem | None:
-        """Remove and return the next attempt to begin or to stop, if there is one."""
+        """Remove and return the next attempt or cancellation for the worker; None if there is none."""
         while self._cancels:
             cancel = self._cancels.popleft()
             if cancel.token in self._executing or cancel.token in self._forgotten:
@@ -253,19 +258,19 @@ class LocalAttempts:
                 self._settle(attempt, Ending.FAILED, failure=failure)
 
     def stop(self, reason: str) -> None:
-        """Ask all attempts in progress to stop, and start no more."""
+        """Ask the worker to stop all attempts in progress, and start no more."""
         self._stopped = True
         self._cancels.extend(ActivityCancel(token, reason) for token in self._executing)
 
     def close(self) -> None:
-        """Prepare for the worker's shutdown. New requests of its runs are carried out within the graceful time, if
-        there is any.
+        """Prepare for the worker's shutdown. New requests are still carried out until the graceful shutdown timeout,
+        unless it is 0.
         """
         self._closing = True
         self._stopped = self._config.graceful_shutdown <= 0
 
     def abandon(self) -> None:
-        """Forget everything."""
+        """Discard all attempts."""
         for attempts in self._known.values():
             for attempt in attempts.values():
                 self._silence(attempt)
@@ -275,7 +280,7 @@ class LocalAttempts:
 
     def _may_start(self) -> bool:
         while self._waiting and self._waiting[0].phase is not _Phase.WAITING:
-            self._waiting.popleft()  # cancelled or timed out
+            self._waiting.popleft()  # the attempt was cancelled or has timed out
         limit = self._config.max_concurrent_local_activities
         return bool(self._waiting) and not self._stopped and len(self._executing) < limit
 
@@ -382,7 +387,7 @@ class LocalAttempts:
             del self._known[run_id]
 
     def _lose(self, attempt: _Attempt) -> None:
-        """Ignore the result of an attempt that the worker still executes."""
+        """Ignore the result of an attempt that the worker is still executing."""
         del self._executing[attempt.token]
         self._forgotten.add(attempt.token)
 
@@ -395,7 +400,9 @@ class LocalAttempts:
             attempt.alarm = self._clock.call_at(when, lambda: self._elapse(attempt))
 
     def realign(self) -> None:
-        """Arm all alarms again after the clock has jumped. Attempts that started while it was ahead start now."""
+        """Rearm all alarms after the clock has jumped. Attempts that started while the clock was ahead are treated as
+        started now.
+        """
         now = self._clock.now_ns()
         for attempt in [each for known in self._known.values() for each in known.values()]:
             wanted = attempt.wanted

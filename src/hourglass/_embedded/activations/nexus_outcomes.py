@@ -1,5 +1,5 @@
-"""Nexus operations of one run, by Core's rules (`NexusOutcomes`), for replays of histories that a server wrote: this engine has
-no Nexus.
+"""Nexus operations of one run, by Core's rules (`NexusOutcomes`). Used only for replays of histories that a server
+wrote, because this engine does not support Nexus.
 
 Must not know: activations, the engine.
 """
@@ -14,15 +14,13 @@ from hourglass._evaluator import events as e
 from hourglass._history import events as h
 from hourglass.converter import CanceledFailure, Failure
 
-_ABANDON, _TRY_CANCEL = (
-    1,
-    2,
-)  # the constants for how long a cancelled operation is awaited, in Temporal's protocol
+# Cancellation types of Nexus operations in Temporal's protocol.
+_ABANDON, _TRY_CANCEL = 1, 2
 
 
 @dataclass(slots=True)
 class _NexusOperation:
-    """A Nexus operation: not sent yet (`event_id` 0), pending, or over."""
+    """A Nexus operation that is unsent (`event_id` is 0), pending, or over."""
 
     command: c.ScheduleNexusOperation
     event_id: int = 0
@@ -33,13 +31,13 @@ class _NexusOperation:
 
 @dataclass(eq=False, slots=True)
 class NexusOutcomes:
-    """The Nexus operations of one run. Each command is recorded, each event resolved to events for the worker."""
+    """The Nexus operations of one run. Converts history events about them to events for the worker."""
 
     issued: deque[c.Command]
     _known: dict[int, _NexusOperation] = field(default_factory=dict)
 
     def issue(self, command: c.ScheduleNexusOperation | c.CancelNexusOperation) -> list[e.AnyEvent]:
-        """Record a call or a cancellation. Return the events that result from it at once."""
+        """Record a command to schedule or cancel an operation. Return the events that result immediately."""
         if isinstance(command, c.ScheduleNexusOperation):
             self._known[command.seq] = _NexusOperation(command)
             self.issued.append(command)
@@ -57,16 +55,18 @@ class NexusOutcomes:
         return self._ended(operation, Failure("Nexus operation cancelled", CanceledFailure()))
 
     def bind(self, command: c.Command, event_id: int) -> None:
-        """Record the event of a call."""
+        """Record the id of the event that scheduled an operation."""
         if isinstance(command, c.ScheduleNexusOperation):
             self._known[command.seq].event_id = event_id
 
     def link_of(self, command: c.CancelNexusOperation) -> int:
-        """Return the id of the event of the call that is cancelled."""
+        """Return the event id of the operation that a command cancels."""
         return self._known[command.seq].event_id
 
     def resolve(self, attributes: h.Attributes) -> list[e.AnyEvent]:
-        """Return the events for the worker that follow from an event; none if it concerns no operation, or one that is over."""
+        """Return the events for the worker that follow from a history event. Return none if the event concerns no
+        operation, or an operation that is over.
+        """
         event_id = getattr(attributes, "scheduled_event_id", 0)
         operation = next(
             (candidate for candidate in self._known.values() if candidate.event_id == event_id), None

@@ -1,9 +1,10 @@
-"""Outcomes of the activities and timers that a run has requested (`Outcomes`): commands in, events for the worker out.
+"""Outcomes of the activities and timers that a run has requested (`Outcomes`): commands in, events for the worker
+out.
 
-Must not know: where events come from (live or replayed), activations, the engine. These are Core's rules: which
-cancellation resolves at once, which one waits, which outcome is dropped, and how outcomes are wrapped. Children and
-other workflows are in `child_outcomes`, local activities in `local_activities`, updates in `update_outcomes`: most runs
-need none of these.
+Must not know: whether events are live or replayed, activations, the engine. The rules are Core's. They decide which
+cancellations take effect immediately, which ones wait, which outcomes are dropped, and how outcomes are wrapped.
+Children and other workflows are in `child_outcomes`, local activities in `local_activities`, updates in
+`update_outcomes`, because most runs need none of these.
 """
 
 from __future__ import annotations
@@ -26,16 +27,18 @@ from hourglass.errors import HourglassError, RetryState
 _WITHOUT_OUTCOME = frozenset(kind for kind in c.COMMANDS if "seq" not in kind.__struct_fields__) - {
     c.AnswerQuery
 }
-"""Commands without an outcome for the run. They have no number."""
+"""Commands that have neither an outcome for the run nor a sequence number."""
 
 
 class BadCommand(HourglassError):
-    """A command that cannot be carried out: unknown to this engine, or its number is in use."""
+    """A command that cannot be carried out because this engine does not support it, its sequence number is in use, or
+    it is out of order.
+    """
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """An activity or timer: not sent yet (`event_id` 0), pending, or over."""
+    """An activity or timer that is unsent (`event_id` is 0), pending, or over."""
 
     command: c.ScheduleActivity | c.StartTimer
     event_id: int = 0
@@ -45,8 +48,8 @@ class _Wanted:
 
 @dataclass(eq=False, slots=True)
 class Outcomes:
-    """The numbered requests of one run, and the commands without an event yet. `expects`: the next event may be that of a
-    command, or shows that there is none (see `command_matching`).
+    """The numbered requests of one run, and its commands that have no event yet. `expects` is true while the next
+    event may belong to a command, or may show that no command is left (see `command_matching`).
     """
 
     run_id: str = ""
@@ -56,7 +59,7 @@ class Outcomes:
     local: LocalActivities | None = None
     known_updates: UpdateOutcomes | None = None
     nexus: NexusOutcomes | None = None
-    """Set in replays of histories that a server wrote."""
+    """The Nexus operations. Set only for replays of histories that a server wrote."""
     _others: ChildOutcomes | None = None
     _activities: dict[int, _Wanted] = field(default_factory=dict)
     _timers: dict[int, _Wanted] = field(default_factory=dict)
@@ -65,21 +68,23 @@ class Outcomes:
 
     @property
     def updates(self) -> UpdateOutcomes:
-        """The updates that the run has received."""
+        """The updates that the run has received, created on first use."""
         if self.known_updates is None:
             self.known_updates = UpdateOutcomes(self.issued)
         return self.known_updates
 
     def local_from(self, time_ns: int = 0, activation: int = 0) -> LocalActivities:
-        """Return the local activities of the run, created on first use with the time and activation number of that
-        task.
+        """Return the local activities of the run. They are created on first use, with the time and the activation
+        number of the current task.
         """
         if self.local is None:
             self.local = LocalActivities(self.issued, time_ns, activation)
         return self.local
 
     def issue(self, command: c.Command, replaying: bool = False, now_ns: int = 0) -> list[e.AnyEvent]:
-        """Record a command of the worker. Return the events that result from it at once. Raises `BadCommand`."""
+        """Record a command from the worker. Return the events that result immediately. Raise `BadCommand` if it
+        cannot be carried out.
+        """
         match command:
             case c.ScheduleActivity():
                 _enter(self._activities, command)
@@ -142,7 +147,7 @@ class Outcomes:
         return self._others.issue(command)
 
     def waiting(self) -> tuple[Sent, ...]:
-        """Return the commands without an event yet, each with the event that it refers to."""
+        """Return the commands that have no event yet, each with the event that it refers to."""
         sent = []
         for command in self.issued:
             sent.append(Sent(command) if isinstance(command, c.ScheduleActivity) else self._sent(command))
@@ -154,7 +159,7 @@ class Outcomes:
         return Sent(command, self.link_of(command))
 
     def bind(self, command: c.Command, event_id: int) -> None:
-        """Record the event of a command: from now on the event id identifies the request."""
+        """Record the id of the event that a command led to. From then on, the event id identifies the request."""
         match command:
             case c.ScheduleActivity():
                 request = self._activities[command.seq]
@@ -207,13 +212,13 @@ class Outcomes:
 
     @classmethod
     def for_replay(cls, run_id: str) -> Outcomes:
-        """Return the outcomes for a history that a server wrote, which may contain Nexus operations."""
+        """Return outcomes for the replay of a history that a server wrote and that may contain Nexus operations."""
         made = cls(run_id)
         made.nexus = NexusOutcomes(made.issued)
         return made
 
     def _finish(self, event_id: int) -> _Wanted | None:
-        """Remove and return the request of an event, if the worker still waits for its outcome."""
+        """Remove the request with this event id. Return it if the worker is still waiting for its outcome."""
         request = self._by_event.pop(event_id, None)
         if request is None:
             return None
@@ -251,7 +256,7 @@ class Outcomes:
         return [e.ActivityCancelled(command.seq, _cancelled(request, None))]
 
     def link_of(self, command: c.Command) -> int:
-        """Return the id of the event that a cancelling command refers to."""
+        """Return the id of the event that a cancellation command refers to; 0 for other commands."""
         match command:
             case c.CancelTimer():
                 return self._timers[command.seq].event_id

@@ -1,13 +1,17 @@
-"""A run in one worker (`CachedRun`), and the processing of its workflow task there (`TaskFlow`): from activation to
-activation, to its answer or failure, to the queries after it and to the eviction of the run.
+"""A run in one worker (`CachedRun`), and the processing of its workflow task there (`TaskFlow`): its activations, its
+completion or failure, the queries after it, and the eviction of the run.
 
-Must not know: which runs are cached, when an activation is delivered, activities. Invariants: at most one activation of
-a run is in progress; a task that was started is answered or failed exactly once, unless the engine has withdrawn it
-(timeout, termination); a query that was received is answered or rejected once.
+Must not know: which runs are cached, when an activation is delivered, activities. Invariants:
 
-A task *rests* while its run waits for local activities: it has no activation in progress. It is answered when they have
-ended, or in time before it would time out: with the commands so far, and with a request for the next task at once (a
-heartbeat), so that the run receives the events since.
+- At most one activation of a run is in progress.
+- A task that was started is completed or failed exactly once, unless the engine has withdrawn it (timeout,
+  termination).
+- A query that was received is answered or rejected once.
+
+A task *rests* while its run waits for local activities: it has no activation in progress. The task is completed when
+the local activities have ended, or shortly before it would time out. In the second case, the completion contains the
+commands so far and requests the next task immediately (a heartbeat), so that the run receives events that have
+arrived since.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ class Stage(Enum):
     """The state of a run in its worker."""
 
     IDLE = "idle"
-    """The worker has no activation of the run in progress."""
+    """The worker has no activation of the run."""
     EVENTS = "events"
     """An activation with new events is in progress."""
     QUERIES = "queries"
@@ -53,12 +57,12 @@ class Stage(Enum):
 
 
 def _nothing() -> None:
-    """Cancel no alarm."""
+    """Do nothing: the initial value of `CachedRun.alarm`."""
 
 
 @dataclass(eq=False, slots=True)
 class CachedRun:
-    """A run in one worker. `task_number` is that of the workflow task in progress, or 0."""
+    """A run in one worker. `task_number` is the number of the workflow task in progress, or 0."""
 
     record: LoadedRun
     cursor: Cursor
@@ -68,10 +72,10 @@ class CachedRun:
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     queries: Sequence[WaitingQuery] = ()
     eviction: RunEvicted | None = None
-    """The reason for which the run will be evicted once it has no activation in progress; None if it stays."""
+    """Why the run will be evicted once no activation is in progress; None if the run stays cached."""
     alarm: Cancel = _nothing
     untouched: bool = False
-    """Whether no activation of the task in progress was delivered."""
+    """Whether no activation of the task in progress has been delivered yet."""
 
     @property
     def is_idle(self) -> bool:
@@ -80,11 +84,11 @@ class CachedRun:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the run will soon be needed again: it has a waiting task, or activities in progress."""
+        """Whether the run will soon be needed again, because it has a pending task or activities in progress."""
         return bool(self.record.live) or self.record.run.task is not None
 
     def take_task(self, record: LoadedRun, updates: Sequence[h.UpdateRequest]) -> None:
-        """Start working on the run's task, which came with these updates."""
+        """Start working on the run's workflow task, which was assigned together with these updates."""
         task = record.run.task
         assert task is not None
         self.task_number = task.number
@@ -94,13 +98,13 @@ class CachedRun:
         self.untouched = True
 
     def note_completion(self, completion: Succeeded, default: VersioningBehavior) -> None:
-        """Store the flags and the versioning behavior that a completion reports."""
+        """Store the flags and the versioning behavior that a completion contains."""
         if completion.used_flags and not self.used_flags.issuperset(completion.used_flags):
             self.used_flags |= frozenset(completion.used_flags)
         self.behavior = completion.versioning_behavior or default
 
     def answer(self, poller: QueuePoller, again: bool) -> TaskAnswer:
-        """Return the answer to the task in progress. `again` requests the next task at once."""
+        """Return the answer to the task in progress. With `again`, it requests the next task immediately."""
         cursor, used = self.cursor, self.used_flags
         return TaskAnswer(
             commands=cursor.answer(),
@@ -113,7 +117,7 @@ class CachedRun:
         )
 
     def answer_queries(self, commands: tuple[Command, ...]) -> None:
-        """Pass the worker's answers to the clients that sent the queries."""
+        """Send the worker's answers to the clients that sent the queries."""
         answers = {command.query_id: command for command in commands if isinstance(command, AnswerQuery)}
         for query in self.queries:
             answer = answers.get(query.event.id)
@@ -126,22 +130,22 @@ class CachedRun:
         self.queries = ()
 
     def refuse_queries(self, error: HourglassError) -> None:
-        """End the queries in progress with an error of the engine."""
+        """Reject the queries in progress with an error of the engine."""
         for query in self.queries:
             query.refuse(error)
         self.queries = ()
 
     def fail_queries(self, failure: Failure) -> None:
-        """End the queries in progress with a failure of the run."""
+        """Fail the queries in progress with a failure of the run."""
         for query in self.queries:
             query.fail(failure)
         self.queries = ()
 
 
 def blame(error: Exception, cached: CachedRun) -> tuple[int, Failure, str]:
-    """Return why a run cannot continue: the cause of its task's failure, the failure, and the reason of its eviction.
+    """Return why a run cannot continue: the cause of its task failure, the failure, and the eviction reason.
 
-    A bug of the engine is also attributed to the run, so that it affects no other.
+    A bug in the engine is also treated as a failure of the run, so that it affects no other run.
     """
     kind = type(error).__name__
     if isinstance(error, NondeterminismError):
@@ -159,13 +163,13 @@ CLOSED = RunEvicted("WORKFLOW_EXECUTION_ENDING", "the run has closed")
 
 
 def _latest_answer(run: Run) -> int:
-    """Return when a resting task must be answered so that it does not time out."""
+    """Return the time by which a resting task must be answered so that it does not time out."""
     started = 0 if run.task is None else run.task.started_ns
     return later(started, to_ns(run.started.spec.task_timeout * HEARTBEAT_FRACTION))
 
 
 class TaskFlow:
-    """The workflow tasks of one worker. `deliver` is called with each activation, and with its kind."""
+    """The processing of one worker's workflow tasks. `deliver` is called with each activation and its kind."""
 
     def __init__(
         self,
@@ -182,16 +186,19 @@ class TaskFlow:
         self._behavior = config.default_behavior
         self._caches_nothing = config.max_cached_workflows == 0
         self.is_leaving = False
-        """Whether other workers may have the runs of this one once these have no activation in progress."""
+        """Whether this handle is shutting down. Its runs are released to other workers once they have no activation
+        in progress.
+        """
 
     def advance(self, cached: CachedRun) -> None:
-        """Deliver the next activation, or end the task."""
+        """Deliver the next activation, or finish the task if there is none."""
         if cached.stage is Stage.RESTING:
             self.resume(cached)
         cursor = cached.cursor
         try:
             if cursor.local is not None:
-                cursor.walk_on()  # continue in the task in progress, where local activities without a marker are requested
+                # Continue in the task in progress. Local activities without a marker are requested here.
+                cursor.walk_on()
                 requests = cursor.take_local_requests()
                 for result in self._local.carry_out(
                     cached.record.run, requests, self._engine.writes.number_of(cached.record)
@@ -210,7 +217,7 @@ class TaskFlow:
             self.finish(cached)
 
     def accept(self, cached: CachedRun, completion: Succeeded) -> None:
-        """Accept the commands of a completion, and continue the task."""
+        """Accept the commands of a completion and continue the task."""
         cached.note_completion(completion, self._behavior)
         try:
             more = cached.cursor.accept(completion.commands, self._engine.clock.now_ns)
@@ -220,7 +227,7 @@ class TaskFlow:
         (self.advance if more else self.finish)(cached)
 
     def finish(self, cached: CachedRun, *, again: bool = False) -> None:
-        """Answer the task, if there is one, with the commands so far. `again` requests the next task at once."""
+        """Answer the task in progress, if any, with the commands so far. `again` requests the next task immediately."""
         if cached.stage is Stage.RESTING:
             self.resume(cached)
         if cached.task_number:
@@ -229,9 +236,8 @@ class TaskFlow:
             except Exception as error:
                 self.fail(cached, *blame(error, cached))
                 return
-            cached.task_number = (
-                0  # not earlier: if the run closes with the answer, it must not be evicted yet
-            )
+            # Reset only now: if the answer closes the run, the run must not be evicted before this point.
+            cached.task_number = 0
         self.settle(cached)
 
     def _answer(self, cached: CachedRun, number: int, again: bool) -> None:
@@ -253,7 +259,7 @@ class TaskFlow:
             self._engine.updates.settle(record, number, answer)
 
     def fail(self, cached: CachedRun, cause: int, failure: Failure, reason: str) -> None:
-        """Fail the task, reject the queries in progress, and evict the run for this reason."""
+        """Fail the task and the queries in progress, and evict the run for this reason."""
         if cached.stage is Stage.RESTING:
             self.resume(cached)
         number, cached.task_number = cached.task_number, 0
@@ -261,16 +267,19 @@ class TaskFlow:
         cached.eviction = RunEvicted(reason, failure.message)
         if number:
             self._engine.tasks.fail(cached.record, number, cause, failure, self._poller.identity)
-        else:  # it was replayed for queries alone: their clients must receive the reason
+        else:
+            # The run was replayed only for queries, and their clients must receive the failure.
             cached.queries = self._engine.tasks.take_waiting_queries(cached.record)
             cached.fail_queries(failure)
         self._engine.tasks.refuse_hopeless_queries(cached.record)
         self.settle(cached)
 
     def settle(self, cached: CachedRun) -> None:
-        """Evict the run, send it queries, or leave it idle. It has no activation in progress and no task."""
+        """Evict the run, deliver its queries, or leave it idle. The run must have neither a task nor an activation in
+        progress.
+        """
         record = cached.record
-        if record.queries and cached.eviction in (None, CLOSED):  # a broken run answers no queries
+        if record.queries and cached.eviction in (None, CLOSED):  # a broken run cannot answer queries
             cached.queries = self._engine.tasks.take_waiting_queries(record)
         if cached.queries:
             self._query(cached)
@@ -297,8 +306,8 @@ class TaskFlow:
         self._deliver(cached, cached.cursor.query_activation(events), Stage.QUERIES)
 
     def hand_over(self, cached: CachedRun) -> None:
-        """Answer a resting task so that another worker executes its local attempts, unless this worker is executing
-        one.
+        """Answer a resting task so that another worker executes its local activities. Do nothing if this worker has
+        an attempt of one.
         """
         run_id = cached.cursor.run_id
         if cached.stage is Stage.RESTING and not self._local.has_attempts_of(run_id):
@@ -306,9 +315,9 @@ class TaskFlow:
             self._local.forget(run_id)
 
     def _rest(self, cached: CachedRun) -> None:
-        """Wait for a local activity, at most until shortly before the task times out."""
+        """Let the task rest until a local activity ends, or until shortly before the task would time out."""
         record = cached.record
-        if cached.untouched:  # the run is at the end of its history, so queries can be answered
+        if cached.untouched:  # the run has reached the end of its history, so it can answer queries
             cached.untouched = False
             cached.queries = self._engine.tasks.take_all_queries(record)
             if cached.queries:
@@ -323,13 +332,13 @@ class TaskFlow:
             self.limit_rest(cached)
 
     def limit_rest(self, cached: CachedRun) -> None:
-        """Arm the alarm at which a resting task must be answered."""
+        """Arm the alarm that answers a resting task before it times out."""
         cached.alarm()
         latest = _latest_answer(cached.record.run)
         cached.alarm = self._engine.clock.call_at(latest, lambda: self.finish(cached, again=True))
 
     def resume(self, cached: CachedRun) -> None:
-        """End the wait of a resting task."""
+        """End the resting of a task."""
         cached.stage = Stage.IDLE
         self._poller.resting_runs.discard(cached.cursor.run_id)
         self._engine.tasks.set_resting(cached.record, False)

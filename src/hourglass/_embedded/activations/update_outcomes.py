@@ -1,7 +1,8 @@
-"""The updates of one run (`UpdateOutcomes`): those received, and the worker's answers to them.
+"""The updates of one run (`UpdateOutcomes`), and the worker's answers to them.
 
-Must not know: where events come from (live or replayed), activations, the engine. Invariants: an update is accepted or
-rejected once, and completed only after it was accepted; a rejection is not a command and leaves no event.
+Must not know: whether events are live or replayed, activations, the engine. Invariants: an update is accepted or
+rejected once, and is completed only after it was accepted. A rejection is not a command and leaves no event in the
+history.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ UpdateCommand: TypeAlias = c.AcceptUpdate | c.RejectUpdate | c.CompleteUpdate
 
 @dataclass(slots=True)
 class _OpenUpdate:
-    """An update: received, accepted (`accepted_event_id` once the event is written), or over."""
+    """An update that was received, accepted (`accepted_event_id` is set once the event is written), or completed."""
 
     request: h.UpdateRequest
     admitted_event_id: int = 0
@@ -31,7 +32,7 @@ class _OpenUpdate:
 
 @dataclass
 class UpdateOutcomes:
-    """The open updates of one run, and the rejections that the engine has not received yet."""
+    """The open updates of one run, and the rejections that have not been passed to the engine yet."""
 
     issued: deque[c.Command]
     refused: list[tuple[str, Failure]] = field(default_factory=list)
@@ -40,7 +41,7 @@ class UpdateOutcomes:
     def receive(
         self, request: h.UpdateRequest, admitted_event_id: int, *, is_replaying: bool
     ) -> e.UpdateReceived:
-        """Record an update of a client, new or from the history. Return the event for the worker."""
+        """Record an update, either new from a client or from the history. Return the event for the worker."""
         self._known[request.update_id] = _OpenUpdate(request, admitted_event_id)
         return e.UpdateReceived(
             id=request.update_id,
@@ -52,7 +53,9 @@ class UpdateOutcomes:
         )
 
     def issue(self, command: UpdateCommand) -> str:
-        """Record an answer of the worker. Return an error message if it is out of order, else ""."""
+        """Record a worker's answer to an update. Return an error message if the answer is out of order, else an empty
+        string.
+        """
         update = self._known.get(command.protocol_instance_id)
         if update is None or update.is_over or not _may_follow(update, command):
             return f"{type(command).__name__} for update {command.protocol_instance_id!r} is out of order"
@@ -69,14 +72,16 @@ class UpdateOutcomes:
         return ""
 
     def bind(self, command: UpdateCommand, event_id: int) -> None:
-        """Record the event of an answer."""
+        """Record the id of the event that an answer led to."""
         if isinstance(command, c.AcceptUpdate):
             self._known[command.protocol_instance_id].accepted_event_id = event_id
         else:
             del self._known[command.protocol_instance_id]
 
     def link_of(self, command: UpdateCommand) -> int:
-        """Return the id of the event that an answer refers to: the admission if there is one, else the acceptance."""
+        """Return the id of the event that an answer refers to: the admission for an acceptance, the acceptance for a
+        completion.
+        """
         update = self._known[command.protocol_instance_id]
         return update.admitted_event_id if isinstance(command, c.AcceptUpdate) else update.accepted_event_id
 
@@ -85,7 +90,7 @@ class UpdateOutcomes:
         return self._known[command.protocol_instance_id].request
 
     def take_refusals(self) -> tuple[tuple[str, Failure], ...]:
-        """Remove and return the rejections."""
+        """Remove and return the ids and failures of the rejected updates."""
         if not self.refused:
             return ()
         refused, self.refused = tuple(self.refused), []

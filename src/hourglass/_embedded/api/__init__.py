@@ -1,8 +1,8 @@
-"""The requests of clients. Answers and rejections leave only when the changes behind them are durable.
+"""The requests of clients. Answers and rejections are sent only when the changes that they depend on are durable.
 
-answering          shared by all handlers: finding the run, answering, waiting
+answering          parts shared by all handlers: finding the run, answering, waiting
 worker_requests    workers: versions and pollers, attempts completed by clients, progress
-activity_requests  activities without a workflow; pauses and options of any activity
+activity_requests  standalone activities; pauses and options of any activity
 update_requests    updates
 schedule_requests  schedules
 view_requests      read-only requests: descriptions, lists, counts, histories

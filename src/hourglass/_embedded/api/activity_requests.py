@@ -1,7 +1,8 @@
 """Requests about standalone activities, and requests that change any activity: pauses, options.
 
-A standalone activity is a run of a special kind (`transitions.standalone`). Its lists are lists of runs, distinguished by their
-ids: in a filter, `ActivityType` and `ActivityId` become the attributes of such a run.
+A standalone activity is a run of a special kind (`transitions.standalone`). Lists of activities are lists of runs,
+selected by their ids: in a filter, `ActivityType` and `ActivityId` are replaced by the corresponding attributes of
+runs.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _Naming: TypeAlias = (
     | ac.DeleteActivity
     | ac.UpdateActivityOptions
 )
-"""Requests about one activity."""
+"""Requests that name a standalone activity."""
 
 
 def _find_open(engine: Engine, request: _Naming) -> LoadedRun:
@@ -63,7 +64,7 @@ def _find_open(engine: Engine, request: _Naming) -> LoadedRun:
 def _pending(
     engine: Engine, request: ac.PauseActivity | ac.UnpauseActivity | ac.UpdateActivityOptions
 ) -> tuple[LoadedRun, OpenActivity]:
-    """Return the open activity that a request names: of a workflow, or a standalone one."""
+    """Return the pending activity that a request names, either a workflow's or a standalone one, with its run."""
     workflow_id = request.workflow_id
     record = find(engine, workflow_id, request.run_id) if workflow_id else _find_open(engine, request)
     return record, pending_activity(record, request.activity_id)
@@ -106,7 +107,7 @@ async def start(engine: Engine, request: ac.StartActivity) -> PendingAnswer[wf.S
 
 
 async def wait_for_end(engine: Engine, request: ac.WaitForActivity) -> PendingAnswer[ac.ActivityOutcome]:
-    """Wait until a standalone activity ends."""
+    """Wait until a standalone activity has ended, and return its outcome."""
     record = find_standalone(engine, request.activity_id, request.run_id)
     await wait(engine, record, record.closed, lambda: not record.run.is_open, request.rpc_timeout)
     return PendingAnswer(_outcome(record.run), engine.writes.number_of(record))
@@ -194,8 +195,8 @@ _NAMES = {"ActivityType": "WorkflowType", "ActivityId": "RootWorkflowId"}
 
 
 def named_as_runs(query: str) -> str:
-    """Return a filter of activities with the attributes of their runs."""
-    parse(query)  # an invalid filter is reported as it was written
+    """Return a filter of activities with attribute names replaced by those of runs."""
+    parse(query)  # report an invalid filter as it was written
     for token in reversed(tokens(query)):
         if token.kind is TokenKind.NAME and token.value in _NAMES:
             begin = token.position - 1
@@ -205,7 +206,7 @@ def named_as_runs(query: str) -> str:
 
 async def list_activities(engine: Engine, request: ac.ListActivities) -> PendingAnswer[ac.ActivityPage]:
     """Return a page of standalone activities, newest first."""
-    await is_written(engine, engine.writes.newest)  # the store reads durable data only
+    await is_written(engine, engine.writes.newest)  # the store reads only durable data
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(
         named_as_runs(request.query), request.next_page_token, size, activities=True
@@ -240,7 +241,7 @@ async def cancel(engine: Engine, request: ac.CancelActivity) -> PendingAnswer[s.
 
 
 async def terminate(engine: Engine, request: ac.TerminateActivity) -> PendingAnswer[s.Nothing]:
-    """Terminate a standalone activity now."""
+    """Terminate a standalone activity immediately."""
     record = _find_open(engine, request)
     _terminate(engine, record, request.reason, request.identity)
     return done(engine, record)
@@ -252,7 +253,7 @@ def _terminate(engine: Engine, record: LoadedRun, reason: str, identity: str) ->
 
 
 async def delete(engine: Engine, request: ac.DeleteActivity) -> PendingAnswer[s.Nothing]:
-    """Remove a standalone activity."""
+    """Delete a standalone activity."""
     record = find_standalone(engine, request.activity_id, request.run_id)
     if record.run.is_open:
         _terminate(engine, record, "Delete activity execution", "")
@@ -261,7 +262,7 @@ async def delete(engine: Engine, request: ac.DeleteActivity) -> PendingAnswer[s.
 
 
 async def pause(engine: Engine, request: ac.PauseActivity | ac.UnpauseActivity) -> PendingAnswer[s.Nothing]:
-    """Pause or resume an activity."""
+    """Pause or unpause an activity."""
     record, activity = _pending(engine, request)
     paused = isinstance(request, ac.PauseActivity)
     engine.runs.change(record, lambda run, now: transitions.pause_activity(run, activity, paused, now))
@@ -282,7 +283,7 @@ async def update_options(
 
 
 def _complete(spec: ActivitySpec) -> ActivitySpec:
-    """Return the changed options with the engine's defaults filled in. Raises `ServiceError` for invalid ones."""
+    """Return the changed options with the engine's defaults filled in. Raise `ServiceError` if they are invalid."""
     if not spec.start_to_close_timeout and not spec.schedule_to_close_timeout:
         raise ServiceError(
             "an activity needs a start_to_close_timeout or a schedule_to_close_timeout",

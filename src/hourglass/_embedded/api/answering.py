@@ -1,8 +1,8 @@
 """Parts that all request handlers share: finding the run, answering, waiting.
 
-Must not know: any request, except that a query waits for a worker. Long polls end after `LONG_POLL` seconds of real time,
-whatever the engine's clock says: they concern the client's connection, not workflows. Invariants: an answer names the change that
-it depends on; a waiting request holds its run in memory.
+Must not know: any request, except that a query waits for a worker. Long polls end after `LONG_POLL` seconds of real
+time, regardless of the engine's clock, because they concern the client's connection and not workflows. Invariants: an
+answer names the change that it depends on. A waiting request keeps its run in memory.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from hourglass.errors import (
 
 LONG_POLL = 20.0
 ROOM = 10.0
-"""The time in seconds that a caller waits, while a run has too many events or updates in progress: as long as a server's client
-tries.
+"""The maximum time in seconds that a caller waits while a run has too many events or updates in progress. A server's
+client retries for the same time.
 """
 
 READ_PATIENCE = 2.0
-"""The time in seconds that a read waits for a commit before the stored state is returned instead."""
+"""The time in seconds that a read waits for a commit before it returns the stored state instead."""
 
 MOST_LISTED = 1000
-"""The maximum size of a page of a list, as on a server."""
+"""The maximum page size of a list, as on a server."""
 
 A = TypeVar("A")
 
 
 class EngineClosed(HourglassError):
-    """The engine closed or failed before it answered: the same request can be sent to the next engine of the file."""
+    """The engine closed or failed before it answered. The same request can be sent to the next engine of the file."""
 
     def __init__(self, message: str = "the engine was closed") -> None:
         super().__init__(message)
@@ -59,11 +59,11 @@ class PendingAnswer(NamedTuple, Generic[A]):
 
 
 Handlers: TypeAlias = dict[type[s.Request[Any]], Callable[[Engine, Any], Awaitable[PendingAnswer[Any]]]]
-"""The handlers, by the class of their request."""
+"""A table of handlers by request class."""
 
 
 def too_late(request: s.Request[Any], limit: float) -> ServiceTimeoutError:
-    """Return the error for a request that was not answered in time."""
+    """Return the error for a request that was not answered within its time limit."""
     hint = ""
     if isinstance(request, QueryWorkflow):
         hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
@@ -73,7 +73,7 @@ def too_late(request: s.Request[Any], limit: float) -> ServiceTimeoutError:
 
 
 def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str = "") -> LoadedRun:
-    """Return the run that a request names. Raises `WorkflowNotFoundError`."""
+    """Return the run that a request names. Raise `WorkflowNotFoundError` if there is none."""
     record = _record(engine, workflow_id, run_id)
     if record is None or record.run.is_standalone_activity:
         raise WorkflowNotFoundError(f"workflow not found for ID: {workflow_id}", status="NOT_FOUND")
@@ -85,7 +85,7 @@ def find(engine: Engine, workflow_id: str, run_id: str = "", first_run_id: str =
 
 
 def find_standalone(engine: Engine, activity_id: str, run_id: str = "") -> LoadedRun:
-    """Return the run of a standalone activity. Raises `ActivityNotFoundError`."""
+    """Return the run of a standalone activity. Raise `ActivityNotFoundError` if there is none."""
     record = _record(engine, PREFIX + activity_id, run_id)
     if record is None:
         raise ActivityNotFoundError(f"activity not found for ID: {activity_id}", status="NOT_FOUND")
@@ -98,8 +98,10 @@ def _record(engine: Engine, workflow_id: str, run_id: str) -> LoadedRun | None:
 
 
 def refusal_rests_on(engine: Engine, request: s.Request[Any]) -> int:
-    """Return the change that the rejection of a request may depend on: the newest of its workflow, which is in memory unless
-    all its changes are durable; or the newest of all, if the request is about more than one workflow.
+    """Return the number of the change that the rejection of a request may depend on.
+
+    For a request about one workflow, this is the workflow's newest change. The workflow is in memory unless all its
+    changes are durable. For any other request, it is the newest change of all.
     """
     about = getattr(request, "start", request)
     workflow_id: str = getattr(about, "workflow_id", "")
@@ -121,7 +123,7 @@ def activity_of(record: LoadedRun, activity_id: str) -> OpenActivity | None:
 
 
 def pending_activity(record: LoadedRun, activity_id: str) -> OpenActivity:
-    """Return the pending activity with this id. Raises `ServiceError`."""
+    """Return the pending activity with this id. Raise `ServiceError` if there is none."""
     activity = activity_of(record, activity_id)
     if activity is None:
         raise ServiceError(
@@ -132,14 +134,14 @@ def pending_activity(record: LoadedRun, activity_id: str) -> OpenActivity:
 
 
 def check_open(record: LoadedRun) -> None:
-    """Raise `WorkflowNotFoundError` for a closed run."""
+    """Raise `WorkflowNotFoundError` if a run is closed."""
     if not record.run.is_open:
         raise WorkflowNotFoundError("workflow execution already completed", status="NOT_FOUND")
 
 
 def check_moves(engine: Engine, record: LoadedRun) -> None:
-    """Raise `StorageError` for a run that is parked because the store rejected its change: nobody knows when it
-    continues.
+    """Raise `StorageError` if a run is parked because the store refused one of its changes. Such a run does not
+    continue until the file is reopened.
     """
     run_id = record.run.run_id
     why = engine.runs.parked.get(run_id)
@@ -148,27 +150,33 @@ def check_moves(engine: Engine, record: LoadedRun) -> None:
 
 
 async def answered(engine: Engine, number: int, value: A, from_disk: Callable[[], A]) -> PendingAnswer[A]:
-    """Return a value read in memory, if the change that it depends on is durable, or soon will be; else the stored value."""
+    """Return a value from memory if the change that it depends on is durable or becomes durable soon. Otherwise
+    return the stored value.
+    """
     if await is_written(engine, number):
         return PendingAnswer(value, number)
     return PendingAnswer(from_disk(), 0)
 
 
 async def as_known(engine: Engine, value: A) -> PendingAnswer[A]:
-    """Return a value that only this process knows, after a short wait for a commit, even if nothing can be written."""
+    """Return a value that exists only in this process, after a short wait for a commit. Return it even if nothing can
+    be written.
+    """
     await is_written(engine, engine.writes.newest)
     return PendingAnswer(value, 0)
 
 
 async def is_written(engine: Engine, number: int) -> bool:
-    """Whether a change is durable, after a short wait for a commit in progress. Does not wait while the store cannot write."""
+    """Return whether a change is durable, after a short wait for a commit in progress. Do not wait while the store
+    cannot write.
+    """
     if engine.is_over:
-        return True  # `answer` raises `EngineClosed`
+        return True  # `answer` then raises `EngineClosed`
     return await engine.outbox.wait_briefly(number, READ_PATIENCE)
 
 
 def stored(engine: Engine, record: LoadedRun) -> Stored:
-    """Return the stored state of a run. Raises `StorageError` if it is not stored yet."""
+    """Return the stored state of a run. Raise `StorageError` if the run is not stored yet."""
     stored_run = engine.store.load(record.run.run_id)
     if stored_run is None:
         why = engine.trouble or "the commit takes long"
@@ -181,7 +189,7 @@ def stored(engine: Engine, record: LoadedRun) -> Stored:
 
 @contextlib.contextmanager
 def holding(engine: Engine, record: LoadedRun) -> Iterator[None]:
-    """Hold a run in memory within the block."""
+    """Keep a run in memory within the `with` block."""
     engine.runs.hold(record)
     try:
         yield
@@ -192,7 +200,9 @@ def holding(engine: Engine, record: LoadedRun) -> Iterator[None]:
 async def wait(
     engine: Engine, record: LoadedRun, bell: Bell, done: Callable[[], bool], limit: float | None
 ) -> None:
-    """Wait until `done()`, at most `limit` seconds and at most a long poll. Raise `EngineClosed` if the engine ends before."""
+    """Wait until `done()` is true, for at most `limit` seconds and at most the duration of a long poll. Raise
+    `EngineClosed` if the engine ends before.
+    """
     if done():
         return
     check_moves(engine, record)
@@ -210,14 +220,16 @@ async def wait(
 
 
 async def wait_for_room(engine: Engine, record: LoadedRun, is_room: Callable[[], bool], refusal: str) -> None:
-    """Wait while a run has too many events or updates in progress. Raise an error with this text if that does not end."""
+    """Wait while a run has too many events or updates in progress. Raise `ServiceError` with the `refusal` message if
+    the wait times out.
+    """
     await wait(engine, record, record.changed, is_room, ROOM)
     if not is_room():
         raise ServiceError(refusal, status="RESOURCE_EXHAUSTED")
 
 
 def state_of(activity: OpenActivity) -> str:
-    """Return the state of an open activity, in Temporal's words."""
+    """Return the state of a pending activity, in Temporal's terms."""
     if not activity.started_ns:
         return "PAUSED" if activity.paused else "SCHEDULED"
     if activity.cancel_requested_event_id:
@@ -226,9 +238,9 @@ def state_of(activity: OpenActivity) -> str:
 
 
 def heard_of_ns(activity: OpenActivity) -> int:
-    """Return the time of the attempt's last heartbeat; 0 if there was none.
+    """Return the time of the current attempt's last heartbeat; 0 if there was none.
 
-    For the heartbeat timeout the start of an attempt counts as a heartbeat, but not here.
+    The heartbeat timeout treats the start of an attempt as a heartbeat, but this function does not.
     """
     return activity.heartbeat_ns if activity.heartbeat_ns > activity.started_ns else 0
 

@@ -1,6 +1,7 @@
 """The connection of clients and workers to an engine in this process.
 
-Must not know: how a request is answered (see `requests.answer`). Enforces the timeouts of calls, and the closed state.
+Must not know: how a request is answered (see `requests.answer`). This module enforces the timeouts of calls, and
+rejects calls on a closed connection.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ async def connect_memory(
     policy: DispatchPolicy | None = None,
     limits: Limits | None = None,
 ) -> EngineConnection:
-    """Open a new engine in memory, on the running loop; it lives as long as its connection.
+    """Open a new in-memory engine on the running event loop. The engine is closed together with its connection.
 
-    With a clock of the caller's, only due timers act by themselves: no run is ever evicted or removed.
+    If the caller passes a clock, the engine acts on its own only when a timer is due: no run is evicted or deleted.
     """
     engine = Engine(
         store=MemoryStore(real_time=clock is None),
@@ -50,7 +51,9 @@ async def connect_memory(
 
 
 class EngineConnection:
-    """Implements `hourglass._contract.service.Connection`. Several may share an engine; one may own it."""
+    """Implements `hourglass._contract.service.Connection`. Several connections may share an engine, and one of them
+    may own it.
+    """
 
     def __init__(self, engine: Engine, *, identity: str = "", owns_engine: bool = False) -> None:
         self.engine = engine
@@ -76,14 +79,13 @@ class EngineConnection:
 
     @property
     def figures(self) -> EngineFigures:
-        """The engine's current numbers of runs and tasks."""
+        """The engine's figures at the last sample."""
         return self.engine.figures
 
     async def call(self, request: Request[A]) -> A:
         """Send a request to the engine and return its answer."""
-        limit = (
-            None if request.waits else request.time_limit
-        )  # requests that wait observe their limit themselves
+        # Requests that wait enforce their time limit themselves.
+        limit = None if request.waits else request.time_limit
         self._check_open()
         try:
             if limit is None:
@@ -99,7 +101,7 @@ class EngineConnection:
             raise too_late(request, limit) from None
 
     async def open_handle(self, config: HandleConfig) -> EngineHandle:
-        """Open a handle for a task queue."""
+        """Open a worker's handle for a task queue."""
         self._check_open()
         config.refuse_tuning()
         handle = EngineHandle(self.engine, config, self._handles.discard)
@@ -107,8 +109,8 @@ class EngineConnection:
         return handle
 
     async def close(self) -> None:
-        """Close the connection. Its open handles end; handles of other connections continue, unless the connection owns the
-        engine.
+        """Close the connection and its open handles. If the connection owns the engine, close the engine, too, which
+        ends the handles of all other connections.
         """
         self._closed = True
         for handle in tuple(self._handles):

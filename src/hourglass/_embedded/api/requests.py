@@ -1,7 +1,8 @@
-"""The embedded engine's handlers of requests, one function for each, and their table; `answer` runs them.
+"""The embedded engine's request handlers, one function for each, and the table of all handlers. `answer` runs them.
 
-Must not know: handles, activations, how a task finds its worker. Errors have the wording of a Temporal server. `answering`
-contains the parts that handlers share; handlers of reads, workers, activities, updates and schedules are in other files.
+Must not know: handles, activations, how a task finds its worker. Errors have the wording of a Temporal server.
+`answering` contains the parts that handlers share. The handlers for reads, workers, activities, updates and schedules
+are in other modules.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _REJECTED = {
 
 
 async def start(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.Started]:
-    """Start a workflow; a debounced call starts one later."""
+    """Start a workflow. For a debounced call, schedule a later start instead."""
     if (
         request.workflow_type == DEBOUNCE
         and (debounced := engine.keepers.bursts.debounce(request)) is not None
@@ -83,12 +84,12 @@ async def start(engine: Engine, request: wf.StartWorkflow) -> PendingAnswer[wf.S
 
 
 async def execute(engine: Engine, request: wf.ExecuteWorkflow) -> PendingAnswer[wf.Executed]:
-    """Start a workflow and wait until its run closes. Nobody learns of the start before, so it need not be durable
-    earlier.
+    """Start a workflow and wait until its run closes. The start is not acknowledged separately, so it need not be
+    durable before the run's end.
     """
     started, record = _start(engine, request.start)
     engine.queues.dispatch()
-    # A repeated request: it has started a run before, and another run has followed.
+    # If the request is a repetition, an earlier call has started a run, and a newer run may have replaced it.
     if record.run.run_id != started.run_id:
         record = find(engine, request.start.workflow_id, started.run_id)
     await wait(engine, record, record.closed, lambda: record.run.status is not RUNNING, request.rpc_timeout)
@@ -103,7 +104,7 @@ def _start(engine: Engine, request: wf.StartWorkflow) -> tuple[wf.Started, Loade
 
 
 async def signal(engine: Engine, request: wf.SignalWorkflow) -> PendingAnswer[s.Nothing]:
-    """Send a signal."""
+    """Send a signal to a workflow."""
     limit = engine.limits.held_events
     while not _was_carried_out(engine, request):
         record = find(engine, request.workflow_id, request.run_id)
@@ -114,7 +115,7 @@ async def signal(engine: Engine, request: wf.SignalWorkflow) -> PendingAnswer[s.
                 engine, record, lambda run, now: transitions.signal(run, request, now), request.request_id
             )
             return done(engine, record)
-        # The run's task has received so many events that it would fail.
+        # With one more event, the run's task would fail because it has received too many.
         await wait_for_room(
             engine,
             record,
@@ -153,7 +154,7 @@ async def query(engine: Engine, request: wf.QueryWorkflow) -> PendingAnswer[wf.Q
 
 
 async def cancel(engine: Engine, request: wf.CancelWorkflow) -> PendingAnswer[s.Nothing]:
-    """Request the cancellation of a workflow. A closed run is left unchanged."""
+    """Request the cancellation of a workflow. Do nothing if its run is closed."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
     if li.is_keeper(request.workflow_id) and engine.keepers.bursts.drop(request.workflow_id):
@@ -170,7 +171,7 @@ async def cancel(engine: Engine, request: wf.CancelWorkflow) -> PendingAnswer[s.
 
 
 async def terminate(engine: Engine, request: wf.TerminateWorkflow) -> PendingAnswer[s.Nothing]:
-    """Terminate a workflow now."""
+    """Terminate a workflow immediately."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
     if li.is_keeper(request.workflow_id) and engine.keepers.forget(request.workflow_id):
@@ -198,7 +199,7 @@ async def pause(engine: Engine, request: wf.PauseWorkflow) -> PendingAnswer[s.No
 
 
 async def unpause(engine: Engine, request: wf.UnpauseWorkflow) -> PendingAnswer[s.Nothing]:
-    """Resume a paused run."""
+    """Unpause a run."""
     if _was_carried_out(engine, request):
         return _done_before(engine)
     record = find(engine, request.workflow_id, request.run_id)
@@ -211,12 +212,12 @@ async def unpause(engine: Engine, request: wf.UnpauseWorkflow) -> PendingAnswer[
 
 
 async def skip_time(engine: Engine, request: wf.SkipTime | wf.WaitForFastForward) -> PendingAnswer[Any]:
-    """Reject the request: workers have real time here."""
+    """Reject the request, because workers of this engine use real time."""
     raise ServiceError(NO_SKIPPING, status="UNIMPLEMENTED")
 
 
 async def update_options(engine: Engine, request: wf.UpdateWorkflowOptions) -> PendingAnswer[s.Nothing]:
-    """Change the options of a run: its version, its priority."""
+    """Change the version or the priority of a run."""
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
     override, spec = request.versioning_override, record.run.started.spec
@@ -226,7 +227,7 @@ async def update_options(engine: Engine, request: wf.UpdateWorkflowOptions) -> P
         engine.runs.change(
             record, lambda run, now: transitions.change_override(run, override, request.identity, now)
         )
-        engine.queues.wake_all()  # another worker may now be the one to receive its task
+        engine.queues.wake_all()  # the override may allow another worker to receive the run's task
     values = {name: getattr(request.spec, name) for name in request.fields if name in _PRIORITY}
     if values:
         priority = RunPriority(**{name: values.get(name, getattr(spec, name)) for name in _PRIORITY})
@@ -241,7 +242,7 @@ _PRIORITY = RunPriority.__struct_fields__
 
 
 async def delete(engine: Engine, request: wf.DeleteWorkflow) -> PendingAnswer[s.Nothing]:
-    """Remove a run. An open run is terminated first, so that all who wait for its end are notified."""
+    """Delete a run. Terminate it first if it is open, so that everyone waiting for its end is notified."""
     record = find(engine, request.workflow_id, request.run_id)
     if record.run.is_open:
         end = wf.TerminateWorkflow(
@@ -259,12 +260,13 @@ async def wait_for_close(engine: Engine, request: wf.WaitForClose) -> PendingAns
     return PendingAnswer(_outcome(record), engine.writes.number_of(record))
 
 
-# Resets and imports start runs that already have a history (see `transitions.resetting`). Invariants: the new run starts and the
-# current one ends in one change of the store; a repeated request is the same reset.
+# Resets and imports start runs that already have a history (see `transitions.resetting`). Invariants: the
+# start of the new run and the end of the current run are one change in the store. A repeated request does not
+# reset a second time.
 
 
 async def reset(engine: Engine, request: wf.ResetWorkflow) -> PendingAnswer[wf.Started]:
-    """Start a new run from one of a run's workflow tasks."""
+    """Start a new run that continues from one of a run's workflow tasks."""
     base = find(engine, request.workflow_id, request.run_id)
     current = find(engine, request.workflow_id)
     if request.request_id and (made := engine.runs.find_request(current, request.request_id)):
@@ -283,7 +285,7 @@ async def reset(engine: Engine, request: wf.ResetWorkflow) -> PendingAnswer[wf.S
 
 
 async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> PendingAnswer[wf.Started]:
-    """Start a run that already has a history."""
+    """Start a run with an existing history."""
     if request.workflow_id.startswith(PREFIX):
         raise ServiceError(RESERVED, status="INVALID_ARGUMENT")
     existing = engine.current(request.workflow_id)
@@ -312,8 +314,9 @@ async def import_workflow(engine: Engine, request: wf.ImportWorkflow) -> Pending
 
 
 def _carried_out(request: wf.ResetWorkflow, run: Run, before: Iterable[h.Attributes]) -> Iterator[str]:
-    """Yield the requests that the new run counts as carried out: the reset itself, and all updates accepted before. Its
-    history decides about each update: it is completed, must be repeated, or never existed.
+    """Yield the ids of the requests that the new run counts as carried out: the reset itself, and all updates
+    accepted before the reset. The history of the new run determines whether such an update is completed, must be
+    repeated, or never existed.
     """
     if request.request_id:
         yield request.request_id
@@ -323,7 +326,7 @@ def _carried_out(request: wf.ResetWorkflow, run: Run, before: Iterable[h.Attribu
 
 
 def _accepted_updates(events: Iterable[h.HistoryEvent]) -> Iterator[str]:
-    """Yield the ids of the updates that a history accepted."""
+    """Yield the ids of the updates that were accepted according to a history."""
     for event in events:
         if isinstance(event.attributes, h.WorkflowExecutionUpdateAccepted):
             yield event.attributes.update_id
@@ -340,7 +343,7 @@ def _give_way(
 
 
 def _following(engine: Engine, base: LoadedRun) -> Iterator[list[h.Attributes]]:
-    """Yield the events of each run by which the base run was continued as new."""
+    """Yield the events of each run that continued the base run as new."""
     record: LoadedRun | None = base
     while record is not None and isinstance(record.run.final, h.WorkflowExecutionContinuedAsNew):
         record = engine.record(record.run.final.new_run_id)
@@ -362,7 +365,7 @@ def _child_ended(initiated: int, last: Run, run: Run, now_ns: int) -> Change:
 
 
 def _answered_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | None:
-    """Return the engine's answer to a query of a keeper, unless a workflow is the keeper."""
+    """Return the engine's answer to a query of a limit keeper. Return None if the keeper is an open workflow instead."""
     record = engine.current(request.workflow_id)
     if request.run_id or (record is not None and record.run.is_open):
         return None
@@ -370,12 +373,12 @@ def _answered_by_engine(engine: Engine, request: wf.QueryWorkflow) -> Payload | 
 
 
 async def list_limits(engine: Engine, request: li.ListLimits) -> PendingAnswer[li.KeptLimits]:
-    """Return the limits that the engine keeps."""
+    """Return the limits that the engine manages."""
     return await as_known(engine, li.KeptLimits(tuple(engine.keepers.view(request.id))))
 
 
 async def await_burst(engine: Engine, request: li.AwaitBurst) -> PendingAnswer[li.BurstState]:
-    """Wait until debounced calls have started a run, or were dropped."""
+    """Wait until debounced calls have started a run or were dropped."""
     bursts, loop = engine.keepers.bursts, asyncio.get_running_loop()
     limit = LONG_POLL if request.rpc_timeout is None else min(request.rpc_timeout, LONG_POLL)
     until = loop.time() + limit
@@ -416,13 +419,14 @@ HANDLERS: Handlers = {
     **SCHEDULE_HANDLERS,
     **ACTIVITY_HANDLERS,
 }
-"""The requests that this engine answers, with their handlers."""
+"""All request types that this engine supports, with their handlers."""
 
 
 async def answer(engine: Engine, request: s.Request[A]) -> A:
-    """Check a request, carry it out in memory, and answer it once the changes behind the answer are durable.
+    """Check a request, carry it out in memory, and return the answer once the changes that it depends on are durable.
 
-    Raises `EngineClosed` if the engine has closed or failed meanwhile; else what the handler raises.
+    Raise `EngineClosed` if the engine has closed or failed in the meantime, otherwise any error that the handler
+    raises.
     """
     handler = HANDLERS.get(type(request))
     if handler is None:
@@ -436,7 +440,7 @@ async def answer(engine: Engine, request: s.Request[A]) -> A:
     except Exception as error:
         if isinstance(error, StorageError):
             engine.doubt(error)
-        if engine.is_over:  # whatever was raised: the next engine decides
+        if engine.is_over:  # whatever the error is: the next engine will answer the request
             raise EngineClosed from None
         if isinstance(error, OverflowError):
             name = type(request).__name__
@@ -449,13 +453,13 @@ async def answer(engine: Engine, request: s.Request[A]) -> A:
 async def _durable_answer(
     engine: Engine, request: s.Request[Any], handler: Callable[[Engine, Any], Awaitable[PendingAnswer[A]]]
 ) -> A:
-    """Run the handler; return its answer, or raise its error, once the changes behind it are durable."""
+    """Run the handler. Return its answer, or raise its error, once the changes that the result depends on are durable."""
     try:
         pending = await handler(engine, request)
     except StorageError:
         raise
     except HourglassError:
-        # A rejection describes the state, as an answer does.
+        # A rejection depends on the state just like an answer.
         engine.queues.dispatch()
         rests_on = refusal_rests_on(engine, request)
         if request.effect is s.Effect.READ:
@@ -463,7 +467,8 @@ async def _durable_answer(
         else:
             await engine.durable(rests_on)
         raise
-    engine.queues.dispatch()  # before the wait: tasks that handles complete at once may be in the same commit
+    # Dispatch before the wait, so that tasks completed immediately can be part of the same commit.
+    engine.queues.dispatch()
     await engine.durable(pending.rests_on)
     value = pending.value
     if isinstance(value, s.ReadAnswer) and (trouble := engine.trouble):
@@ -473,7 +478,7 @@ async def _durable_answer(
 
 
 async def _first_task(engine: Engine, record: LoadedRun) -> None:
-    """Wait until a worker has received the run's first task: before that no worker can answer a query."""
+    """Wait until a worker has received the run's first task. Before that, no worker can answer a query."""
 
     def has_begun() -> bool:
         return any(type(event.attributes) is h.WorkflowTaskStarted for event in record.events)
@@ -493,7 +498,9 @@ def _was_carried_out(
     engine: Engine,
     request: wf.SignalWorkflow | wf.TerminateWorkflow | wf.OpenRunRequest,
 ) -> bool:
-    """Whether any run of the workflow has carried out this request, of which the answer was lost."""
+    """Whether any run of the workflow has already carried out this request. The client repeats a request if the
+    answer is lost.
+    """
     latest = engine.current(request.workflow_id) if request.request_id else None
     return latest is not None and bool(engine.runs.find_request(latest, request.request_id))
 
@@ -509,7 +516,9 @@ def _has_room(record: LoadedRun, limit: int) -> bool:
 def _change(
     engine: Engine, record: LoadedRun, transition: Callable[[Run, int], Change], request_id: str
 ) -> None:
-    """Apply a transition. Raise an error if it terminated the run instead, because the run has outgrown its limits."""
+    """Apply a transition to a run. Raise `ServiceError` if the run was terminated instead because it has exceeded its
+    limits.
+    """
     reason = engine.runs.change(record, transition, request_ids=(request_id,) if request_id else ())
     if reason:
         raise ServiceError(reason, status="INVALID_ARGUMENT")

@@ -1,7 +1,7 @@
 """Request handlers for schedules, and their table.
 
-Must not know: the times at which a schedule acts. Errors have the wording of a Temporal server. Invariant: a request that is
-repeated, because its answer was lost, is not carried out twice.
+Must not know: the times at which a schedule acts. Errors have the wording of a Temporal server. Invariant: a request
+that is repeated because its answer was lost is not carried out twice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ async def create_schedule(engine: Engine, request: sc.CreateSchedule) -> Pending
     if flaw is not None:
         raise ServiceError(flaw.message, status="INVALID_ARGUMENT")
     request = msgspec.structs.replace(request, schedule=await _settled(engine, request))
-    if _is_repeated(engine, request):  # another request created it while its times were searched
+    # Another request may have created the schedule while its times were being computed.
+    if _is_repeated(engine, request):
         return _done(engine)
     engine.runs.attributes.learn(request.search_attributes)
     _put(engine, lambda: create(request, engine.clock.now_ns()), request.request_id)
@@ -76,7 +77,7 @@ async def describe_schedule(
 
 
 async def update_schedule(engine: Engine, request: sc.UpdateSchedule) -> PendingAnswer[Nothing]:
-    """Replace a schedule. A request with a stale conflict token is dropped, as on a server."""
+    """Replace a schedule. Ignore a request with a stale conflict token, as a server does."""
     _find(engine, request.schedule_id)
     _check(engine, request.schedule)
     request = msgspec.structs.replace(request, schedule=await _settled(engine, request))
@@ -117,7 +118,7 @@ async def list_schedules(engine: Engine, request: sc.ListSchedules) -> PendingAn
     summaries: list[sc.ScheduleSummary] = []
     for place, entry in enumerate(page.workflows, 1):
         record = find(entry.run_id)
-        if record is not None:  # it was deleted meanwhile otherwise
+        if record is not None:  # otherwise it was deleted in the meantime
             await _look_ahead(engine, record)
             summaries.append(summarize(_as_of_now(engine, record)))
         if not place % SLICE and isinstance(engine.clock, RealClock):
@@ -137,9 +138,9 @@ SCHEDULE_HANDLERS: Handlers = {
 
 
 _TIME = "-2006-01-02T15:04:05Z"
-"""The suffix that a schedule appends to workflow ids; they must be shorter by its length."""
+"""The suffix that a schedule appends to workflow ids. It reduces the maximum length of these ids."""
 _SCHEDULER = "temporal-sys-scheduler:"
-"""The prefix that a server puts before schedule ids; they must be shorter by its length."""
+"""The prefix that a server puts before schedule ids. It reduces the maximum length of these ids."""
 
 
 def _find(engine: Engine, schedule_id: str) -> ScheduleRecord:
@@ -152,7 +153,9 @@ def _find(engine: Engine, schedule_id: str) -> ScheduleRecord:
 
 
 def _is_repeated(engine: Engine, request: sc.CreateSchedule) -> bool:
-    """Whether a request was carried out before. Raises `ScheduleAlreadyExistsError` for a schedule of another request."""
+    """Return whether a request was carried out before. Raise `ScheduleAlreadyExistsError` if another request created
+    the schedule.
+    """
     existing = engine.schedules.get(request.schedule_id)
     if existing is None:
         return False
@@ -164,7 +167,7 @@ def _is_repeated(engine: Engine, request: sc.CreateSchedule) -> bool:
 
 
 async def _settled(engine: Engine, request: sc.CreateSchedule | sc.UpdateSchedule) -> sc.EngineSchedule:
-    """Return a schedule in its stored form. Long computations run in a thread."""
+    """Return a schedule in the form in which it is stored. Long computations run in a thread."""
     try:
         return await engine.schedules.search.settle(
             request.schedule, request.schedule_id, engine.clock.now_ns()
@@ -174,13 +177,13 @@ async def _settled(engine: Engine, request: sc.CreateSchedule | sc.UpdateSchedul
 
 
 async def _look_ahead(engine: Engine, record: ScheduleRecord) -> None:
-    """Wait until the next times of a schedule are known."""
+    """Wait until the next times of a schedule have been computed."""
     seen_ns = _as_of_now(engine, record).seen_ns
     await engine.schedules.search.look_ahead(record.schedule.spec, record.schedule_id, seen_ns)
 
 
 def _check(engine: Engine, schedule: sc.EngineSchedule) -> None:
-    """Raise `ServiceError` for a workflow that could never be started."""
+    """Raise `ServiceError` if the workflow of a schedule could never be started."""
     action = schedule.action
     engine.limits.check(action)
     if not action.workflow_id or not action.workflow_type or not action.spec.task_queue:
@@ -200,7 +203,9 @@ def _put(engine: Engine, made: Callable[[], ScheduleRecord], request_id: str) ->
 
 
 def _as_of_now(engine: Engine, record: ScheduleRecord) -> ScheduleRecord:
-    """Return the schedule with its next times from now on: a schedule that may not act is not woken to compute them."""
+    """Return the schedule with its next times counted from now. A schedule that may not act is never woken to update
+    them.
+    """
     if may_act(record):
         return record
     return msgspec.structs.replace(record, seen_ns=max(record.seen_ns, engine.clock.now_ns()))

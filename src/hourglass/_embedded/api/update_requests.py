@@ -1,9 +1,12 @@
 """Request handlers for updates.
 
-Must not know: handles, activations, how updates reach a worker. Errors are those of the Temporal server. A client waits for a
-stage, or until its timeout; an update continues whether or not a client waits. Invariants: finding an update and admitting it are
-one step, so that an id is one update, across all runs of a chain; an update that no run has accepted moves with its workflow to
-the next run.
+Must not know: handles, activations, how updates reach a worker. Errors are those of a Temporal server. A client waits
+until its update has reached a stage, or until the client's timeout. The update continues even if no client is
+waiting. Invariants:
+
+- Finding an update and admitting it happen in one step, so that an id identifies a single update across all runs of a
+  chain.
+- An update that no run has accepted moves to the next run of its workflow.
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ from hourglass.errors import ServiceError, WorkflowNotFoundError
 
 
 class _WentOn(Exception):
-    """The run has continued as another before it accepted the update."""
+    """Raised when another run has replaced the run before the run accepted the update."""
 
 
 async def update(engine: Engine, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
-    """Request an update and wait until it has reached the stage."""
+    """Request an update and wait until it has reached the requested stage."""
     while True:
         record = _accepted_for(engine, request)
         if record is None:
@@ -54,7 +57,7 @@ async def update(engine: Engine, request: UpdateWorkflow) -> PendingAnswer[Updat
 
 
 async def poll_update(engine: Engine, request: PollUpdate) -> PendingAnswer[UpdateState]:
-    """Wait until an update has reached a stage."""
+    """Wait until an existing update has reached the requested stage."""
     record = _asked(engine, find(engine, request.workflow_id, request.run_id), request.update_id)
     updates, not_found = engine.updates.of(record), f'update "{request.update_id}" not found'
     if not updates.knows(request.update_id):
@@ -66,7 +69,7 @@ async def poll_update(engine: Engine, request: PollUpdate) -> PendingAnswer[Upda
 
 
 async def update_with_start(engine: Engine, request: UpdateWithStart) -> PendingAnswer[UpdateStarted]:
-    """Start a workflow, or use the running one, and request an update, in one step."""
+    """Start a workflow, or use the running one, and request an update, in a single step."""
     if request.start.spec.cron_schedule:
         raise ServiceError("CronSchedule is not allowed.", status="INVALID_ARGUMENT")
     if request.start.start_delay:
@@ -85,10 +88,11 @@ async def update_with_start(engine: Engine, request: UpdateWithStart) -> Pending
 
 
 def _run_of_earlier_call(engine: Engine, request: UpdateWithStart) -> tuple[LoadedRun | None, Started]:
-    """Return the run that has already received this update, whatever the id policies say: of an open chain, or of a
-    closed one that completed it.
+    """Return the run that has already received this update, regardless of the id policies: a run of an open chain, or
+    of a closed chain if the run completed the update.
 
-    If this call started a chain, it is that one, even if another chain exists by now.
+    If an earlier attempt of this call started a chain, look only in that chain, even if the workflow has another one
+    by now.
     """
     latest = engine.current(request.start.workflow_id)
     if latest is None:
@@ -107,8 +111,8 @@ def _run_of_earlier_call(engine: Engine, request: UpdateWithStart) -> tuple[Load
 
 
 def _accepted_for(engine: Engine, request: UpdateWorkflow) -> LoadedRun | None:
-    """Return the run that accepted the update when this call was sent before, whichever workflow has its id now and
-    whatever its outcome.
+    """Return the run that accepted the update for an earlier attempt of this call, regardless of the outcome and of
+    the runs that the workflow has now.
     """
     latest = engine.current(request.workflow_id) if request.request_id else None
     run_id = "" if latest is None else engine.runs.find_request(latest, call_id(request.request_id))
@@ -116,7 +120,7 @@ def _accepted_for(engine: Engine, request: UpdateWorkflow) -> LoadedRun | None:
 
 
 def _last_of_chain(engine: Engine, record: LoadedRun) -> LoadedRun:
-    """Return the latest run of the workflow if it belongs to the same chain; otherwise the given run, which has
+    """Return the latest run of the workflow if it belongs to the same chain. Otherwise return the given run, which is
     closed.
     """
     latest = engine.current(record.run.started.workflow_id)
@@ -133,21 +137,24 @@ def _asked(engine: Engine, record: LoadedRun, update_id: str) -> LoadedRun:
     holder = engine.record(run_id) if run_id else None
     if holder is None:
         return record
-    # A run that a reset started may not know what the reset has undone. A run that closed before the update completed has failed
-    # it, for waiting clients, and the id is free, as on a server.
+    # A run that was started by a reset may not know updates that the reset has undone. A run that closed
+    # before the update completed has failed the update for its waiting clients, and the update id can be
+    # reused, as on a server.
     updates = engine.updates.of(holder)
     has_update = updates.knows(update_id) if holder.run.is_open else update_id in updates.completed
     return holder if has_update else record
 
 
 async def _updated(engine: Engine, record: LoadedRun, request: UpdateWorkflow) -> PendingAnswer[UpdateState]:
-    """Request an update of a run, unless it exists, and wait for the stage. Raises `_WentOn`."""
+    """Admit an update to a run, unless it already exists, and wait until it has reached the stage. Raise `_WentOn` if
+    another run has replaced the run.
+    """
     waiting = await _admitted(engine, record, request)
     return await _follow(engine, record, waiting, request)
 
 
 async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) -> Waiting | None:
-    """Return the update, admitted unless it exists; None if it is already accepted."""
+    """Return the update, admitting it first if it does not exist. Return None if it has already been accepted."""
     limit = engine.limits.updates_in_flight
 
     def is_room() -> bool:
@@ -173,7 +180,7 @@ async def _admitted(engine: Engine, record: LoadedRun, request: UpdateWorkflow) 
 
 
 def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
-    """Return the update, which now also belongs to this call."""
+    """Return the update after adding this call to it."""
     if waiting is not None and request.request_id:
         waiting.calls.add(request.request_id)
     return waiting
@@ -182,7 +189,9 @@ def _joined(waiting: Waiting | None, request: UpdateWorkflow) -> Waiting | None:
 async def _follow(
     engine: Engine, record: LoadedRun, waiting: Waiting | None, request: UpdateWorkflow | PollUpdate
 ) -> PendingAnswer[UpdateState]:
-    """Wait until the update has reached the stage. Raises `_WentOn` if its run continued as another before accepting it."""
+    """Wait until the update has reached the stage. Raise `_WentOn` if another run has replaced the run before the
+    update was accepted.
+    """
     update_id = request.update_id
 
     def state() -> UpdateState:
@@ -232,7 +241,7 @@ def _reached(record: LoadedRun, update_id: str, stage: UpdateStage, **outcome: A
 
 
 def _goes_on(engine: Engine, record: LoadedRun) -> bool:
-    """Whether another run has replaced this closed one."""
+    """Whether this run is closed and another run continues the workflow."""
     if record.run.is_open or engine.current(record.run.started.workflow_id) is record:
         return False
     match record.run.final:

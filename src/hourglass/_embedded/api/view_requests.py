@@ -1,7 +1,7 @@
 """Request handlers that only read: descriptions, lists, counts, histories.
 
-Must not know: handles, tasks. The answers are durable, or soon will be: if a commit takes long, the stored state is returned
-instead.
+Must not know: handles, tasks. The returned data is durable or about to be. If a commit takes long, the stored state
+is returned instead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from hourglass._history.codec import event_json
 from hourglass.errors import ServiceError
 
 PAGE = 1000
-"""The maximum number of events on a page of a history."""
+"""The maximum number of events on a page of history."""
 
 
 async def describe(engine: Engine, request: wf.DescribeWorkflow) -> PendingAnswer[wf.Description]:
@@ -99,7 +99,7 @@ def _pending_child(child: OpenChild) -> wf.PendingChild:
 
 async def list_workflows(engine: Engine, request: wf.ListWorkflows) -> PendingAnswer[wf.Page]:
     """Return a page of runs, newest first."""
-    await is_written(engine, engine.writes.newest)  # the store reads durable data only
+    await is_written(engine, engine.writes.newest)  # the store reads only durable data
     size = min(max(1, request.page_size), MOST_LISTED)
     page = await engine.store.page(request.query, request.next_page_token, size)
     return PendingAnswer(page, 0)
@@ -112,7 +112,7 @@ async def count(engine: Engine, request: wf.CountWorkflows) -> PendingAnswer[wf.
 
 
 async def get_history(engine: Engine, request: wf.GetHistory) -> PendingAnswer[wf.HistoryPage]:
-    """Return a page of a history."""
+    """Return a page of a run's history."""
     record = find(engine, request.workflow_id, request.run_id)
     begin = _offset(request.next_page_token)
     closing = request.event_filter is wf.HistoryEventFilter.CLOSE_EVENT
@@ -169,4 +169,4 @@ VIEW_HANDLERS: Handlers = {
     wf.CountWorkflows: count,
     wf.GetHistory: get_history,
 }
-"""The requests that read, with their handlers."""
+"""The handlers of read-only requests."""

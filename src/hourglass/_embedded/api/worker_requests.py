@@ -1,8 +1,8 @@
-"""Request handlers for workers and their activities: versions, pollers, asynchronous completion and heartbeats of attempts,
-progress.
+"""Request handlers for workers and their activities: versions, pollers, asynchronous completion and heartbeats of
+attempts, progress.
 
-Must not know: how an attempt finds its worker. An attempt is named by its token, or by the ids of its activity; requests about an
-ended one are rejected in the words of a Temporal server.
+Must not know: how an attempt finds its worker. An attempt is identified by its token, or by the ids of its activity.
+Requests about an attempt that has ended are rejected with a Temporal server's messages.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from hourglass.errors import ServiceError
 
 
 async def set_current(engine: Engine, request: dp.SetCurrentVersion) -> PendingAnswer[dp.CurrentVersionSet]:
-    """Make a version current."""
+    """Make a version the current version of its deployment."""
     previous = engine.deployments.set_current(request.deployment_name, request.build_id)
     return PendingAnswer(dp.CurrentVersionSet(previous), engine.writes.newest)
 
 
 async def set_ramping(engine: Engine, request: dp.SetRampingVersion) -> PendingAnswer[dp.RampingVersionSet]:
-    """Make a version ramp."""
+    """Make a version the ramping version of its deployment."""
     previous, percentage = engine.deployments.set_ramping(
         request.deployment_name, request.build_id, request.percentage
     )
@@ -55,10 +55,10 @@ async def set_ramping(engine: Engine, request: dp.SetRampingVersion) -> PendingA
 async def describe_deployment(
     engine: Engine, request: dp.DescribeDeployment
 ) -> PendingAnswer[dp.DeploymentInfo]:
-    """Return the description of a deployment."""
+    """Return the description of a worker deployment."""
     name = request.deployment_name
     deployment = engine.deployments.find(name)
-    await is_written(engine, engine.writes.newest)  # the store counts durable data only
+    await is_written(engine, engine.writes.newest)  # the store counts only durable data
     versions = [
         dp.KnownVersion(
             version=WorkerDeploymentVersion(name, build_id),
@@ -79,7 +79,9 @@ async def describe_deployment(
 
 
 async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str:
-    """Return the status of a version that is not current: a version that never was has nothing to drain."""
+    """Return the status of a version that is neither current nor ramping. A version that was never current has no
+    runs to drain.
+    """
     if not build.current_ns:
         return "INACTIVE"
     version = external_name(WorkerDeploymentVersion(name, build_id)).replace("'", "''")
@@ -91,8 +93,8 @@ async def _status(engine: Engine, name: str, build_id: str, build: Build) -> str
 
 
 async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Pollers]:
-    """Return the workers that receive workflow tasks, or activity attempts, from a queue. A handle ends with its worker's
-    process, so each was last seen now.
+    """Return the workers that receive workflow tasks or activity attempts from a queue. Handles end together with
+    their worker's process, so each worker counts as last seen now.
     """
     now = engine.clock.now_ns()
     workers = tuple(
@@ -116,7 +118,7 @@ async def pollers(engine: Engine, request: dp.GetPollers) -> PendingAnswer[dp.Po
 
 
 async def create_namespace(engine: Engine, request: dp.CreateNamespace) -> PendingAnswer[s.Nothing]:
-    """Reject a second namespace: an engine has the one with which it was opened."""
+    """Reject the creation of a namespace: an engine has only the namespace with which it was opened."""
     raise ServiceError(
         f"an embedded engine has one namespace, that it is opened with: Client.connect(…, namespace={request.name!r}) with a "
         "file of its own",
@@ -127,7 +129,7 @@ async def create_namespace(engine: Engine, request: dp.CreateNamespace) -> Pendi
 async def no_nexus(
     engine: Engine, request: dp.CreateNexusEndpoint | dp.FindNexusEndpoint | dp.DeleteNexusEndpoint
 ) -> PendingAnswer[Any]:
-    """Reject Nexus endpoints: an engine has only one namespace."""
+    """Reject requests about Nexus endpoints, because an engine has only one namespace."""
     raise ServiceError(
         "the embedded engine has no Nexus, for there is no other namespace to call: endpoints are a Temporal server's",
         status="UNIMPLEMENTED",
@@ -135,7 +137,7 @@ async def no_nexus(
 
 
 async def add_search_attributes(engine: Engine, request: dp.AddSearchAttributes) -> PendingAnswer[s.Nothing]:
-    """Register search attributes. Without this they are registered on first use."""
+    """Register search attributes explicitly. Other attributes are registered when they are first used."""
     registered = engine.runs.attributes
     for name, kind in request.types.items():
         wanted, existing = AttributeType(kind), registered.type_of(name)
@@ -159,7 +161,7 @@ async def list_search_attributes(
 
 
 async def complete_activity(engine: Engine, request: ac.CompleteActivity) -> PendingAnswer[s.Nothing]:
-    """Complete an activity from outside its code."""
+    """Complete, fail or cancel an activity from outside its code."""
     returned = request.failure is None and not request.cancelled
     token, record, activity = _attempt(
         engine, request.token, request.workflow_id, request.run_id, request.activity_id, waits=returned
@@ -184,7 +186,9 @@ async def complete_activity(engine: Engine, request: ac.CompleteActivity) -> Pen
 
 
 async def reset_activity(engine: Engine, request: ac.ResetActivity) -> PendingAnswer[s.Nothing]:
-    """Restart the attempts of an activity."""
+    """Reset the attempt counter of an activity. An attempt in progress continues, and the next attempt is the first
+    one.
+    """
     record = find(engine, request.workflow_id, request.run_id)
     check_open(record)
     activity = pending_activity(record, request.activity_id)
@@ -207,7 +211,9 @@ async def heartbeat_activity(
 
 
 async def publish_progress(engine: Engine, request: p.PublishProgress) -> PendingAnswer[p.ProgressTaken]:
-    """Store the progress of an attempt, unless its sender expects another memory that had more of it."""
+    """Store the progress of an attempt. Reject the request if the sender expects another memory, so that the sender
+    publishes its items from the beginning.
+    """
     token, _, activity = _attempt(engine, request.token, "", "", "")
     memory = engine.progress
     if request.keeper not in ("", memory.name):
@@ -221,7 +227,7 @@ async def publish_progress(engine: Engine, request: p.PublishProgress) -> Pendin
 
 
 async def read_progress(engine: Engine, request: p.ReadProgress) -> PendingAnswer[p.ProgressRead]:
-    """Return the items that the activities of a run have published after a position."""
+    """Return the items that the activities of a run have published since the follower's last read."""
     record = find(engine, request.workflow_id, request.run_id)
     run_id, memory = record.run.run_id, engine.progress
     seen = {position.scheduled_event_id: (position.attempt, position.next) for position in request.seen}
@@ -243,8 +249,8 @@ async def read_progress(engine: Engine, request: p.ReadProgress) -> PendingAnswe
 def _attempt(
     engine: Engine, token: bytes, workflow_id: str, run_id: str, activity_id: str, *, waits: bool = False
 ) -> tuple[AttemptToken, LoadedRun, OpenActivity]:
-    """Return the running attempt that a request names, by token or by ids; with `waits` and ids also one that waits for its
-    next attempt.
+    """Return the running attempt that a request names, either by token or by ids. With `waits`, ids may also name an
+    activity that is waiting for its next attempt.
     """
     match: tuple[LoadedRun, OpenActivity] | None = None
     if token:
@@ -286,4 +292,4 @@ WORKER_HANDLERS: Handlers = {
     dp.AddSearchAttributes: add_search_attributes,
     dp.ListSearchAttributes: list_search_attributes,
 }
-"""The requests about workers, with their handlers."""
+"""The handlers of requests about workers and their activities."""

@@ -1,4 +1,4 @@
-"""Due times of many keys, with one alarm on the clock for all of them (`DueTimes`): for schedules and limits."""
+"""Due times of many keys, with a single alarm for all of them (`DueTimes`). Used for schedules and limits."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from hourglass._embedded.clock import Cancel, Clock
 
 
 class DueTimes:
-    """The due times of many keys, with one alarm on the clock at the earliest of them, which calls `elapse`. There is
-    no alarm before `begin`, nor after `stop`.
+    """The due times of many keys, with a single alarm at the earliest due time. The alarm calls `elapse`. It is armed
+    only between `begin` and `stop`.
     """
 
     def __init__(self, clock: Clock, elapse: Callable[[], None]) -> None:
         self._clock = clock
         self._elapse = elapse
         self._times: dict[str, int] = {}
-        self._heap: list[tuple[int, str]] = []  # includes outdated entries, until they come up
+        self._heap: list[tuple[int, str]] = []  # may contain outdated entries until they reach the front
         self._acts = False
         self._alarm: Cancel | None = None
         self._alarm_ns = 0
 
     def begin(self) -> None:
-        """Start arming the alarm."""
+        """Activate the alarm, which is then armed at the earliest due time until `stop` is called."""
         self._acts = True
         if self._heap:
             self.set_alarm()
@@ -34,7 +34,7 @@ class DueTimes:
         self._silence()
 
     def set(self, key: str, due_ns: int) -> None:
-        """Set the due time of a key; 0: none. Call `set_alarm` afterwards."""
+        """Set the due time of a key; 0 removes it. Call `set_alarm` afterwards."""
         if not due_ns:
             self._times.pop(key, None)
         elif self._times.get(key) != due_ns:
@@ -42,7 +42,7 @@ class DueTimes:
             heapq.heappush(self._heap, (due_ns, key))
 
     def take(self, now_ns: int) -> str | None:
-        """Remove and return the next key whose time has come; None if there is none, or after `stop`."""
+        """Remove and return the next key whose due time has come. Return None if no key is due, or after `stop`."""
         while self._acts and self._heap and self._heap[0][0] <= now_ns:
             due = heapq.heappop(self._heap)
             if self._counts(due):
@@ -62,7 +62,7 @@ class DueTimes:
             self._alarm = self._clock.call_at(self._alarm_ns, self._ring)
 
     def realign(self) -> None:
-        """Arm the alarm again after the clock has jumped."""
+        """Rearm the alarm after the clock has jumped."""
         self._silence()
         self.set_alarm()
 

@@ -1,17 +1,18 @@
-"""The effects of runs on other runs (`EffectsOnOthers`): starts of children, their ends, signals, cancellations, close
+"""The effects of runs on other runs (`EffectsOnOthers`): child starts and completions, signals, cancellations, close
 policies.
 
-Must not know: queues, handles, the store. Nothing here decides what a transition decides; it finds the other run and
-applies transitions to both.
+Must not know: queues, handles, the store. This module finds the other run and applies transitions to both runs. The
+decisions are made by the transitions.
 
-A Temporal server does this with a queue of transfer tasks beside each history, because the two runs may live on two
-machines. Here both are in one engine, so effects are carried out right after the change that requested them, in the same
-turn of the loop, and all of it becomes durable as one change. So there is no intent to keep and none to repeat: after a
-crash either all of it has happened or nothing, and the task that requested it is tried again. Behavior of a server that can
-be observed is kept: a run that closes in the very task that requests something has sent no signal and started no child,
-whatever the policies say.
+A Temporal server carries out effects through a queue of transfer tasks beside each history, because the two runs may
+be on different machines. Here both runs are in the same engine. Effects are carried out right after the change that
+requested them, in the same iteration of the event loop, and become durable with it as one change. No intent has to be
+stored or repeated: after a crash, either everything has happened or nothing has, and then the task that requested the
+effects is retried. Observable behavior is the same as a server's: if a run closes in the same task that requests a
+signal or a child, the signal is not sent and the child is not started, regardless of the policies.
 
-Invariant: a run that cannot be read counts as missing for the run that refers to it, and disturbs no other.
+Invariant: a run that cannot be read counts as missing for the run that refers to it, and does not affect any other
+run.
 """
 
 from __future__ import annotations
@@ -48,26 +49,26 @@ _NOT_FOUND = h.ExternalFailedCause.EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND
 
 
 class LimitKeeping(Protocol):
-    """The part of the limits that runs use (see `limits.keepers`)."""
+    """The part of the limits component that runs use (see `limits.keepers`)."""
 
     def keeps(self, id: str) -> bool:
         """Whether the engine currently manages this limit."""
         ...
 
     def read(self, signal: h.SignalExternalWorkflowExecutionInitiated) -> Any:
-        """Return the message of a run to a limit's manager; None if the engine cannot read it."""
+        """Return the message that a run has sent to a limit's manager; None if the engine cannot read it."""
         ...
 
     def receive(self, sender: LoadedRun, id: str, message: Any) -> None:
-        """Receive a message of a run to a limit's manager."""
+        """Handle a message from a run to a limit's manager."""
         ...
 
     def run_closed(self, run_id: str) -> None:
-        """Handle the end of a run that holds or waits for a slot of a limit."""
+        """Handle the closing of a run that holds or waits for a slot of a limit."""
         ...
 
     def realign(self) -> None:
-        """Arm alarms again after the clock has jumped."""
+        """Rearm the alarms after the clock has jumped."""
         ...
 
 
@@ -83,11 +84,11 @@ class Runs(Protocol):
     has_version: Callable[[VersioningOverride, str], bool]
 
     def record(self, run_id: str) -> LoadedRun | None:
-        """Return the run with this id."""
+        """Return the run with this id; None if there is none."""
         ...
 
     def current(self, workflow_id: str) -> LoadedRun | None:
-        """Return the latest run of a workflow."""
+        """Return the latest run of a workflow; None if there is none."""
         ...
 
     def open(self, started: h.WorkflowExecutionStarted) -> LoadedRun:
@@ -95,7 +96,7 @@ class Runs(Protocol):
         ...
 
     def change(self, record: LoadedRun, transition: Callable[[Run, int], Change]) -> str:
-        """Apply a transition. Return the reason if the run was terminated instead."""
+        """Apply a transition to a run. Return the reason if the run was terminated instead."""
         ...
 
 
@@ -107,7 +108,7 @@ class EffectsOnOthers:
         self._namespace = namespace
 
     def carry_out(self, record: LoadedRun, effect: Effect) -> None:
-        """Carry out one effect of a run on another."""
+        """Carry out an effect of a run on another run."""
         match effect:
             case StartChild(child):
                 self._start(record, child)
@@ -139,7 +140,9 @@ class EffectsOnOthers:
         self._runs.change(parent, lambda run, now: children.child_started(run, initiated, run_id, now))
 
     def _why_not(self, child: OpenChild) -> h.StartChildFailedCause | None:
-        """Return the cause for which a child cannot start; None if it can. Its policy may first end an existing run."""
+        """Return the reason why a child cannot start; None if it can. Terminate the existing run first if the id
+        policy requires it.
+        """
         request = child.initiated
         if request.namespace != self._namespace:
             return h.StartChildFailedCause.NAMESPACE_NOT_FOUND
@@ -152,9 +155,7 @@ class EffectsOnOthers:
             logger.error("the latest run of workflow %r cannot be read: %s", request.workflow_id, error)
             return _TAKEN
         if self._runs.keeping.keeps(request.workflow_id):
-            return (
-                _TAKEN  # the engine manages this limit, and a second manager would grant the same slots again
-            )
+            return _TAKEN  # the engine manages this limit: a second manager would grant the same slots twice
         if existing is None:
             return None
         if not existing.run.is_open:
@@ -166,7 +167,7 @@ class EffectsOnOthers:
         return None
 
     def _leave(self, parent: LoadedRun, child: OpenChild) -> None:
-        """Apply the close policy of a child, which is found through the chain of its runs."""
+        """Apply a child's close policy to the latest run of its chain."""
         policy = child.initiated.child.parent_close_policy
         if policy is ParentClosePolicy.ABANDON:
             return
@@ -174,7 +175,9 @@ class EffectsOnOthers:
         if target is None or not target.run.is_open or target.run.started.first_run_id != child.run_id:
             return
         if not children.is_child_of(target.run, parent.run):
-            return  # it was started by the run from which this one was reset: a server leaves it alone
+            # The child was started by the run from which the parent was reset. A server does not touch such a
+            # child.
+            return
         if policy is ParentClosePolicy.REQUEST_CANCEL:
             self._runs.change(target, lambda run, now: children.cancelled_by(run, parent.run, "", 0, now))
         else:
@@ -184,11 +187,12 @@ class EffectsOnOthers:
     def _notify_parent(self, record: LoadedRun) -> None:
         started = record.run.started
         parent = self._find(started.parent_workflow_id, started.parent_run_id)
-        while parent is not None and parent.run.reset_run_id:  # the child now belongs to the other run
+        while parent is not None and parent.run.reset_run_id:
+            # The child now belongs to the run that replaced this parent.
             parent = self._find(started.parent_workflow_id, parent.run.reset_run_id)
         initiated = started.parent_initiated_event_id
         child = None if parent is None or not parent.run.is_open else parent.run.children.get(initiated)
-        # A parent that was reset may have requested another child by the same event.
+        # A parent that was reset may have requested a different child with the same event id.
         if parent is not None and child is not None and child.run_id == started.first_run_id:
             self._runs.change(parent, lambda run, now: children.child_ended(run, initiated, record.run, now))
 
@@ -209,7 +213,7 @@ class EffectsOnOthers:
     def _deliver(
         self, sender: LoadedRun, effect: SendSignal, target: LoadedRun | h.ExternalFailedCause
     ) -> h.ExternalFailedCause | None:
-        """Deliver a signal to another run. Return the cause if that is impossible."""
+        """Deliver a signal to another run. Return the cause if the signal cannot be delivered."""
         if not isinstance(target, LoadedRun):
             return target
         if target.has_signals(self._runs.limits.signals):
@@ -217,7 +221,7 @@ class EffectsOnOthers:
         ended = self._runs.change(
             target, lambda run, now: children.signalled_by(run, sender.run, effect, now)
         )
-        return _NOT_FOUND if ended else None  # it had outgrown its limits and was ended instead
+        return _NOT_FOUND if ended else None  # the target exceeded its limits and was terminated instead
 
     def _cancel(self, sender: LoadedRun, effect: SendCancel) -> None:
         if not sender.run.is_open:
@@ -242,7 +246,7 @@ class EffectsOnOthers:
         if spec.namespace != self._namespace:
             return h.ExternalFailedCause.NAMESPACE_NOT_FOUND
         if spec.workflow_id == sender.run.started.workflow_id:
-            return _NOT_FOUND  # a workflow cannot signal itself, whichever run is meant: a server's rule
+            return _NOT_FOUND  # a server's rule: a workflow cannot signal any of its own runs
         return self._find(spec.workflow_id, spec.run_id) or _NOT_FOUND
 
     def _find(self, workflow_id: str, run_id: str) -> LoadedRun | None:
@@ -264,19 +268,20 @@ def _may_reach(sender: LoadedRun, target: LoadedRun, effect: SendSignal | SendCa
 
 
 class EndListener(Protocol):
-    """The part of schedules that runs use: schedules wait for the ends of workflows.
+    """The part of schedules that runs use. Schedules wait until workflows have closed.
 
-    An end is the end of a whole chain: retries, continuations and resets continue under the same id.
+    A workflow has closed when its whole chain has ended: retries, continue-as-new and resets continue under the same
+    id.
     """
 
     def awaits(self, workflow_id: str) -> bool:
-        """Whether a schedule waits for the end of this workflow."""
+        """Whether a schedule is waiting for this workflow to close."""
         ...
 
     def ended(self, record: LoadedRun) -> None:
-        """Handle the end of a run that a schedule waits for. The consequences are part of the same change."""
+        """Handle the closing of a run that a schedule is waiting for. The consequences become part of the same change."""
         ...
 
     def realign(self) -> None:
-        """Arm alarms again after the clock has jumped."""
+        """Rearm the alarms after the clock has jumped."""
         ...

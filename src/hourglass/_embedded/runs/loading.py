@@ -1,7 +1,7 @@
 """Loading of a stored run into memory, and recovery of its work in progress.
 
-Must not know: how the store reads, why the run is needed. Invariant: a run whose data can be read but is inconsistent
-is reported as `StorageError`, and leaves nothing in memory.
+Must not know: how the store reads, why the run is needed. Invariant: a run with readable but inconsistent data is
+reported as `StorageError` and is not kept in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 def load(runs: RunTable, stored: Stored, *, late: bool) -> LoadedRun:
-    """Load a run into memory. Raises `StorageError` if its data is inconsistent."""
+    """Load a run into memory. Raise `StorageError` if its data is inconsistent."""
     try:
         return _load(runs, stored, late)
     except StorageError:
@@ -49,7 +49,7 @@ def _load(runs: RunTable, stored: Stored, late: bool) -> LoadedRun:
     if stored.run.run_id in runs.parked:
         return record
     if transitions.needs_recovery(stored.run):
-        # A worker of the previous owner had its task or an attempt of it.
+        # A worker of the previous owner had the run's task or an activity attempt.
         recovered = runs.kept_attempts.recover(record.run, runs.new_run_id(), now)
         runs.apply(record, recovered, pending, now)
         log_lost(stored.run, record.run, stored.run.activities, LOST_WITH_PROCESS)

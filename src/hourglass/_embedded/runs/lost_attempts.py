@@ -1,7 +1,7 @@
-"""Attempts whose worker ended with its process.
+"""Attempts of workers that were connected to the previous owner of the file.
 
-After a takeover, the attempts of living workers are reserved (`KeptAttempts`) until each worker has claimed its own.
-All others are lost, which is logged here if their worker cannot log it.
+After a takeover, the attempts of living workers are reserved (`KeptAttempts`) until each worker has claimed its own
+attempts. All other attempts are lost. The loss is logged here if the worker is gone and cannot log it.
 
 Must not know: handles, stores, how runs change.
 """
@@ -22,17 +22,17 @@ LOST_WITH_PROCESS = "was lost with the process of its worker"
 
 _REMEMBERED = 1000
 _said: OrderedDict[tuple[str, int, int], None] = OrderedDict()
-"""The attempts whose loss this process has logged. While a file cannot be written, each check finds the same attempts
-lost again.
+"""The attempts whose loss this process has already logged. While a file cannot be written, every check finds the same
+lost attempts.
 """
 
 
 class KeptAttempts:
-    """The attempts in progress when the process that owned the file ended, and the living workers among theirs.
+    """The attempts that were in progress when the previous owner of the file ended, if their workers are still alive.
 
-    `took_over`: that process has just ended, and this one continues its work. `living` is None if the workers are
-    unknown, as when a client has opened the file for a moment; then all attempts stay as they are, and the next owner
-    decides.
+    `took_over` is true if the previous owner has just ended and this process continues its work. `living` contains
+    the identities of the living workers. It is None if the workers are unknown, for example because a client has
+    opened the file for a moment. All attempts then stay as they are, and the next owner decides.
     """
 
     def __init__(self, *, took_over: bool = False, living: frozenset[str] | None = None) -> None:
@@ -41,8 +41,8 @@ class KeptAttempts:
         self._kept: dict[AttemptToken, str] = {}
 
     def recover(self, run: Run, new_run_id: str, now: int) -> Change:
-        """Return the change that results from the end of the process that served a run. Attempts of living workers are
-        reserved.
+        """Return the change that recovers a run after the process that served it has ended. Reserve the attempts of
+        living workers.
         """
         living = self._living
         if living is None:
@@ -56,12 +56,12 @@ class KeptAttempts:
         return recover(run, new_run_id, now, at_once=self._took_over, living=living)
 
     def claim(self, token: AttemptToken) -> None:
-        """Record that a worker still has this attempt."""
+        """Record that a worker has claimed this attempt."""
         self._kept.pop(token, None)
 
     def give_up(self, of: frozenset[str] | None) -> list[tuple[AttemptToken, str]]:
-        """Stop reserving attempts for workers of these identities, or of all (None). Return the unclaimed ones, each
-        with its identity.
+        """Stop reserving attempts for workers with these identities, or for all workers (None). Return the unclaimed
+        attempts, each with its worker's identity.
         """
         living = self._living or frozenset()
         of = living if of is None else of
@@ -73,9 +73,9 @@ class KeptAttempts:
 
 
 def log_lost(before: Run, after: Run, ids: Iterable[int], what: str) -> None:
-    """Log the attempts of these activities that a change has ended, if their worker is gone and cannot log them."""
+    """Log the attempts of these activities that a change has ended. Their workers are gone and cannot log them."""
     if not after.is_open:
-        return  # the worker ended with its process
+        return  # the run has closed, and its attempts ended with it
     for event_id in ids:
         activity, now = before.activities.get(event_id), after.activities.get(event_id)
         if activity is None or (now is not None and now.attempt == activity.attempt):

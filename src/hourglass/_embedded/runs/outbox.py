@@ -1,11 +1,14 @@
-"""The outbox: every effect outside the engine waits here until the change that it depends on is durable.
+"""The outbox holds back every effect outside the engine until the change that the effect depends on is durable.
 
 Effects are attempts sent to workers, cancellations of attempts, answers and rejections for clients, and the
-confirmation of a worker's result. The engine is ahead of its store, so without this wait a crash could lose a change
-whose effect somebody has seen.
+confirmation of a worker's result. The engine is ahead of its store. If effects did not wait, a crash could lose a
+change whose effect somebody has seen.
 
-Must not know: what the effects are. Invariants: an effect is released only when its change, and every change before it,
-is durable; it is released at most once; it is notified if its change can never become durable.
+Must not know: the content of effects. Invariants:
+
+- An effect is released only when its change, and every change before it, is durable.
+- An effect is released at most once.
+- An effect is notified if its change can never become durable.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ T = TypeVar("T")
 
 
 class Outbox:
-    """The outbox of an engine. `on_failure` is called when the store cannot write any longer."""
+    """The outbox of an engine. `on_failure` is called when the store can no longer write."""
 
     def __init__(self, store: Store, on_failure: Callable[[StorageError], None]) -> None:
         self._store = store
@@ -32,10 +35,10 @@ class Outbox:
         self._on_failure = on_failure
 
     def stage(self, number: int, effect: Callable[[StorageError | None], object]) -> None:
-        """Call `effect(None)` once the change with this number is durable: at once if it is, otherwise in a later turn
-        of the loop.
+        """Call `effect(None)` once the change with this number is durable. The call is immediate if the change
+        already is durable; otherwise it happens in a later iteration of the event loop.
 
-        Call it with the error if the change can never become durable.
+        If the change can never become durable, call `effect` with the error instead.
         """
         if self.is_durable(number):
             effect(None)
@@ -48,20 +51,22 @@ class Outbox:
         effect(error)
 
     async def wait(self, number: int) -> None:
-        """Wait until the change with this number is durable. Raises `StorageError` if it can never become durable."""
+        """Wait until the change with this number is durable. Raise `StorageError` if the change can never become
+        durable.
+        """
         if self.is_durable(number):
             return
         try:
             await self._store.durable(number)
         except Unwritable:
-            raise  # a fault of this change alone: the store still works
+            raise  # only this change is at fault: the store still works
         except StorageError as error:
             self._on_failure(error)
             raise
 
     async def wait_briefly(self, number: int, patience: float) -> bool:
-        """Wait for at most `patience` seconds, and not at all while the store cannot write. Return whether the change is
-        durable.
+        """Wait for at most `patience` seconds until the change with this number is durable. Do not wait if the store
+        currently cannot write. Return whether the change is durable.
         """
         if self.is_durable(number):
             return True
@@ -76,20 +81,20 @@ class Outbox:
 
 
 class OutboxQueue(Generic[T]):
-    """Items for one receiver, in order; each leaves when its change is durable. `changed` is called when the first item
-    may leave: by `put`, or in a later turn of the loop.
+    """An ordered queue of items for one receiver. Each item may leave when its change is durable. `changed` is called
+    when the first item may leave, either by `put` or in a later iteration of the event loop.
     """
 
     def __init__(self, outbox: Outbox, changed: Callable[[], object]) -> None:
         self.items: deque[tuple[T, int]] = deque()
-        """The items that have not left, each with the number of its change."""
+        """The items that have not left yet, each with the number of its change."""
         self._outbox = outbox
         self._is_durable = outbox.is_durable
         self._changed = changed
         self._awaited = 0
 
     def put(self, item: T, number: int) -> None:
-        """Add an item that leaves when the change with this number is durable."""
+        """Add an item that may leave once the change with this number is durable."""
         self.items.append((item, number))
         if self._is_durable(self.items[0][1]):
             self._changed()
@@ -108,7 +113,9 @@ class OutboxQueue(Generic[T]):
         return None
 
     def take(self) -> list[T]:
-        """Remove and return all items that may leave. If others remain, start waiting for the next one's change."""
+        """Remove and return all items that may leave. If any items remain, start waiting for the change of the first
+        one.
+        """
         items, is_durable, released = self.items, self._is_durable, []
         while items and is_durable(items[0][1]):
             released.append(items.popleft()[0])
@@ -125,7 +132,8 @@ class OutboxQueue(Generic[T]):
     def _release(self, error: StorageError | None) -> None:
         self._awaited = 0
         if isinstance(error, Unwritable):
-            # The engine is notified, too, and parks the run. Then its items need not wait.
+            # The engine is notified, too, and parks the run. The run's items are then released without
+            # waiting.
             asyncio.get_running_loop().call_soon(self._changed)
         else:
             self._changed()

@@ -1,7 +1,10 @@
 """Parking of a run with a change that cannot be stored, while the file and all other runs are fine.
 
-Must not know: why the store refuses a change, what clients receive. Invariants: the run is back in its stored state;
-nothing that depends on the refused change is given to a worker; a second refusal for the same reason parks nothing.
+Must not know: why the store refuses a change, what clients receive. Invariants:
+
+- The run returns to its stored state.
+- Work that depends on the refused change is never given to a worker.
+- A second refusal for the same reason does not park the run again.
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 def park(runs: RunTable, run_id: str, refusal: Refusal) -> LoadedRun | None:
-    """Drop a run from memory whose change the store has refused. Return its record, if it was in memory.
+    """Remove a run from memory because the store has refused one of its changes. Return the run's record if it was in
+    memory.
 
-    For the caches and requests that still use the record, it now is that of a closed run.
+    Caches and requests that still use the record see a closed run.
     """
     if refusal.number <= runs.parked_until.get(run_id, 0):
-        return None  # it depended on an earlier refused change; the state in memory now does not
-    # Every change up to here may depend on the refused one.
+        return None  # this change depended on an earlier refused change, but the current state in memory does not
+    # Every change up to the newest may depend on the refused change.
     runs.parked_until[run_id] = max(runs.writes.appended, refusal.number)
     record = runs.in_memory(run_id)
     runs.writes.drop(run_id)

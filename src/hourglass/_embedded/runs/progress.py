@@ -1,10 +1,12 @@
-"""Items that the activities of runs publish, for their followers: in the memory of this process, in no history and no
-file.
+"""Items that the activities of runs publish for their followers. Items are kept in the memory of this process only,
+in no history and no file.
 
-Must not know: requests, handles, stores. Invariants: items of one attempt and name are kept in the order of their
-numbers, each once; of one run and name at most the newest `MOST_ITEMS` and `MOST_BYTES` are kept; of all runs together
-at most `MOST_BYTES_IN_ALL`, those of the latest publishers. The numbers of the remaining items show which ones were
-dropped.
+Must not know: requests, handles, stores. Invariants:
+
+- The items of one attempt and name are kept in the order of their numbers, without duplicates.
+- For each run and name, at most the newest `MOST_ITEMS` items and `MOST_BYTES` bytes are kept.
+- For all runs together, at most `MOST_BYTES_IN_ALL` bytes are kept, those of the runs that published last.
+- Followers can tell from the numbers of the remaining items which items were dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ MOST_IN_AN_ANSWER = 100
 
 @dataclass(eq=False, slots=True)
 class Publisher:
-    """One attempt of an activity."""
+    """An activity attempt that publishes items."""
 
     activity_id: str
     activity_type: str
@@ -41,7 +43,7 @@ class _Kept:
 
 @dataclass(eq=False, slots=True)
 class _RunProgress:
-    """The items of one run, by name, and the next number, by name, activity and attempt."""
+    """The items of one run by name, and the next item number by name, activity and attempt."""
 
     kept: dict[str, _Kept] = field(default_factory=dict)
     next: dict[tuple[str, str, int], int] = field(default_factory=dict)
@@ -50,7 +52,9 @@ class _RunProgress:
 
 
 class ProgressMemory:
-    """The published items of all runs. `name` distinguishes this memory from another process's or an earlier one."""
+    """The published items of all runs. `name` is unique to this object, so that followers notice another process or a
+    restart.
+    """
 
     def __init__(self) -> None:
         self.name = new_id()
@@ -58,7 +62,7 @@ class ProgressMemory:
         self._size = 0
 
     def publish(self, run_id: str, publisher: Publisher, published: Iterable[ProgressItems]) -> None:
-        """Store the items that are new, and wake their followers."""
+        """Store the published items that are new, and wake the run's followers."""
         run = self._of_run(run_id)
         self._runs.move_to_end(run_id)
         before = run.size
@@ -70,9 +74,10 @@ class ProgressMemory:
         run.news.ring()
 
     def read(self, run_id: str, name: str, seen: Mapping[int, tuple[int, int]]) -> tuple[PublishedItem, ...]:
-        """Return the items that are new to a follower, as many as fit into an answer.
+        """Return the items that are new to a follower, at most as many as fit into an answer.
 
-        The follower has seen, of each activity, all items before this attempt's number.
+        `seen` maps each activity to an attempt and an item number. The follower has seen all items before that
+        number.
         """
         run = self._runs.get(run_id)
         kept = None if run is None else run.kept.get(name)
@@ -85,11 +90,11 @@ class ProgressMemory:
         return tuple(found)
 
     def news(self, run_id: str) -> Bell:
-        """Return the bell that rings when an item of this run was published."""
+        """Return the bell that rings when an activity of this run publishes an item."""
         return self._of_run(run_id).news
 
     def tidy(self, run_id: str) -> None:
-        """Forget a run that has never published, once nobody waits for its items."""
+        """Remove the entry of a run that has never published, unless somebody is waiting for its items."""
         run = self._runs.get(run_id)
         if run is not None and not run.kept and not run.news.waiters:
             del self._runs[run_id]
@@ -103,7 +108,7 @@ class ProgressMemory:
     def _forget_oldest(self) -> None:
         run_id, run = next(iter(self._runs.items()))
         self._size -= run.size
-        if run.news.waiters:  # it has followers: only its published items are removed
+        if run.news.waiters:  # keep the followers, and remove only the published items
             run.kept.clear()
             run.size = 0
             self._runs.move_to_end(run_id)

@@ -1,13 +1,18 @@
-"""A run in memory (`LoadedRun`): its history, the workers that have its task or attempts, the queries that wait for it, and its
-deadlines (`Wakes`): when its pending activities and timers, its task and the run itself must be looked at again.
+"""A run in memory (`LoadedRun`): its history, the workers with its task or attempts, its waiting queries, and its
+deadlines (`Wakes`), when its pending activities and timers, its task or the run itself must be checked.
 
-Must not know: other runs, how runs change, stores. The functions that compute a deadline are pure; `Wakes` keeps the earliest
-deadlines in a heap, so that a change costs the same however much is pending. An entry may be earlier than the current deadline (a
-heartbeat has arrived): this is noted, and corrected when the entry comes up, which is cheaper than keeping all entries exact.
+Must not know: other runs, how runs change, stores. The functions that compute a deadline are pure. `Wakes` keeps the
+earliest deadlines in a heap, so that the cost of a change does not depend on the number of pending activities and
+timers. A heap entry may be earlier than the current deadline, for example after a heartbeat. The later deadline is
+noted separately and the entry is corrected when it reaches the front, which is cheaper than keeping all entries
+exact.
 
-Invariants: everything except `run` and `events` follows from them or concerns this process alone, so that a record can be dropped
-and made again from the store; for each pending deadline there is an entry at that time or before; a deadline is computed once per
-change.
+Invariants:
+
+- All attributes except `run` and `events` can be derived from these two or concern only this process. A record can
+  therefore be dropped and recreated from the store.
+- For each pending deadline there is a heap entry at that time or earlier.
+- A deadline is computed once per change.
 """
 
 from __future__ import annotations
@@ -36,13 +41,13 @@ from hourglass.errors import HourglassError, QueryFailedError
 
 
 def timer_wake_ns(run: Run, event_id: int) -> int:
-    """Return when a timer fires; 0 if it is not running."""
+    """Return when a timer fires; 0 if the timer is not running."""
     timer = run.timers.get(event_id)
     return 0 if timer is None else timer.due_ns
 
 
 def activity_wake_ns(activity: OpenActivity, now_ns: int) -> int:
-    """Return when an activity times out or may be received; 0: never."""
+    """Return when an activity times out or becomes available to workers, whichever is earlier; 0 for never."""
     when = activities.deadline(activity)[0]
     if not activity.started_ns and activity.available_ns > now_ns:
         available = storable(activity.available_ns)
@@ -51,7 +56,7 @@ def activity_wake_ns(activity: OpenActivity, now_ns: int) -> int:
 
 
 def run_wake_ns(run: Run, now_ns: int) -> int:
-    """Return when a deadline of the run as a whole is due; 0: never."""
+    """Return the next deadline of the run as a whole; 0 for none."""
     if run.status is not RUNNING:
         return 0
     when, task = 0, run.task
@@ -77,7 +82,7 @@ class Wakes:
         self._later = _NONE
 
     def enter(self, event_id: int, when: int) -> None:
-        """Set the deadline of an activity or timer that has changed; 0: none."""
+        """Set the deadline of an activity or timer that has changed; 0 for none."""
         at = self._at.get(event_id)
         if not when:
             if at is not None:
@@ -93,12 +98,12 @@ class Wakes:
             self._later.pop(event_id, None)
 
     def put_off(self, event_ids: Iterable[int], until_ns: int) -> None:
-        """Postpone activities or timers that were due and cannot be handled now, until this time or their next change."""
+        """Postpone activities or timers that are due but cannot be handled now, until this time or their next change."""
         for event_id in event_ids:
             self._enter(until_ns, event_id)
 
     def next_ns(self, run: Run, now_ns: int) -> int:
-        """Return the next deadline of the run; 0: none."""
+        """Return the next deadline of the run; 0 for none."""
         if run.status is not RUNNING:
             return 0
         item = self._first(now_ns) if self._heap else 0
@@ -106,8 +111,8 @@ class Wakes:
         return min(item, run_wake) if item and run_wake else item or run_wake
 
     def due(self, now_ns: int) -> list[int]:
-        """Remove and return the ids whose deadline has come. The caller handles each, and enters it again by `enter` or
-        `put_off`.
+        """Remove and return the ids of the activities and timers whose deadline has come. The caller must handle each
+        of them and set its next deadline with `enter` or `put_off`.
         """
         event_ids: list[int] = []
         while self._heap and self._heap[0][0] <= now_ns:
@@ -145,16 +150,18 @@ class Wakes:
         if self._later:
             self._later.pop(event_id, None)
         if not self._at:
-            self._heap.clear()  # outdated entries would otherwise stay until their time
+            self._heap.clear()  # outdated entries would otherwise stay in the heap until they become due
 
 
 _NONE: dict[int, int] = {}
-"""The `_later` of all `Wakes` without later deadlines: one shared empty table, never written to."""
+"""The `_later` of every `Wakes` without later deadlines: a shared empty dict that is never written to."""
 
 
 @dataclass(eq=False)
 class WaitingQuery:
-    """A query on its way to a worker, and the future of its client. If the client has gone, answering it has no effect."""
+    """A query for a worker, and the future on which its client waits. If the client has gone, answering the query has
+    no effect.
+    """
 
     event: QueryReceived
     answer: asyncio.Future[Payload | None]
@@ -165,11 +172,11 @@ class WaitingQuery:
             self.answer.set_result(result)
 
     def fail(self, failure: Failure) -> None:
-        """Fail the query, because its handler raised or the run could not be replayed."""
+        """Fail the query because its handler raised an exception or the run could not be replayed."""
         self.refuse(QueryFailedError(failure.message or "the query failed"))
 
     def refuse(self, error: HourglassError) -> None:
-        """End the query with an error of the engine."""
+        """Reject the query with an error of the engine."""
         if not self.answer.done():
             self.answer.set_exception(error)
 
@@ -182,12 +189,12 @@ class AttemptToken(msgspec.Struct, frozen=True, array_like=True):
     attempt: int
 
     def encode(self) -> bytes:
-        """Return the token in the form in which a worker has it."""
+        """Return the token as bytes, the form in which workers receive it."""
         return _encode(self)
 
     @staticmethod
     def decode(data: bytes) -> AttemptToken:
-        """Return the attempt that a token names. Raises `ValueError` for a malformed token."""
+        """Return the attempt that a token identifies. Raise `ValueError` for a malformed token."""
         return _decoder.decode(data)
 
 
@@ -197,25 +204,28 @@ _decoder = msgspec.json.Decoder(AttemptToken)
 
 @dataclass(eq=False, slots=True)
 class TakenAttempt:
-    """An attempt of this run that a handle has received for its worker."""
+    """An attempt of this run that was assigned to a handle."""
 
     token: AttemptToken
     poller: QueuePoller
     record: LoadedRun
     told_to_cancel: bool = False
     handed_out: bool = False
-    """Whether the worker has received it. Until then it waits for a commit, and its timeouts do not run."""
+    """Whether the attempt was sent to the worker. Until then, it waits for a commit, and its timeouts do not run."""
 
 
 @dataclass(eq=False, slots=True)
 class LoadedRun:
-    """A run, its history, and the handles and requests that use it now.
+    """A run, its history, and the handles and requests that currently use the run.
 
-    `number` is that of its last change in the store, and `stored_wake_ns` the wake time in the store. Not in the store yet
-    are the events from index `stored_events` on, as bytes in `unstored`, and the changes of what they `touched`. `seen` has
-    the ids of the requests that were carried out since the run is in memory (`has_past`: there may be others, by this run
-    before or by earlier runs of its workflow). `live` has the activities that a worker has or could receive. `changed`
-    rings at every change, `closed` at the last one; `users` counts the caches and requests that use the record.
+    - `number` is the number of the run's newest change in the store, and `stored_wake_ns` is its wake time there.
+    - The events from index `stored_events` on are not in the store yet. `unstored` has their encoded form, and
+      `touched` has the ids of the pending entries that have changed since (see `RunChange`).
+    - `seen` contains the ids of the requests carried out since the run was loaded. With `has_past`, this run or
+      earlier runs of its workflow may have carried out other requests before.
+    - `live` contains the activities that a worker is executing or could receive.
+    - `changed` rings at every change, and `closed` at the last change.
+    - `users` counts the caches and requests that use the record.
     """
 
     run: Run
@@ -245,11 +255,11 @@ class LoadedRun:
     held_size: int = 0
     """The size in bytes of the first `held_count` held events."""
     late: bool = False
-    """Whether the run was activated by time alone: by its own timer, or by the engine, which found it due in the store.
-    The next request of a client resets this.
+    """Whether the run became active because of time alone: its own timer fired, or the engine found the run due in
+    the store. The next request from a client resets the flag.
     """
     resting: bool = False
-    """Whether the run's task waits for a local activity, so that its worker is idle."""
+    """Whether the run's task waits for a local activity while no activation is in progress."""
 
     def refresh_deadlines(self, event_ids: Iterable[int], now_ns: int) -> int:
         """Recompute the deadlines of these pending activities and timers. Return the earliest, or 0."""
@@ -291,7 +301,7 @@ class LoadedRun:
     def has_signals(self, many: int) -> bool:
         """Whether the run has received at least this number of signals."""
         held = len(self.run.held)
-        # The first condition is cheap, and usually suffices.
+        # The first condition is cheap, and usually false.
         return self.run.length + held > many and self._count_signals() >= many
 
     def _count_signals(self) -> int:
@@ -302,14 +312,14 @@ class LoadedRun:
         return self.signals + sum(type(attributes) is signaled for attributes in self.run.held)
 
     def wake_ns(self, now_ns: int) -> int:
-        """Return when the run must be loaded, if it is not in memory then, in the store's format."""
+        """Return the run's wake time as stored: when the run must be loaded if it is not in memory."""
         task = self.run.task
         if self.live or (task is not None and (task.started_event_id or task.available_ns <= now_ns)):
             return AT_ONCE
         return self.wakes.next_ns(self.run, now_ns)
 
     def held_too_much(self, limits: Limits) -> bool:
-        """Whether more events than allowed have occurred during a task."""
+        """Whether too many events have occurred during a workflow task: their number or size exceeds the limits."""
         held = self.run.held
         if len(held) < self.held_count:
             self.held_count = self.held_size = 0
@@ -326,22 +336,22 @@ class LoadedRun:
         return task is not None and task.started_event_id != 0 and not self.resting
 
     def is_quiet(self, now_ns: int) -> bool:
-        """Whether nothing in this process uses the run and it has nothing for a worker, so that it may be dropped."""
+        """Whether the run may be dropped: nothing in this process uses it, and it has no work for a worker."""
         awaited = self.run.is_open and self.updates is not None and self.updates.waiting
         return not self.users and not self.is_in_flight and not awaited and self.wake_ns(now_ns) != AT_ONCE
 
     def holders(self) -> list[QueuePoller]:
-        """Return the handles that have attempts of the run, or have cached it."""
+        """Return the pollers of the workers that have attempts of the run or have cached it."""
         pollers = {id(attempt.poller): attempt.poller for attempt in self.attempts.values()}
         if self.sticky is not None:
             pollers[id(self.sticky)] = self.sticky
         return list(pollers.values())
 
     def close_unstored(self, now_ns: int) -> tuple[int, ...]:
-        """Make the record that of a closed run, because its changes cannot be stored, for the caches and requests that
+        """Turn the record into that of a closed run, because its changes cannot be stored. Caches and requests may
         still use it.
 
-        Return the ids of its pending activities and timers.
+        Return the ids of the activities and timers that were pending.
         """
         pending = (*self.run.activities, *self.run.timers)
         self.run = msgspec.structs.replace(
@@ -357,7 +367,7 @@ class LoadedRun:
         return pending
 
     def notify_holders(self, ids: Iterable[int]) -> None:
-        """Notify the handles that attempts of these activities are no longer current, or must be cancelled."""
+        """Notify the workers whose attempts of these activities are no longer current or must be cancelled."""
         for event_id in ids:
             attempt = self.attempts.get(event_id)
             if attempt is None:

@@ -1,17 +1,17 @@
 """The table of runs (`RunTable`): runs in memory, ahead of the store (see `write_behind`), and the application of
 changes to them.
 
-Must not know: handles, activations, requests, how a store keeps data. It decides nothing: every change is the result of
-a transition. A change goes into memory and to the store at once; then the affected task queues, handles and waiters are
-notified. Nothing here waits.
+Must not know: handles, activations, requests, how a store keeps data. This module makes no decisions: every change is
+the result of a transition. A change is applied in memory and passed to the store immediately. Then the affected task
+queues, handles and waiters are notified. No method here waits.
 
 Invariants:
 
 - A workflow id has at most one open run.
-- A change, the run that it opens and all its effects on other runs are one change in the store. So are a change and the
-  ids of the requests that it carries out, which are found along all runs of a workflow.
-- A run is in memory once, and is dropped only if nothing uses it and all of it is durable.
-- Applying a change takes the same time however many activities and timers are pending.
+- A change, the run that it opens and all its effects on other runs are one change in the store. The same applies to a
+  change and the ids of the requests that it carries out. Request ids are looked up in all runs of a workflow.
+- A run is in memory at most once. It is dropped only when nothing uses it and all its changes are durable.
+- The time to apply a change does not depend on the number of pending activities and timers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NOTHING: frozenset[int] = frozenset()
 
 
 class RunTable:
-    """The runs of an engine, by workflow id and run id, over a store."""
+    """The runs of an engine, by workflow id and run id, backed by a store."""
 
     def __init__(
         self,
@@ -64,40 +64,40 @@ class RunTable:
         self.limits = limits
         self.queues = queues
         self.parked_until: dict[str, int] = {}
-        """The newest change that may depend on the refused one for which a run was parked."""
+        """For each parked run, the number of the newest change that may depend on the refused change."""
         self.attributes = SearchAttributes(store.attribute_types, limits)
         self.stopped = False
         self.in_flight: set[str] = set()
-        """The ids of the runs of which a worker has a task, an attempt or a query."""
+        """The ids of the runs with a task, an attempt or a query that a worker has received."""
         self.new_run_id: Callable[[], str] = queues.policy.new_run_id
         self.awaiting: EndListener
         self.keeping: LimitKeeping
         self.has_version: Callable[[VersioningOverride, str], bool]
-        """Whether some worker of this queue has had the version that an override names."""
+        """Whether a worker of this queue has ever had the version that an override names."""
         self.claims: dict[str, set[str]] = {}
-        """The ids of the limits of which each run holds a slot or waits for one, by run id; maintained by `keeping`."""
+        """The ids of the limits of which a run holds a slot or waits for one, by run id. Maintained by `keeping`."""
         self.idle: dict[str, LoadedRun] = {}
-        """Runs without users: `upkeep` drops those that are quiet and durable."""
+        """Runs without users. `upkeep` drops idle runs once they are quiet and durable."""
         self.timers = RunTimers(self)
         self._transaction = Transaction(EffectsOnOthers(self, namespace).carry_out, self._store_transaction)
         self._records: dict[str, LoadedRun] = {}
         self._current: dict[str, str] = {}
         self.kept_attempts = KeptAttempts()
-        """The attempts that workers had received from the previous owner of the file."""
+        """The attempts that workers received from the previous owner of the file."""
         self.parked: dict[str, StorageError] = {}
-        """Runs with a change that could not be stored, each with the error (see `parking`). They can be read and ended,
-        but workers receive nothing of them until the store is opened again.
+        """Runs with a change that could not be stored, each with the error (see `parking`). Parked runs can be read
+        and ended, but workers receive no work of a parked run until the store is reopened.
         """
 
     def stop(self) -> None:
-        """Stop all timers and apply no more changes."""
+        """Stop all timers, and ignore all later changes."""
         self.stopped = True
         self.writes.stop()
         for record in self._records.values():
             self.timers.silence(record)
 
     def realign(self) -> None:
-        """Arm all timers again and offer everything due now, after the clock has jumped."""
+        """After the clock has jumped, rearm all timers and offer everything that is now due."""
         self.timers.realign()
         now = self.clock.now_ns()
         for record in tuple(self._records.values()):
@@ -113,12 +113,12 @@ class RunTable:
         return iter(self._records.values())
 
     def in_memory(self, run_id: str) -> LoadedRun | None:
-        """Return the run with this id if it is in memory."""
+        """Return the run with this id if it is in memory, else None."""
         return self._records.get(run_id)
 
     def record(self, run_id: str, *, late: bool = False) -> LoadedRun | None:
-        """Return the run with this id, loaded if necessary; None if there is none. `late`: it is needed because a
-        deadline has come.
+        """Return the run with this id, loading it if necessary; None if there is none. `late` states that the run is
+        loaded because a deadline has come, not for a request.
         """
         record = self._records.get(run_id)
         if record is None and run_id:
@@ -127,7 +127,7 @@ class RunTable:
         return record
 
     def adopt(self, record: LoadedRun) -> None:
-        """Add a run to those in memory."""
+        """Add a run to the table."""
         self._records[record.run.run_id] = record
 
     def discard(self, run_id: str) -> None:
@@ -139,7 +139,7 @@ class RunTable:
         record = self.record(self._current.get(workflow_id) or self.store.current(workflow_id))
         if record is not None:
             self._current.setdefault(workflow_id, record.run.run_id)
-        # An overdue run may have closed while it was loaded, and another may have followed it.
+        # An overdue run may have closed while it was loaded, and a new run may have replaced it.
         return self._records.get(self._current.get(workflow_id, ""), record)
 
     def open(
@@ -150,8 +150,8 @@ class RunTable:
         *,
         is_first: bool = False,
     ) -> LoadedRun:
-        """Open a run, with or without a signal; its id is `started.original_run_id`. `is_first`: the workflow is known
-        to have no other run.
+        """Open a run with the id `started.original_run_id`, and deliver the signal if there is one. `is_first` states
+        that the workflow is known to have no other run.
         """
         now = self.clock.now_ns()
         signals = () if signal is None else (signal,)
@@ -192,7 +192,7 @@ class RunTable:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether changes that are applied now are part of a transaction."""
+        """Whether a transaction is open, so that changes applied now become part of it."""
         return self._transaction.is_open
 
     def change(
@@ -204,14 +204,14 @@ class RunTable:
         looked: frozenset[int] = _NOTHING,
         to_worker: bool = False,
     ) -> str:
-        """Apply a transition to a run, now: `transition(run, *arguments, now_ns)`.
+        """Apply `transition(run, *arguments, now_ns)` to a run immediately.
 
-        `requests`: the ids of the requests that it carries out. `looked`: the pending activities and timers that were
-        due. `to_worker`: a worker receives the run's task with this change, which may be stored together with the
-        worker's answer.
+        `request_ids` are the requests that the change carries out. `looked` contains the ids of the pending
+        activities and timers that were due. With `to_worker`, the change hands the run's task to a worker and may be
+        stored together with the worker's completion.
 
-        A run that has outgrown its limits is terminated instead; then the reason is returned, else an empty string.
-        After the engine has stopped nothing happens.
+        A run that has exceeded its limits is terminated instead, and the reason is returned. Otherwise an empty
+        string is returned. After the engine has stopped, the call has no effect.
         """
         if self.stopped:
             return ""
@@ -237,7 +237,7 @@ class RunTable:
         return ""
 
     def may_change(self, record: LoadedRun) -> bool:
-        """Whether a run is open, not paused, within its limits, and may be changed now."""
+        """Whether a run is open, not paused and within its limits, and its changes can be applied and stored now."""
         run, limits = record.run, self.limits
         return (
             run.status is RUNNING
@@ -250,8 +250,8 @@ class RunTable:
         )
 
     def find_request(self, latest: LoadedRun, request_id: str) -> str:
-        """Return the id of the run that carried out a request, among all runs of the workflow of this latest run; an empty string
-        if none did.
+        """Return the id of the run that carried out a request, among all runs of a workflow. Return an empty string
+        if no run has carried it out. `latest` is the workflow's latest run.
         """
         if request_id in latest.seen:
             return latest.run.run_id
@@ -260,12 +260,12 @@ class RunTable:
         return self.writes.find_request(latest.run.started.workflow_id, request_id)
 
     def newest_of(self, workflow_id: str, run_id: str) -> int:
-        """Return the number of the newest change of a workflow's latest run and of this run; 0 if neither is in memory."""
+        """Return the number of the newest change to a workflow's latest run or to this run; 0 if neither is in memory."""
         records = (self._records.get(self._current.get(workflow_id, "")), self._records.get(run_id))
         return max((self.writes.number_of(record) for record in records if record is not None), default=0)
 
     def hold(self, record: LoadedRun) -> None:
-        """Keep a run in memory for a cache or a request until it calls `let_go`."""
+        """Keep a run in memory for a cache or a request until `let_go` is called."""
         record.users += 1
 
     def let_go(self, record: LoadedRun) -> None:
@@ -275,23 +275,25 @@ class RunTable:
             self.idle[record.run.run_id] = record
 
     def drop(self, record: LoadedRun) -> bool:
-        """Remove a run from memory if nothing uses it and all of it is durable. Return whether it is gone."""
+        """Remove a run from memory if nothing uses it and all its changes are durable. Return whether the run is gone."""
         if self._records.get(record.run.run_id) is not record:
-            return True  # it was parked, and another record may have replaced it
+            return True  # the run was parked, and another record may have replaced this one
         now = self.clock.now_ns()
         if not record.is_quiet(now):
             return False
-        if record.stored_wake_ns == AT_ONCE:  # its task was delayed by a clock that was set back
+        # The run's task was delayed because the clock was set back.
+        if record.stored_wake_ns == AT_ONCE:
             self.writes.append(record, (), now)
         if not self.writes.is_stored(record):
             return False
         if AT_ONCE < record.stored_wake_ns <= now:
-            return False  # the store has reported it as due, and will not report it again
+            # The store has already reported the run as due, and will not report it a second time.
+            return False
         self.remove(record)
         return True
 
     def forget(self, record: LoadedRun) -> int:
-        """Remove a closed and durable run for good. Return the number of the change."""
+        """Delete a closed and durable run permanently. Return the number of the change."""
         self.remove(record)
         return self.writes.forget(record.run.run_id)
 
@@ -305,7 +307,9 @@ class RunTable:
             del self._current[workflow_id]
 
     def park(self, run_id: str, refusal: Refusal) -> LoadedRun | None:
-        """Park a run with a change that the store has refused (see `parking`). Return its record, if it was in memory."""
+        """Park a run with a change that the store has refused (see `parking`). Return the run's record if it was in
+        memory.
+        """
         return park(self, run_id, refusal)
 
     def _begin(
@@ -336,7 +340,7 @@ class RunTable:
         request_ids: tuple[str, ...] = (),
         to_worker: bool = False,
     ) -> None:
-        """Put the result of a transition into memory, and hand it to the store together with all its effects."""
+        """Apply the result of a transition in memory, and pass it to the store together with all its effects."""
         ids = change.touched | looked if looked else change.touched
         run, effects = change.run, change.effects
         if run.status is not RUNNING and self.awaiting.awaits(run.started.workflow_id):
@@ -364,9 +368,9 @@ class RunTable:
             transaction.add_effects(record, effects)
 
     def _store_transaction(self, applied: list[AppliedChange], now: int) -> None:
-        """Store the changes of a transaction as one change, and notify everybody whom they concern."""
-        # First the store, then the handles: an item that a woken handle receives must depend on a change that
-        # has a number.
+        """Store the changes of a transaction as one change, and notify all affected components."""
+        # The store must be called before the handles are notified: an item that a handle receives must depend
+        # on a change that already has a number.
         changes = [(change.unsaved, change.record) for change in applied if change.unsaved is not None]
         if changes or self.writes.has_schedules:
             self.writes.append_together(changes)
@@ -375,7 +379,7 @@ class RunTable:
 
     def notify(self, record: LoadedRun, ids: Collection[int], earliest: int, now: int) -> None:
         """Notify the clock, the task queues, the handles and the waiters of a change to these activities, timers and
-        children. `earliest` is their earliest deadline.
+        children. `earliest` is the earliest of their deadlines.
         """
         run = record.run
         if run.run_id not in self.parked:
@@ -394,9 +398,10 @@ class RunTable:
             self.idle[run.run_id] = record
 
     def note_in_flight(self, record: LoadedRun) -> None:
-        """Add the run to `in_flight`, or remove it."""
+        """Add the run to `in_flight` or remove it, depending on whether it is in flight."""
         run, task = record.run, record.run.task
-        # The condition of `is_in_flight`, without a call: this code runs with every change.
+        # This is the condition of `LoadedRun.is_in_flight`, inlined to save a call because this code runs
+        # with every change.
         if (
             record.attempts
             or record.queries

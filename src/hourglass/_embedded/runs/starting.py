@@ -26,10 +26,10 @@ from hourglass.errors import ServiceError, StorageError, UsageError, WorkflowAlr
 def start_workflow(
     runs: RunTable, request: StartWorkflow, last: tuple[Payloads, Failure | None] = ((), None)
 ) -> tuple[Started, LoadedRun]:
-    """Start a workflow, or apply the policies if its id is in use; then send the signal, if there is one. Return the
-    answer and its run.
+    """Start a workflow, or apply the id policies if its workflow id is in use. Then send the signal, if the request
+    has one. Return the answer and the run.
 
-    `last` has the result and the failure of the previous workflow of a schedule.
+    `last` contains the result and the failure of a schedule's previous workflow.
     """
     if not request.workflow_id or not request.workflow_type or not request.spec.task_queue:
         raise ServiceError(
@@ -71,7 +71,9 @@ NO_CALLBACKS = "the embedded engine has no Nexus, and no other namespace that co
 
 
 def check_start(runs: RunTable, request: StartWorkflow) -> None:
-    """Raise `ServiceError` for a start that is always rejected: with invalid search attributes, or for Nexus."""
+    """Raise `ServiceError` for a start that this engine always rejects: with callbacks, time skipping or invalid
+    search attributes.
+    """
     if request.callbacks:
         raise ServiceError(NO_CALLBACKS, status="UNIMPLEMENTED")
     if request.time_skipping is not None and request.time_skipping.enabled:
@@ -82,13 +84,13 @@ def check_start(runs: RunTable, request: StartWorkflow) -> None:
 
 
 def check_signals(runs: RunTable, record: LoadedRun) -> None:
-    """Raise `ServiceError` for a run that has reached the limit of signals."""
+    """Raise `ServiceError` if a run has reached the maximum number of signals."""
     if record.has_signals(runs.limits.signals):
         raise ServiceError(TOO_MANY_SIGNALS, status="INVALID_ARGUMENT")
 
 
 def _check_policies(request: StartWorkflow) -> None:
-    """Reject policies that contradict each other, by a server's rules and with its messages."""
+    """Reject contradictory policies by the rules of a Temporal server and with its messages."""
     reuse, conflict = request.id_reuse_policy, request.id_conflict_policy
     if reuse is IdReusePolicy.TERMINATE_IF_RUNNING and conflict is not IdConflictPolicy.UNSPECIFIED:
         problem = (
@@ -121,7 +123,7 @@ def _check_cron(request: StartWorkflow) -> None:
 
 
 def check_free(existing: LoadedRun) -> None:
-    """Raise `WorkflowAlreadyStartedError` if a workflow's id is in use by an open run."""
+    """Raise `WorkflowAlreadyStartedError` if the workflow has an open run."""
     if existing.run.is_open:
         raise WorkflowAlreadyStartedError(
             f"workflow {existing.run.started.workflow_id!r} has already started (run {existing.run.run_id})",
@@ -139,7 +141,9 @@ def check_room(runs: RunTable) -> None:
 
 
 def _repeated(runs: RunTable, existing: LoadedRun, request: StartWorkflow) -> Started | None:
-    """Return the answer if this same call was carried out before, by any run of the workflow, and its answer was lost."""
+    """Return the answer to a repeated call, which any run of the workflow may have carried out before. Return None if
+    the call is new.
+    """
     request_id = request.request_id
     if not request_id:
         return None
@@ -153,7 +157,9 @@ def _repeated(runs: RunTable, existing: LoadedRun, request: StartWorkflow) -> St
 def _use_existing(
     runs: RunTable, existing: LoadedRun, request: StartWorkflow, new_run_id: str
 ) -> Started | None:
-    """Return the answer if the existing run is used; None if a new one may start. Raises if neither is allowed."""
+    """Return the answer if the existing run is used. Return None if a new run may start. Raise
+    `WorkflowAlreadyStartedError` if the policies allow neither.
+    """
     run = existing.run
     if not run.is_open:
         if may_reuse(request.id_reuse_policy, run.status):
@@ -227,5 +233,5 @@ def _signal_of(request: StartWorkflow) -> SignalWorkflow:
 
 
 def _signal_id(request_id: str) -> str:
-    """Return the id of the signal that accompanies a start. The start's own id is stored for the start."""
+    """Return the request id of the signal that accompanies a start. The start itself uses `request_id` unchanged."""
     return f"{request_id}/signal"

@@ -1,8 +1,9 @@
-"""Timers of runs (`RunTimers`): each run has an alarm on the clock at its earliest deadline. The alarm applies the due
-transitions, except for activities that are overdue only because the engine withheld them while its store was stalled.
+"""Timers of runs (`RunTimers`). Each run has an alarm on the clock at its earliest deadline, which applies the due
+transitions. Activities that are overdue only because the engine withheld them while its store was stalled do not time
+out.
 
-Must not know: handles, requests, how a store keeps data. It decides nothing: transitions do. Invariant: an open run
-with a deadline has an alarm at that time or before.
+Must not know: handles, requests, how a store keeps data. This module makes no decisions: transitions do. Invariant:
+an open run with a deadline has an alarm at that deadline or earlier.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from hourglass._embedded.transitions.activities import deadline
 from hourglass._embedded.transitions.run import RUNNING, Change, OpenActivity, Run
 
 LOOK_AGAIN = 5 * SECOND
-"""The time after which a withheld and overdue activity is considered again, at the latest."""
+"""The maximum delay before a withheld and overdue activity is checked again."""
 
 
 Arguments = TypeVarTuple("Arguments")
@@ -37,11 +38,11 @@ class TimedRuns(Protocol):
 
     @property
     def in_transaction(self) -> bool:
-        """Whether changes that are applied now are part of a transaction."""
+        """Whether a transaction is open, so that changes applied now become part of it."""
         ...
 
     def may_change(self, record: LoadedRun) -> bool:
-        """Whether a run is open, not paused, within its limits, and may be changed now."""
+        """Whether a run is open, not paused and within its limits, and its changes can be applied and stored now."""
         ...
 
     def records(self) -> Iterator[LoadedRun]:
@@ -55,7 +56,9 @@ class TimedRuns(Protocol):
         *arguments: *Arguments,
         looked: frozenset[int] = ...,
     ) -> str:
-        """Apply `transition(run, *arguments, now_ns)` to a run. `looked` are its activities and timers that were due."""
+        """Apply `transition(run, *arguments, now_ns)` to a run. `looked` contains the ids of its activities and
+        timers that were due.
+        """
         ...
 
 
@@ -66,15 +69,15 @@ class RunTimers:
         self._runs = runs
         self._clock = runs.clock
         self.early_is_harmless = runs.clock.early_is_harmless
-        """Whether an alarm that goes off too early only computes the next one."""
+        """Whether an alarm that fires too early has no effect except to arm the next alarm."""
 
     def set(self, record: LoadedRun, earliest: int, now: int) -> None:
         """Arm the run's timer. `earliest` is the earliest deadline among the changed activities and timers."""
         run = record.run
         if record.alarm is not None and self.early_is_harmless and run.status is RUNNING:
             due, task = record.alarm_ns, run.task
-            # An alarm that is too early finds nothing due and is armed again. Of the run's own deadlines,
-            # only its task's can become earlier.
+            # An alarm that fires too early finds nothing due and is rearmed. Of the deadlines of the run as a
+            # whole, only the workflow task's can become earlier.
             if not 0 < earliest < due and (task is None or not 0 < run_wake_ns(run, now) < due):
                 return
         wake = record.wakes.next_ns(record.run, now)
@@ -94,7 +97,7 @@ class RunTimers:
             record.alarm = None
 
     def elapse(self, record: LoadedRun) -> None:
-        """Apply everything that is due, except activities that are overdue only because the disk is slow."""
+        """Apply everything that is due, except timeouts of activities that are overdue only because the store is slow."""
         self.silence(record)
         still = self.store_is_stalled()
         runs, now = self._runs, self._clock.now_ns()
@@ -112,7 +115,7 @@ class RunTimers:
             return
         follower = runs.new_run_id() if record.run.deadline_ns else ""
         before = record.run
-        # For an attempt that a worker has, the worker is notified and logs it.
+        # A worker that has the attempt is notified and logs the timeout itself.
         alone = [each for each in ids if each not in record.attempts] if before.activities else ()
         runs.change(
             record,
@@ -125,10 +128,10 @@ class RunTimers:
             runs.queues.dispatch()
 
     def _offer(self, record: LoadedRun, due: frozenset[int], now: int) -> None:
-        """Offer attempts that have become available.
+        """Offer attempts that have become available to workers.
 
-        The run does not change, except for its next deadline. That is stored with the change that records their
-        receipt, or separately if none is received.
+        The run does not change, except for its next deadline. The new deadline is stored with the change that assigns
+        an attempt to a worker, or separately if no worker receives one.
         """
         runs = self._runs
         self.set(record, record.refresh_deadlines(due, now), now)
@@ -138,8 +141,8 @@ class RunTimers:
             runs.writes.append(record, (), now)
 
     def realign(self) -> None:
-        """Arm all alarms again after the clock has jumped. Timers and attempts that started while the clock was ahead
-        start again now, and nothing stays postponed.
+        """Rearm all alarms after the clock has jumped. Timers and attempts that started while the clock was ahead are
+        treated as started now. Postponed activities are checked without further delay.
         """
         now = self._clock.now_ns()
         for record in tuple(self._runs.records()):
@@ -149,17 +152,19 @@ class RunTimers:
             self.set(record, 0, now)
 
     def set_back(self, record: LoadedRun, now: int) -> None:
-        """Let everything of a run that started later than now start now."""
+        """Move the start times of a run's timers, attempts and task to the present if they are in the future. This
+        happens when the clock was set back.
+        """
         if record.run.is_open and transitions.began_later(record.run, now):
             self._runs.change(record, transitions.set_back)
             self.silence(record)
             self.set(record, 0, now)
 
     def store_is_stalled(self) -> bool:
-        """Return whether the store has written nothing for a while although changes are pending, so that workers
-        receive nothing new.
+        """Return whether the store is stalled: it has written nothing for a while although changes are pending.
+        Workers then receive no new work.
 
-        When it writes again, the waiting activities get that time back.
+        When the store has recovered, extend the timeouts of waiting activities by the duration of the stall.
         """
         writes = self._runs.writes
         since = writes.look()
@@ -180,7 +185,7 @@ class RunTimers:
 
 
 def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, is_stalled: bool) -> frozenset[int]:
-    """Return those of these activities that are overdue only because the engine did not give them to a worker."""
+    """Return the activities among `due` that are overdue only because the engine has not sent them to a worker."""
     found: list[int] = []
     for event_id in due:
         activity = record.run.activities.get(event_id)
@@ -193,7 +198,9 @@ def _withheld(record: LoadedRun, due: frozenset[int], now: int, *, is_stalled: b
 
 
 def _only_available(run: Run, ids: Collection[int], now_ns: int) -> bool:
-    """Whether the run has no other deadline now than these activities, whose next attempt becomes available."""
+    """Whether nothing else of the run is due now, and each of these activities is due only because its next attempt
+    has become available.
+    """
     if not ids or run.needs_first_task or 0 < run_wake_ns(run, now_ns) <= now_ns:
         return False
     for event_id in ids:
@@ -206,7 +213,7 @@ def _only_available(run: Run, ids: Collection[int], now_ns: int) -> bool:
 
 
 def _waits_with_a_limit(activity: OpenActivity, now_ns: int) -> bool:
-    """Whether an activity waits for a worker, and times out if it receives none."""
+    """Whether an activity is waiting for a worker and has a timeout for that wait."""
     spec = activity.spec
     limited = spec.schedule_to_start_timeout or spec.schedule_to_close_timeout
     return bool(limited) and not activity.started_ns and activity.available_ns <= now_ns

@@ -1,9 +1,11 @@
 """Transactions over several runs (`Transaction`): their changes become durable together.
 
-Must not know: queues, handles, the store, how effects are carried out. Invariants: all changes of a transaction are in
-memory before any of them is announced; effects on other runs are carried out in the order of their requests, and
-further effects of those come after all that were requested before; changes in memory are handed to the store even if
-carrying out an effect raises.
+Must not know: queues, handles, the store, how effects are carried out. Invariants:
+
+- All changes of a transaction are in memory before any of them is announced.
+- Effects on other runs are carried out in the order in which they were requested. Effects that result from other
+  effects follow all effects that were requested before them.
+- Changes in memory are handed to the store even if carrying out an effect raises an exception.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from hourglass._embedded.transitions.run import (
 
 
 class AppliedChange(NamedTuple):
-    """A change of one run in memory. Without `unsaved` it is announced but not stored."""
+    """A change of one run in memory. If `unsaved` is None, the change is announced but not stored."""
 
     record: LoadedRun
     unsaved: RunChange | None
@@ -30,8 +32,8 @@ class AppliedChange(NamedTuple):
 
 
 class Transaction:
-    """A transaction over several runs. It gathers the changes from the outermost `begin` to its end, then passes them to
-    `settle`.
+    """A transaction over several runs. It collects all changes from the outermost `begin` to the end of that context,
+    and then passes them to `settle`.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Transaction:
         self._changes: list[AppliedChange] = []
         self._effects: deque[tuple[LoadedRun, Effect]] = deque()
         self.is_open = False
-        """Whether the transaction has begun: changes that are applied now are part of it."""
+        """Whether the transaction is open, so that changes applied now become part of it."""
 
     def add(self, change: AppliedChange) -> None:
         """Add a change."""
@@ -68,8 +70,8 @@ class Transaction:
                 while self._effects:
                     self._carry_out(*self._effects.popleft())
             finally:
-                # Even after an exception memory has changed, so the store must get all of it, or the two
-                # would differ.
+                # Memory has changed even if an exception was raised. The store must receive every change, or
+                # memory and the store would differ.
                 self.is_open = False
                 changes, self._changes = self._changes, []
                 self._settle(changes, now_ns)

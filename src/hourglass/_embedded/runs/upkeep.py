@@ -1,12 +1,16 @@
-"""Upkeep of the runs that nothing uses now: opening, waking, eviction, retention; and counting the backlog of a store
-without an engine.
+"""Upkeep of runs that nothing uses at the moment: opening, waking, eviction and retention. Also counts the backlog of
+a store without an engine.
 
-Must not know: transitions, requests. It moves runs between the store and memory and decides nothing about them. The work is
-done in slices, so that a hundred thousand runs do not block the loop; and due runs are loaded as fast as they are served
-(`DueRuns`), so that they fill neither the memory nor the task queues. Invariants: a run that is not in memory is loaded
-when its wake time has come, at most a second of real time later (a clock may jump), unless others of its task queue came
-before it and wait for a worker; some of these are loaded every second, however many there are; no queue waits for another;
-a closed run is forgotten after the retention, never before, and never by a clock that has just jumped.
+Must not know: transitions, requests. This module moves runs between the store and memory, and makes no decisions
+about them. The work is done in slices, so that a hundred thousand runs do not block the event loop. Due runs are
+loaded as fast as workers serve them (`DueRuns`), so that they fill neither the memory nor the task queues.
+Invariants:
+
+- A run that is not in memory is loaded when its wake time has come, at most a second of real time later (a clock may
+  jump). It may have to wait longer if earlier runs of its task queue are still waiting for a worker.
+- Some of the waiting runs are loaded every second, however many there are.
+- No task queue waits for another.
+- A closed run is deleted after the retention, never earlier, and never because the clock has just jumped.
 """
 
 from __future__ import annotations
@@ -32,42 +36,44 @@ from hourglass._embedded.transitions.transitions import is_backing_off, try_now
 from hourglass.errors import StorageError
 
 DEFAULT_RETENTION = 30 * 86_400.0
-"""The time in seconds after a run's end until it is forgotten."""
+"""The time in seconds between a run's end and its deletion."""
 
 SLICE = 200
-"""The number of runs that are forgotten, or evicted from memory, in one slice."""
+"""The number of runs that are deleted, or evicted from memory, in one slice."""
 
 FEW = 4
-"""The number of due runs that are loaded in one slice. Each takes a fifth of a millisecond to read, and its changes are
-in the next commit: new work waits for both.
+"""The number of due runs that are loaded in one slice. Each takes a fifth of a millisecond to read, and its changes
+become part of the next commit. New work has to wait for both.
 """
 
 SOME = 16
-"""The number of due runs that are loaded in one slice if nothing waits for them,"""
+"""The number of runs per slice when runs are loaded in bulk, and the number of due runs loaded from each queue every
+second regardless of room.
+"""
 
 PAUSE = 0.005
-"""and the time in seconds between such slices."""
+"""The time in seconds between two slices of a bulk load."""
 
 WINDOW = 256
-"""While a task queue has this many late tasks, its other due runs stay in the store."""
+"""The number of late tasks of a task queue above which its remaining due runs stay in the store."""
 
 ROOM_PAUSE = 0.01
 """The time in seconds between checks for room on full queues."""
 
 PAGE = 100
-"""The number of due runs whose ids are read at a time, at less than a hundredth of a millisecond each."""
+"""The number of due run ids that are read at a time. Each takes less than a hundredth of a millisecond."""
 
 FORGET_PAUSE = 0.02
-"""The time in seconds between slices of closed runs that are forgotten, to leave room for commits of work in progress."""
+"""The time in seconds between two slices of deletions, which leaves room for commits of work in progress."""
 
 EVERYTHING = 1 << 40
 FOR_EVER = (1 << 63) - 1
 
 TIME = "clock"
-"""The name of the note in which the store keeps the clock's time."""
+"""The name of the note under which the clock's time is stored."""
 
 WRITE_TIME = 60.0
-"""The time in seconds after which the clock's time is stored again while the engine works."""
+"""The time in seconds between two writes of the clock's time while the engine is working."""
 
 _vouched = msgspec.msgpack.Decoder(Vouched)
 
@@ -77,9 +83,10 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 class DueRuns:
-    """The ids of due runs that are not in memory, by task queue, as far as they were read from the store. Each queue has as
-    many in memory as its workers need; the others are loaded when those are served. Without a worker some more are loaded
-    every second, because a workflow can time out on a queue that no worker serves.
+    """The ids of due runs that are not in memory, by task queue, as far as they have been read from the store.
+
+    Each queue has as many runs in memory as its workers need. More runs are loaded as workers serve these. On a queue
+    without workers, a few runs are loaded every second, because workflows can also time out there.
     """
 
     def __init__(self, runs: RunTable) -> None:
@@ -92,15 +99,15 @@ class DueRuns:
 
     @property
     def is_served(self) -> bool:
-        """Whether due runs wait for room on a queue with a worker."""
+        """Whether due runs are waiting for room on a queue that has a worker."""
         return any(self._runs.queues.pollers.of(queue) for queue in self._waiting)
 
     def count(self, task_queue: str) -> int:
-        """Return the number of due runs that wait for room on a queue."""
+        """Return the number of due runs that are waiting for room on a queue."""
         return len(self._waiting.get(task_queue, ()))
 
     def read(self, now_ns: int, is_known: Callable[[str], bool]) -> bool:
-        """Read the next ids from the store. Return whether there may be more."""
+        """Read the next page of ids from the store. Return whether there may be more."""
         found = self._runs.store.due(now_ns, PAGE, *self._read_to)
         for due in found:
             if not is_known(due.run_id) and due not in self:
@@ -110,13 +117,13 @@ class DueRuns:
         return len(found) == PAGE
 
     def read_again(self) -> None:
-        """Read the store again after the clock has jumped."""
+        """Restart reading from the beginning after the clock has jumped."""
         self._waiting.clear()
         self._read_to = (AT_ONCE, LAST_KEY)
 
     def take(self, limit: int, *, in_any_case: int = 0) -> list[str]:
-        """Return at most `limit` runs to load now, from each task queue in turn. Each queue provides as many as fit
-        into its window, or `in_any_case`, if that is not 0.
+        """Remove and return at most `limit` runs to load now, from each task queue in turn. Each queue provides as
+        many runs as fit into its window, or `in_any_case` runs if that is not 0.
         """
         taken: list[str] = []
         for queue in tuple(self._waiting):
@@ -126,17 +133,17 @@ class DueRuns:
             for run_id in some:
                 del waiting[run_id]
             if waiting:
-                self._waiting[queue] = waiting  # move it to the end of the order
+                self._waiting[queue] = waiting  # move the queue to the end of the order
             taken += some
         return taken
 
 
 class StoredBacklog:
-    """The backlog of a store without an engine, counted from its stored runs, which are not changed. It is created for
-    a few requests, because the store is open for a moment only.
+    """The backlog of a store without an engine, counted from its stored runs without changing them. An instance
+    serves only a few requests, because the store is open only for a moment.
 
-    At most `MOST` runs are read. If more are due, on a queue that no worker has served for long, each counts as one
-    workflow task.
+    At most `MOST` runs are read. If more are due because no worker has served a queue for a long time, each further
+    run counts as one workflow task.
     """
 
     MOST = 500
@@ -153,7 +160,7 @@ class StoredBacklog:
                 if looked_at > self.MOST:
                     self._count(due.task_queue, False, max(due.wake_ns, AT_ONCE))
                     continue
-                with contextlib.suppress(StorageError):  # the others are counted nevertheless
+                with contextlib.suppress(StorageError):  # the other runs are still counted
                     stored = store.load(due.run_id)
                     if stored is not None:
                         self._look(stored.run)
@@ -161,13 +168,13 @@ class StoredBacklog:
                 break
 
     def stats(self, task_queue: str, *, activities: bool) -> QueueStats:
-        """Return the backlog of a queue and the age of its oldest task. The rates are unknown."""
+        """Return the backlog size of a queue and the age of its oldest task. The rates are unknown."""
         count, since = self._waiting.get((task_queue, activities), (0, self._now))
         return QueueStats(count, max(0, self._now - since) / 1e9)
 
     def _look(self, run: Run) -> None:
-        """Count the tasks that the next worker would receive of a run: its workflow task, or that of a due timer, and
-        its attempts.
+        """Count the tasks of a run that the next worker would receive: its workflow task, including one for a due
+        timer, and its activity attempts.
         """
         if run.paused is not None or not run.is_open:
             return
@@ -190,7 +197,7 @@ class StoredBacklog:
 
 
 class Upkeep:
-    """The upkeep of one engine's runs. It begins with `open`."""
+    """The upkeep of one engine's runs. `open` starts it."""
 
     _runs: RunTable
     _due: DueRuns
@@ -217,24 +224,24 @@ class Upkeep:
         self._newest_then = -1
 
     def resume_clock(self, clock: Clock, store: Store) -> None:
-        """Let a clock continue from the last process that used the store. Raises `StorageError`."""
+        """Resume a clock from the time that the last process stored. Raise `StorageError` if the store cannot be read."""
         data = store.note(TIME)
         try:
             vouched = _vouched.decode(data) if data else None
         except msgspec.MsgspecError:
-            vouched = None  # as for a new file, whose age is unknown
-        # Up to a tenth of the retention is accepted as time without a process. If the wall clock was wrong,
-        # closed runs are forgotten too early by at most that much.
+            vouched = None  # treated as a new file of unknown age
+        # Up to a tenth of the retention is accepted as time in which no process was running. If the wall
+        # clock was wrong, closed runs are deleted too early by at most that much.
         clock.resume(store.latest_ns, vouched, self._retention_ns // 10)
 
     def _keep_time(self) -> None:
-        """Store the clock's time now and then, less often if nothing happens."""
+        """Store the clock's time periodically, and less often while nothing changes."""
         idle = self._newest_then == self._runs.writes.newest
         if monotonic() >= self._time_written + (WRITE_TIME * 60 if idle else WRITE_TIME):
             self._write_time()
 
     def end(self) -> None:
-        """Store the clock's time before the engine is closed, for the next process."""
+        """Store the clock's time for the next process before the engine is closed."""
         if self._open:
             self._write_time()
 
@@ -254,14 +261,15 @@ class Upkeep:
         die: Callable[[StorageError], None],
         sample: Callable[[], None],
     ) -> None:
-        """Load the runs that were in progress or are due, and continue to do so.
+        """Load the runs that were in progress or are due, and start the periodic upkeep.
 
-        `durable`, `die` and `sample` are the engine's; the last is called every few seconds.
+        `durable`, `die` and `sample` are functions of the engine. `sample` is called every few seconds.
         """
         self._runs, self._durable, self._die, self._sample = runs, durable, die, sample
         self._due, self._is_paced = DueRuns(runs), isinstance(runs.clock, RealClock)
         await self._in_slices(runs.store.without_wake(), self._bring_in)
-        # On real time the others are loaded as these are served; reading many due runs may take long.
+        # With a real clock, the remaining runs are loaded later, as workers serve the first runs, because
+        # reading many due runs may take long.
         for _ in range(2 * WINDOW // FEW if self._is_paced else EVERYTHING):
             if runs.stopped or not self._bring_in_due(runs.clock.now_ns()):
                 break
@@ -270,14 +278,15 @@ class Upkeep:
             return
         self._open = True
         runs.queues.is_paced = self._is_paced
-        self._time_written = float("-inf")  # at once, for the next process in case this one is killed
+        # Store the time with the first tick, in case this process is killed.
+        self._time_written = float("-inf")
         self.tick()
         if runs.store.latest_ns > runs.clock.now_ns():
             self._look_at_all()
         self._retries = asyncio.create_task(self._try_parked())
 
     async def _in_slices(self, run_ids: Sequence[str], act: Callable[[str], None]) -> None:
-        """Call `act` for many runs, in slices, until the engine stops."""
+        """Call `act` for each run, in slices, until all are done or the engine stops."""
         for begin in range(0, len(run_ids), SOME):
             for run_id in run_ids[begin : begin + SOME]:
                 act(run_id)
@@ -296,11 +305,11 @@ class Upkeep:
         self._silence()
 
     def due(self, task_queue: str) -> int:
-        """Return the number of due runs that wait in the store for room on a queue."""
+        """Return the number of due runs in the store that are waiting for room on a queue."""
         return self._due.count(task_queue) if self._open else 0
 
     def tick(self) -> None:
-        """Do the regular work of every second."""
+        """Do the upkeep of this second, and schedule the next call."""
         if not self._open:
             return
         self._ticker = asyncio.get_running_loop().call_later(TICK, self.tick)
@@ -319,14 +328,14 @@ class Upkeep:
             self._watch_store()
 
     def _guarded(self, read: Callable[[], None]) -> None:
-        """Call `read`. If its error shows that the store is unusable, notify the engine."""
+        """Call `read`. If it raises `StorageError`, report the store's failure to the engine."""
         try:
             read()
         except StorageError as error:
             self._die(error)
 
     def _watch_room(self) -> None:
-        """Log when the disk becomes nearly full, and when it has room again."""
+        """Log when the disk becomes nearly full, and when it has space again."""
         trouble = self._runs.store.refuses_starts()
         if trouble and not self._short_of_room:
             logger.warning("%s", trouble)
@@ -341,11 +350,11 @@ class Upkeep:
             self._jumps = clock.jumps
             self._runs.realign()
             self._due.read_again()
-            self._write_time()  # for the next process in case this one is killed
+            self._write_time()  # in case this process is killed
             self._look_at_all()
 
     def _look_at_all(self) -> None:
-        """Load all runs once: a run that was stored while the clock was ahead would wake too late."""
+        """Load all waiting runs once. Runs that were stored while the clock was ahead would otherwise wake too late."""
         if self._sweep is None or self._sweep.done():
             self._sweep = asyncio.get_running_loop().create_task(self._bring_in_all())
 
@@ -375,7 +384,9 @@ class Upkeep:
             asyncio.get_running_loop().call_soon(self._drop_some, idle)
 
     async def _try_parked(self) -> None:
-        """Retry parked runs at once: their code may have been fixed since the last owner failed with it."""
+        """Retry the tasks of parked runs immediately: their code may have been fixed since they failed in the
+        previous process.
+        """
         now = self._runs.clock.now_ns()
 
         def try_at_once(run_id: str) -> None:
@@ -392,7 +403,7 @@ class Upkeep:
             self._die(error)
 
     def wake_sleepers(self) -> None:
-        """Load the runs whose time has come, a slice at a time, and schedule the next call."""
+        """Load a slice of the runs whose wake time has come, and schedule the next call."""
         if self._open:
             self._guarded(self._wake_due)
 
@@ -403,21 +414,21 @@ class Upkeep:
             return
         if self._is_paced and (more or self._due.is_served):
             self._silence()
-            pause = 0.0 if more else ROOM_PAUSE  # other work gets its turn in between
+            pause = 0.0 if more else ROOM_PAUSE  # lets other work run in between
             self._next_slice = asyncio.get_running_loop().call_later(pause, self._wake)
         else:
             self._call_at(now if more else self._runs.store.next_due_ns(now))
 
     def _bring_in_due(self, now: int) -> bool:
-        """Load a slice of the due runs, if there is room for them. Return whether more could follow at once."""
-        # Always continue reading: the next run of one queue may come long after those of another.
+        """Load a slice of the due runs if there is room. Return whether more can be loaded immediately."""
+        # Always read the next page: the next run of one queue may come long after those of another.
         more = self._due.read(now, self._is_known)
         some = self._due.take(FEW) if self._is_paced else self._due.take(EVERYTHING, in_any_case=EVERYTHING)
         self._bring_in_all_of(some)
         return more or bool(some)
 
     def _bring_in_some(self) -> None:
-        """Load some runs every second, even if there is no room, because timeouts also expire on queues without
+        """Load a few runs of each queue even if there is no room, because timeouts also expire on queues without
         workers.
         """
         self._bring_in_all_of(self._due.take(EVERYTHING, in_any_case=SOME))
@@ -439,7 +450,7 @@ class Upkeep:
     def _bring_in(self, run_id: str) -> None:
         if self._is_known(run_id):
             return
-        # One run that cannot be read must not keep the others from running.
+        # A run that cannot be read must not keep other runs from being loaded.
         try:
             if self._runs.record(run_id, late=True) is None:
                 self._unreadable.add(run_id)
@@ -469,7 +480,7 @@ class Upkeep:
         self.wake_sleepers()
 
     def _forget_closed(self) -> None:
-        """Forget all runs older than the retention, a slice at a time."""
+        """Delete all closed runs older than the retention, in slices."""
         self._forgetting = None
         before = self._runs.clock.trusted_ns - self._retention_ns
         if self._runs.store.forget_closed(before, SLICE) == SLICE:
@@ -477,7 +488,7 @@ class Upkeep:
             self._forgetting = loop.call_later(FORGET_PAUSE, self._guarded, self._forget_closed)
 
     def _watch_store(self) -> None:
-        """Detect the failure of a store while no handle and no request waits for a commit."""
+        """Detect a failure of the store while no handle and no request is waiting for a commit."""
         runs = self._runs
         if self._watch is None and not runs.writes.is_all_stored():
             self._watch = asyncio.get_running_loop().create_task(self._see_to(runs.writes.newest))
@@ -486,9 +497,10 @@ class Upkeep:
         try:
             await self._durable(number)
         except Unwritable:
-            pass  # the engine was notified separately
+            pass  # the engine is notified separately
         except StorageError as error:
             logger.error("the store has failed: %s", error)
         finally:
             self._watch = None
-            self._runs.timers.store_is_stalled()  # if the store writes again: extends the timeouts of waiting activities
+            # If the store writes again, this extends the timeouts of waiting activities.
+            self._runs.timers.store_is_stalled()

@@ -1,9 +1,13 @@
-"""Deferred writing (`WriteBehind`): the engine is ahead of its store. Changes in memory go to the store in order, each
-with a number, and become durable a while later. Effects wait for the number of their change (see `outbox`).
+"""Deferred writing (`WriteBehind`): the engine is ahead of its store. Changes in memory are passed to the store in
+order, each with a number, and become durable a little later. Effects wait for the number of their change (see
+`outbox`).
 
-Must not know: transitions, queues, handles. Invariants: the changes of a run go to the store in the order in which they
-happened; a deferred change is part of the run's next change, or is flushed when its number is needed, or after a
-moment; a request that was carried out can be found at once, even before it is durable.
+Must not know: transitions, queues, handles. Invariants:
+
+- The changes of a run are passed to the store in the order in which they were made.
+- A deferred change is merged with the run's next change. It is flushed on its own after a delay, or when its number
+  is needed.
+- A request that was carried out can be found immediately, even before it is durable.
 """
 
 from __future__ import annotations
@@ -19,19 +23,19 @@ from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.store.store import RunChange, ScheduleChange, Store
 
 STANDSTILL = SECOND // 4
-"""The time without a commit after which a store counts as stalled."""
+"""The time without a commit after which the store counts as stalled."""
 
 MANY = 100
-"""The number of changes on their way to the disk from which late work is not started: the changes of new requests would
-wait until all of it is written.
+"""The number of unwritten changes above which no late work is started. The changes of new requests would otherwise
+wait until all changes of late work are written.
 """
 
 _NOTHING: frozenset[int] = frozenset()
 
 
 class CarriedOut:
-    """The runs that carried out requests, by workflow id and request id, each with the number of the change. Entries
-    are kept until the change is durable and the store contains them.
+    """The runs that carried out requests, by workflow id and request id, each with the number of its change. An entry
+    is kept until its change is durable and the request can be found in the store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -41,7 +45,7 @@ class CarriedOut:
         self._unstored: deque[tuple[int, tuple[str, str]]] = deque()
 
     def note(self, change: RunChange, number: int) -> None:
-        """Add the requests of a change. Remove entries that the store contains by now."""
+        """Add the requests of a change. Remove the entries whose changes are durable by now."""
         unstored = self._unstored
         for request_id in change.request_ids:
             key = (change.run.started.workflow_id, request_id)
@@ -49,7 +53,8 @@ class CarriedOut:
             unstored.append((number, key))
         while unstored and self._is_durable(unstored[0][0]):
             earlier, key = unstored.popleft()
-            # Several runs of one change may carry out the same request: then the entry was removed earlier.
+            # If several runs in one change carry out the same request, the entry may already have been
+            # removed.
             if self._runs.get(key, ("", 0))[1] == earlier:
                 del self._runs[key]
 
@@ -60,7 +65,7 @@ class CarriedOut:
 
 
 class WriteBehind:
-    """The changes of an engine on their way to its store."""
+    """The queue of an engine's changes for its store, and the changes that are deferred."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -68,9 +73,9 @@ class WriteBehind:
         self.is_durable: Callable[[int], bool] = store.is_durable
         """Whether the change with this number is durable."""
         self.appended = 0
-        """The number of the newest change that the store has received."""
+        """The number of the newest change that was passed to the store."""
         self.patience = store.patience
-        """The time in seconds for which a change may be deferred; 0: changes are not deferred."""
+        """The time in seconds for which a change may be deferred. With 0, changes are not deferred."""
         self._stopped = False
         self._deferred: dict[str, LoadedRun] = {}
         self._deferred_long: list[LoadedRun] = []
@@ -78,17 +83,19 @@ class WriteBehind:
         self._schedules: dict[tuple[type[ScheduleChange], str], ScheduleChange] = {}
         self._requests = CarriedOut(store)
         self.find_request: Callable[[str, str], str] = self._requests.find
-        """Return the id of the run that carried out a request, by workflow id and request id; an empty string if none did."""
-        self._watched = 0  # a change whose commit is awaited, and since when
+        """Return the id of the run that carried out a request, given the workflow id and the request id. Return an
+        empty string if no run has carried it out.
+        """
+        self._watched = 0  # the number of a change whose commit is awaited since `_watched_since_ns`
         self._watched_since_ns = 0
         self._still_since_ns = 0
 
     def stop(self) -> None:
-        """Stop flushing."""
+        """Stop flushing deferred changes."""
         self._stopped = True
 
     def change_of(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> RunChange:
-        """Return the run's unsaved changes and mark them as handed to the store."""
+        """Return the run's unsaved changes and mark them as passed to the store."""
         if self._deferred:
             self._deferred.pop(record.run.run_id, None)
         events, begin = record.events, record.stored_events
@@ -104,7 +111,9 @@ class WriteBehind:
         return change
 
     def append(self, record: LoadedRun, request_ids: tuple[str, ...], now: int) -> None:
-        """Append a run's unsaved changes, which carried out these requests, to the store's queue."""
+        """Append a run's unsaved changes to the store's queue. `request_ids` are the requests that the changes carry
+        out.
+        """
         change = self.change_of(record, request_ids, now)
         self.appended = record.number = number = self._store.append(change)
         record.stored_wake_ns = change.wake_ns
@@ -136,11 +145,11 @@ class WriteBehind:
 
     @property
     def has_schedules(self) -> bool:
-        """Whether a schedule waits to be stored."""
+        """Whether a schedule is waiting to be stored."""
         return bool(self._schedules)
 
     def forget(self, run_id: str) -> int:
-        """Let the store forget a closed run. Return the number of the change."""
+        """Delete a closed run from the store. Return the number of the change."""
         self._deferred.pop(run_id, None)
         self.appended = self._store.forget(run_id)
         return self.appended
@@ -150,18 +159,18 @@ class WriteBehind:
         self.appended -= 1
 
     def is_behind(self) -> bool:
-        """Whether at least `MANY` changes are on their way."""
+        """Whether at least `MANY` changes have not been written yet."""
         return not self.is_durable(self.appended - MANY)
 
     def when_caught_up(self, callback: Callable[[], None]) -> None:
-        """Call `told` once fewer than `MANY` of the current changes are on their way."""
+        """Call `callback` once fewer than `MANY` of the current changes remain unwritten."""
         self._store.when_durable(self.appended - MANY, lambda _: callback())
 
     def defer(self, record: LoadedRun) -> None:
-        """Defer this write, because a worker has the run's task and nothing else waits for the change.
+        """Defer the write of a run whose task a worker has, because nothing else waits for the change.
 
-        It is merged with the worker's completion, or flushed after `patience` seconds or when its number is needed. A
-        crash then loses no more than a crash before a commit would.
+        The change is merged with the worker's completion. It is flushed on its own after `patience` seconds, or when
+        its number is needed. A crash in the meantime loses no more than a crash before a commit would.
         """
         self._deferred[record.run.run_id] = record
         if not self._timer_runs:
@@ -188,16 +197,16 @@ class WriteBehind:
         return record.number
 
     def is_stored(self, record: LoadedRun) -> bool:
-        """Whether all changes of a run are durable, so that it can be loaded again. Flushes its deferred changes."""
+        """Whether all changes of a run are durable, so that the run can be reloaded. Flush its deferred changes."""
         return self.is_durable(self.number_of(record))
 
     def is_all_stored(self) -> bool:
-        """Whether all changes of all runs are durable. Flushes deferred changes."""
+        """Whether all changes of all runs are durable. Flush deferred changes."""
         return self.is_durable(self.newest)
 
     @property
     def newest(self) -> int:
-        """The number of the newest change of all, after flushing deferred changes."""
+        """The number of the newest change of any run, after flushing deferred changes."""
         if self._deferred:
             self.store_all()
         return self.appended
@@ -213,7 +222,9 @@ class WriteBehind:
         return self._still_since_ns != 0
 
     def look(self) -> int:
-        """Check whether the store writes. If it has just recovered from a stall, return when that began; otherwise 0."""
+        """Check whether the store is writing. If it has just recovered from a stall, return the start of the stall;
+        otherwise 0.
+        """
         now = self._clock.now_ns()
         since = 0
         if self.is_durable(self._watched):
