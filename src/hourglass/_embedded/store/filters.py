@@ -53,7 +53,7 @@ KEYWORDS = frozenset(
         *("GROUP", "BY", "ORDER", "LIMIT", "LIKE", "REGEXP", "SELECT", "WHERE"),  # mostly unsupported
     }
 )
-"""Reserved words: names only if in backticks."""
+"""Reserved words. They can be used as attribute names only in backticks."""
 
 _SCANNER = re.compile(
     r"""(?P<space> \s+ | --[^\n]* | \#[^\n]* | //[^\n]* | /\*.*?\*/ )
