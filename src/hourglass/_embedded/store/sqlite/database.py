@@ -38,7 +38,7 @@ __all__ = ["backup"]
 OLDEST_SQLITE = (3, 37, 0)
 BUSY_SECONDS = 5.0
 SMALLEST = 512
-"""The size of the smallest page in bytes. SQLite treats a smaller file as empty, and would overwrite it."""
+"""The smallest page size of SQLite, in bytes. SQLite treats a smaller file as empty, and would overwrite it."""
 _STATEMENTS = 256
 
 _WRITER = (
@@ -59,7 +59,7 @@ _READER = (
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """An open file: its writing and its reading connection, the new epoch, and the check of the file's identity."""
+    """An open file: its writing and reading connections, the new epoch, and the watch that checks the file's identity."""
 
     writer: sqlite3.Connection
     reader: sqlite3.Connection
@@ -93,8 +93,8 @@ def open_database(
             mark_log(path, epoch_in_file=0, epoch=tables.current_epoch(writer) + 1)
             epoch = next_epoch(writer, path)
             reader = _connect_reader(path)
-            # Checkpoint at once: a process that opened the file by another name has another WAL, and sees the epoch only in
-            # the file itself.
+            # Checkpoint immediately: a process that opened the file by another name has another WAL, and sees the epoch
+            # only in the file itself.
             ((busy, pages, moved),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             mark_log(path, epoch_in_file=0 if busy or moved < pages else epoch, epoch=epoch)
             watch.begin(epoch)
@@ -118,7 +118,7 @@ def _check_sqlite() -> None:
 
 
 def _check_place(path: str) -> None:
-    """Raise `StorageError` with the reason if SQLite would only report "unable to open". Opens nothing."""
+    """Raise `StorageError` with the reason if SQLite would only report "unable to open". The file is not opened."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise _unusable(path, f"cannot be created: there is no folder {folder}. Create it first")
@@ -149,13 +149,16 @@ def _check_place(path: str) -> None:
 
 
 _DRAFTS = (".new-", ".partial-")
-"""The parts after the path in the names of unfinished files. A crash can leave such a second name of a finished file."""
+"""Parts of the names of unfinished files, after the path. After a crash a finished file may still have such a second
+name.
+"""
 
 
 def _check_names(path: str) -> None:
     """Raise `StorageError` for a file that other processes may open by another name.
 
-    SQLite's WAL, our lock and the socket are found by name: such processes would not see those of each other.
+    SQLite's WAL, our lock and the socket are found by name, so processes that use different names would not see each
+    other's.
     """
     try:
         names = os.stat(path).st_nlink
@@ -180,7 +183,9 @@ def _check_names(path: str) -> None:
 
 
 def _remove_draft_names(path: str) -> int:
-    """Remove names that a crash left while this file was created. Return the number of removed names."""
+    """Remove second names of this file that were left by a crash during its creation. Return the number of removed
+    names.
+    """
     folder, name = os.path.split(path)
     removed = 0
     with contextlib.suppress(OSError):
@@ -288,7 +293,9 @@ def _prepare(
 
 
 def _drop_statistics(connection: sqlite3.Connection) -> None:
-    """Delete the statistics of `ANALYZE`: SQLite would scan a table completely that was small then and is large now."""
+    """Delete the statistics of `ANALYZE`. With old statistics, SQLite would fully scan tables that were small and have
+    grown.
+    """
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat1'").fetchall():
         connection.execute("DELETE FROM sqlite_stat1")
         connection.execute(
@@ -308,7 +315,7 @@ def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
 
 
 def connect_read_only(path: str) -> sqlite3.Connection:
-    """Return a connection that only reads. A process may own the file. Close the connection by `inherited.close`."""
+    """Return a read-only connection, even if a process owns the file. It must be closed with `inherited.close`."""
     _check_place(path)
     if not os.path.exists(path):
         raise _unusable(path, "does not exist")
@@ -325,9 +332,9 @@ def connect_read_only(path: str) -> sqlite3.Connection:
 
 
 def connect_unowned(path: str) -> sqlite3.Connection:
-    """Return a connection that only reads, even if the disk is too full for the files that SQLite needs beside the file.
+    """Return a read-only connection, even if the disk is too full for the additional files that SQLite needs.
 
-    The caller has the file's lock. Raises `StorageError`, also if the latest commits are still in a WAL.
+    The caller must have the file's lock. Raises `StorageError`, also if the latest commits are still in a WAL.
     """
     try:
         return connect_read_only(path)

@@ -24,7 +24,7 @@ _SHARED_MEMORY_SIZE = 4874
 """SQLITE_IOERR_SHMSIZE: no room to extend the log's index. Nothing was written."""
 
 SMALLEST_ROOM = 1 << 16
-"""A disk with less free space, in bytes, is full: SQLite can create none of its files."""
+"""Free bytes below which a disk counts as full, because SQLite cannot create any of its files."""
 
 _RETRYABLE = {
     sqlite3.SQLITE_FULL: "there is no room left on its disk",
@@ -86,7 +86,9 @@ _PERMISSION_ERRORS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY
 
 
 def storage_error(path: str, error: Exception) -> StorageError:
-    """Return a failure as the `StorageError` for users; the caller raises it from the original, or logs the original."""
+    """Convert a failure to the `StorageError` for users. The caller must raise it from the original error, or log the
+    original.
+    """
     if isinstance(error, StorageError):
         return error
     code, name = _code(error), _name(error)
@@ -115,7 +117,9 @@ def is_of_one_change(error: Exception) -> bool:
 
 
 def unwritable(path: str, what: str, error: Exception) -> Unwritable:
-    """Return the error for calls that wait for a change that failed in this way; `what` names its runs."""
+    """Return the error for calls that wait for a change whose write failed. `what` names the change's runs and
+    schedules.
+    """
     if isinstance(error, Unwritable):
         return error
     why = (
@@ -179,7 +183,7 @@ def _name(error: Exception) -> str:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The identity of the file that a path leads to, whatever its name."""
+    """The identity of a file, independent of its name."""
 
     device: int
     inode: int
@@ -192,11 +196,11 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 _CHECK_SECONDS = 1.0
-"""Seconds between two checks."""
+"""Seconds between two checks of the free space."""
 
 
 class DiskWatch:
-    """Watches the free space on the disk of a file; used by one thread."""
+    """A watch on the free space of a file's disk. Must be used by one thread only."""
 
     def __init__(self, path: str, reserve_bytes: int) -> None:
         self._path = path

@@ -27,9 +27,9 @@ from hourglass.errors import StorageError
 
 FORMAT = 2
 OLDEST_FORMAT = 2
-"""Format 1 belongs to versions that were never released."""
+"""The oldest supported format. Format 1 belongs to versions that were never released."""
 APPLICATION_ID = 0x48475253
-"""Marks a file as ours: "HGRS"."""
+"""SQLite's application id of our files: "HGRS" in ASCII."""
 
 Migration: TypeAlias = tuple[int, Callable[[sqlite3.Connection], None]]
 
@@ -128,7 +128,7 @@ def read_format(connection: sqlite3.Connection, path: str) -> int:
 def check_tables(connection: sqlite3.Connection, path: str, namespace: str, extra_tables: str = "") -> None:
     """Raise `StorageError` unless the tables, and those of the script `extra_tables`, exist and belong to the namespace.
 
-    Fast: it reads hardly any pages.
+    This check is fast, because it reads few pages.
     """
     expected: dict[str, tuple[str, ...]] = dict.fromkeys(_CREATED.findall(extra_tables), ("rowid",))
     expected.update(_COLUMNS)
@@ -167,7 +167,7 @@ def migrate(
 
 
 def next_epoch(connection: sqlite3.Connection, path: str) -> int:
-    """Begin a new epoch of the file, and record the path by which it is opened. Fences earlier owners."""
+    """Begin a new epoch of the file, and record the path by which it is opened. Earlier owners can no longer write."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
     connection.execute(
