@@ -40,10 +40,10 @@ ProcessKey = tuple[int, int]
 
 
 class Claims:
-    """The attempts that processes have from earlier owners, and claim from this one.
+    """The attempts that processes have from earlier owners, and claim from this owner.
 
-    `_survivors` are the processes that worked for an earlier owner and may be alive. Waits while they are alive, at most
-    `wire.SILENT_CHECKS` seconds; attempts without a claim are then lost.
+    `_survivors` are the processes that worked for an earlier owner and may be alive. Their claims are awaited while
+    they are alive, for at most `wire.SILENT_CHECKS` seconds; unclaimed attempts are then lost.
     """
 
     def __init__(self, lock: FileLock) -> None:
@@ -61,11 +61,11 @@ class Claims:
         return _identities(self._survivors)
 
     def add(self, engine: OpenEngine, process: ProcessKey, tokens: Collection[bytes]) -> None:
-        """Keep the attempts that a process has from an earlier owner, and lose all others of its workers.
+        """Keep the attempts that a process has from an earlier owner. All other attempts of its workers are lost.
 
-        What the process had returned, or not yet received, is gone with that owner. If workers of several processes
-        share an identity, their attempts are lost only when all these processes have claimed theirs, or the time for
-        claims is over.
+        The lost attempts are those that the process had already returned, or not yet received. If workers of several
+        processes share an identity, their attempts are lost only when all these processes have claimed theirs, or the
+        time for claims is over.
         """
         engine.engine.claim(tokens)
         claimants = [survivor for survivor in self._survivors if _key(survivor) == process]
@@ -104,7 +104,10 @@ class Claims:
 
 
 class OwnerTerm:
-    """One term as the owner. `open`, `begin`, then `turn` as long as `works`, and always `end` after `open` has succeeded."""
+    """One term of this process as the owner of a file.
+
+    Call `open`, `begin`, then `turn` while `works` is true. Always call `end` if `open` has succeeded.
+    """
 
     def __init__(self, file: FileContext, *, took_over: bool) -> None:
         """`took_over`: this process worked for the last owner. The caller has the lock."""
@@ -219,7 +222,7 @@ class OwnerTerm:
         lock, own = self._file.lock, (os.getpid(), pid_namespace())
         others = [worker for worker in lock.workers if _key(worker) != own]
         if self.engine.failed is None:
-            self._file.kept.take_results()  # all are durable
+            self._file.kept.take_results()  # all results are durable
             lock.note_workers(others)
         else:
             ours = [worker for worker in lock.workers if _key(worker) == own]

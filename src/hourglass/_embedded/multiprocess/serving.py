@@ -4,7 +4,7 @@ workers of other processes (`worker_peer`).
 Must not know: locks, stores, how a request is answered. Invariants: a change is carried out once, even if the client
 sends it again because its connection ended before the answer arrived: the server remembers answers by the request's key
 for a while; an invalid message ends the connection of its sender, and has no other effect; when a connection ends, its
-pending reads are cancelled, but changes are completed; a wait is cancelled as soon as its client gives it up.
+pending reads are cancelled, but changes are completed; a wait is cancelled as soon as its client stops waiting.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger("hourglass.embedded")
 _REMEMBERED = 10_000
 """The number of changes whose answers are remembered."""
 _GREETING = 5.0
-"""Seconds that a client has for its greeting."""
+"""Seconds within which a client must send its greeting."""
 _BACKLOG = 512
 
 
@@ -54,7 +54,9 @@ class OwnerInfo:
     open_handle: Callable[[int, int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
     claim: Callable[[int, int, Collection[bytes]], object] = lambda *_: None
-    """Called with the id of another process, its PID namespace, and all attempts that it has from the previous owner."""
+    """Called with another process's id and PID namespace, and all attempts that this process has from the previous
+    owner.
+    """
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
     """Called with the attempts of a process that has ended."""
     end_attempt: Callable[[ActivityResult], object] = lambda _: None
@@ -66,7 +68,7 @@ class OwnerInfo:
     note_processes: Callable[[tuple[dp.WorkerProcess, ...]], object] = lambda _: None
     """Records the processes that work on the file, for the next owner."""
     weigh: Callable[[float], object] = lambda _: None
-    """Sets the weight of work in this process, beside the engine, relative to work in the other processes."""
+    """Sets the weight of work in the owner's process, relative to work in the other processes."""
 
 
 class OwnerServer:
@@ -167,7 +169,8 @@ class OwnerServer:
             peer.stream.send(message)
 
     def disconnect_silent(self) -> None:
-        """Disconnect processes with workers that have sent nothing for `SILENT_CHECKS` seconds: others get their work.
+        """Disconnect each process with workers that has sent no message for `SILENT_CHECKS` seconds. Others get its
+        work.
 
         Called about once a second.
         """
@@ -210,7 +213,7 @@ class OwnerServer:
 
     def _drop_result(self, key: str, task: asyncio.Task[Any]) -> None:
         """Replace the remembered answer of `ExecuteWorkflow` by one without the result, which may be large and can be
-        read again. Forget a request that was cancelled: its client does not repeat it.
+        read again. Forget a cancelled request, because its client does not repeat it.
         """
         if self._answers.get(key) is not task:
             return
@@ -226,7 +229,8 @@ class OwnerServer:
 class _Pending:
     """A client's request in progress.
 
-    `is_change`: it continues when the connection ends. `is_wait`: it is cancelled when the client gives it up.
+    `is_change`: the request continues when the connection ends. `is_wait`: the request is cancelled when the client
+    stops waiting for the answer.
     """
 
     task: asyncio.Future[Any]

@@ -30,9 +30,9 @@ from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
 # A child of `fork` shares the locks and sockets of its parent, and while the child lives no other process notices the
-# parent's death: the lock stays taken, and peers see no end of their connections. The child therefore replaces each
-# descriptor by the null device immediately. They are replaced instead of closed because Python objects still refer to
-# their numbers.
+# parent's death: the lock is not released, and peers see no end of their connections. The child therefore replaces each
+# descriptor by the null device immediately. Closing the descriptors instead would be unsafe, because Python objects
+# still refer to their numbers.
 _tracked: dict[int, tuple[int, int]] = {}
 
 
@@ -86,7 +86,7 @@ def _hashed(name: str) -> str:
 
 
 def listen(path: str) -> socket.socket:
-    """Create a listening socket, replacing one of a dead owner. Raises `StorageError`."""
+    """Create a listening socket, replacing the socket of a dead owner. Raises `StorageError`."""
     address_path = socket_path(path)
     sock = _tracked_socket()
     try:
@@ -94,7 +94,7 @@ def listen(path: str) -> socket.socket:
         _own_directory(path, address_path)
         _check_is_socket(address_path)
         remove(path)
-        # On Linux the name gets the mode of the descriptor, so that it never has a wider mode.
+        # On Linux the socket's file gets the mode of the descriptor, and so is never accessible to other users.
         with suppress(OSError):
             os.fchmod(sock.fileno(), stat.S_IRUSR | stat.S_IWUSR)
         with _short(address_path) as address:
@@ -140,13 +140,13 @@ def reach(path: str) -> socket.socket | None:
         )
     peer = _peer(sock)
     if peer is not None and peer[0] and not is_running(peer[0]):
-        close(sock)  # inherited by a child that its dead owner forked, which does not answer
+        close(sock)  # inherited by a forked child of the dead owner, which does not answer
         return None
     return sock
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return device and inode of the socket at its path now; None if there is none."""
+    """Return the device and inode of the socket at its path; None if there is no socket."""
     try:
         status = os.lstat(socket_path(path))
     except OSError:
@@ -155,7 +155,9 @@ def identity(path: str) -> tuple[int, int] | None:
 
 
 def remove(path: str, only: tuple[int, int] | None = None) -> None:
-    """Remove the socket's name, or only if it is the socket `only`. Allowed for the owner of the lock."""
+    """Remove the socket's file; with `only`, only if the socket has this identity. Only the owner of the lock may call
+    this.
+    """
     current = identity(path)
     if current is None or (only is not None and current != only):
         return
@@ -171,7 +173,7 @@ def close(sock: socket.socket) -> None:
 
 
 def _tracked_socket() -> socket.socket:
-    with NO_FORK.lock:  # no fork between the two: a child that keeps the socket would hide our end from peers
+    with NO_FORK.lock:  # no fork in between: peers would not notice our end while a child keeps the socket
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         track(sock.fileno())
     return sock
@@ -200,12 +202,14 @@ def pid_namespace() -> int:
 
 
 def may_run(process_id: int, namespace: int) -> bool:
-    """Whether a process of this PID namespace may be running. A process of another container is not visible from here."""
+    """Whether a process of this PID namespace may be running. A process of another container is not visible from here,
+    and counts as running.
+    """
     return namespace != pid_namespace() or is_running(process_id)
 
 
 def is_running(process_id: int) -> bool:
-    """Whether a process with this id exists and has not ended. One that has ended exists until its parent has noticed."""
+    """Whether a process with this id exists and has not ended. A zombie process counts as ended."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:
@@ -216,7 +220,7 @@ def is_running(process_id: int) -> bool:
         with open(f"/proc/{process_id}/stat", "rb") as file:
             return not file.read().rpartition(b")")[2].lstrip().startswith((b"Z", b"X"))
     except OSError:
-        return True  # not every system has this folder
+        return True  # not every system has `/proc`
 
 
 def trusted_peers() -> frozenset[int]:
@@ -233,7 +237,9 @@ def trusted_owners(path: str) -> frozenset[int]:
 
 
 def _peer(sock: socket.socket) -> tuple[int, int] | None:
-    """Return the process at the other end, 0 if it is in another container, and its user; None if it is not reported."""
+    """Return the id of the process at the other end (0 if it is in another container) and its user id; None if they are
+    not reported.
+    """
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -291,7 +297,7 @@ _HEAD = struct.Struct(">I")
 class FrameStream(asyncio.Protocol):
     """One end of a connection. `on_frame` and `on_lost` are called on the loop; `on_lost` once, at the end.
 
-    `fair`: stop reading from a peer that does not read what it is sent, so that its answers cannot fill our memory.
+    `fair`: stop reading from a peer that does not read its answers, so that the unsent answers cannot fill our memory.
     """
 
     def __init__(
@@ -330,7 +336,7 @@ class FrameStream(asyncio.Protocol):
         self._on_lost()
 
     def data_received(self, data: bytes) -> None:
-        """Deliver the complete frames."""
+        """Deliver the complete frames received so far."""
         buffer = self._buffer
         buffer += data
         start = 0
@@ -354,7 +360,7 @@ class FrameStream(asyncio.Protocol):
         return is_trusted(self._transport.get_extra_info("socket"), users)
 
     def pause_writing(self) -> None:
-        """Stop reading until the peer reads."""
+        """Stop reading until the peer reads again."""
         if self._fair and self._transport is not None:
             self._transport.pause_reading()
 
@@ -369,11 +375,11 @@ class FrameStream(asyncio.Protocol):
             self._transport.write(_HEAD.pack(len(data)) + data)
 
     def close(self) -> None:
-        """Send queued data and close."""
+        """Send queued data and close the connection."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection immediately, without sending queued data."""
         if self._transport is not None:
             self._transport.abort()

@@ -2,12 +2,12 @@
 
 Must not know: sockets, how a request is answered. A client sends `Hello`, the owner `Welcome` or `RefusedMessage`; then
 the client sends requests, concurrently, each with its own number. The tags are those of protocol 1, independent of
-later class names. Requests, answers and errors are looked up by name in fixed tables: a message can name nothing else,
-and imports nothing.
+later class names. Requests, answers and errors are looked up by name in fixed tables: a message can name no other
+class, and causes no import.
 
 A process with workers also opens handles, each with its own number (`OpenHandle`). The owner then sends `HandleWork`
-for them without further requests, within the limit of the handle's slots, which are its only credit; the process sends
-`WorkAnswers`. Both contain everything that one turn of a loop produced.
+for them without further requests, within the limit of the handle's slots; the process sends `WorkAnswers`. Each message
+contains all items that one iteration of the sender's event loop produced.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ OWNER_REPORT_INTERVAL = 1.0
 """Seconds between the owner's reports that it is running, and between its peers' checks."""
 
 SILENT_CHECKS = 10
-"""Checks, one a second, after which a silent peer counts as not running."""
+"""The number of checks, one per second, after which a silent peer counts as not running."""
 
 A = TypeVar("A")
 
 
 class InvalidMessage(errors.HourglassError):
-    """The peer sent an invalid message: the connection ends."""
+    """Raised for an invalid message of the peer. The connection then ends."""
 
 
 class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +80,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True):
-    """A request. `key` identifies it permanently: the same request, sent again, has the same key."""
+    """A request. `key` identifies the request: it stays the same when the request is sent again."""
 
     number: int
     key: str
@@ -89,13 +89,15 @@ class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True)
 
 
 class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
-    """The client no longer waits for this answer."""
+    """A notice that the client no longer waits for the answer with this number."""
 
     number: int
 
 
 class OpenHandle(msgspec.Struct, frozen=True, tag=True):
-    """Opens a handle for a worker: the tasks of its queue are sent with the handle's number."""
+    """A request to open a handle for a worker. The owner sends the tasks of the handle's queue with the handle's
+    number.
+    """
 
     number: int
     handle: int
@@ -116,10 +118,10 @@ class SucceededMessage(msgspec.Struct, frozen=True):
 
 
 class WorkAnswers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_only=True):
-    """Messages of a handle's worker. Whatever the order in which they were created, heartbeats are applied before
-    results.
+    """The heartbeats, results and completions of a handle's worker. Heartbeats are applied before results, in whatever
+    order the worker created them.
 
-    A run has at most one completion in it.
+    A message contains at most one completion per run.
     """
 
     handle: int
@@ -134,28 +136,28 @@ class WorkAnswers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_
 
 
 class ShutDownHandle(msgspec.Struct, frozen=True, tag=True):
-    """The worker receives no new work, and completes its work in progress."""
+    """A request to send no new work to a handle. The worker completes its work in progress."""
 
     handle: int
 
 
 class CloseHandle(msgspec.Struct, frozen=True, tag=True):
-    """The worker has ended: its work in progress goes to others."""
+    """A request to close a handle, because its worker has ended. The work in progress goes to other workers."""
 
     number: int
     handle: int
 
 
 class Holding(msgspec.Struct, frozen=True, tag=True):
-    """The attempts that a process still has from the previous owner: its first message to the next one."""
+    """The attempts that a process still has from the previous owner. This is its first message to the next owner."""
 
     tokens: tuple[bytes, ...]
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """A report that a process with workers is running; a stopped one keeps its connection but does nothing.
+    """A report that a process with workers is running. A stopped process keeps its connection, but does not work.
 
-    Contains the processor time that the process has used so far, and the part of it used by the control loop.
+    Contains the CPU time that the process has used so far, and the part of it used by the control loop.
     """
 
     processor_time: float
@@ -171,14 +173,14 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
-    """The owner rejects this client."""
+    """The owner's rejection of a client."""
 
     problem: ErrorMessage
     protocol: int = PROTOCOL
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer", omit_defaults=True):
-    """The answer to the request of this number."""
+    """The answer to the request with this number."""
 
     number: int
     kind: str
@@ -186,14 +188,14 @@ class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer", omit_defaults=Tru
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The request with this number failed."""
+    """The error of the request with this number."""
 
     number: int
     problem: ErrorMessage
 
 
 class HandleWork(msgspec.Struct, frozen=True, tag="Work", omit_defaults=True, kw_only=True):
-    """Work for a handle: activations, attempts of activities, and attempts to cancel."""
+    """Work for a handle: activations, activity attempts to execute, and activity attempts to cancel."""
 
     handle: int
     activations: tuple[Activation, ...] = ()
@@ -202,7 +204,7 @@ class HandleWork(msgspec.Struct, frozen=True, tag="Work", omit_defaults=True, kw
 
 
 class PollEnded(msgspec.Struct, frozen=True, tag=True):
-    """A handle gets no more work of one kind: it was shut down or, with a reason, broke."""
+    """A notice that a handle gets no more work of one kind. It was shut down, or broke for the reason in `broken`."""
 
     handle: int
     activities: bool
@@ -210,7 +212,7 @@ class PollEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class ResultsStored(msgspec.Struct, frozen=True, tag=True):
-    """The results of these attempts are durable, or irrelevant: their sender need not keep them."""
+    """A confirmation that the results of these attempts are durable, or irrelevant. The sender need not keep them."""
 
     tokens: tuple[bytes, ...]
 
@@ -220,7 +222,7 @@ class OwnerAlive(msgspec.Struct, frozen=True, tag=True):
 
 
 class Processes(msgspec.Struct, frozen=True, tag=True):
-    """The processes that work on the file, sent to all of them about once a second while that changes."""
+    """The processes that work on the file, sent to all of them when the list changes."""
 
     processes: tuple[dp.WorkerProcess, ...]
 
@@ -298,7 +300,7 @@ _ANSWERS: dict[type[s.Request[Any]], dict[str, msgspec.msgpack.Decoder[Any]]] = 
 
 
 def encode_request(number: int, key: str, request: s.Request[Any]) -> bytes:
-    """Encode a request."""
+    """Encode a request as a message with this number and key."""
     kind = type(request).__name__
     if kind not in _REQUESTS:
         raise errors.ServiceError(f"{kind} cannot be sent to another process", status="UNIMPLEMENTED")
@@ -324,7 +326,7 @@ def decode_request(message: RequestMessage) -> s.Request[Any]:
 
 
 def encode_answer(number: int, value: msgspec.Struct) -> bytes:
-    """Encode an answer."""
+    """Encode the answer to the request with this number."""
     return encode(AnswerMessage(number, type(value).__name__, msgspec.Raw(encode(value))))
 
 
@@ -375,7 +377,7 @@ _ALREADY_EXISTS: dict[str, tuple[type[errors.ServiceError], tuple[str, ...]]] = 
         (errors.ScheduleAlreadyExistsError, ("schedule_id",)),
     )
 }
-"""Errors with fields that name what exists already."""
+"""Errors with fields that identify the existing object."""
 
 
 def problem_of(error: BaseException) -> ErrorMessage:
@@ -395,7 +397,7 @@ def problem_of(error: BaseException) -> ErrorMessage:
 
 
 def error_of(problem: ErrorMessage) -> errors.HourglassError:
-    """Decode an error."""
+    """Return the error that a message describes."""
     if problem.kind in _ALREADY_EXISTS:
         kind, fields = _ALREADY_EXISTS[problem.kind]
         return kind(problem.message, **{field: getattr(problem, field) for field in fields})
