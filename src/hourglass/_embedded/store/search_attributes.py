@@ -60,7 +60,9 @@ def words(text: str) -> str:
 
 
 def type_of(payload: Payload) -> AttributeType | None:
-    """Return the type in a payload's metadata or, without one, the type that its value suggests."""
+    """Return the type in a payload's metadata or, without metadata, the type inferred from the value; None if it is
+    unknown.
+    """
     declared = (payload.metadata or {}).get("type", b"").decode(errors="replace")
     if declared in _TYPES:
         return _TYPES[declared]
@@ -234,7 +236,7 @@ class SearchAttributes:
         return None
 
     def type_of(self, name: str) -> AttributeType | None:
-        """Return the type of an attribute, or None if it does not exist."""
+        """Return the type of an attribute, or None if the attribute does not exist."""
         return SYSTEM.get(name) or self._types().get(name)
 
     def known(self) -> dict[str, AttributeType]:

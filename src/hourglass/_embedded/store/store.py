@@ -145,7 +145,8 @@ class DiskCondition(msgspec.Struct, frozen=True):
     """The condition of a file and its disk.
 
     `held` is the reason why writes are impossible, "" if they are possible. `free_bytes` is None if the system does not
-    report it; below `reserve_bytes` new workflows are refused. `file_bytes` is the size of the file and its log.
+    report the free space; below `reserve_bytes` new workflows are refused. `file_bytes` is the size of the file and its
+    log.
     """
 
     path: str
@@ -218,7 +219,7 @@ def _user(number: int) -> str:
 
 
 def free_bytes(path: str) -> int | None:
-    """Return the free space for this user on the disk of a file; None if the system does not report it."""
+    """Return the free space for this user on the disk of a file; None if the system does not report the free space."""
     try:
         space = os.statvfs(os.path.dirname(path) or ".")
     except OSError:
@@ -284,8 +285,8 @@ class Store(Protocol):
     def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
         """Register `callback`, called on the control loop for each change that can never be written.
 
-        All changes of its runs that were appended before the callback are refused, too. After it, the runs may be read
-        and changed again, from their stored state.
+        All changes to the runs of the refused change that were appended before the callback are refused, too. After the
+        callback, these runs may be read and changed again, from their stored state.
         """
         ...
 
@@ -305,7 +306,7 @@ class Store(Protocol):
         ...
 
     def load(self, run_id: str) -> Stored | None:
-        """Load a run that is not in memory; None if it does not exist."""
+        """Load a run that is not in memory; None if the run does not exist."""
         ...
 
     def current(self, workflow_id: str) -> str:
@@ -355,7 +356,7 @@ class Store(Protocol):
         ...
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
-        """Load a schedule that is not in memory; None if it does not exist."""
+        """Load a schedule that is not in memory; None if the schedule does not exist."""
         ...
 
     def schedules(self) -> Sequence[ScheduleEntry]:
@@ -388,7 +389,7 @@ class Store(Protocol):
 class StoreOpener(Protocol):
     """Opens stores of one kind over a file that several processes share.
 
-    The caller holds the file's lock, and closes the store before it releases the lock (see `multiprocess`).
+    The caller must have the file's lock, and must close the store before releasing the lock (see `multiprocess`).
     """
 
     def check(self, path: str) -> None:

@@ -75,7 +75,7 @@ def _merge(first: RunChange, second: RunChange) -> RunChange:
 
 
 def flat(changes: Iterable[RunChange | ScheduleChange]) -> Iterable[RunChange | ScheduleChange]:
-    """Yield changes and the changes that become durable with them (`also`), depth first."""
+    """Yield the changes, each followed by the changes in its `also`, depth first."""
     for change in changes:
         yield change
         if change.also:
@@ -121,7 +121,7 @@ class WrittenRuns:
         self._next_key = next_key
 
     def begin(self, run: Run) -> Written:
-        """Assign a key to a run that is not in the file yet, and cache it."""
+        """Assign a key to a run that is not in the file yet, and cache the run."""
         self._next_key += 1
         return self.add(run, self._next_key - 1)
 
@@ -174,7 +174,7 @@ class Batch:
 
 
 class BatchBuilder:
-    """Builds batches. Reads runs that are not in its cache from the connection of the writer."""
+    """Builds batches. Runs that are not in the builder's cache are read over the writer's connection."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
@@ -217,11 +217,11 @@ class BatchBuilder:
         pending: list[Row] = []
         dropped: list[Row] = []
         if not is_open:
-            dropped = [(0, run.length)] if before else []  # all its pending items
+            dropped = [(0, run.length)] if before else []  # all pending items of the run
         elif change.touched:
             pending, dropped = _pending_rows(run, change.touched, before)
         if is_open and before and change.wake_ns and change.wake_ns == written.wake_ns:
-            state_row: Row = ("", "", 1, 0, state)  # only its state has changed: no index is touched
+            state_row: Row = ("", "", 1, 0, state)  # only the run's state has changed: no index is touched
         else:
             close_ns = 0 if is_open else max(run.close_ns, 1)  # 0 means open
             state_row = (*written.names, change.wake_ns, close_ns, state)

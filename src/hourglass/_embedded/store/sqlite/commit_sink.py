@@ -39,11 +39,11 @@ commit deletes at most as many closed runs as it has changes, or `FORGET_RUNS` i
 """
 
 CHECKPOINT_PAGES = 4000
-"""The growth of the WAL, in pages, after which a checkpoint moves it into the file."""
+"""The growth of the WAL, in pages, after which a checkpoint moves the WAL into the file."""
 
 
 LONG_LOG = 16_384
-"""The size of the WAL, in pages (64 MiB), above which commits wait briefly for readers, so that it can be emptied."""
+"""The size of the WAL, in pages (64 MiB), above which commits wait briefly for readers, so that the WAL can be emptied."""
 
 LOG_WAIT_MS = 200
 """The longest time for which a commit waits for readers, in milliseconds."""
@@ -121,7 +121,8 @@ class FileSink:
                 self._raise_loss(self._watch.check_before_commit)
                 raise
             self._watch.note_commit(batch.last_events, batch.forgotten)
-            # After the commit: a change is acknowledged only if the files were still in place after it was written.
+            # Checked after the commit, too: a change is acknowledged only if the files were still in place after the
+            # write.
             self.check()
         if isinstance(batch, SeparateChanges):
             self._on_refusals(batch.refused)
@@ -148,7 +149,7 @@ class FileSink:
             self.check()
 
     def after_commit(self, batch: Batch | SeparateChanges) -> None:
-        """Checkpoint if the WAL has grown enough, and shorten it if it is long."""
+        """Checkpoint if the WAL has grown enough, and empty the WAL if it is too long."""
         self._note_forgotten(batch.forgotten)
         if self._watch.log_growth < self._checkpoint_pages:
             return

@@ -22,10 +22,12 @@ from hourglass._embedded.store.store import RunChange, ScheduleChange
 logger = logging.getLogger("hourglass")
 
 MOST_CHANGES = 1024
-"""The maximum number of changes in a commit, so that calls that wait for the first of them are answered soon."""
+"""The maximum number of changes in a commit. It is limited so that calls that wait for the first changes are answered
+soon.
+"""
 
 IDLE = 1.0
-"""Seconds without a commit after which the sink checks its file."""
+"""Seconds without a commit after which the sink checks the file."""
 
 PAUSE = 0.005
 """Seconds between commits that contain only work of the sink itself (deletions)."""
@@ -68,7 +70,7 @@ class CommitSink(Protocol[B]):
         ...
 
     def commit(self, batch: B, /) -> None:
-        """Make the batch durable, completely or not at all. Raises if it is not durable."""
+        """Make the batch durable, completely or not at all. Raises if the batch is not durable."""
         ...
 
     def after_commit(self, batch: B, /) -> None:
@@ -157,7 +159,7 @@ class StoreThread(Generic[B]):
             except Empty:
                 break
             if turn is None:
-                self._queue.put(None)  # seen again after the turns before it have been committed
+                self._queue.put(None)  # received again after the earlier turns have been committed
                 break
             turns.append(turn)
             changes += _weight(turn)

@@ -39,7 +39,7 @@ def copy_database(
     source: str = "",
     progress: Progress | None = None,
 ) -> None:
-    """Copy the database, as the connection sees it now, to a new file."""
+    """Copy the database, in the state that the connection sees now, to a new file."""
     _check_destination(dest, overwrite, source)
     # The name includes the host name, because processes in different containers often have the same process id.
     draft = f"{dest}.partial-{socket.gethostname()}-{os.getpid()}"
@@ -94,7 +94,8 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
     try:
         connection.execute("BEGIN")
         try:
-            # The first read takes the snapshot. Without it each commit of a busy writer would restart the copy.
+            # The first read takes the snapshot. Without the snapshot, each commit of a busy writer would restart the
+            # copy.
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
             connection.backup(target, pages=_PORTION, progress=pause)
         finally:

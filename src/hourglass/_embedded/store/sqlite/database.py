@@ -3,9 +3,9 @@
 Must not know: runs, events, tables (see `tables`), threads.
 
 Invariants: a file in use is opened by SQLite only, never by `open()` (closing such a descriptor would release the locks
-that SQLite has in this process); a new file is private to its user, and appears complete or not at all; a file that cannot
-be used is not changed; only one connection writes, and only it checkpoints; before a migration a copy of the file is
-created beside it.
+that SQLite has in this process); a new file is private to its user, and appears complete or not at all; a file that
+cannot be used is not changed; only one connection writes, and only it checkpoints; before a migration a copy of the
+file is created in the same folder.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def open_database(
     extra_tables: str = "",
     migrations: Sequence[Migration] = MIGRATIONS,
 ) -> Opened:
-    """Open a file, or create it if it does not exist. Raises `StorageError` if it cannot be used."""
+    """Open a file, or create it if it does not exist. Raises `StorageError` if the file cannot be used."""
     _check_sqlite()
     _check_place(path)
     _check_names(path)
@@ -199,7 +199,7 @@ def _remove_draft_names(path: str) -> int:
 
 
 def _is_mount_point(path: str) -> bool:
-    """Whether a file is the root of a mount; False if the system does not report it."""
+    """Whether a file is the root of a mount; False if the system does not report mounts."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
             fields = [line.split(" ", 5) for line in mounts]
@@ -219,7 +219,7 @@ def _unusable(path: str, reason: str) -> StorageError:
 
 
 def _create_file(path: str, namespace: str, extra_tables: str) -> None:
-    """Create a new file under another name, and move it to its path when it is complete."""
+    """Create a new file under a temporary name, and move the complete file to its path."""
     _check_no_wal(path)
     draft = f"{path}.new-{os.getpid()}"
     with contextlib.suppress(OSError):
@@ -233,7 +233,7 @@ def _create_file(path: str, namespace: str, extra_tables: str) -> None:
             connection.close()
         put_in_place(draft, path, overwrite=False)
     except FileExistsError:
-        pass  # another process was faster; its file is checked like any other
+        pass  # another process was faster; that file is checked like any other
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise storage_error(path, _cannot_open()) from error
@@ -254,7 +254,9 @@ def _cannot_open() -> sqlite3.OperationalError:
 
 
 def _check_no_wal(path: str) -> None:
-    """Raise `StorageError` if a WAL without its file exists: SQLite would write its pages into the new file."""
+    """Raise `StorageError` if a WAL without its file exists, because SQLite would write the WAL's pages into the new
+    file.
+    """
     log = f"{path}-wal"
     if os.path.lexists(log) and os.stat(log).st_size > 0:
         raise _unusable(
@@ -283,7 +285,9 @@ def _prepare(
     migrations: Sequence[Migration],
     version: int,
 ) -> None:
-    """Migrate the tables to the current format. Raises `StorageError` if they are damaged or of another namespace."""
+    """Migrate the tables to the current format. Raises `StorageError` if the tables are damaged or of another
+    namespace.
+    """
     current = max((version for version, _ in migrations), default=tables.FORMAT)
     if version < current:
         copy_database(connection, f"{path}.format-{version}.backup", overwrite=True, source=path)

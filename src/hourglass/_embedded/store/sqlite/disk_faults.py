@@ -34,7 +34,7 @@ _RETRYABLE = {
 }
 
 EPOCH_IS_OVER = 1811
-"""SQLITE_CONSTRAINT_TRIGGER: the only trigger that raises reports that another process has begun its own epoch."""
+"""SQLITE_CONSTRAINT_TRIGGER. The only trigger that raises reports that another process has begun an epoch."""
 
 _CHANGE_ERRORS = frozenset(
     {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
@@ -136,8 +136,7 @@ def unwritable(path: str, what: str, error: Exception) -> Unwritable:
 def _is_out_of_space(path: str, code: int) -> bool:
     """Whether reading or opening a file failed only for lack of space.
 
-    SQLite needs some space beside the file, and reports the lack of it as a disk error or as a file that cannot be
-    opened.
+    SQLite needs space for additional files, and reports a full disk as a disk error or as a file that cannot be opened.
     """
     if code == _SHARED_MEMORY_SIZE:
         return True
@@ -148,7 +147,7 @@ def _is_out_of_space(path: str, code: int) -> bool:
 
 
 def reason_to_hold(error: Exception) -> str:
-    """Return the reason why a failed commit can be retried; "" if it cannot."""
+    """Return the reason to hold all changes and retry a failed commit; "" if a retry is not possible."""
     code = _code(error)
     return _RETRYABLE.get(code) or _RETRYABLE.get(code & 0xFF, "")
 

@@ -119,7 +119,7 @@ class Durability:
         try:
             loop.call_soon_threadsafe(self.settle)
         except RuntimeError:
-            pass  # the loop is closed, and with it the tasks that waited
+            pass  # the loop is closed, so no task waits any more
 
 
 def _end(waiter: asyncio.Future[None], error: StorageError | None) -> None:

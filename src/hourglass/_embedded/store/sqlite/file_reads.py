@@ -56,7 +56,7 @@ class FileReads:
         return NO_FORK.lock
 
     def load(self, run_id: str) -> Stored | None:
-        """Load a run that is not in memory; None if it does not exist."""
+        """Load a run that is not in memory; None if the run does not exist."""
         with self._reading():
             return self._reads.load(run_id)
 
@@ -110,7 +110,7 @@ class FileReads:
             return visibility.types(self._reads.connection)
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
-        """Load a schedule that is not in memory; None if it does not exist."""
+        """Load a schedule that is not in memory; None if the schedule does not exist."""
         with self._reading(), storage_errors(self.path):
             return records.read(self._reads.connection, schedule_id)
 

@@ -147,7 +147,7 @@ class FileWatch:
             raise
 
     def _acquire_lock(self) -> bool:
-        """Acquire or confirm the lock of the inode; return whether this process holds it."""
+        """Acquire or confirm the lock of the inode. Return whether this process has the lock."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LOCK_BYTE)
         except OSError as error:
@@ -331,7 +331,7 @@ class FileWatch:
         """Copy a database that no longer has a name.
 
         If there is a new file, the log is moved away from it first. Otherwise the log stays until the copy is complete:
-        if this process is killed before that, the next one finds the log and does not start an empty file.
+        if this process is killed before that, the next process finds the log and does not create an empty file.
         """
         log = self._move_log() if is_replaced and self._has_log() else ""
         is_copied, outcome = self._copy_out()

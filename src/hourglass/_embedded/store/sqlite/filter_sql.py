@@ -70,7 +70,7 @@ _COLUMNS = {
 
 
 def status_name(status: WorkflowStatus) -> str:
-    """Return a status as filters and counts spell it, such as ContinuedAsNew."""
+    """Return the name of a status in filters and counts, such as ContinuedAsNew."""
     return status.name.title().replace("_", "")
 
 
@@ -183,8 +183,8 @@ def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> 
         case f.Missing():
             raise AssertionError("has no values")
     if attribute.name == CLOSED and not test.startswith(("NOT", "!=", "IN")):
-        # The rank of a closed run is its close time, that of an open run is later than all times; the list is ordered
-        # by rank.
+        # The rank of a closed run is its close time, the rank of an open run is later than all times. The list is
+        # ordered by rank.
         return Sql(f"(rank {test}{_NOT_OPEN if test.startswith('>') else ''})", values)
     if attribute.column:
         return Sql(f"{attribute.column} {test}", values)

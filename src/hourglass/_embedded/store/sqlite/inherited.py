@@ -59,9 +59,10 @@ def _close_retired() -> None:
 
 
 def mark_stale(identity: Identity) -> None:
-    """Reject further connections to a database until all current ones are closed, because its log was deleted.
+    """Reject further connections to a database until all current ones are closed, because the database's log was
+    deleted.
 
-    SQLite shares the index of a log between the connections of a process.
+    The connections of a process share the index of a log, so a new connection would use the deleted log's index.
     """
     _stale.add(identity)
 

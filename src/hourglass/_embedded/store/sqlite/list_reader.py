@@ -2,8 +2,8 @@
 
 Must not know: filters, runs, clients. A query waits for its turn and then runs; both together take at most
 `LIST_SECONDS`, after which the caller gets a `ServiceTimeoutError`. Invariants: every query is answered or rejected
-within its limit; a query whose caller has stopped waiting is dropped; a fork does not wait for queries (it interrupts
-them, and they restart after it); everything runs inside `NO_FORK`.
+within its limit; a query whose caller has stopped waiting is dropped; a fork does not wait for queries (running queries
+are interrupted, and restart after the fork); everything runs inside `NO_FORK`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class ListReader:
 
 
 def is_interrupted(error: BaseException | None) -> bool:
-    """Whether SQLite stopped because a progress handler requested it."""
+    """Whether SQLite stopped a statement because a progress handler requested the interruption."""
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
 

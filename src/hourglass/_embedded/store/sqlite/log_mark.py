@@ -42,7 +42,9 @@ def mark_log(path: str, *, epoch_in_file: int, epoch: int) -> None:
 
 
 def check_inode(path: str) -> None:
-    """Raise `StorageError` if the log beside a database belongs to another inode. Safe while an owner has the file open."""
+    """Raise `StorageError` if the log beside a database belongs to another inode. Safe while an owner has the database
+    open.
+    """
     mark = _read_mark(path)
     if mark is not None and mark.database != os.stat(path).st_ino:
         raise _foreign_log(path)
@@ -99,7 +101,7 @@ def _read_mark(path: str) -> LogMark | None:
 
 
 def _read_epoch(path: str, connect: Callable[[str, str], sqlite3.Connection]) -> int | None:
-    """Return the epoch in the database without its log; None if it is unreadable, which another check reports."""
+    """Return the epoch in the database without its log; None if the epoch is unreadable. Another check reports that."""
     try:
         connection = connect(path, "ro&immutable=1")
     except StorageError:

@@ -82,7 +82,7 @@ _pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer | _Sto
 
 
 def encode_state(run: Run) -> bytes:
-    """Encode a run, without the parts that are restored from its events and pending rows."""
+    """Encode a run, without the parts that are restored from the run's events and pending rows."""
     return encode(_StoredRun(*_run_values(run)))
 
 
@@ -113,7 +113,7 @@ def decode_schedule(data: bytes) -> ScheduleRecord:
 def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[int, bytes]) -> Run:
     """Restore a run from its state, its complete history, and its pending rows by event id.
 
-    Raises ValueError if they contradict each other.
+    Raises ValueError if these contradict each other.
     """
     stored = _run_decoder.decode(state)
     _check_history(stored.length, events)
@@ -209,7 +209,7 @@ class StoredReads:
         self._path = path
 
     def load(self, run_id: str) -> Stored | None:
-        """Load a run with its complete history; None if it does not exist."""
+        """Load a run with its complete history; None if the run does not exist."""
         with storage_errors(self._path):
             try:
                 rows = self.connection.execute(_LOAD, (LARGE_BYTES, LARGE_BYTES, plain(run_id))).fetchall()
@@ -226,7 +226,7 @@ class StoredReads:
                 raise ValueError(f"the run {run_id}: {error}") from error
 
     def _read_history(self, key: int) -> list[h.HistoryEvent]:
-        """Read a large history without holding it in memory twice."""
+        """Read a large history without keeping two copies of it in memory."""
         history: list[h.HistoryEvent] = []
         query = "SELECT first_id, CAST(data AS BLOB) FROM events WHERE run = ? ORDER BY first_id"
         with contextlib.closing(self.connection.execute(query, (key,))) as rows:
@@ -278,7 +278,7 @@ class StoredReads:
         return [run_id for run_id in self._joined(text).split("\x1f") if run_id]
 
     def _joined(self, text: str, *parameters: object) -> str:
-        """Run a query for one string, even if a damaged part of it is not valid UTF-8."""
+        """Run a query that returns one string, even if a damaged part of the string is not valid UTF-8."""
         joined = self._rows(f"SELECT CAST(({text}) AS BLOB)", *parameters)[0][0]
         return "" if joined is None else bytes(joined).decode(errors="replace")
 
@@ -315,7 +315,7 @@ class StoredReads:
             with self.connection.blobopen("events", "data", key, readonly=True) as data:
                 return first_time_ns(data.read(_HEAD))
         except (sqlite3.Error, ValueError):
-            return 0  # loading its run reports the damage
+            return 0  # reported when the run is loaded
 
     def key(self, run_id: str) -> int | None:
         """Return the key of a closed run; None if there is no closed run with this id."""
@@ -353,7 +353,7 @@ def _last_time_ns(data: Any) -> int:
     try:
         return int(decode_events(data)[-1].time_ns)
     except (ValueError, TypeError, LookupError):
-        return 0  # loading its run reports the damage
+        return 0  # reported when the run is loaded
 
 
 def _pieces(joined: str) -> Mapping[int, bytes]:
@@ -383,7 +383,7 @@ _PUT_NOTE = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE 
 
 
 class ScheduleRow(NamedTuple):
-    """The row of a schedule, or of a note in the notes' own table. If `data` is empty, the row must be deleted."""
+    """The row of a schedule, or of a note in the table `meta`. If `data` is empty, the row must be deleted."""
 
     schedule_id: str
     wake_ns: int
@@ -417,7 +417,7 @@ def write(connection: sqlite3.Connection, rows: Iterable[ScheduleRow]) -> None:
 
 
 def read(connection: sqlite3.Connection, schedule_id: str) -> ScheduleRecord | None:
-    """Read a schedule; None if it does not exist. Raises ValueError (msgspec's) for invalid bytes."""
+    """Read a schedule; None if the schedule does not exist. Raises ValueError (msgspec's) for invalid bytes."""
     query = "SELECT data FROM schedules WHERE schedule_id = ?"
     rows = connection.execute(query, (plain(schedule_id),)).fetchall()
     return decode_schedule(rows[0][0]) if rows else None

@@ -60,10 +60,10 @@ _PARTS = {
     "NEW.request_id <> ''": "INSERT OR IGNORE INTO requests (run, request_id) VALUES (NEW.run, NEW.request_id);",
     "NEW.shown <> ''": visibility.TAKE_SHOWN,
 }
-"""The statement for each group of columns, by the condition under which it runs. Each has its own trigger: a statement opens
-all indexes of its table, whether it writes or not, and most rows write into only three tables. SQLite does not define the
-order of triggers, and it does not matter: the groups of a row are independent, and a row never deletes the pending item
-that it writes.
+"""The statement for each group of columns, by the condition under which it runs. Each has its own trigger: a statement
+opens all indexes of its table, even if it writes no row, and most rows write into only three tables. SQLite does not
+define the order of triggers, but the order does not matter: the groups of a row are independent, and a row never
+deletes the pending item that it writes.
 """
 
 

@@ -163,7 +163,7 @@ class SqliteStore(FileReads):
         return number
 
     def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
-        """Set the callback for changes that can never be written. It is called on the control loop."""
+        """Set the callback for changes that can never be written. The callback runs on the control loop."""
         self._report = callback
 
     async def durable(self, number: int) -> None:
@@ -214,14 +214,14 @@ class SqliteStore(FileReads):
         return self._thread.held
 
     def condition(self) -> DiskCondition:
-        """Return the condition of the file and its disk."""
+        """Return the condition of the file and of its disk."""
         return DiskCondition(
             self.path, self.held, self._disk.free_bytes(), self._reserve_bytes, _file_bytes(self.path)
         )
 
     @property
     def failure(self) -> StorageError | None:
-        """The error that stopped the store, which must then be reopened; None while it works."""
+        """The error that stopped the store, which must then be reopened; None while the store works."""
         return self._durability.failure
 
     def close(self) -> FileLost | None:
@@ -262,7 +262,7 @@ class SqliteStore(FileReads):
     def _close_file(self) -> None:
         connections = [self._opened.reader, self._opened.writer]
         if self._is_sound:
-            # The reader first: while it is open the WAL cannot be emptied.
+            # The reader is closed first, because the WAL cannot be emptied while the reader is open.
             inherited.close(connections.pop(0))
             self._checkpoint_at_end()
         # After a failure the reader is closed last: SQLite checkpoints when the last connection is closed, unless that is
@@ -301,14 +301,14 @@ class SqliteStore(FileReads):
         for refusal in refusals:
             self._durability.refuse(refusal.number, refusal.error)
             if self._loop is not None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed, and the engine with it
+                with contextlib.suppress(RuntimeError):  # the loop and the engine are closed
                     self._loop.call_soon_threadsafe(self._report_refusal, refusal)
 
     def _report_refusal(self, refusal: Refusal) -> None:
         """Report a refused change to the engine, and readmit its runs for later changes. Called on the control loop."""
         self._report(refusal)
-        # Changes that were appended before may depend on the refused one. They go to the thread first, which refuses them
-        # too; only changes after the turn that readmits the runs are written again.
+        # Changes that were appended before may depend on the refused one. They are passed to the thread first, and
+        # refused, too; only changes after the turn that readmits the runs are written again.
         self._hand_over()
         self._thread.put(Turn((), self._durability.newest, readmitted=refusal.run_ids))
 

@@ -103,7 +103,7 @@ def create(connection: sqlite3.Connection, namespace: str, extra_tables: str = "
 
 
 def read_format(connection: sqlite3.Connection, path: str) -> int:
-    """Return the format of a file. Raises `StorageError` if it is not ours, or of an unsupported format."""
+    """Return the format of a file. Raises `StorageError` if the file is not ours or has an unsupported format."""
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageError(
             f"the file {path} is a database of another program: name another file. It was not changed",

@@ -1,8 +1,8 @@
-"""Writes batches into the file, in one transaction each.
+"""The part that writes batches into the file, in one transaction each.
 
-Must not know: threads, queues, which calls wait, what a change means. Invariants: nothing is written after the epoch has
-ended. If a part of a batch cannot be built or written, its changes are written separately, each within a savepoint of the
-same transaction: a change that fails is left out, and so are the changes that depend on it.
+Must not know: threads, queues, which calls wait, what a change means. Invariants: nothing is written after the epoch
+has ended. If a part of a batch cannot be built or written, the changes of the batch are written separately, each within
+a savepoint of the same transaction: a change that fails is left out, and so are the changes that depend on it.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class BatchWriter:
 
 
 def _names(change: RunChange | ScheduleChange) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of the runs and schedules that a change and the changes in its `also` concern."""
+    """Return the ids of the runs and schedules in a change and in the changes of its `also`."""
     runs: dict[str, None] = {}
     schedules: dict[str, None] = {}
     for part in flat((change,)):
