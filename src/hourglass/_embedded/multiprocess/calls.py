@@ -239,13 +239,13 @@ class CallRouter:
             return self.owner
         if self._connecting is None or self._connecting.done():
             if monotonic() < self._missed_at + _MISS:
-                return None  # many requests may wait: they share one attempt to connect
+                return None  # waiting requests share one attempt to connect
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add_done_callback(_read)
         return await asyncio.shield(self._connecting)
 
     async def _connect(self) -> OwnerConnection | None:
-        # A child that an owner forked may keep its socket open after the owner's death, without ever greeting.
+        # A child that an owner forked may keep the owner's socket open after the owner's death, but sends no greeting.
         self.owner = None if self._lock.is_abandoned() else await connect(self._path, self._namespace)
         if self.owner is None:
             self._missed_at = monotonic()
@@ -256,7 +256,7 @@ class CallRouter:
             self._owner_check = asyncio.get_running_loop().create_task(self._close_dead_owner())
 
     async def _close_dead_owner(self) -> None:
-        """Close the connection once the owner has died. A child that it forked may keep the socket open, but the
+        """Close the connection once the owner has died. A child that the owner forked may keep the socket open, but the
         owner's lock is then free.
         """
         while (owner := self.owner) is not None and owner.is_open and owner.in_flight:
@@ -290,5 +290,5 @@ class NoWorkerNotice:
                 '(Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run())',
                 self._path,
                 self._path,
-                extra={"unserved_file": self._path},  # the command line replaces the message by its own
+                extra={"unserved_file": self._path},  # the command line logs a message of its own instead
             )

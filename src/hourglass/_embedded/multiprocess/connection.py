@@ -85,8 +85,8 @@ async def connect_file(
 class _OpenCalls:
     """The calls in progress on a connection. `close` ends them with an error instead of a cancellation.
 
-    Like `asyncio.timeout`: the waiting tasks are cancelled, and the cancellation becomes the error where it leaves the
-    `with` block, unless the caller has cancelled the task as well. A call must not contain another one.
+    Like `asyncio.timeout`: the waiting tasks are cancelled, and the cancellation is replaced by the error at the end of
+    the `with` block, unless the caller has cancelled the task, too. Calls must not be nested.
     """
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class FileConnection:
             raise too_late(request, limit) from None
 
     def _log_notice(self, answer: object) -> None:
-        """Log the notice of an answer once, such as that the disk is full."""
+        """Log the notice in an answer, such as that the disk is full, unless the previous answer also had one."""
         notice = answer.notice if isinstance(answer, s.ReadAnswer) else ""
         if notice and not self._noticed:
             _log.warning("%s", notice)

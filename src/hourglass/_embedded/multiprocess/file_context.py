@@ -1,7 +1,8 @@
 """The state that the parts of a `SharedFile` have in common.
 
-Must not know: how an engine works, the messages on the socket. Invariant: an attempt of this process's workers, and a result
-that is not confirmed as durable, is kept until the next owner has taken it over, whichever engine or connection ends.
+Must not know: how an engine works, the messages on the socket. Invariant: the attempts of this process's workers, and
+the results that are not confirmed as durable, are kept until the next owner has taken them over, even if engines or
+connections end.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ class KeptWork:
 
     @property
     def unsettled(self) -> set[bytes]:
-        """The attempts to claim from the next owner: those that may still run here, and those whose results are not
-        confirmed as durable. An attempt that is not claimed is given to another worker."""
+        """The attempts to claim from the next owner: attempts that may still run here, and attempts with results that
+        are not confirmed as durable. An attempt that is not claimed is dispatched to another worker.
+        """
         return self._attempts | self._results.keys()
 
     @property
@@ -40,7 +42,7 @@ class KeptWork:
         return tuple(self._results.values())
 
     def collect(self, handle: FileHandle) -> None:
-        """Keep the attempts of a handle on this process's engine, and its unconfirmed results."""
+        """Keep the attempts and the unconfirmed results of a handle on this process's engine."""
         results, attempts = handle.take_unfinished()
         self._add(results)
         self._attempts |= attempts | {result.token for result in results}

@@ -81,7 +81,7 @@ class FileHandle:
     def attach_remote(self, owner: OwnerConnection, handle: RemoteHandle) -> None:
         """Attach a handle on the owner's engine."""
         self.owner = owner
-        if not self.is_new:  # shut down while it was being opened
+        if not self.is_new:  # the handle was shut down while being opened
             owner.send(wire.ShutDownHandle(handle.number))
             return
         self._attach(handle)

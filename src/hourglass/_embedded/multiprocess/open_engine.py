@@ -40,7 +40,7 @@ class OpenEngine:
         took_over: bool = False,
         living: frozenset[str] = frozenset(),
     ) -> OpenEngine:
-        """Open the file and recover its runs. Raises `StorageError`."""
+        """Open the file and recover the runs. Raises `StorageError`."""
         store = await _open_store(opener, path, namespace)
         try:
             engine = Engine(store=store, namespace=namespace, retention=retention, limits=limits)
@@ -56,7 +56,7 @@ class OpenEngine:
 
     @property
     def condition(self) -> DiskCondition | None:
-        """The condition of the file and its disk; None if unknown."""
+        """The condition of the file and its disk; None if the condition is unknown."""
         return self.engine.store.condition()
 
     @property
@@ -88,7 +88,7 @@ class OpenEngine:
         self.engine.die(error)
 
     def open_handle(self, config: HandleConfig) -> EngineHandle:
-        """Open a handle for a worker of this process, which collects results until they are durable."""
+        """Open a handle for a worker of this process. The handle collects results until they are durable."""
         here = HostProcess(os.getpid(), pid_namespace())
         return EngineHandle(self.engine, config, process=here, collects_results=True)
 

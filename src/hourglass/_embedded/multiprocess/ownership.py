@@ -46,7 +46,7 @@ _LONGEST_GAP = 30.0
 an owner that does not answer.
 """
 _HAS_FLOCK = sys.platform == "linux"
-"""Whether an `flock` is independent of record locks. On BSD they exclude each other."""
+"""Whether an `flock` is independent of record locks. On BSD the two kinds of lock exclude each other."""
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """Flags for opening the lock file: following a link could truncate another file, and opening a pipe could block."""
 
@@ -101,7 +101,7 @@ class _Contest:
 
 
 class FileLock:
-    """The lock of one database file, for this process."""
+    """The lock of this process on one database file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -119,7 +119,9 @@ class FileLock:
         return self._fd is not None
 
     def try_take(self) -> bool:
-        """Acquire the lock if no process has it, without waiting. Raises `StorageError` if the file system has no locks."""
+        """Acquire the lock if no process has it, without waiting. Raises `StorageError` if the file system has no
+        locks.
+        """
         with _guard:
             if self._fd is not None:
                 return True
@@ -246,7 +248,7 @@ class FileLock:
                 return True
             descriptor = self._open()
             try:
-                # A shared lock: two processes that check at the same time must not take each other for an owner.
+                # A shared lock: two processes that check at the same time must not mistake each other for an owner.
                 return self._lock_record(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB) and self._lock_descriptor(
                     descriptor, fcntl.LOCK_SH
                 )
@@ -368,7 +370,7 @@ def boot_id() -> str:
 
 
 def _is_elsewhere(note: LockNote) -> bool:
-    """Whether the owner is on another machine, so that the socket beside the file does not lead to it."""
+    """Whether the owner is on another machine, so that it cannot be reached over the socket beside the file."""
     own_boot = boot_id()
     if note.boot and own_boot:
         return note.boot != own_boot

@@ -1,8 +1,8 @@
 """One term of this process as the owner of a file: from the opening of the engine to the release of the lock.
 
-Must not know: when the file is wanted, how often a failed file is opened again (see `shared_file`). Invariants: an engine is
-open only while this process has the lock; a process that gets the lock next finds the file closed, with all queued changes in
-it; attempts of processes that survived the last owner are lost only when they were not claimed in time.
+Must not know: when the file is needed, how often a failed file is reopened (see `shared_file`). Invariants: an engine
+is open only while this process has the lock; a process that gets the lock next finds the file closed, with all queued
+changes in it; attempts of processes that survived the last owner are lost only if they are not claimed in time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CLAIMS = 2.0
 """Seconds between two checks whether surviving processes have claimed their attempts from a new owner."""
 
 ProcessKey = tuple[int, int]
-"""A process by its id and PID namespace."""
+"""The identity of a process: its id and PID namespace."""
 
 
 class Claims:

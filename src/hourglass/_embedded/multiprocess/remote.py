@@ -129,7 +129,7 @@ class OwnerConnection:
             await self._exchange(number, wire.encode(wire.CloseHandle(number, handle)), lambda _: None)
         finally:
             closed = self._handles.pop(handle, None)
-            if closed is not None:  # its attempts have begun: no later owner may give them to others
+            if closed is not None:  # the handle's attempts have begun: no later owner may dispatch them again
                 self.held |= closed.attempts
 
     def send(self, message: wire.ToOwner) -> None:
@@ -177,7 +177,7 @@ class OwnerConnection:
             _log.warning("process %d, which owns %s, responds again", self.welcome.pid, self._path)
 
     def _report_alive(self) -> None:
-        """Report regularly that this process is running, while it has handles."""
+        """Report regularly that this process is running, as long as the connection has handles."""
         if self._alive_timer is not None:
             self._alive_timer.cancel()
         self._alive_timer = None

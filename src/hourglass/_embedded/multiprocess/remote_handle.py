@@ -71,7 +71,7 @@ class OwnerLink(Protocol):
         ...
 
     async def close_handle(self, handle: int) -> None:
-        """Ask the owner to close a handle of this process, and wait until it has. Raises `ConnectionLost`."""
+        """Request that the owner closes a handle of this process, and wait for the answer. Raises `ConnectionLost`."""
         ...
 
 
@@ -235,7 +235,7 @@ class RemoteHandle:
             self._link.send(wire.ShutDownHandle(self.number))
 
     async def finalize(self) -> None:
-        """Close the handle: the owner gives the worker's remaining work to others."""
+        """Close the handle. The owner gives the worker's remaining work to other workers."""
         if self._broken is None:
             self._send()
             try:
@@ -293,8 +293,10 @@ class _Answers:
             self.cancelled.append(result)
 
     def messages(self, handle: int) -> Iterator[bytes]:
-        """Encode all answers as one message. If it is too large or cannot be encoded, encode one message per answer, with
-        a failure in place of each answer that cannot be sent.
+        """Encode all answers as one message.
+
+        If that message is too large or cannot be encoded, encode one message per answer, with a failure in place of
+        each answer that cannot be sent.
         """
         try:
             data = wire.encode(self._message(handle))

@@ -30,7 +30,7 @@ async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
     try:
         match request:
             case DeleteSchedule():
-                return True  # it existed at the first sending, or has been deleted since
+                return True  # the schedule no longer exists, as requested
             case ac.CompleteActivity(token=token) if token:
                 return await _has_ended(AttemptToken.decode(token), call)
     except (HourglassError, ValueError):

@@ -126,11 +126,12 @@ class OwnerServer:
         return server is not None
 
     def measure(self) -> None:
-        """Begin to measure the load of this process and of the others, and set the weight of work here accordingly.
+        """Begin to measure the load of this process and of the others, and set the weight of work in this process
+        accordingly.
 
-        Workers in this process share its interpreter with the engine: they get less work while they slow it down, and
-        more while sending work to other processes costs more than executing it. Measuring stops when no other process
-        works on the file.
+        Workers in this process share the interpreter with the engine. They get less work while they slow the engine
+        down, and more while sending work to other processes costs more than executing it here. Measuring stops when no
+        other process works on the file.
         """
         if self._measure_timer is None:
             self._measure(ProcessorUse(), 1.0)
@@ -146,7 +147,7 @@ class OwnerServer:
             self._measure_timer = loop.call_later(wire.REPORT_INTERVAL, self._measure, ours, handicap)
 
     def send_processes(self) -> None:
-        """Send the list of processes to all that work on the file, if it has changed."""
+        """Send the list of processes, if it has changed, to all processes that work on the file."""
         processes = self.owner.processes()
         if processes != self._sent_processes:
             self._sent_processes = processes
@@ -195,8 +196,8 @@ class OwnerServer:
     def begin(self, key: str, request: s.Request[Any]) -> asyncio.Future[Any]:
         """Begin to answer a request and return the future of the answer.
 
-        A change is carried out once for each key: a client that sends it again, because its connection ended before the
-        answer arrived, receives the first answer.
+        A change is carried out once for each key. If a client's connection ended before the answer arrived, the client
+        sends the change again and receives the first answer.
         """
         loop = asyncio.get_running_loop()
         if request.effect is not s.Effect.CHANGE or not key:
@@ -272,7 +273,7 @@ class _Peer:
         for entry in pending.values():
             if (
                 not entry.is_change
-            ):  # a change continues: its client will send the request again for its answer
+            ):  # a change continues: the client will repeat the request to get the answer
                 entry.task.cancel()
 
     def send_alive(self, message: bytes) -> None:

@@ -65,7 +65,9 @@ class SharedFile:
         self._not_before = 0.0
         """The time before which the file is not opened again."""
         self._lost: FileLost | None = None
-        """The error for which this process never opens the file again: it was replaced or overwritten."""
+        """The error for which this process never opens the file again, because the file was replaced or overwritten;
+        None if it was not.
+        """
         self._ownerless_since = 0.0
         """The time from which neither the lock nor its holder has been available; 0 if either is."""
         self._warned = False
@@ -126,7 +128,7 @@ class SharedFile:
         self._check_file()
         handle = FileHandle(config, died=self._died, released=self._release)
         self._handles.add(handle)
-        # The worker is back: its handles determine from now on whether the file is wanted.
+        # The worker has opened a handle: from now on the handles determine whether the file is needed.
         self._file.wanted_until = 0.0
         try:
             if self.calls.engine is not None:
@@ -186,7 +188,7 @@ class SharedFile:
                 self._lock.drop()
 
     def _wait_ownerless(self) -> None:
-        """Record that neither the lock nor its holder is available, and log it once after a while."""
+        """Record that neither the lock nor its holder is available. Log this once after a while."""
         now = monotonic()
         self._ownerless_since = self._ownerless_since or now
         if now - self._ownerless_since > wire.SILENT_CHECKS and not self._warned:
@@ -242,7 +244,7 @@ class SharedFile:
             self.calls.broken = error
 
     def _check_file(self) -> None:
-        """Raise `FileLost` if the file was replaced, or if its owner has found that it was overwritten."""
+        """Raise `FileLost` if the file was replaced, or if its owner has reported the loss of the file."""
         if self._lost is None:
             self._detect_loss()
         if self._lost is not None:

@@ -29,7 +29,7 @@ from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
-# A child of `fork` shares the locks and sockets of its parent, and while the child lives no other process notices the
+# A forked child shares the locks and sockets of its parent, and while the child lives, no other process notices the
 # parent's death: the lock is not released, and peers see no end of their connections. The child therefore replaces each
 # descriptor by the null device immediately. Closing the descriptors instead would be unsafe, because Python objects
 # still refer to their numbers.
@@ -194,7 +194,9 @@ def is_trusted(sock: socket.socket, users: frozenset[int]) -> bool:
 
 
 def pid_namespace() -> int:
-    """Return the PID namespace of this process (each container has its own); 0 if the system does not report it."""
+    """Return the PID namespace of this process (each container has its own); 0 if the system does not report
+    namespaces.
+    """
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -215,7 +217,7 @@ def is_running(process_id: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it belongs to another user
+        pass  # the process belongs to another user
     try:
         with open(f"/proc/{process_id}/stat", "rb") as file:
             return not file.read().rpartition(b")")[2].lstrip().startswith((b"Z", b"X"))
@@ -224,7 +226,7 @@ def is_running(process_id: int) -> bool:
 
 
 def trusted_peers() -> frozenset[int]:
-    """Return the users whose processes an owner serves: its own, and root, which cannot be excluded anyway."""
+    """Return the users that an owner serves: its own user, and root, which cannot be excluded anyway."""
     return frozenset({os.geteuid(), 0})
 
 
@@ -330,7 +332,7 @@ class FrameStream(asyncio.Protocol):
             self._on_made()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the transport; its descriptor is closed after this."""
+        """Forget the transport. Its descriptor is closed after this call."""
         untrack(self._descriptor)
         self._transport = None
         self._on_lost()

@@ -41,10 +41,14 @@ NO_HANDLE = 0
 """The handle number of results that a process has kept since an earlier owner; handles are numbered from 1."""
 
 REPORT_INTERVAL, IDLE_REPORT_INTERVAL = 0.1, 1.0
-"""Seconds between reports of a process that works for the owner: while it works, and while it is idle."""
+"""Seconds between the reports of a process that works for the owner: while the process has work to do, and while it is
+idle.
+"""
 
 OWNER_REPORT_INTERVAL = 1.0
-"""Seconds between the owner's reports that it is running, and between its peers' checks."""
+"""Seconds between the owner's reports that it is running, and between the checks of the processes that receive the
+reports.
+"""
 
 SILENT_CHECKS = 10
 """The number of checks, one per second, after which a silent peer counts as not running."""
@@ -218,7 +222,9 @@ class ResultsStored(msgspec.Struct, frozen=True, tag=True):
 
 
 class OwnerAlive(msgspec.Struct, frozen=True, tag=True):
-    """The owner's report, about once a second, that it is running: a stopped process keeps its connections and its lock."""
+    """The owner's report, about once a second, that the owner is running. A stopped process keeps its connections and
+    its lock.
+    """
 
 
 class Processes(msgspec.Struct, frozen=True, tag=True):
@@ -282,7 +288,7 @@ def decode_to_client(data: bytes) -> ToClient:
 
 
 REQUESTS: tuple[type[s.Request[Any]], ...] = tuple(HANDLERS)
-"""The requests that can be sent to another process: those that an engine answers."""
+"""The requests that can be sent to another process: all requests that an engine answers."""
 
 
 def _answers_of(request: type[s.Request[Any]]) -> tuple[type[msgspec.Struct], ...]:
@@ -381,8 +387,9 @@ _ALREADY_EXISTS: dict[str, tuple[type[errors.ServiceError], tuple[str, ...]]] = 
 
 
 def problem_of(error: BaseException) -> ErrorMessage:
-    """Encode an error: one of ours by the nearest class name in the tables, any other as InternalError with its class
-    name."""
+    """Encode an error. An error of ours is encoded with the nearest class name in the tables, any other error as
+    InternalError with its class name.
+    """
     name = type(error).__name__
     if name in _ALREADY_EXISTS:
         fields = {field: getattr(error, field) for field in _ALREADY_EXISTS[name][1]}

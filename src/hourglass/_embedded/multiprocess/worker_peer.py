@@ -96,7 +96,7 @@ _HAS_TIME, _NOT_IDLE = 0.5, 0.15
 _HEAVIEST, _LIGHTEST = 50.0, 0.02
 _LIGHT_WORK = 1.2
 """Work is light if the total CPU time is less than this multiple of the CPU time of the control loops. (The engine's
-process also has the store's thread, which uses half as much as its control loop.)
+process also has the store's thread, which uses half as much CPU time as the control loop.)
 """
 
 
@@ -154,7 +154,7 @@ class WorkerPeer:
         return self.has_handles and self._silent_checks > wire.SILENT_CHECKS
 
     def open(self, message: wire.OpenHandle) -> None:
-        """Open a handle, and begin to send its work."""
+        """Open a handle, and begin to send work for it."""
         if message.handle in self._handles:
             raise ServiceError("a handle with this number is open", status="INVALID_ARGUMENT")
         try:
@@ -191,7 +191,7 @@ class WorkerPeer:
             raise wire.InvalidMessage("the token names no attempt") from None
 
     def _confirm(self) -> None:
-        """Confirm results to the process once they are durable."""
+        """Confirm the collected results to the process once they are durable."""
         self._confirmation = None
         tokens, self._unconfirmed = tuple(self._unconfirmed), []
         self._book.when_stored(lambda: self._send(wire.encode(wire.ResultsStored(tokens))))
@@ -208,7 +208,7 @@ class WorkerPeer:
         if sent is not None:
             sent.stop()
             await sent.handle.finalize()
-            # The process may end as soon as it has the answer: then it could not send unconfirmed results again.
+            # The other process may end as soon as it has the answer, and could then not send unconfirmed results again.
             stored = asyncio.Event()
             self._book.when_stored(stored.set)
             await stored.wait()
@@ -277,7 +277,9 @@ class _SentHandle:
             asyncio.get_running_loop().call_soon(self._end, failed)
 
     def answer(self, message: wire.WorkAnswers) -> None:
-        """Apply the worker's answers: heartbeats before results, results before the completions that may depend on them."""
+        """Apply the worker's answers: heartbeats before results, and results before completions, which may depend on
+        them.
+        """
         try:
             for token, details in message.heartbeats:
                 self.handle.heartbeat(token, details)
@@ -291,7 +293,7 @@ class _SentHandle:
             for run_id in message.evictions:
                 self.handle.request_eviction(run_id)
         except HandleBroken:
-            pass  # the engine has ended: the connection ends too, and the next owner takes over the work in progress
+            pass  # the engine has ended; the connection will end, and the next owner takes over the work in progress
         except ValueError:
             raise wire.InvalidMessage("the token names no attempt") from None
 
