@@ -61,7 +61,7 @@ class MemoryStore:
     held = ""  # writes are always possible
 
     def refuses_starts(self) -> str:
-        """Return "": there is always room."""
+        """Return "", because memory has no disk that could be full."""
         return ""
 
     def condition(self) -> DiskCondition | None:
@@ -123,7 +123,7 @@ class MemoryStore:
         """Do nothing: no change is ever refused."""
 
     def is_durable(self, number: int) -> bool:
-        """Whether this change was appended."""
+        """Whether this change was appended, and is therefore durable."""
         return number <= self._number
 
     async def durable(self, number: int) -> None:

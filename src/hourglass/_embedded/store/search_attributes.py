@@ -47,7 +47,9 @@ def type_named(name: str) -> AttributeType | None:
 
 
 def parse_time(text: str) -> int | None:
-    """Parse an RFC 3339 time with time zone; return microseconds since the epoch, or None."""
+    """Parse an RFC 3339 time with time zone. Return microseconds since the epoch; None if the string is not in this
+    format.
+    """
     ns = times.moment(text) if _ZONED(text) else None
     return None if ns is None else ns // 1000
 

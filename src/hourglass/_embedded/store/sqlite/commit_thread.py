@@ -66,7 +66,9 @@ class CommitSink(Protocol[B]):
         ...
 
     def build_separately(self, turns: Sequence[Turn], /) -> B:
-        """Prepare a batch whose commit leaves out, and reports, the changes that cannot be written."""
+        """Prepare a batch that is written change by change. Its commit omits and reports the changes that cannot be
+        written.
+        """
         ...
 
     def commit(self, batch: B, /) -> None:
@@ -149,7 +151,7 @@ class StoreThread(Generic[B]):
         return batch
 
     def _next_turns(self) -> list[Turn]:
-        """Wait for turns and return those in the queue; an empty list when the queue is closed and empty."""
+        """Wait for turns and return all queued ones; an empty list once the queue is closed and empty."""
         first = self._next_turn()
         turns = [] if first is None else [first]
         changes = _weight(first) if first else 0

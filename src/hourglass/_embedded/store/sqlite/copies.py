@@ -22,7 +22,7 @@ from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass.errors import StorageError
 
 _PORTION = 512
-"""Pages copied at a time."""
+"""The number of pages that are copied at a time."""
 _PAUSE = 0.002
 """Seconds between portions, so that commits can use the disk, and other threads the interpreter."""
 
@@ -101,7 +101,7 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
         finally:
             connection.execute("ROLLBACK")
         _begin_another_epoch(target)
-        target.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, without a WAL beside it
+        target.execute("PRAGMA journal_mode = DELETE").fetchall()  # a single file, without a WAL
         problems = target.execute("PRAGMA integrity_check(1)").fetchall()
         if problems != [("ok",)]:
             raise StorageError(

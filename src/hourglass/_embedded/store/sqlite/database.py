@@ -54,7 +54,7 @@ _READER = (
     "PRAGMA query_only = ON",
     "PRAGMA wal_autocheckpoint = 0",
     "PRAGMA cache_size = -8192",
-    "PRAGMA temp_store = MEMORY",  # lists work on a full disk
+    "PRAGMA temp_store = MEMORY",  # so that lists work on a full disk
 )
 
 
@@ -304,7 +304,7 @@ def _drop_statistics(connection: sqlite3.Connection) -> None:
         connection.execute("DELETE FROM sqlite_stat1")
         connection.execute(
             "ANALYZE sqlite_schema"
-        )  # analyses nothing; makes SQLite read the statistics again
+        )  # analyses no table, but makes SQLite reload the statistics
 
 
 def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
@@ -351,7 +351,8 @@ def connect_unowned(path: str) -> sqlite3.Connection:
 
 
 def _connect(path: str, mode: str, known_as: str = "") -> sqlite3.Connection:
-    # check_same_thread: opened on the control loop and used on the store thread, but each connection by one thread only.
+    # check_same_thread: opened on the control loop and used on the store thread, but each connection is used by one
+    # thread only.
     try:
         return sqlite3.connect(
             f"file:{urllib.parse.quote(os.fsencode(path))}?mode={mode}",

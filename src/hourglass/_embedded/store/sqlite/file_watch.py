@@ -69,7 +69,9 @@ _SAMPLED_FRAMES = 8
 
 
 class LogState(NamedTuple):
-    """The progress of checkpoints. The salts change with each restart of the log."""
+    """The state of the log and the progress of checkpoints, as stored in the log's index. The salts change with each
+    restart of the log.
+    """
 
     commits: int
     last_frame: int
@@ -175,7 +177,7 @@ class FileWatch:
 
     @property
     def log_growth(self) -> int:
-        """Pages by which the log has grown since this process's last checkpoint, as of the last `check`."""
+        """The number of pages by which the log has grown since this process's last checkpoint, as of the last `check`."""
         state, since = self._log_state, self._checkpointed
         return state.last_frame - (since.last_frame if state.salts == since.salts else 0)
 
@@ -186,7 +188,7 @@ class FileWatch:
         stamp = self._read_stamp()
         state = (
             self._read_log_state()
-        )  # after the stamp: a checkpoint announces itself in the index before it writes
+        )  # read after the stamp, because a checkpoint changes the index before the database
         if stamp != self._stamp:
             pages = self._read_pages()
             is_shorter = stamp[0] < self._stamp[0]
@@ -222,7 +224,7 @@ class FileWatch:
         self._last_events = [events for events in self._last_events if events[0] not in forgotten]
 
     def _check_commits(self, state: LogState) -> None:
-        """Raise `FileRestored` if another program has committed and our last events are gone."""
+        """Raise `FileRestored` if another program has committed and the events that we wrote last are gone."""
         commits, self._commits = self._commits, state.commits
         expected = (commits, commits + 1) if self._has_written else (commits,)
         self._has_written = False
@@ -251,7 +253,7 @@ class FileWatch:
         except sqlite3.OperationalError:
             if self._writer.in_transaction:
                 raise
-            return 0, False  # not our tables
+            return 0, False  # the database has other tables
         return (int(found[0][0]) if found else 0), has_events
 
     def check_log(self) -> None:

@@ -94,7 +94,7 @@ class SqliteStore(FileReads):
         """Whether a change and all earlier ones, except refused ones, are durable. Called about ten times per step."""
         self._turn: list[RunChange | ScheduleChange] = []
         self._will_hand_over = (
-            False  # whether a call waits for the turn's changes: they are handed over at its end
+            False  # whether a call waits for this turn's changes: they are passed on at its end
         )
         self._timer: asyncio.TimerHandle | None = None
         self._forgetting: set[int] = set()
@@ -265,8 +265,8 @@ class SqliteStore(FileReads):
             # The reader is closed first, because the WAL cannot be emptied while the reader is open.
             inherited.close(connections.pop(0))
             self._checkpoint_at_end()
-        # After a failure the reader is closed last: SQLite checkpoints when the last connection is closed, unless that is
-        # read-only, and the WAL must not be moved into a file that may not be ours.
+        # After a failure the reader is closed last. SQLite checkpoints when the last connection is closed, unless that
+        # connection is read-only, and the WAL must not be moved into a file that may not be ours.
         for connection in reversed(connections):
             inherited.close(connection)
         self._opened.watch.close()
@@ -336,7 +336,7 @@ class SqliteStore(FileReads):
             self._loss = fault
         elif (
             fault.status != "ABORTED" and self._check() is not None
-        ):  # aborted: the file is sound, and another process owns it
+        ):  # aborted: the file is intact, but another process owns it
             fault = self._loss or fault  # SQLite also fails when another program has written into the file
         # The message suffices for an error of the disk; an error in our code needs its traceback.
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error

@@ -152,7 +152,7 @@ def check_tables(connection: sqlite3.Connection, path: str, namespace: str, extr
 def migrate(
     connection: sqlite3.Connection, version: int, migrations: Sequence[Migration] = MIGRATIONS
 ) -> None:
-    """Migrate the tables to the current format, in one transaction. The caller has made a copy of the file."""
+    """Migrate the tables to the current format, in one transaction. The caller must have made a copy of the file."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         for next_version, change in migrations:

@@ -302,7 +302,7 @@ def page(
 def count(connection: sqlite3.Connection, text: str, activities: bool = False) -> Count:
     """Count the runs that match a filter; with `GROUP BY ExecutionStatus` also by status."""
     where, is_grouped = _where(connection, text, activities), bool(parse(text).group_by)
-    # Without groups the status is not read, so that an index may be sufficient.
+    # Without groups the status is not read, so that SQLite may need only an index.
     column, group_by = ("status", " GROUP BY status ORDER BY status") if is_grouped else ("0", "")
     rows = _rows(
         connection, f"SELECT count(*), {column} FROM visibility WHERE {where.text}{group_by}", where.values
@@ -316,8 +316,8 @@ def count(connection: sqlite3.Connection, text: str, activities: bool = False) -
 def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Indexed]) -> list[tuple[Any, ...]]:
     """Run a query.
 
-    If SQLite rejects a statement as too long, too deep or with too many values, the error blames the filter, not the
-    file: the limits differ between builds of SQLite.
+    If SQLite rejects a statement as too long, too deep or with too many values, the error names the filter as the
+    cause, not the file, because the limits differ between builds of SQLite.
     """
     try:
         return connection.execute(sql, values).fetchall()
