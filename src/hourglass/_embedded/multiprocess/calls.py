@@ -47,13 +47,13 @@ SHORTEST, BUSY, LONGEST = 0.001, 0.01, 0.05
 lock, and the longest while only an owner can answer.
 """
 CHECK_INTERVAL = 1.0
-"""Seconds between checks of the lock, for an owner's death that does not end its connections."""
+"""Seconds between checks of the lock. They detect the death of an owner whose connections stay open."""
 SILENCE = 3.0
 """Seconds that a request may wait before the log explains why."""
 _UNREACHED, _UNREACHABLE = 3.0, 60.0
 """Seconds for which a request waits for an owner that cannot be reached: until a warning, and until the request fails."""
 _MISS = 0.003
-"""The pause after an attempt to connect that found no owner, in seconds."""
+"""Seconds to wait after an attempt to connect that found no owner."""
 _AGAIN = 2.0
 """Seconds after which a request that only an owner could answer is tried again without an owner, because its run may
 have closed.
@@ -169,7 +169,7 @@ class CallRouter:
             search.pause = min(2 * search.pause, LONGEST if outcome is NoAnswer.WAIT else BUSY)
 
     def check_sound(self) -> None:
-        """Raise the error that only a person can repair: repeating the request would be useless."""
+        """Raise the error of a file that a person must repair, because repeating a request would be useless."""
         if self.broken is not None:
             raise type(self.broken)(str(self.broken), status=self.broken.status)
 
@@ -211,7 +211,7 @@ class CallRouter:
             _log.warning("%s", message)
 
     async def _call_once(self, request: s.Request[A], search: _Search) -> A | NoAnswer:
-        """Return the answer, or the reason that there is none yet.
+        """Return the answer, or the reason why there is none yet.
 
         Raises `EngineClosed` or `ConnectionLost` if the request may have been carried out.
         """
@@ -282,7 +282,7 @@ class NoWorkerNotice:
         self._warned = False
 
     def warn_if_late(self, since: float) -> None:
-        """Warn if a request that began to wait at `since` has waited for long enough."""
+        """Log the warning if a request has waited since `since` for at least `SILENCE` seconds."""
         if not self._warned and monotonic() - since >= SILENCE:
             self._warned = True
             _client_log.warning(

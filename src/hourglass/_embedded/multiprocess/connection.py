@@ -92,7 +92,7 @@ class _OpenCalls:
     def __init__(self) -> None:
         self.closed = False
         self._cancellations: dict[asyncio.Task[Any], int] = {}
-        """The number of cancellations of each call's task before the call began."""
+        """The number of cancellations that each call's task had received before the call began."""
 
     def __enter__(self) -> None:
         if self.closed:
@@ -123,7 +123,7 @@ def _closed() -> ConnectionFailedError:
 
 
 class FileConnection:
-    """Implements `hourglass._contract.service.Connection`."""
+    """A connection to a file. Implements `hourglass._contract.service.Connection`."""
 
     def __init__(self, file: SharedFile, *, identity: str, target: str) -> None:
         self._file = file
@@ -257,7 +257,7 @@ class FileConnection:
         self._explained = bool(notice)
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
-        """Open a handle for a task queue, on this process's engine or on that of the file's owner."""
+        """Open a handle for a task queue, on this process's engine or on the engine of the file's owner."""
         config.refuse_tuning()
         if not config.identity:
             config = msgspec.structs.replace(config, identity=self._identity)

@@ -109,7 +109,7 @@ class FileContext:
     namespace: str
     lock: FileLock
     changed: Bell
-    """Rung when the handles, the engine or the owner have changed."""
+    """A bell that rings when the handles, the engine or the owner have changed."""
     calls: CallRouter
     identity: FileIdentity
     handles: set[FileHandle] = field(default_factory=set)

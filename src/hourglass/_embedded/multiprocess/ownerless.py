@@ -83,7 +83,7 @@ class OwnerlessTransactions:
         return NoAnswer.WAIT if _must_wait(request, outcome) else outcome
 
     async def close(self) -> None:
-        """Wait for the transaction in progress."""
+        """Wait until the transaction in progress has ended."""
         self._closing = True
         self._arrived.ring()
         if self._running is not None:
@@ -93,7 +93,7 @@ class OwnerlessTransactions:
         try:
             self._opener.check(self._path)
         except StorageError:
-            return False  # this process can never open the file, but an owner can answer
+            return False  # this process can never open the file, but an owner in another process can answer
         return True
 
     async def _run(self) -> None:
@@ -181,7 +181,7 @@ def _without_an_owner(request: s.Request[Any]) -> s.Request[Any] | None:
         return wf.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
     if request.needs_worker:
         return None
-    # A request that waits is answered with the present state instead of failing.
+    # A request that would wait is answered with the current state instead.
     return replace(request, rpc_timeout=0.0) if request.waits else request
 
 

@@ -188,7 +188,9 @@ class FileLock:
             return True
 
     def _lock(self) -> int | None:
-        """Return a locked descriptor of the lock file; None if another process has the lock."""
+        """Return a locked descriptor of the lock file; None if another process, or another `FileLock` here, has the
+        lock.
+        """
         for _ in range(_TRIES):
             holder = self._holder_here()
             if holder is not None and holder._fd is not None:
@@ -356,7 +358,8 @@ class FileLock:
             self.workers,
         )
         with contextlib.suppress(OSError):  # on a full disk there is no note; the lock itself is not affected
-            # In one write, padded with spaces over a longer note: a kill never leaves an incomplete note.
+            # Written in one call, and padded with spaces to cover a longer note, so that a killed process never leaves
+            # an incomplete note.
             os.pwrite(descriptor, msgspec.json.encode(note).ljust(os.fstat(descriptor).st_size), 0)
 
 
@@ -425,4 +428,4 @@ def _read_note(descriptor: int) -> LockNote:
     try:
         return msgspec.json.decode(os.pread(descriptor, _NOTE_LIMIT, 0), type=LockNote)
     except (msgspec.MsgspecError, ValueError, OSError):
-        return LockNote()  # being written, or written by another program; the note is only informative
+        return LockNote()  # the note is being written, or is from another program; it is only informative

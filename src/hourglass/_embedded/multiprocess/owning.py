@@ -47,7 +47,7 @@ class Claims:
     """
 
     def __init__(self, lock: FileLock) -> None:
-        """Determine which processes that worked for an earlier owner may still run. The caller has the lock."""
+        """Determine which processes that worked for an earlier owner may still run. The caller must have the lock."""
         others = [worker for worker in lock.workers if not worker.is_owner]
         self._survivors = [worker for worker in others if _may_run(worker)]
         self._claimed: set[ProcessKey] = set()
@@ -93,12 +93,12 @@ class Claims:
         self._timer = asyncio.get_running_loop().call_later(CLAIMS, check)
 
     def awaited(self, listed: Iterable[dp.WorkerProcess]) -> list[dp.WorkerProcess]:
-        """Return the survivors that are not among these processes."""
+        """Return the survivors that are not in this list of processes."""
         keys = {_key(process) for process in listed}
         return [survivor for survivor in self._survivors if _key(survivor) not in keys]
 
     def stop(self) -> None:
-        """Stop waiting."""
+        """Stop waiting for claims."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -110,7 +110,7 @@ class OwnerTerm:
     """
 
     def __init__(self, file: FileContext, *, took_over: bool) -> None:
-        """`took_over`: this process worked for the last owner. The caller has the lock."""
+        """`took_over`: this process worked for the last owner. The caller must have the lock."""
         self._file = file
         self._took_over = took_over
         self._claims = Claims(file.lock)
@@ -175,7 +175,7 @@ class OwnerTerm:
 
     @property
     def works(self) -> bool:
-        """Whether the engine has not failed."""
+        """Whether the engine still works."""
         return self.engine.failed is None
 
     async def turn(self) -> None:
@@ -214,7 +214,7 @@ class OwnerTerm:
         if isinstance(engine.failed, FileLost):
             server.send_file_lost(engine.failed)
         file.lock.drop()
-        server.disconnect_all()  # last: disconnecting makes the other processes try for the lock, which is free now
+        server.disconnect_all()  # last: disconnected processes try to acquire the lock, which is free now
         file.changed.ring()
 
     def _record_end(self) -> None:
@@ -231,7 +231,7 @@ class OwnerTerm:
             )
 
     def _note_processes(self, processes: tuple[dp.WorkerProcess, ...]) -> None:
-        """Record for which processes the next owner must wait."""
+        """Record in the lock's note the processes for which the next owner must wait."""
         self._file.lock.note_workers((*processes, *self._claims.awaited(processes)))
 
     async def _answer(self, request: s.Request[Any]) -> Any:

@@ -32,15 +32,15 @@ _log = logging.getLogger("hourglass.embedded")
 
 _GREETING = 5.0
 _IDLE_SHARE = 0.05
-"""A process that uses less than this fraction of a processor counts as idle."""
+"""A process that uses less than this fraction of a CPU counts as idle."""
 
 
 class ConnectionLost(HourglassError):
-    """The connection ended before the answer arrived."""
+    """Raised if the connection ended before the answer arrived."""
 
 
 class ForeignProtocol(ServiceError):
-    """The owner uses another version of the protocol between processes."""
+    """Raised if the owner uses another version of the protocol between processes."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class OwnerConnection:
         self.stream.send(wire.encode(message))
 
     def send_encoded(self, data: bytes) -> None:
-        """Send an encoded message."""
+        """Send a message that is encoded already."""
         self.stream.send(data)
 
     def resend(self, results: dict[bytes, ActivityResult]) -> None:
@@ -228,7 +228,7 @@ class OwnerConnection:
                     if (handle := self._handles.get(work.handle)) is not None:
                         handle.receive(work)
                     if self._idle:
-                        self._report_alive()  # more frequently from now on
+                        self._report_alive()  # reports are more frequent from now on
                         self._idle = False
                 case wire.Processes(processes):
                     self.processes = processes

@@ -46,7 +46,7 @@ from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError
 
 _UNSENDABLE = (msgspec.MsgspecError, OverflowError, ValueError, TypeError, RecursionError)
-"""The errors raised for a value that MessagePack cannot express, such as a number of more than 64 bits."""
+"""The errors raised for a value that MessagePack cannot represent, such as a number of more than 64 bits."""
 
 
 class OwnerLink(Protocol):
@@ -76,8 +76,8 @@ class OwnerLink(Protocol):
 
 
 class RemoteHandle:
-    """Implements `hourglass._contract.handle.Handle`: work is delivered in the iteration of the event loop in which it
-    arrives.
+    """A handle over the connection to the owner. Implements `hourglass._contract.handle.Handle`. Work is delivered in
+    the iteration of the event loop in which it arrives.
     """
 
     def __init__(self, link: OwnerLink, number: int, config: HandleConfig) -> None:
@@ -110,7 +110,7 @@ class RemoteHandle:
             self._paused.add(kind)
 
     def resume(self, kind: WorkKind) -> None:
-        """Deliver items of this kind again."""
+        """Resume the delivery of items of this kind."""
         self._paused.discard(kind)
         self._deliver_soon()
 
@@ -241,7 +241,7 @@ class RemoteHandle:
             try:
                 await self._link.close_handle(self.number)
             except HourglassError:
-                pass  # when the connection ends, the owner gives the work to others anyway
+                pass  # the connection has ended, and the owner gives the work to others anyway
         self.fail("the handle is shut down")
 
     def _check(self) -> None:

@@ -72,8 +72,8 @@ class OwnerInfo:
 
 
 class OwnerServer:
-    """The server on the socket beside a file. Belongs to one event loop; started and closed by the process that has the
-    lock.
+    """The server on the socket beside a file. Belongs to one event loop. It is started and closed by the process that
+    has the lock.
     """
 
     def __init__(self, owner: OwnerInfo) -> None:
@@ -108,7 +108,9 @@ class OwnerServer:
         await self.start()
 
     def stop_listening(self) -> None:
-        """Accept no new clients, and remove the socket if it is still ours. Existing connections continue."""
+        """Accept no new clients, and remove the socket unless another process has replaced it. Existing connections
+        continue.
+        """
         if self._close_listener() and self._identity is not None:
             with suppress(OSError):
                 unix_socket.remove(self.owner.path, only=self._identity)
@@ -277,7 +279,7 @@ class _Peer:
                 entry.task.cancel()
 
     def send_alive(self, message: bytes) -> None:
-        """Report that the owner is running, if greetings have been exchanged."""
+        """Report that the owner is running, if the client has been greeted."""
         if self._greeted:
             self.stream.send(message)
 
@@ -378,8 +380,8 @@ class _Peer:
     def _give_up(self, number: int) -> None:
         entry = self._pending.pop(number, None)
         if entry is not None and entry.is_wait:
-            # Cancelled after the task's first turn, in which `ExecuteWorkflow` starts its workflow: a start that was sent
-            # is carried out even if nobody waits for it.
+            # The task is cancelled after its first turn, in which `ExecuteWorkflow` starts the workflow: a start that
+            # was sent is carried out even if no client waits for it.
             asyncio.get_running_loop().call_soon(entry.task.cancel)
 
     def _answer(self, number: int, task: asyncio.Future[Any]) -> None:
@@ -387,7 +389,7 @@ class _Peer:
             None if task.cancelled() else task.exception()
         )  # asyncio logs exceptions that are never retrieved
         if self._pending.pop(number, None) is None or task.cancelled():
-            return  # the client gave up, or this process stops: the client will ask the next owner
+            return  # the client no longer waits, or this process stops and the client will ask the next owner
         if isinstance(error, EngineClosed):
             return  # the connection will end, and the client will ask the next owner
         if error is None:

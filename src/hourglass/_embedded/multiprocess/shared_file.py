@@ -35,7 +35,7 @@ _log = logging.getLogger("hourglass.embedded")
 SETTLE = 5.0
 """Seconds for which opening a handle waits for the file. After that, the handle is returned before it works."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""Seconds before a file that has failed is opened again: the first and the longest pause."""
+"""Seconds before a file that has failed is reopened: the first pause and the longest."""
 TRIES = 3
 """The number of consecutive failures after which clients get the error, if the last failure is permanent."""
 SOUND = 10.0
@@ -116,7 +116,7 @@ class SharedFile:
 
     @property
     def figures(self) -> EngineFigures | None:
-        """The engine's figures; None unless this process owns the file."""
+        """The engine's current numbers of runs and tasks; None unless this process owns the file."""
         engine = self.calls.engine
         return None if engine is None else engine.engine.figures
 
@@ -248,7 +248,7 @@ class SharedFile:
         if self._lost is None:
             self._detect_loss()
         if self._lost is not None:
-            self._file.wanted_until = 0.0  # opening handles again would be rejected
+            self._file.wanted_until = 0.0  # new handles would be rejected
             raise FileLost(str(self._lost), status=self._lost.status)
 
     def _detect_loss(self) -> None:
@@ -284,7 +284,7 @@ class SharedFile:
             await handle.finalize()
         if not self._file.kept.results and not self._follower.has_unconfirmed:
             self._file.wanted_until = (
-                0.0  # otherwise the next owner gets the results first, if there is one soon
+                0.0  # otherwise the results are first sent to the next owner, if there is one soon
             )
         self._changed.ring()
         if self._task is not None:

@@ -1,13 +1,13 @@
-"""The Unix socket beside a database file: its creation, connections and trust; frames (four bytes of length and the
-data); and descriptors that a forked child must not keep, because other processes react when they are closed.
+"""The Unix socket beside a database file: creation, connections and trust; frames (four bytes of length, and the data);
+and the tracking of descriptors that a forked child must not keep, because other processes notice when they are closed.
 
-Must not know: the messages, the purpose of the descriptors. A socket's name is limited to about a hundred bytes; a path
-may be much longer. Then the socket is reached through a descriptor of its directory (Linux), or it has a hashed name in
-a private directory of the user.
+Must not know: the messages, the purpose of the descriptors. A socket's name is limited to about a hundred bytes, but a
+path may be much longer. The socket is then reached through a descriptor of its directory (Linux), or it has a hashed
+name in a private directory of the user.
 
-Invariants: only the owner of the lock creates or removes the socket, so that an existing socket found by the owner
-belongs to a dead owner; a file that is not a socket is neither removed nor followed; only its user may connect to it. A
-frame above the limit ends the connection before the frame is read.
+Invariants: only the owner of the lock creates or removes the socket, so that a socket that the owner finds belongs to a
+dead owner; a file that is not a socket is neither removed nor followed; only its user may connect to it. A frame above
+the limit ends the connection before the frame is read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _after_fork() -> None:
             status = os.fstat(descriptor)
         except OSError:
             continue
-        if (status.st_dev, status.st_ino) == identity:  # the number may have been reused
+        if (status.st_dev, status.st_ino) == identity:  # otherwise the number was reused
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
     _tracked.clear()
@@ -122,7 +122,7 @@ def reach(path: str) -> socket.socket | None:
         _check_is_socket(socket_path(path))
         with _short(socket_path(path)) as address:
             sock.connect(address)
-    except BlockingIOError:  # the backlog is full: same as if no process listened
+    except BlockingIOError:  # the backlog is full: treated as if no process listened
         close(sock)
         return None
     except OSError as error:
@@ -166,7 +166,7 @@ def remove(path: str, only: tuple[int, int] | None = None) -> None:
 
 
 def close(sock: socket.socket) -> None:
-    """Close a socket that was created here and that no event loop has taken over."""
+    """Close a socket that was created by this module and has no event loop yet."""
     with NO_FORK.lock:
         untrack(sock.fileno())
         sock.close()
@@ -264,7 +264,7 @@ def _short(address_path: str) -> Iterator[str]:
 
 
 def _check_is_socket(address_path: str) -> None:
-    """Raise OSError if the path leads to a link or another file, which we must neither follow nor remove."""
+    """Raise OSError if the path leads to a link or another file, because we must neither follow nor remove these."""
     try:
         status = os.lstat(address_path)
     except OSError:
@@ -372,7 +372,7 @@ class FrameStream(asyncio.Protocol):
             self._transport.resume_reading()
 
     def send(self, data: bytes) -> None:
-        """Send a frame; do nothing if the connection has ended."""
+        """Send a frame. Do nothing if the connection has ended."""
         if self._transport is not None and self.is_open:
             self._transport.write(_HEAD.pack(len(data)) + data)
 

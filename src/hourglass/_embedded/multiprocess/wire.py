@@ -61,7 +61,7 @@ class InvalidMessage(errors.HourglassError):
 
 
 class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as a message."""
+    """An error in the form of a message."""
 
     kind: str
     message: str = ""
@@ -109,7 +109,7 @@ class OpenHandle(msgspec.Struct, frozen=True, tag=True):
 
 
 class SucceededMessage(msgspec.Struct, frozen=True):
-    """`hourglass._evaluator.commands.Succeeded` in the form for decoding, in which every command has a tag."""
+    """The form of `hourglass._evaluator.commands.Succeeded` for decoding, in which every command has a tag."""
 
     run_id: str
     commands: tuple[AnyCommand, ...] = ()
@@ -234,7 +234,7 @@ class Processes(msgspec.Struct, frozen=True, tag=True):
 
 
 class FileLostMessage(msgspec.Struct, frozen=True, tag="FileLost"):
-    """The owner's last message if the file was replaced or overwritten: no process may open it again."""
+    """The owner's last message if the file was replaced or overwritten, so that no process may open it again."""
 
     message: str
 
@@ -320,7 +320,7 @@ def encode_request(number: int, key: str, request: s.Request[Any]) -> bytes:
 
 
 def decode_request(message: RequestMessage) -> s.Request[Any]:
-    """Decode the request of a message. Raises `InvalidMessage`."""
+    """Decode the request in a message. Raises `InvalidMessage`."""
     decoder = _REQUESTS.get(message.kind)
     if decoder is None:
         raise InvalidMessage("unknown kind of request")
@@ -337,7 +337,7 @@ def encode_answer(number: int, value: msgspec.Struct) -> bytes:
 
 
 def decode_answer(request: s.Request[A], message: AnswerMessage) -> A:
-    """Decode the answer of a message, which must fit the request. Raises `InvalidMessage`."""
+    """Decode the answer in a message. Raises `InvalidMessage` if the answer is unreadable or does not fit the request."""
     kind = type(request)
     decoder = _ANSWERS[kind].get(message.kind)
     if decoder is None:
@@ -399,7 +399,7 @@ def problem_of(error: BaseException) -> ErrorMessage:
             return ErrorMessage(kind=kind.__name__, message=str(error), status=error.status)
         if kind.__name__ in _PLAIN_ERRORS and isinstance(error, errors.HourglassError):
             return ErrorMessage(kind=kind.__name__, message=str(error))
-    # Messages of other exceptions may contain anything.
+    # The messages of other exceptions may contain arbitrary data.
     return ErrorMessage(kind="InternalError", message=f"the engine failed with {type(error).__name__}")
 
 

@@ -165,7 +165,7 @@ class WorkerPeer:
         self._handles[message.handle] = _SentHandle(message.handle, handle, self._send)
 
     def answer(self, message: wire.WorkAnswers) -> None:
-        """Apply answers of the process, and confirm its results once they are durable."""
+        """Apply the answers of the process, and confirm the results once they are durable."""
         handle = self._handles.get(message.handle)
         results: tuple[ActivityResult, ...] = (
             *message.returned,
@@ -197,7 +197,7 @@ class WorkerPeer:
         self._book.when_stored(lambda: self._send(wire.encode(wire.ResultsStored(tokens))))
 
     def shut_down(self, handle: int) -> None:
-        """Dispatch no more work to a handle."""
+        """Stop dispatching work to a handle."""
         sent = self._handles.get(handle)
         if sent is not None:
             sent.handle.initiate_shutdown()
@@ -227,7 +227,7 @@ class WorkerPeer:
 
 
 class _SentHandle:
-    """An engine handle whose worker is in another process."""
+    """An engine handle for a worker in another process. Sends the handle's work to that process."""
 
     def __init__(self, number: int, handle: EngineHandle, send: Callable[[bytes], object]) -> None:
         self.handle = handle
