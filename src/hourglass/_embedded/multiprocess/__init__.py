@@ -2,7 +2,7 @@
 Unix socket and execute work for it.
 
 **Ownership.** The owner is the process that has an exclusive POSIX record lock on `FILE-lock`, a second file beside the
-database (`ownership`). A process tries to get the lock while it has a worker, and only then (`shared_file`). The kernel
+database (`ownership`). A process tries to acquire the lock only while it has a worker (`shared_file`). The kernel
 releases the lock when the process ends, however it ends: no lease has to expire. Only the owner keeps the store open.
 Each opening begins an epoch in the file, and a commit of an earlier epoch is rejected, so that a process that lost its
 lock without noticing cannot write. A lock beside a path does not exclude processes that use another name of the file
@@ -18,24 +18,25 @@ file was replaced or moved away never opens it again (`FileLost`).
                                    only a worker can answer waits for an owner
 
 **Work.** Every process with a worker executes work. In the owner, a worker uses the engine's own handle. In any other
-process it uses a `remote_handle`, and the owner has the engine's handle that represents it (`worker_peer`). Activations
-and attempts go from one to the other within the limit of the worker's slots, completions and results go back. A run
-stays with the process that began it; its activities go to the process with the least work in progress. The busier the
-owner's engine keeps its process, the less work that process takes, except for most light work, which costs as much to
-send as to execute. When a connection ends, the work of its process goes to others immediately: its workflow tasks are
-dispatched again, its attempts count as lost and are retried by their policies.
+process it uses a `remote_handle`, and the owner has the engine's handle that represents it (`worker_peer`). The owner
+sends activations and attempts within the limit of the worker's slots, and receives completions and results. A run stays
+with the process that began it; its activities go to the process with the least work in progress. The busier the owner's
+engine keeps its process, the less work that process accepts. The exception is light work, because it costs as much to
+send as to execute: the owner's process executes most of it. When a connection ends, the work of its process goes to
+others immediately: its workflow tasks are dispatched again, its attempts count as lost and are retried by their
+policies.
 
-**Takeover.** When the owner ends, its connections end. This is the signal for the processes that worked for it to try
-for the lock. One of them gets it, opens the file, restores the work in progress, and listens. The old handles break,
-and the workers open new ones. Attempts continue in their processes: the next owner reads from the lock's note which
-other processes worked on the file, and reserves their attempts for a while until each process claims its own
-(`Holding`). A process whose own engine failed does the same. Results and heartbeats of these attempts use the requests
-of clients. A worker keeps each result until the owner confirms that it is durable (`ResultsStored`); unconfirmed
-results go to the next owner directly after the claim. An attempt that a living process has not claimed never began
-there, and goes to another process. Requests without an answer are sent again: the id of each tells the next owner
-whether it was carried out. A stopped owner keeps the lock; an owner reports every second that it is running, and its
-peers log when the reports stop. An owner that ends normally closes the file before it releases the lock, and releases
-the lock before it disconnects.
+**Takeover.** When the owner ends, its connections end. This is the signal for the processes that worked for the owner
+to try to acquire the lock. One of them succeeds, opens the file, restores the work in progress, and listens. The old
+handles break, and the workers open new ones. Attempts continue in their processes: the next owner reads from the lock's
+note which other processes worked on the file, and reserves their attempts for a while until each process claims its own
+(`Holding`). A former owner whose engine failed also claims its attempts. Results and heartbeats of these attempts are
+sent as client requests. A worker keeps each result until the owner confirms that it is durable (`ResultsStored`);
+unconfirmed results go to the next owner directly after the claim. An attempt that a living process has not claimed
+never began there, and goes to another process. Requests without an answer are sent again; by its id, the next owner
+recognizes a request that was already carried out. A stopped owner keeps the lock; an owner reports every second that it
+is running, and its peers log when the reports stop. An owner that ends normally closes the file before it releases the
+lock, and releases the lock before it disconnects.
 
 Nothing here depends on the kind of store: a `StoreOpener` opens it (see `store.store`).
 
@@ -51,9 +52,9 @@ ownerless      a short transaction of a client while no process owns the file
 repeated_requests  whether a request whose answer was lost had been carried out
 calls          routes a call to an engine
 file_handle    a worker's handle on a file, on whichever engine serves the file
-file_context   the state that the next three have in common, such as the work that outlives an owner
+file_context   the state that the next three modules share, such as the work that outlives an owner
 owning         this process as the owner: one term, from opening the engine to releasing the lock
 following      this process's work for another process that owns the file
-shared_file    this process's part in a file: client, owner or worker for the owner
+shared_file    the role of this process for a file: client, owner or worker for the owner
 connection     the entry point for clients and workers
 """

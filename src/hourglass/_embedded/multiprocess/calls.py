@@ -6,10 +6,10 @@
 
 Must not know: which process wants to own the file, workers.
 
-Invariants: a request is repeated until it is answered, whichever process dies meanwhile, under the same key however often
-it is sent. Engines recognize a request whose answer was lost by its id; for the few requests without one the present state shows
-whether they were carried out (`was_carried_out`). The end of its connection shows that the owner has died, or else a check
-of the lock every second. A waiting client is warned if no process owns the file (`NoWorkerNotice`).
+Invariants: a request is repeated, always with the same key, until it is answered, even if processes die meanwhile. By
+its id an engine recognizes a request whose answer was lost; for the few requests without an id, the current state shows
+whether they were carried out (`was_carried_out`). The death of the owner is detected when its connection ends, or by a
+check of the lock every second. A waiting client is warned if no process owns the file (`NoWorkerNotice`).
 """
 
 from __future__ import annotations
@@ -43,26 +43,30 @@ _log = logging.getLogger("hourglass.embedded")
 _client_log = logging.getLogger("hourglass")
 
 SHORTEST, BUSY, LONGEST = 0.001, 0.01, 0.05
-"""Pauses while there is no engine, in seconds: the first; the longest while another process has the lock; the longest while
-only an owner can answer.
+"""Pauses between attempts to find an engine, in seconds: the first pause, the longest while another process has the
+lock, and the longest while only an owner can answer.
 """
 CHECK_INTERVAL = 1.0
-"""Seconds between checks of the lock, for an owner's death that does not end its connections."""
+"""Seconds between checks of the lock. They detect the death of an owner whose connections stay open."""
 SILENCE = 3.0
 """Seconds that a request may wait before the log explains why."""
 _UNREACHED, _UNREACHABLE = 3.0, 60.0
-"""Seconds that a request waits for an owner without a socket: before a warning, and before it fails."""
+"""Seconds for which a request waits for an owner that cannot be reached: until a warning, and until the request fails."""
 _MISS = 0.003
-"""The pause after an attempt to connect that found no owner, in seconds."""
+"""Seconds to wait after an attempt to connect that found no owner."""
 _AGAIN = 2.0
-"""Seconds between checks whether a run has ended that was open when no process owned the file."""
+"""Seconds after which a request that only an owner could answer is tried again without an owner, because its run may
+have closed.
+"""
 _PRECEDENCE = 0.05
-"""For this many seconds after an owner's death only processes with workers try to take the lock."""
+"""Seconds after an owner's death in which only processes with workers try to acquire the lock."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """The state of the search for an answer. `key` identifies the request, however often it is sent."""
+    """The state of the search for an answer. `key` identifies the request, and is the same each time the request is
+    sent.
+    """
 
     key: str
     began: float
@@ -71,9 +75,9 @@ class _Search:
     repeated: bool = False
     checked_at: float = 0.0
     holder: LockNote | None = None
-    """The holder of the lock at the last check, which had no socket."""
+    """The holder of the lock at the last check, which could not be reached; None if the lock was free."""
     held_from: float = 0.0
-    """The time of the first of the consecutive checks with this holder."""
+    """The time of the first consecutive check that found this holder."""
     warned: bool = False
 
 
@@ -83,13 +87,13 @@ class CallRouter:
     def __init__(self, opener: StoreOpener, path: str, namespace: str, changed: Bell) -> None:
         self.engine: OpenEngine | None = None
         self.owner: OwnerConnection | None = None
-        """The connection to the owner, if one was found; it may have ended."""
+        """The connection to the last owner that was found; the connection may have ended. None if no owner was found."""
         self.broken: StorageError | None = None
         """The error of a file that cannot be used until a person repairs it; None if there is none."""
         self._path = path
         self._namespace = namespace
         self._changed = changed
-        self._lock = FileLock(path)  # never taken, only checked
+        self._lock = FileLock(path)  # never acquired, only checked
         self._ownerless = OwnerlessTransactions(opener, path, namespace)
         self._connecting: asyncio.Task[OwnerConnection | None] | None = None
         self._owner_check: asyncio.Task[None] | None = None
@@ -119,7 +123,7 @@ class CallRouter:
             self.owner.close()
 
     async def call(self, request: s.Request[A]) -> A:
-        """Return the answer of the file's engine, in whichever process it is."""
+        """Return the answer of the file's engine, in this process or another."""
         engine, is_repeated = self.engine, False
         if engine is not None and engine.engine.failed is None:  # the common case: this process owns the file
             try:
@@ -129,7 +133,9 @@ class CallRouter:
         return await self._search(request, is_repeated=is_repeated)
 
     async def _search(self, request: s.Request[A], *, is_repeated: bool) -> A:
-        """Look for an engine until one has answered. `is_repeated`: an engine that has closed may have carried it out."""
+        """Look for an engine until one has answered. `is_repeated`: an engine that has closed since may have carried
+        out the request.
+        """
         search = _Search(f"{self._name}-{next(self._keys)}", monotonic(), repeated=is_repeated)
         if is_repeated:
             self._lost_at = search.began
@@ -137,14 +143,15 @@ class CallRouter:
             try:
                 outcome = await self._call_once(request, search)
             except (EngineClosed, ConnectionLost):
-                # It may have been carried out, and its answer lost. It is sent again under the same key, by which a running owner
-                # finds its first answer, and with the same id, by which the next owner recognizes it.
+                # The request may have been carried out, and its answer lost. It is sent again with the same key, by
+                # which a running owner finds the first answer, and with the same id, by which the next owner recognizes
+                # the request.
                 self.check_sound()
                 search.repeated, search.pause = True, SHORTEST
                 self._lost_at = monotonic()
                 continue
             except ServiceError as error:
-                # Perhaps rejected because its first sending was carried out.
+                # Perhaps the repetition is rejected because the first request was carried out.
                 again = search.repeated and error.status == "NOT_FOUND"
                 if again and await was_carried_out(request, self.call):
                     return cast(A, s.Nothing())
@@ -162,12 +169,12 @@ class CallRouter:
             search.pause = min(2 * search.pause, LONGEST if outcome is NoAnswer.WAIT else BUSY)
 
     def check_sound(self) -> None:
-        """Raise the error that only a person can repair: repeating the request would be useless."""
+        """Raise the error of a file that a person must repair, because repeating a request would be useless."""
         if self.broken is not None:
             raise type(self.broken)(str(self.broken), status=self.broken.status)
 
     def _check_unreachable_owner(self, search: _Search) -> None:
-        """Warn, and finally fail, if a process that cannot be reached holds the lock for long."""
+        """Warn, and finally raise `StorageError`, if a process that cannot be reached has the lock for too long."""
         now = monotonic()
         if self.engine is not None or now < max(
             search.began + _UNREACHED, search.checked_at + CHECK_INTERVAL
@@ -180,7 +187,8 @@ class CallRouter:
             return
         holder = self._lock.note()
         if search.holder != holder:
-            # Another client's transaction, perhaps our own, which is over soon: an owner still has the lock at the next check.
+            # The holder may be a client's transaction, perhaps our own, which ends soon. An owner still has the lock at
+            # the next check.
             search.holder, search.held_from = holder, now
             return
         address = unix_socket.socket_path(self._path)
@@ -203,7 +211,7 @@ class CallRouter:
             _log.warning("%s", message)
 
     async def _call_once(self, request: s.Request[A], search: _Search) -> A | NoAnswer:
-        """Return the answer, or the reason that there is none yet.
+        """Return the answer, or the reason why there is none yet.
 
         Raises `EngineClosed` or `ConnectionLost` if the request may have been carried out.
         """
@@ -231,13 +239,13 @@ class CallRouter:
             return self.owner
         if self._connecting is None or self._connecting.done():
             if monotonic() < self._missed_at + _MISS:
-                return None  # many requests may wait: they share one attempt to connect
+                return None  # waiting requests share one attempt to connect
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add_done_callback(_read)
         return await asyncio.shield(self._connecting)
 
     async def _connect(self) -> OwnerConnection | None:
-        # A child that an owner forked may keep its socket open after the owner's death, without ever greeting.
+        # A child that an owner forked may keep the owner's socket open after the owner's death, but sends no greeting.
         self.owner = None if self._lock.is_abandoned() else await connect(self._path, self._namespace)
         if self.owner is None:
             self._missed_at = monotonic()
@@ -248,7 +256,7 @@ class CallRouter:
             self._owner_check = asyncio.get_running_loop().create_task(self._close_dead_owner())
 
     async def _close_dead_owner(self) -> None:
-        """Close the connection once the owner has died. A child that it forked may keep the socket open, but the
+        """Close the connection once the owner has died. A child that the owner forked may keep the socket open, but the
         owner's lock is then free.
         """
         while (owner := self.owner) is not None and owner.is_open and owner.in_flight:
@@ -263,18 +271,18 @@ def _read(task: asyncio.Task[Any]) -> None:
 
 
 class NoWorkerNotice:
-    """Warns, once for each absence, that requests on a file wait for a worker."""
+    """A warning that requests on a file wait for a worker, logged once for each absence of an owner."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._warned = False
 
     def owner_seen(self) -> None:
-        """Warn again at the next absence of an owner."""
+        """Record that there is an owner, so that its next absence is logged again."""
         self._warned = False
 
     def warn_if_late(self, since: float) -> None:
-        """Warn if a request that began to wait at `since` has waited for long enough."""
+        """Log the warning if a request has waited since `since` for at least `SILENCE` seconds."""
         if not self._warned and monotonic() - since >= SILENCE:
             self._warned = True
             _client_log.warning(
@@ -282,5 +290,5 @@ class NoWorkerNotice:
                 '(Worker(Client.connect("local:%s"), workflows=[…], activities=[…]).run())',
                 self._path,
                 self._path,
-                extra={"unserved_file": self._path},  # the command line replaces the message by its own
+                extra={"unserved_file": self._path},  # the command line logs a message of its own instead
             )

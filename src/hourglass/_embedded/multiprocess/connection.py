@@ -1,4 +1,4 @@
-"""The connection of clients and workers to a file, whichever process owns it.
+"""The connection of clients and workers to a file, whichever process owns the file.
 
 Must not know: how a request finds its engine (see `calls`). Enforces the timeouts of calls, and the closed state. All connections
 of a process to one file share one `SharedFile`; a forked child starts without any.
@@ -61,7 +61,7 @@ async def connect_file(
 ) -> FileConnection:
     """Connect to a file, on the running loop. Nothing is opened or created before the first request.
 
-    `opener` opens the store; it determines the kind of store.
+    `opener` opens the store, and so determines the kind of store.
     """
     real = _checked(path)
     key = (asyncio.get_running_loop(), real)
@@ -85,14 +85,14 @@ async def connect_file(
 class _OpenCalls:
     """The calls in progress on a connection. `close` ends them with an error instead of a cancellation.
 
-    Like `asyncio.timeout`: the waiting tasks are cancelled, and the cancellation becomes the error where it leaves the
-    `with` block, unless the caller has cancelled the task as well. A call must not contain another one.
+    Like `asyncio.timeout`: the waiting tasks are cancelled, and the cancellation is replaced by the error at the end of
+    the `with` block, unless the caller has cancelled the task, too. Calls must not be nested.
     """
 
     def __init__(self) -> None:
         self.closed = False
         self._cancellations: dict[asyncio.Task[Any], int] = {}
-        """The number of cancellations of each call's task before the call began."""
+        """The number of cancellations that each call's task had received before the call began."""
 
     def __enter__(self) -> None:
         if self.closed:
@@ -123,7 +123,7 @@ def _closed() -> ConnectionFailedError:
 
 
 class FileConnection:
-    """Implements `hourglass._contract.service.Connection`."""
+    """A connection to a file. Implements `hourglass._contract.service.Connection`."""
 
     def __init__(self, file: SharedFile, *, identity: str, target: str) -> None:
         self._file = file
@@ -134,7 +134,7 @@ class FileConnection:
         self._noticed = False
         self._explained = False
         self._waiting: dict[int, tuple[float, str]] = {}
-        """Unanswered changes by number: the time and the class of each."""
+        """Unanswered changes by number: the time at which each was sent, and the name of its class."""
         self._numbers = itertools.count(1)
         self._waiting_timer: asyncio.TimerHandle | None = None
         self._explaining: asyncio.Task[None] | None = None
@@ -157,31 +157,31 @@ class FileConnection:
 
     @property
     def standing(self) -> str:
-        """The role of this process for the file: owner, client, or working for which process."""
+        """The role of this process for the file, as text: owner, client, or worker for another process."""
         return self._file.standing
 
     @property
     def owner_trouble(self) -> str:
-        """The reason that this process's workers receive no work from the owner of the file; empty if they do."""
+        """The reason why this process's workers receive no work from the owner of the file; empty if they do."""
         return self._file.owner_trouble
 
     @property
     def processes(self) -> tuple[dp.WorkerProcess, ...]:
-        """The processes that work on the file, the owner first; empty if this one has no worker."""
+        """The processes that work on the file, the owner first; empty if this process has no worker."""
         return self._file.processes
 
     @property
     def condition(self) -> DiskCondition | None:
-        """The condition of the file and its disk, if this process owns it."""
+        """The condition of the file and its disk; None unless this process owns the file."""
         return self._file.condition
 
     @property
     def figures(self) -> EngineFigures | None:
-        """The engine's current numbers of runs and tasks, if this process owns the file."""
+        """The engine's current numbers of runs and tasks; None unless this process owns the file."""
         return self._file.figures
 
     async def call(self, request: s.Request[A]) -> A:
-        """Send a request to the file's engine, in whichever process it is, and return its answer."""
+        """Send a request to the file's engine, in this process or another, and return the answer."""
         is_read = request.effect is s.Effect.READ
         is_long_poll = request.waits and not request.needs_worker
         number = 0 if is_read or is_long_poll else self._begin_change(request)
@@ -199,7 +199,7 @@ class FileConnection:
         return answer
 
     async def _call_within(self, limit: float, request: s.Request[A]) -> A:
-        # Some requests are ended by the engine itself at their limit, with an answer.
+        # The engine itself ends some requests at their time limit, with an answer.
         margin = _MARGIN if request.waits else 0.0
         try:
             async with asyncio.timeout(limit + margin):
@@ -212,14 +212,16 @@ class FileConnection:
             raise too_late(request, limit) from None
 
     def _log_notice(self, answer: object) -> None:
-        """Log the notice of an answer once, such as that the disk is full."""
+        """Log the notice in an answer, such as that the disk is full, unless the previous answer also had one."""
         notice = answer.notice if isinstance(answer, s.ReadAnswer) else ""
         if notice and not self._noticed:
             _log.warning("%s", notice)
         self._noticed = bool(notice)
 
     def _begin_change(self, request: s.Request[Any]) -> int:
-        """Record that a change waits for its answer, and return its number: the log explains a long wait."""
+        """Record that a change waits for its answer, so that the log can explain a long wait. Return a number for the
+        wait.
+        """
         loop = asyncio.get_running_loop()
         number = next(self._numbers)
         self._waiting[number] = loop.time(), type(request).__name__
@@ -228,7 +230,7 @@ class FileConnection:
         return number
 
     def _check_waiting(self) -> None:
-        """Check for changes that have waited long. One timer serves all calls, because most end at once."""
+        """Check for changes that have waited too long. One timer serves all calls, because most calls end immediately."""
         self._waiting_timer = None
         if not self._waiting or self._calls.closed:
             return
@@ -242,7 +244,7 @@ class FileConnection:
         )
 
     async def _explain(self, name: str) -> None:
-        """Log why a change waits, if the reason is that the file cannot be written. Only its owner knows this."""
+        """Log the reason if a change waits because the file cannot be written. Only the owner of the file knows this."""
         if self._router.engine is None and self._router.owner is None:
             return
         try:
@@ -255,7 +257,7 @@ class FileConnection:
         self._explained = bool(notice)
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
-        """Open a handle for a task queue, on this process's engine or on that of the file's owner."""
+        """Open a handle for a task queue, on this process's engine or on the engine of the file's owner."""
         config.refuse_tuning()
         if not config.identity:
             config = msgspec.structs.replace(config, identity=self._identity)
@@ -265,7 +267,7 @@ class FileConnection:
         return handle
 
     async def close(self) -> None:
-        """Close the connection. Its open handles end. Safe to call twice."""
+        """Close the connection and its open handles. Safe to call twice."""
         if self._calls.closed:
             return
         self._calls.close()

@@ -1,7 +1,8 @@
 """The state that the parts of a `SharedFile` have in common.
 
-Must not know: how an engine works, the messages on the socket. Invariant: an attempt of this process's workers, and a result
-that is not confirmed as durable, is kept until the next owner has taken it over, whichever engine or connection ends.
+Must not know: how an engine works, the messages on the socket. Invariant: the attempts of this process's workers, and
+the results that are not confirmed as durable, are kept until the next owner has taken them over, even if engines or
+connections end.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ class KeptWork:
 
     @property
     def unsettled(self) -> set[bytes]:
-        """The attempts to claim from the next owner: those that may still run here, and those whose results are not
-        confirmed as durable. An attempt that is not claimed is given to another worker."""
+        """The attempts to claim from the next owner: attempts that may still run here, and attempts with results that
+        are not confirmed as durable. An attempt that is not claimed is dispatched to another worker.
+        """
         return self._attempts | self._results.keys()
 
     @property
@@ -40,7 +42,7 @@ class KeptWork:
         return tuple(self._results.values())
 
     def collect(self, handle: FileHandle) -> None:
-        """Keep the attempts of a handle on this process's engine, and its unconfirmed results."""
+        """Keep the attempts and the unconfirmed results of a handle on this process's engine."""
         results, attempts = handle.take_unfinished()
         self._add(results)
         self._attempts |= attempts | {result.token for result in results}
@@ -59,12 +61,12 @@ class KeptWork:
         self._results.update(connection.unconfirmed)
 
     def take_results(self) -> dict[bytes, ActivityResult]:
-        """Return the results, which are the caller's from now on."""
+        """Return the results and forget them. The caller must keep them from now on."""
         results, self._results = self._results, {}
         return results
 
     def forget_when_stored(self, engine: OpenEngine) -> None:
-        """Forget the present results once they are durable in this engine."""
+        """Forget the current results once they are durable in this engine."""
         tokens = tuple(self._results)
 
         def forget() -> None:
@@ -83,12 +85,12 @@ class FileIdentity:
         self._identity: tuple[int, int] | None = None
 
     def note(self) -> None:
-        """Record the file at the path, at the first call."""
+        """Record the identity of the file at the path, unless it is recorded already."""
         self._identity = self._identity or self._current()
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another file, or none, is at the path."""
+        """Whether the path leads to another file, or to none."""
         return self._identity is not None and self._current() != self._identity
 
     def _current(self) -> tuple[int, int] | None:
@@ -101,24 +103,26 @@ class FileIdentity:
 
 @dataclass(eq=False)
 class FileContext:
-    """A file as all parts of a `SharedFile` see it."""
+    """The state of a file that all parts of a `SharedFile` share."""
 
     path: str
     namespace: str
     lock: FileLock
     changed: Bell
-    """Rung when the handles, the engine or the owner have changed."""
+    """A bell that rings when the handles, the engine or the owner have changed."""
     calls: CallRouter
     identity: FileIdentity
     handles: set[FileHandle] = field(default_factory=set)
     kept: KeptWork = field(default_factory=KeptWork)
     wanted_until: float = 0.0
-    """The time until which the file is wanted without handles, because the workers are opening new ones."""
+    """The time until which this process needs the file even without handles, because its workers are opening new
+    handles.
+    """
 
     @property
     def is_wanted(self) -> bool:
         """Whether this process has workers on the file, or will soon have them again.
 
-        The latter is the case when their handles broke with the owner and new ones are being opened.
+        The latter is the case while the workers replace handles that broke when the owner ended.
         """
         return bool(self.handles) or monotonic() < self.wanted_until

@@ -31,11 +31,13 @@ from hourglass.errors import HourglassError
 
 
 class FileHandle:
-    """A worker's handle on a file. It delegates to a handle of the engine here, or of the owner's, once there is one.
+    """A worker's handle on a file. It delegates to a handle on the engine of this process, or on the owner's engine,
+    once there is an engine.
 
-    Implements `hourglass._contract.handle.Handle`. Must not know: locks, sockets. Until it has an engine it delivers
-    nothing. Invariants: it is attached to only one engine in its life; when that engine or its process ends, or when it
-    can never have one, it ends with `HandleBroken`, and the worker's tree opens another handle.
+    Implements `hourglass._contract.handle.Handle`. Must not know: locks, sockets. Until the handle has an engine, it
+    delivers no work. Invariants: a handle is attached to only one engine in its life; when that engine or its process
+    ends, or when the handle can never have an engine, the handle ends with `HandleBroken`, and the worker's tree opens
+    another handle.
     """
 
     def __init__(
@@ -49,9 +51,11 @@ class FileHandle:
         loop = asyncio.get_running_loop()
         self.config = config
         self.settled: asyncio.Future[None] = loop.create_future()
-        """Done once the handle works, or knows what it waits for; fails with the error that rejects it."""
+        """Done once the handle works, or has to wait for a known reason. Fails with the error for which the handle was
+        rejected.
+        """
         self.owner: object = None
-        """The connection over which it works, or the error for which it waits."""
+        """The connection over which the handle works, or the error for which the handle waits."""
         self.engine: OpenEngine | None = None
         self._died = died
         self._released = released
@@ -59,12 +63,12 @@ class FileHandle:
         self._receivers: tuple[OnActivations, OnActivities, OnEnd] | None = None
         self._paused: set[WorkKind] = set()
         self._end: Shutdown | HandleBroken | None = None
-        """Why it has ended without an engine."""
+        """The reason why the handle has ended without an engine; None if it has not."""
         self._broken: HandleBroken | None = None
 
     @property
     def queue(self) -> str:
-        """The name of its task queue."""
+        """The name of the handle's task queue."""
         return self.config.task_queue
 
     def attach(self, engine: OpenEngine) -> None:
@@ -77,7 +81,7 @@ class FileHandle:
     def attach_remote(self, owner: OwnerConnection, handle: RemoteHandle) -> None:
         """Attach a handle on the owner's engine."""
         self.owner = owner
-        if not self.is_new:  # shut down while it was being opened
+        if not self.is_new:  # the handle was shut down while being opened
             owner.send(wire.ShutDownHandle(handle.number))
             return
         self._attach(handle)
@@ -88,7 +92,7 @@ class FileHandle:
         self._settle(None)
 
     def _start_inner(self) -> None:
-        """Have the engine deliver, once there are both an engine and receivers."""
+        """Start the delivery of work, if there are both an engine and receivers."""
         if self._inner is None or self._receivers is None:
             return
         on_activations, on_activities, _ = self._receivers
@@ -98,23 +102,26 @@ class FileHandle:
 
     @property
     def is_new(self) -> bool:
-        """Whether it has no engine yet, and may get one."""
+        """Whether the handle has no engine yet, and may still get one."""
         return self._inner is None and self._end is None
 
     def take_unfinished(self) -> tuple[list[ActivityResult], set[bytes]]:
-        """Return the worker's attempts, and its results since the last call, for the engine of this process."""
+        """Return the worker's unconfirmed results since the last call, and its attempts.
+
+        Both are empty unless the handle is on the engine of this process.
+        """
         if not isinstance(self._inner, EngineHandle) or self._inner.unconfirmed is None:
             return [], set()
         results, self._inner.unconfirmed = self._inner.unconfirmed, []
         return results, self._inner.attempts
 
     def wait_for(self, why: object) -> None:
-        """Record why the owner cannot send work."""
+        """Record the reason why the owner cannot send work."""
         self.owner = why
         self._settle(None)
 
     def fail(self, error: HourglassError) -> None:
-        """Break the handle: it can never work, or no longer."""
+        """Break the handle, because it can never work or no longer works."""
         self._settle(error)
         self._broken = HandleBroken(str(error))
         if self._inner is not None:
@@ -129,7 +136,7 @@ class FileHandle:
             self.settled.set_result(None)
         else:
             self.settled.set_exception(error)
-            self.settled.exception()  # read, for asyncio: the caller that opened it may have given up
+            self.settled.exception()  # retrieved for asyncio: the caller of `open_handle` may have stopped waiting
 
     def _end_without_engine(self, why: Shutdown | HandleBroken) -> None:
         self._end = why
@@ -150,20 +157,20 @@ class FileHandle:
         self._receivers[2](kind, why)
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
-        """Begin to deliver, as soon as there is an engine."""
+        """Register the receivers. Delivery begins as soon as there is an engine."""
         self._receivers = on_activations, on_activities, on_end
         self._start_inner()
         if self._end is not None:
             asyncio.get_running_loop().call_soon(self._report_end)
 
     def pause(self, kind: WorkKind) -> None:
-        """Take no new work of this kind."""
+        """Stop delivering new work of this kind."""
         self._paused.add(kind)
         if self._inner is not None:
             self._inner.pause(kind)
 
     def resume(self, kind: WorkKind) -> None:
-        """Take new work of this kind again."""
+        """Resume the delivery of work of this kind."""
         self._paused.discard(kind)
         if self._inner is not None:
             self._inner.resume(kind)
@@ -175,7 +182,7 @@ class FileHandle:
         return (self._inner or self._working()).complete_workflow_task(completion)
 
     def complete_activity(self, result: ActivityResult) -> asyncio.Future[None] | None:
-        """Report the end of an attempt."""
+        """Report the result of an attempt."""
         return (self._inner or self._working()).complete_activity(result)
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
@@ -187,7 +194,7 @@ class FileHandle:
         self._working().request_eviction(run_id)
 
     def initiate_shutdown(self) -> None:
-        """Stop receiving work. A handle without an engine ends at once."""
+        """Stop receiving work. A handle without an engine ends immediately."""
         if self._inner is not None:
             self._inner.initiate_shutdown()
         elif self._end is None:
@@ -195,7 +202,7 @@ class FileHandle:
             self._settle(HandleBroken("the handle was shut down before it worked"))
 
     async def finalize(self) -> None:
-        """Close the handle. The file is released with this process's last handle."""
+        """Close the handle. The file is released when this process closes its last handle."""
         self.initiate_shutdown()
         try:
             if self._inner is not None:

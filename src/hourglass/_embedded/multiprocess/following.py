@@ -1,7 +1,8 @@
-"""The work of this process for another one that owns the file.
+"""The work of this process for another process that owns the file.
 
-Must not know: the lock's acquisition, engines (see `owning`). Invariants: the first message to a new owner claims the attempts
-from earlier ones, and unconfirmed results follow it directly; the end of the owner's connection ends the work.
+Must not know: the lock's acquisition, engines (see `owning`). Invariants: the first message to a new owner claims the
+attempts from earlier owners, and unconfirmed results follow directly after the claim; the end of the owner's connection
+ends the work.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class OwnerFollower:
 
     @property
     def reported_loss(self) -> str:
-        """The message with which the owner stopped because the file was lost; empty if it did not."""
+        """The message of an owner that stopped because the file was lost; empty if there is none."""
         return "" if self._owner is None else self._owner.file_lost
 
     def owner_lives(self) -> bool:
@@ -50,9 +51,10 @@ class OwnerFollower:
         return owner is not None and owner.is_open and not self._is_abandoned(owner)
 
     async def work(self) -> bool:
-        """Let this process's handles receive work from the owner, until it ends or something changes here.
+        """Let this process's handles receive work from the owner, until the owner ends or the state of this process
+        changes.
 
-        Returns False if no owner can be reached.
+        Return False if no owner can be reached.
         """
         file = self._file
         try:
@@ -62,7 +64,7 @@ class OwnerFollower:
                 if handle.owner is None:
                     _log.warning("this worker waits for %s: %s", file.path, error)
                     handle.wait_for(error)
-            await file.changed.wait(FOREIGN)  # there is no notification of its end
+            await file.changed.wait(FOREIGN)  # there is no notification when this owner ends
             return False
         if owner is None:
             return False
@@ -82,12 +84,12 @@ class OwnerFollower:
         self.leave()
         self._owner = owner
         self._file.identity.note()
-        # The claim comes first: the owner loses attempts that no process has claimed.
+        # The claim comes first, because attempts that no process has claimed count as lost.
         owner.send(wire.Holding(tuple(self._file.kept.unsettled)))
         owner.resend(self._file.kept.take_results())
 
     def leave(self) -> None:
-        """Take over the attempts and results from the connection to an owner that has ended."""
+        """Keep the attempts and results of a connection to an owner that has ended, for the next owner."""
         owner, self._owner = self._owner, None
         if owner is not None:
             self.has_left_owner = True
@@ -118,7 +120,7 @@ class OwnerFollower:
 
 
 def local_time(since_ns: int) -> str:
-    """Return a time as text, in the local time zone."""
+    """Return a timestamp as text, in the local time zone."""
     return strftime("%Y-%m-%d %H:%M:%S", localtime(since_ns / 1e9))
 
 

@@ -23,7 +23,7 @@ from hourglass.errors import StorageError
 
 
 class OpenEngine:
-    """An open engine and its store. `read_only`: it only answers requests that change nothing. Belongs to one event loop."""
+    """An open engine and its store. `read_only`: the engine answers only requests that read. Belongs to one event loop."""
 
     def __init__(self, engine: Engine, *, read_only: bool = False) -> None:
         self.engine = engine
@@ -40,7 +40,7 @@ class OpenEngine:
         took_over: bool = False,
         living: frozenset[str] = frozenset(),
     ) -> OpenEngine:
-        """Open the file and recover its runs. Raises `StorageError`."""
+        """Open the file and recover the runs. Raises `StorageError`."""
         store = await _open_store(opener, path, namespace)
         try:
             engine = Engine(store=store, namespace=namespace, retention=retention, limits=limits)
@@ -56,12 +56,12 @@ class OpenEngine:
 
     @property
     def condition(self) -> DiskCondition | None:
-        """The condition of the file and its disk; None if unknown."""
+        """The condition of the file and its disk; None if the condition is unknown."""
         return self.engine.store.condition()
 
     @property
     def failed(self) -> StorageError | None:
-        """The error because of which it must be opened again; None while it works."""
+        """The error for which the engine must be reopened; None while the engine works."""
         return self.engine.failed
 
     def check(self) -> None:
@@ -72,7 +72,7 @@ class OpenEngine:
             self.engine.doubt(error)
 
     def when_stored(self, then: Callable[[], object]) -> None:
-        """Call `then` once all changes until now are durable; never if the engine ends before."""
+        """Call `then` once all changes made so far are durable. `then` is never called if the engine ends first."""
         if self.engine.is_over:
             return
 
@@ -84,11 +84,11 @@ class OpenEngine:
         self.engine.outbox.stage(self.engine.writes.newest, stored)
 
     def fail(self, error: StorageError) -> None:
-        """Stop writing: the file is no longer ours."""
+        """Stop the engine with this error, because this process no longer owns the file."""
         self.engine.die(error)
 
     def open_handle(self, config: HandleConfig) -> EngineHandle:
-        """Open a handle for a worker of this process, which collects results until they are durable."""
+        """Open a handle for a worker of this process. The handle collects results until they are durable."""
         here = HostProcess(os.getpid(), pid_namespace())
         return EngineHandle(self.engine, config, process=here, collects_results=True)
 
@@ -99,7 +99,7 @@ class OpenEngine:
         return EngineHandle(self.engine, config, process=HostProcess(process_id, pid_namespace, process_key))
 
     def processes(self) -> tuple[WorkerProcess, ...]:
-        """Return the processes that work on the file, this one first."""
+        """Return the processes that work on the file, this process first."""
         by_process: dict[tuple[bool, int, int], list[QueuePoller]] = {}
         for poller in self.engine.queues.pollers.all():
             key = (poller.process.key != 0, poller.process.id, poller.process.key)
@@ -118,7 +118,7 @@ class OpenEngine:
         )
 
     def weigh(self, handicap: float) -> None:
-        """Set how much heavier work is in this process, beside the engine, than in others."""
+        """Set the weight of work in the engine's process, relative to work in other processes."""
         self.engine.queues.pollers.handicap = handicap
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class OpenEngine:
 
 
 async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:
-    """Open the store in a thread: after a crash it may first have to recover a long WAL."""
+    """Open the store on a thread, because after a crash it may first have to recover a long WAL."""
     opening = concurrent.futures.Future[Store]()
 
     def work() -> None:
@@ -140,7 +140,7 @@ async def _open_store(opener: StoreOpener, path: str, namespace: str) -> Store:
     try:
         return await asyncio.shield(asyncio.wrap_future(opening))
     except asyncio.CancelledError:
-        # The caller releases the lock after this, and the file must be closed before.
+        # The caller then releases the lock, and the file must be closed before that.
         if opening.exception() is None:
             opening.result().close()
         raise

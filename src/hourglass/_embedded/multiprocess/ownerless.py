@@ -1,8 +1,9 @@
 """Requests of a client while no process owns the file: the client takes the lock for one short transaction.
 
-Must not know: sockets, workers. So a workflow can be started, signalled or described during a deployment. All requests that
-arrive meanwhile, and right after, share one opening of the file. Only the requested runs are loaded; no task is recovered, no
-timer served. Requests that need a worker must wait for an owner.
+Must not know: sockets, workers. With these transactions a workflow can be started, signalled or described during a
+deployment. All requests that arrive during the transaction, or shortly afterwards, share one opening of the file. Only
+the requested runs are loaded; no tasks are recovered and no timers fire. Requests that need a worker must wait for an
+owner.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from hourglass.errors import StorageError
 A = TypeVar("A")
 
 _HOLD = 0.2
-"""Seconds that this process keeps the file while requests keep arriving; then others can take the lock. Opening a file
-takes as long as several commits: a client that starts one workflow after another opens it five times a second instead of
-once per request.
+"""Seconds for which this process keeps the file while requests keep arriving. After that, other processes can acquire
+the lock. Opening a file takes as long as several commits, so a client that starts many workflows in sequence opens the
+file five times a second instead of once per request.
 """
 _LINGER = 0.01
-"""Seconds to wait for the next request."""
+"""Seconds to wait for the next request before the file is closed."""
 _TURN = 0.004
-"""Seconds that this process leaves the lock to others, which check it every few milliseconds."""
+"""Seconds for which this process leaves the lock to other processes, which check the lock every few milliseconds."""
 
 _EXISTENCE_FIRST = (wf.QueryWorkflow, wf.UpdateWorkflow)
 """Requests that wait for a worker only if the workflow exists; otherwise no worker would ever answer."""
 
 
 class NoAnswer(Enum):
-    """A reason that there is no answer yet."""
+    """The reason why there is no answer yet."""
 
     BUSY = "another process has the lock just now"
     WAIT = "only an owner can answer"
@@ -59,7 +60,7 @@ class OwnerlessTransactions:
         self._opener = opener
         self._path = path
         self._namespace = namespace
-        self._lock = FileLock(path)  # our own: it excludes an owner in this process like any other
+        self._lock = FileLock(path)  # a separate lock, which also excludes an owner in this process
         self._requests: list[tuple[s.Request[Any], asyncio.Future[Any]]] = []
         self._running: asyncio.Task[None] | None = None
         self._arrived = Bell()
@@ -67,7 +68,7 @@ class OwnerlessTransactions:
         self._not_before = 0.0
 
     async def call(self, request: s.Request[A]) -> A | NoAnswer:
-        """Return the answer, or the reason that there is none."""
+        """Return the answer, or the reason why there is none yet."""
         form = _without_an_owner(request)
         if form is None or not self._may_open():
             return NoAnswer.WAIT
@@ -82,7 +83,7 @@ class OwnerlessTransactions:
         return NoAnswer.WAIT if _must_wait(request, outcome) else outcome
 
     async def close(self) -> None:
-        """Wait for the transaction in progress."""
+        """Wait until the transaction in progress has ended."""
         self._closing = True
         self._arrived.ring()
         if self._running is not None:
@@ -92,7 +93,7 @@ class OwnerlessTransactions:
         try:
             self._opener.check(self._path)
         except StorageError:
-            return False  # this process can never open the file, but an owner can answer
+            return False  # this process can never open the file, but an owner in another process can answer
         return True
 
     async def _run(self) -> None:
@@ -125,7 +126,9 @@ class OwnerlessTransactions:
             engine.close()
 
     def _open(self) -> OpenEngine:
-        """Open an engine for the waiting requests; if the disk is full only for reads, and fail the others."""
+        """Open an engine for the waiting requests. If the disk is full, open it for reads only, and fail the other
+        requests.
+        """
         path, namespace = self._path, self._namespace
         try:
             store = self._opener.open(path, namespace, briefly=True)
@@ -173,12 +176,12 @@ def _reads(request: s.Request[Any]) -> bool:
 
 
 def _without_an_owner(request: s.Request[Any]) -> s.Request[Any] | None:
-    """Return the request that an engine without workers can answer instead; None if there is none."""
+    """Return the form of a request that an engine without workers can answer; None if there is none."""
     if isinstance(request, _EXISTENCE_FIRST):
         return wf.DescribeWorkflow(workflow_id=request.workflow_id, run_id=request.run_id)
     if request.needs_worker:
         return None
-    # A request that waits is answered with the present state instead of failing.
+    # A request that would wait is answered with the current state instead.
     return replace(request, rpc_timeout=0.0) if request.waits else request
 
 

@@ -1,17 +1,18 @@
 """The ownership of a file: a POSIX record lock on a second file beside it.
 
-Must not know: engines, sockets. The kernel releases the lock with the process, whatever kills it, so that nothing has
-to expire. A record lock belongs to the process, not, like an `flock`, to the descriptor: a child that was forked
-without Python's knowledge (by a library, in C) inherits the descriptor but not the lock. The price: the lock does not
-exclude another `FileLock` of the same process, and closing any descriptor of the lock file releases it. The locks of
-this process are therefore listed in `_held_here`, and a listed lock file is not opened a second time.
+Must not know: engines, sockets. The kernel releases the lock when the process ends, whatever kills the process, so that
+no lease has to expire. A record lock belongs to the process, not, like an `flock`, to the descriptor: a child that was
+forked without Python's knowledge (by a library, in C) inherits the descriptor but not the lock. The price is that the
+lock does not exclude another `FileLock` of the same process, and that closing any descriptor of the lock file releases
+the lock. The locks of this process are therefore listed in `_held_here`, and a listed lock file is not opened a second
+time.
 
-The lock file contains a note about the owner and the processes that work for it. People and error messages identify the
-owner by it, other processes see whether it is on another machine, and the next owner learns whose attempts may
-continue. Invariants: we never delete the lock file (a process that opened it before would lock a file that no other
-process can open); if a person deletes it, its holder creates it again, or finds out that another process has; only
-plain files of ours with a single name are written. Another name of the database has another lock file; for this case
-the store locks the database itself.
+The lock file contains a note about the owner and the processes that work for it. The note identifies the owner for
+people and in error messages, shows other processes whether the owner is on another machine, and names for the next
+owner the processes with attempts that may continue. Invariants: we never delete the lock file (a process that opened it
+before would lock a file that no other process can open); if a person deletes it, its holder creates it again, or finds
+out that another process has; only plain files of ours with a single name are written. Another name of the database has
+another lock file; for this case the store locks the database itself.
 """
 
 from __future__ import annotations
@@ -41,15 +42,17 @@ _NOTE_LIMIT = 1 << 20
 _TRIES = 10
 _GRACE = 3.0
 _LONGEST_GAP = 30.0
-"""Seconds between two looks at the lock of a file; between them a process may wait for an owner that does not answer."""
+"""Seconds without a check of the lock after which a `_Contest` starts again. Between two checks a process may wait for
+an owner that does not answer.
+"""
 _HAS_FLOCK = sys.platform == "linux"
-"""Whether an `flock` is independent of record locks. On BSD they exclude each other."""
+"""Whether an `flock` is independent of record locks. On BSD the two kinds of lock exclude each other."""
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """Flags for opening the lock file: following a link could truncate another file, and opening a pipe could block."""
 
 
 class LockNote(msgspec.Struct, frozen=True):
-    """The owner's note about itself.
+    """The note in the lock file, in which the owner describes itself.
 
     `boot` identifies the running kernel: containers on one machine have different host names but share the kernel and
     its locks. `workers` are the processes that work on the file, and those that worked for an earlier owner and may
@@ -79,13 +82,13 @@ at_fork(ForkStage.OWNERSHIP, in_child=_after_fork)
 
 
 class _Contest:
-    """The time for which the record lock was seen free while another process had the `flock`."""
+    """The duration of a contest: the record lock is free while another process has the `flock`."""
 
     def __init__(self) -> None:
         self._began = self._seen = 0.0
 
     def lasts(self) -> bool:
-        """Record that it is so now. Return whether it has been so at each look for `_GRACE` seconds."""
+        """Record that the contest exists now. Return whether each check in the last `_GRACE` seconds has found it."""
         now = monotonic()
         if now > self._seen + _LONGEST_GAP:
             self._began = now
@@ -93,12 +96,12 @@ class _Contest:
         return now > self._began + _GRACE
 
     def end(self) -> None:
-        """Record that it is no longer so."""
+        """Record that the contest has ended."""
         self._began = self._seen = 0.0
 
 
 class FileLock:
-    """The lock of one database file, for this process."""
+    """The lock of this process on one database file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -116,7 +119,9 @@ class FileLock:
         return self._fd is not None
 
     def try_take(self) -> bool:
-        """Acquire the lock if no process has it, without waiting. Raises `StorageError` if the file system has no locks."""
+        """Acquire the lock if no process has it, without waiting. Raises `StorageError` if the file system has no
+        locks.
+        """
         with _guard:
             if self._fd is not None:
                 return True
@@ -156,7 +161,7 @@ class FileLock:
             return None
 
     def still_held(self) -> bool:
-        """Whether this process has the lock and no other process can acquire one in its place.
+        """Whether this process has the lock and no other process can acquire another lock in its place.
 
         A deleted lock file is created again, unless another process was faster.
         """
@@ -164,7 +169,8 @@ class FileLock:
             if self._fd is None:
                 return False
             if _is_at(self._fd, self.lock_path):
-                # Lock again: other code of this process that opened and closed the lock file has released the lock.
+                # Lock again: other code in this process may have opened and closed the lock file, and so released the
+                # lock.
                 return self._lock_record(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 descriptor = self._lock()
@@ -182,7 +188,9 @@ class FileLock:
             return True
 
     def _lock(self) -> int | None:
-        """Return a locked descriptor of the lock file; None if another process has the lock."""
+        """Return a locked descriptor of the lock file; None if another process, or another `FileLock` here, has the
+        lock.
+        """
         for _ in range(_TRIES):
             holder = self._holder_here()
             if holder is not None and holder._fd is not None:
@@ -217,8 +225,8 @@ class FileLock:
             _close(descriptor)
 
     def is_abandoned(self, taken_ns: int = 0) -> bool:
-        """Whether the lock is free, or was acquired by another process than at `taken_ns`, as a peer of the holder sees
-        it.
+        """Whether the owner that acquired the lock at `taken_ns` no longer has it, as seen by a peer: the lock is free,
+        or has been acquired again since.
 
         If the lock file is missing, a living holder creates it again within `_GRACE` seconds.
         """
@@ -242,7 +250,7 @@ class FileLock:
                 return True
             descriptor = self._open()
             try:
-                # A shared lock: two processes that check at the same time must not take each other for an owner.
+                # A shared lock: two processes that check at the same time must not mistake each other for an owner.
                 return self._lock_record(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB) and self._lock_descriptor(
                     descriptor, fcntl.LOCK_SH
                 )
@@ -265,7 +273,7 @@ class FileLock:
 
     def _open(self) -> int:
         try:
-            # A fork between the two calls would leave our lock with a child, for as long as it lives.
+            # A fork between the two calls would leave our `flock` with the child, for as long as the child lives.
             with NO_FORK.lock:
                 descriptor = os.open(self.lock_path, _OPEN, 0o600)
                 unix_socket.track(descriptor)
@@ -314,7 +322,7 @@ class FileLock:
         return True
 
     def _lock_descriptor(self, descriptor: int, how: int) -> bool:
-        """Acquire the `flock`, too; return whether the holder of the record lock owns the file.
+        """Acquire the `flock`, too. Return whether the holder of the record lock owns the file.
 
         Returns False while another process has the `flock` and may still restore its record lock.
         """
@@ -324,7 +332,7 @@ class FileLock:
             fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
-                return True  # the file system has none
+                return True  # the file system has no `flock`
             note = _read_note(descriptor)
             has_ended = note.boot == boot_id() and not unix_socket.may_run(note.pid, note.pid_namespace)
             return has_ended or self._contested.lasts()
@@ -350,12 +358,13 @@ class FileLock:
             self.workers,
         )
         with contextlib.suppress(OSError):  # on a full disk there is no note; the lock itself is not affected
-            # In one write, padded with spaces over a longer note: a kill never leaves an incomplete note.
+            # Written in one call, and padded with spaces to cover a longer note, so that a killed process never leaves
+            # an incomplete note.
             os.pwrite(descriptor, msgspec.json.encode(note).ljust(os.fstat(descriptor).st_size), 0)
 
 
 def boot_id() -> str:
-    """Return the kernel's boot id; "" if it is not available (on Linux it is, also in containers)."""
+    """Return the kernel's boot id; "" if the system does not report it. On Linux it is available, also in containers."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -364,7 +373,7 @@ def boot_id() -> str:
 
 
 def _is_elsewhere(note: LockNote) -> bool:
-    """Whether the owner is on another machine, so that the socket beside the file does not lead to it."""
+    """Whether the owner is on another machine, so that it cannot be reached over the socket beside the file."""
     own_boot = boot_id()
     if note.boot and own_boot:
         return note.boot != own_boot
@@ -372,7 +381,7 @@ def _is_elsewhere(note: LockNote) -> bool:
 
 
 def _problem(descriptor: int, path: str) -> str:
-    """Return why an open file is not a lock file of ours; "" if it is one. Otherwise we must not write to it."""
+    """Return the reason why an open file is not a lock file of ours, and must not be written; "" if it is ours."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
@@ -384,7 +393,7 @@ def _problem(descriptor: int, path: str) -> str:
 
 
 def _is_lock(descriptor: int, status: os.stat_result) -> bool:
-    """Whether a file contains what a lock file does. Otherwise another name of it may be a file that matters."""
+    """Whether a file has the content of a lock file. Any other file with several names may be one that matters."""
     return status.st_size == 0 or bool(_read_note(descriptor).pid)
 
 
@@ -411,7 +420,7 @@ def _close(descriptor: int) -> None:
         unix_socket.untrack(descriptor)
         if _HAS_FLOCK:
             with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # also where a child has inherited the descriptor
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # even if a child has inherited the descriptor
         os.close(descriptor)
 
 
@@ -419,4 +428,4 @@ def _read_note(descriptor: int) -> LockNote:
     try:
         return msgspec.json.decode(os.pread(descriptor, _NOTE_LIMIT, 0), type=LockNote)
     except (msgspec.MsgspecError, ValueError, OSError):
-        return LockNote()  # being written, or written by another program; the note is only informative
+        return LockNote()  # the note is being written, or is from another program; it is only informative

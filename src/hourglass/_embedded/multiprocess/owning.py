@@ -1,8 +1,8 @@
 """One term of this process as the owner of a file: from the opening of the engine to the release of the lock.
 
-Must not know: when the file is wanted, how often a failed file is opened again (see `shared_file`). Invariants: an engine is
-open only while this process has the lock; a process that gets the lock next finds the file closed, with all queued changes in
-it; attempts of processes that survived the last owner are lost only when they were not claimed in time.
+Must not know: when the file is needed, how often a failed file is reopened (see `shared_file`). Invariants: an engine
+is open only while this process has the lock; a process that gets the lock next finds the file closed, with all queued
+changes in it; attempts of processes that survived the last owner are lost only if they are not claimed in time.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ CLAIMS = 2.0
 """Seconds between two checks whether surviving processes have claimed their attempts from a new owner."""
 
 ProcessKey = tuple[int, int]
-"""A process by its id and PID namespace."""
+"""The identity of a process: its id and PID namespace."""
 
 
 class Claims:
-    """The attempts that processes have from earlier owners, and claim from this one.
+    """The attempts that processes have from earlier owners, and claim from this owner.
 
-    `_survivors` are the processes that worked for an earlier owner and may be alive. Waits while they are alive, at most
-    `wire.SILENT_CHECKS` seconds; attempts without a claim are then lost.
+    `_survivors` are the processes that worked for an earlier owner and may be alive. Their claims are awaited while
+    they are alive, for at most `wire.SILENT_CHECKS` seconds; unclaimed attempts are then lost.
     """
 
     def __init__(self, lock: FileLock) -> None:
-        """Determine which processes that worked for an earlier owner may still run. The caller has the lock."""
+        """Determine which processes that worked for an earlier owner may still run. The caller must have the lock."""
         others = [worker for worker in lock.workers if not worker.is_owner]
         self._survivors = [worker for worker in others if _may_run(worker)]
         self._claimed: set[ProcessKey] = set()
@@ -61,11 +61,11 @@ class Claims:
         return _identities(self._survivors)
 
     def add(self, engine: OpenEngine, process: ProcessKey, tokens: Collection[bytes]) -> None:
-        """Keep the attempts that a process has from an earlier owner, and lose all others of its workers.
+        """Keep the attempts that a process has from an earlier owner. All other attempts of its workers are lost.
 
-        What the process had returned, or not yet received, is gone with that owner. If workers of several processes
-        share an identity, their attempts are lost only when all these processes have claimed theirs, or the time for
-        claims is over.
+        The lost attempts are those that the process had already returned, or not yet received. If workers of several
+        processes share an identity, their attempts are lost only when all these processes have claimed theirs, or the
+        time for claims is over.
         """
         engine.engine.claim(tokens)
         claimants = [survivor for survivor in self._survivors if _key(survivor) == process]
@@ -93,21 +93,24 @@ class Claims:
         self._timer = asyncio.get_running_loop().call_later(CLAIMS, check)
 
     def awaited(self, listed: Iterable[dp.WorkerProcess]) -> list[dp.WorkerProcess]:
-        """Return the survivors that are not among these processes."""
+        """Return the survivors that are not in this list of processes."""
         keys = {_key(process) for process in listed}
         return [survivor for survivor in self._survivors if _key(survivor) not in keys]
 
     def stop(self) -> None:
-        """Stop waiting."""
+        """Stop waiting for claims."""
         if self._timer is not None:
             self._timer.cancel()
 
 
 class OwnerTerm:
-    """One term as the owner. `open`, `begin`, then `turn` as long as `works`, and always `end` after `open` has succeeded."""
+    """One term of this process as the owner of a file.
+
+    Call `open`, `begin`, then `turn` while `works` is true. Always call `end` if `open` has succeeded.
+    """
 
     def __init__(self, file: FileContext, *, took_over: bool) -> None:
-        """`took_over`: this process worked for the last owner. The caller has the lock."""
+        """`took_over`: this process worked for the last owner. The caller must have the lock."""
         self._file = file
         self._took_over = took_over
         self._claims = Claims(file.lock)
@@ -172,7 +175,7 @@ class OwnerTerm:
 
     @property
     def works(self) -> bool:
-        """Whether the engine has not failed."""
+        """Whether the engine still works."""
         return self.engine.failed is None
 
     async def turn(self) -> None:
@@ -211,7 +214,7 @@ class OwnerTerm:
         if isinstance(engine.failed, FileLost):
             server.send_file_lost(engine.failed)
         file.lock.drop()
-        server.disconnect_all()  # last: disconnecting makes the other processes try for the lock, which is free now
+        server.disconnect_all()  # last: disconnected processes try to acquire the lock, which is free now
         file.changed.ring()
 
     def _record_end(self) -> None:
@@ -219,7 +222,7 @@ class OwnerTerm:
         lock, own = self._file.lock, (os.getpid(), pid_namespace())
         others = [worker for worker in lock.workers if _key(worker) != own]
         if self.engine.failed is None:
-            self._file.kept.take_results()  # all are durable
+            self._file.kept.take_results()  # all results are durable
             lock.note_workers(others)
         else:
             ours = [worker for worker in lock.workers if _key(worker) == own]
@@ -228,7 +231,7 @@ class OwnerTerm:
             )
 
     def _note_processes(self, processes: tuple[dp.WorkerProcess, ...]) -> None:
-        """Record for which processes the next owner must wait."""
+        """Record in the lock's note the processes for which the next owner must wait."""
         self._file.lock.note_workers((*processes, *self._claims.awaited(processes)))
 
     async def _answer(self, request: s.Request[Any]) -> Any:

@@ -32,15 +32,15 @@ _log = logging.getLogger("hourglass.embedded")
 
 _GREETING = 5.0
 _IDLE_SHARE = 0.05
-"""A process that uses less than this fraction of a processor counts as idle."""
+"""A process that uses less than this fraction of a CPU counts as idle."""
 
 
 class ConnectionLost(HourglassError):
-    """The connection ended before the answer arrived."""
+    """Raised if the connection ended before the answer arrived."""
 
 
 class ForeignProtocol(ServiceError):
-    """The owner uses another version of the protocol between processes."""
+    """Raised if the owner uses another version of the protocol between processes."""
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,23 @@ class OwnerConnection:
         self._waiting: dict[int, _Exchange] = {}
         self._handles: dict[int, RemoteHandle] = {}
         self.held: set[bytes] = set()
-        """The attempts of this process from this owner when the connection ended, including those with unconfirmed
-        results."""
+        """The attempts that this process had from this owner when the connection ended, including attempts with
+        unconfirmed results.
+        """
         self.unconfirmed: dict[bytes, ActivityResult] = {}
-        """Results that were sent and are not confirmed as durable, by token. After the owner's end the next one gets
-        them."""
+        """Results that were sent and are not confirmed as durable, by token. After this owner has ended, they are sent
+        to the next owner.
+        """
         self.responds = True
-        """Whether the owner has sent a message within the last `wire.SILENT_CHECKS` checks; if not, it is stopped or
-        hangs."""
+        """Whether the owner has sent a message within the last `wire.SILENT_CHECKS` checks; if not, the owner is
+        stopped or hangs.
+        """
         self._silent_checks = 0
         self._silence_timer: asyncio.TimerHandle | None = None
         self.processes: tuple[dp.WorkerProcess, ...] = ()
         """The processes that work on the file, according to the owner's latest message."""
         self.file_lost = ""
-        """Why the owner has stopped and the file must not be opened again; empty if it has not."""
+        """The reason why the owner has stopped and the file must not be opened again; empty if the file is not lost."""
         self._alive_timer: asyncio.TimerHandle | None = None
         self._used = 0.0
         self._idle = False
@@ -87,7 +90,7 @@ class OwnerConnection:
 
     @property
     def in_flight(self) -> int:
-        """The number of answers that are awaited."""
+        """The number of requests that wait for an answer."""
         return len(self._waiting)
 
     @property
@@ -109,7 +112,7 @@ class OwnerConnection:
         number = next(self._numbers)
         handle = self._handles[number] = RemoteHandle(
             self, number, config
-        )  # before the answer: work may precede it
+        )  # registered before the answer, because work may precede it
         try:
             message = wire.encode(wire.OpenHandle(number, number, config))
             await self._exchange(number, message, lambda _: None)
@@ -126,19 +129,19 @@ class OwnerConnection:
             await self._exchange(number, wire.encode(wire.CloseHandle(number, handle)), lambda _: None)
         finally:
             closed = self._handles.pop(handle, None)
-            if closed is not None:  # its attempts have begun: no later owner may give them to others
+            if closed is not None:  # the handle's attempts have begun: no later owner may dispatch them again
                 self.held |= closed.attempts
 
     def send(self, message: wire.ToOwner) -> None:
-        """Send a message without answer."""
+        """Send a message that needs no answer."""
         self.stream.send(wire.encode(message))
 
     def send_encoded(self, data: bytes) -> None:
-        """Send an encoded message."""
+        """Send a message that is encoded already."""
         self.stream.send(data)
 
     def resend(self, results: dict[bytes, ActivityResult]) -> None:
-        """Send results that an earlier owner has not confirmed, and keep them until this one confirms them."""
+        """Send results that an earlier owner has not confirmed, and keep them until this owner confirms them."""
         self.unconfirmed.update(results)
         if results:
             for data in encode_results(results.values()):
@@ -147,8 +150,8 @@ class OwnerConnection:
     def _check_owner(self) -> None:
         """Check once a second whether the owner has sent a message.
 
-        Checks are counted instead of time, so that the owner is not blamed while this process itself is stopped. A
-        stopped owner keeps its lock: no work can proceed.
+        Checks are counted instead of time, so that the owner does not count as silent after this process itself was
+        stopped. A stopped owner keeps its lock, and no work can proceed.
         """
         self._silent_checks += 1
         if self.responds and self._silent_checks > wire.SILENT_CHECKS:
@@ -174,7 +177,7 @@ class OwnerConnection:
             _log.warning("process %d, which owns %s, responds again", self.welcome.pid, self._path)
 
     def _report_alive(self) -> None:
-        """Report regularly that this process is running, while it has handles."""
+        """Report regularly that this process is running, as long as the connection has handles."""
         if self._alive_timer is not None:
             self._alive_timer.cancel()
         self._alive_timer = None
@@ -187,7 +190,7 @@ class OwnerConnection:
             self._alive_timer = asyncio.get_running_loop().call_later(pause, self._report_alive)
 
     def close(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         self.stream.abort()
 
     async def _exchange(self, number: int, data: bytes, read: Callable[[wire.AnswerMessage], A]) -> A:
@@ -225,7 +228,7 @@ class OwnerConnection:
                     if (handle := self._handles.get(work.handle)) is not None:
                         handle.receive(work)
                     if self._idle:
-                        self._report_alive()  # more frequently from now on
+                        self._report_alive()  # reports are more frequent from now on
                         self._idle = False
                 case wire.Processes(processes):
                     self.processes = processes
@@ -299,7 +302,7 @@ class OwnerConnection:
 
 
 async def connect(path: str, namespace: str, protocol: int = wire.PROTOCOL) -> OwnerConnection | None:
-    """Connect to the owner of a file; None if there is none. Raises the owner's rejection."""
+    """Connect to the owner of a file; None if no owner can be reached. Raises the owner's rejection."""
     connected = unix_socket.reach(path)
     if connected is None:
         return None

@@ -1,12 +1,12 @@
 """A worker's handle on an engine in another process, over the connection to the file's owner.
 
-Must not know: locks, which process owns the file next, how the owner dispatches work. The owner has an `EngineHandle` that
-represents this handle, keeps the histories and receives the work; this handle delivers it to the worker. All completions of
-one turn of the loop are sent as one message.
+Must not know: locks, which process owns the file next, how the owner dispatches work. The owner has an `EngineHandle`
+that represents this handle, keeps the histories and receives the work; this handle delivers it to the worker. All
+completions of one iteration of the event loop are sent as one message.
 
-Invariants: items are delivered in the order in which they were sent; nothing is sent after the connection has ended, and
-then the handle ends with `HandleBroken`: the owner gives the worker's tasks and attempts to others, or the next owner takes
-them over. Heartbeats are throttled here, so that none is sent that the owner would ignore.
+Invariants: items are delivered in the order in which they were sent; when the connection has ended, the handle sends no
+more messages and ends with `HandleBroken`; the owner gives the worker's tasks and attempts to others, or the next owner
+takes them over. Heartbeats are throttled here, so that none is sent that the owner would ignore.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from hourglass.converter import ApplicationFailure, Failure
 from hourglass.errors import HourglassError
 
 _UNSENDABLE = (msgspec.MsgspecError, OverflowError, ValueError, TypeError, RecursionError)
-"""The errors raised for a value that MessagePack cannot express, such as a number of more than 64 bits."""
+"""The errors raised for a value that MessagePack cannot represent, such as a number of more than 64 bits."""
 
 
 class OwnerLink(Protocol):
@@ -71,12 +71,14 @@ class OwnerLink(Protocol):
         ...
 
     async def close_handle(self, handle: int) -> None:
-        """Ask the owner to close a handle of this process, and wait until it has. Raises `ConnectionLost`."""
+        """Request that the owner closes a handle of this process, and wait for the answer. Raises `ConnectionLost`."""
         ...
 
 
 class RemoteHandle:
-    """Implements `hourglass._contract.handle.Handle`: messages are delivered in the turn of the loop in which they arrive."""
+    """A handle over the connection to the owner. Implements `hourglass._contract.handle.Handle`. Work is delivered in
+    the iteration of the event loop in which it arrives.
+    """
 
     def __init__(self, link: OwnerLink, number: int, config: HandleConfig) -> None:
         self.number = number
@@ -96,17 +98,19 @@ class RemoteHandle:
         self._will_send = False
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
-        """Begin to deliver."""
+        """Register the receivers, and begin to deliver work."""
         self._receivers = on_activations, on_activities, on_end
         self._deliver_soon()
 
     def pause(self, kind: WorkKind) -> None:
-        """Keep the items of this kind that arrive. The owner sends no more than the worker has slots."""
+        """Keep arriving items of this kind instead of delivering them. The owner sends no more items than the worker
+        has slots.
+        """
         if not self._is_closing:
             self._paused.add(kind)
 
     def resume(self, kind: WorkKind) -> None:
-        """Deliver items of this kind again."""
+        """Resume the delivery of items of this kind."""
         self._paused.discard(kind)
         self._deliver_soon()
 
@@ -121,7 +125,7 @@ class RemoteHandle:
         self._deliver()
 
     def end(self, end: wire.PollEnded) -> None:
-        """Note that the owner has no more work of one kind."""
+        """Record that the owner has no more work of one kind."""
         if end.broken:
             self.fail(end.broken)
             return
@@ -130,7 +134,7 @@ class RemoteHandle:
         self._deliver()
 
     def fail(self, why: str) -> None:
-        """End the handle because the connection or the owner's engine has ended: nothing more arrives or is sent."""
+        """End the handle because the connection or the owner's engine has ended: no more messages arrive or are sent."""
         if self._broken is None:
             self._heartbeats.close()
             self._broken = HandleBroken(why)
@@ -145,7 +149,7 @@ class RemoteHandle:
 
     @property
     def attempts(self) -> set[bytes]:
-        """The tokens of the attempts that the worker has received and not completed, without local activities."""
+        """The tokens of the attempts that the worker has received and not completed, except those of local activities."""
         waiting = {item.token for item in self._kept_activities if isinstance(item, ActivityTask)}
         return {token for token in self._heartbeat_timeouts if token not in waiting}
 
@@ -174,7 +178,7 @@ class RemoteHandle:
                 on_end(kind, why)
 
     def complete_workflow_task(self, completion: Completion) -> CompletionResult:
-        """Complete an activation. The owner may reject it later: then it evicts the run."""
+        """Complete an activation. If the owner later rejects the completion, it evicts the run."""
         self._check()
         if isinstance(completion, Succeeded):
             self._answers.succeeded.append(completion)
@@ -184,7 +188,7 @@ class RemoteHandle:
         return CompletionResult.TAKEN
 
     def complete_activity(self, result: ActivityResult) -> None:
-        """Report the end of an attempt."""
+        """Report the result of an attempt."""
         self._check()
         is_local = self._heartbeat_timeouts.pop(result.token, None) is None
         if not is_local:
@@ -223,7 +227,7 @@ class RemoteHandle:
                 self._link.send_encoded(data)
 
     def initiate_shutdown(self) -> None:
-        """Receive no new work."""
+        """Stop receiving new work."""
         self._is_closing = True
         self._paused.clear()
         self._deliver_soon()
@@ -231,13 +235,13 @@ class RemoteHandle:
             self._link.send(wire.ShutDownHandle(self.number))
 
     async def finalize(self) -> None:
-        """Close the handle: the owner gives the worker's remaining work to others."""
+        """Close the handle. The owner gives the worker's remaining work to other workers."""
         if self._broken is None:
             self._send()
             try:
                 await self._link.close_handle(self.number)
             except HourglassError:
-                pass  # when the connection ends, the owner gives the work to others anyway
+                pass  # the connection has ended, and the owner gives the work to others anyway
         self.fail("the handle is shut down")
 
     def _check(self) -> None:
@@ -289,8 +293,10 @@ class _Answers:
             self.cancelled.append(result)
 
     def messages(self, handle: int) -> Iterator[bytes]:
-        """Encode all answers as one message. If it is too large or cannot be encoded, encode one message per answer, with
-        a failure in place of each answer that cannot be sent.
+        """Encode all answers as one message.
+
+        If that message is too large or cannot be encoded, encode one message per answer, with a failure in place of
+        each answer that cannot be sent.
         """
         try:
             data = wire.encode(self._message(handle))

@@ -1,6 +1,7 @@
-"""Whether a repeated request was carried out the first time, when its answer was lost and the repetition is rejected.
+"""The check whether a request was carried out, if its answer was lost and its repetition is rejected.
 
-Only for requests without an id that the engine remembers: the second one is rejected because the first succeeded.
+This is needed only for requests without an id that the engine remembers: the repetition is rejected because the first
+request succeeded.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ Call: TypeAlias = Callable[[s.Request[Any]], Awaitable[Any]]
 
 
 async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
-    """Whether the state that the request asks for exists, so that its first sending must have been carried out."""
+    """Whether the state that the request should create exists already, so that the request must have been carried out
+    before.
+    """
     try:
         match request:
             case DeleteSchedule():
-                return True  # it existed at the first sending, or has been deleted since
+                return True  # the schedule no longer exists, as requested
             case ac.CompleteActivity(token=token) if token:
                 return await _has_ended(AttemptToken.decode(token), call)
     except (HourglassError, ValueError):
@@ -36,7 +39,9 @@ async def was_carried_out(request: s.Request[Any], call: Call) -> bool:
 
 
 async def _has_ended(token: AttemptToken, call: Call) -> bool:
-    """Whether the history records the end of this attempt: only a caller with its token can have caused it."""
+    """Whether the history records the completion of this attempt. Only a caller with the attempt's token can have
+    caused it.
+    """
     attempts: dict[int, int] = {}
     async for event in _events(token.run_id, call):
         match event.attributes:

@@ -4,7 +4,7 @@ workers of other processes (`worker_peer`).
 Must not know: locks, stores, how a request is answered. Invariants: a change is carried out once, even if the client
 sends it again because its connection ended before the answer arrived: the server remembers answers by the request's key
 for a while; an invalid message ends the connection of its sender, and has no other effect; when a connection ends, its
-pending reads are cancelled, but changes are completed; a wait is cancelled as soon as its client gives it up.
+pending reads are cancelled, but changes are completed; a wait is cancelled as soon as its client stops waiting.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logging.getLogger("hourglass.embedded")
 _REMEMBERED = 10_000
 """The number of changes whose answers are remembered."""
 _GREETING = 5.0
-"""Seconds that a client has for its greeting."""
+"""Seconds within which a client must send its greeting."""
 _BACKLOG = 512
 
 
@@ -54,7 +54,9 @@ class OwnerInfo:
     open_handle: Callable[[int, int, int, HandleConfig], EngineHandle]
     """Opens a handle on the engine, for a worker of another process."""
     claim: Callable[[int, int, Collection[bytes]], object] = lambda *_: None
-    """Called with the id of another process, its PID namespace, and all attempts that it has from the previous owner."""
+    """Called with another process's id and PID namespace, and all attempts that this process has from the previous
+    owner.
+    """
     lose_attempts: Callable[[Collection[bytes]], object] = lambda _: None
     """Called with the attempts of a process that has ended."""
     end_attempt: Callable[[ActivityResult], object] = lambda _: None
@@ -66,12 +68,12 @@ class OwnerInfo:
     note_processes: Callable[[tuple[dp.WorkerProcess, ...]], object] = lambda _: None
     """Records the processes that work on the file, for the next owner."""
     weigh: Callable[[float], object] = lambda _: None
-    """Sets the weight of work in this process, beside the engine, relative to work in the other processes."""
+    """Sets the weight of work in the owner's process, relative to work in the other processes."""
 
 
 class OwnerServer:
-    """The server on the socket beside a file. Belongs to one event loop; started and closed by the process that has the
-    lock.
+    """The server on the socket beside a file. Belongs to one event loop. It is started and closed by the process that
+    has the lock.
     """
 
     def __init__(self, owner: OwnerInfo) -> None:
@@ -106,7 +108,9 @@ class OwnerServer:
         await self.start()
 
     def stop_listening(self) -> None:
-        """Accept no new clients, and remove the socket if it is still ours. Existing connections continue."""
+        """Accept no new clients, and remove the socket unless another process has replaced it. Existing connections
+        continue.
+        """
         if self._close_listener() and self._identity is not None:
             with suppress(OSError):
                 unix_socket.remove(self.owner.path, only=self._identity)
@@ -124,11 +128,12 @@ class OwnerServer:
         return server is not None
 
     def measure(self) -> None:
-        """Begin to measure the load of this process and of the others, and set the weight of work here accordingly.
+        """Begin to measure the load of this process and of the others, and set the weight of work in this process
+        accordingly.
 
-        Workers in this process share its interpreter with the engine: they get less work while they slow it down, and
-        more while sending work to other processes costs more than executing it. Measuring stops when no other process
-        works on the file.
+        Workers in this process share the interpreter with the engine. They get less work while they slow the engine
+        down, and more while sending work to other processes costs more than executing it here. Measuring stops when no
+        other process works on the file.
         """
         if self._measure_timer is None:
             self._measure(ProcessorUse(), 1.0)
@@ -144,7 +149,7 @@ class OwnerServer:
             self._measure_timer = loop.call_later(wire.REPORT_INTERVAL, self._measure, ours, handicap)
 
     def send_processes(self) -> None:
-        """Send the list of processes to all that work on the file, if it has changed."""
+        """Send the list of processes, if it has changed, to all processes that work on the file."""
         processes = self.owner.processes()
         if processes != self._sent_processes:
             self._sent_processes = processes
@@ -167,7 +172,8 @@ class OwnerServer:
             peer.stream.send(message)
 
     def disconnect_silent(self) -> None:
-        """Disconnect processes with workers that have sent nothing for `SILENT_CHECKS` seconds: others get their work.
+        """Disconnect each process with workers that has sent no message for `SILENT_CHECKS` seconds. Others get its
+        work.
 
         Called about once a second.
         """
@@ -192,8 +198,8 @@ class OwnerServer:
     def begin(self, key: str, request: s.Request[Any]) -> asyncio.Future[Any]:
         """Begin to answer a request and return the future of the answer.
 
-        A change is carried out once for each key: a client that sends it again, because its connection ended before the
-        answer arrived, receives the first answer.
+        A change is carried out once for each key. If a client's connection ended before the answer arrived, the client
+        sends the change again and receives the first answer.
         """
         loop = asyncio.get_running_loop()
         if request.effect is not s.Effect.CHANGE or not key:
@@ -210,7 +216,7 @@ class OwnerServer:
 
     def _drop_result(self, key: str, task: asyncio.Task[Any]) -> None:
         """Replace the remembered answer of `ExecuteWorkflow` by one without the result, which may be large and can be
-        read again. Forget a request that was cancelled: its client does not repeat it.
+        read again. Forget a cancelled request, because its client does not repeat it.
         """
         if self._answers.get(key) is not task:
             return
@@ -226,7 +232,8 @@ class OwnerServer:
 class _Pending:
     """A client's request in progress.
 
-    `is_change`: it continues when the connection ends. `is_wait`: it is cancelled when the client gives it up.
+    `is_change`: the request continues when the connection ends. `is_wait`: the request is cancelled when the client
+    stops waiting for the answer.
     """
 
     task: asyncio.Future[Any]
@@ -268,11 +275,11 @@ class _Peer:
         for entry in pending.values():
             if (
                 not entry.is_change
-            ):  # a change continues: its client will send the request again for its answer
+            ):  # a change continues: the client will repeat the request to get the answer
                 entry.task.cancel()
 
     def send_alive(self, message: bytes) -> None:
-        """Report that the owner is running, if greetings have been exchanged."""
+        """Report that the owner is running, if the client has been greeted."""
         if self._greeted:
             self.stream.send(message)
 
@@ -373,8 +380,8 @@ class _Peer:
     def _give_up(self, number: int) -> None:
         entry = self._pending.pop(number, None)
         if entry is not None and entry.is_wait:
-            # Cancelled after the task's first turn, in which `ExecuteWorkflow` starts its workflow: a start that was sent
-            # is carried out even if nobody waits for it.
+            # The task is cancelled after its first turn, in which `ExecuteWorkflow` starts the workflow: a start that
+            # was sent is carried out even if no client waits for it.
             asyncio.get_running_loop().call_soon(entry.task.cancel)
 
     def _answer(self, number: int, task: asyncio.Future[Any]) -> None:
@@ -382,7 +389,7 @@ class _Peer:
             None if task.cancelled() else task.exception()
         )  # asyncio logs exceptions that are never retrieved
         if self._pending.pop(number, None) is None or task.cancelled():
-            return  # the client gave up, or this process stops: the client will ask the next owner
+            return  # the client no longer waits, or this process stops and the client will ask the next owner
         if isinstance(error, EngineClosed):
             return  # the connection will end, and the client will ask the next owner
         if error is None:

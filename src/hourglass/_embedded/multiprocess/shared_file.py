@@ -1,10 +1,10 @@
-"""One process's part in one file: a client, the owner, or a process that works for the owner. Decides which of these it is.
+"""The role of this process for a file: client, owner, or worker for the owner. This module decides between the roles.
 
 Must not know: how an engine works, the messages on the socket, how a request finds its engine (see `calls`). A process
-tries to own a file while it has a handle on it, and only then. Invariants: an engine is open here only while this
-process has the lock (see `owning`); there is no thread: the end of the owner's connection is the signal to try for the
-lock (see `following`); a file that fails repeatedly is opened at growing intervals, and waiting clients get an error if it
-needs a person; a file that was replaced or overwritten is never opened again.
+tries to own a file only while it has a handle on it. Invariants: an engine is open here only while this process has the
+lock (see `owning`); there is no thread: the end of the owner's connection is the signal to try to acquire the lock (see
+`following`); a file that fails repeatedly is reopened at growing intervals, and waiting clients get an error if a
+person must repair it; a file that was replaced or overwritten is never opened again.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from hourglass.errors import HourglassError, InternalError, StorageError
 _log = logging.getLogger("hourglass.embedded")
 
 SETTLE = 5.0
-"""Seconds that opening a handle waits for the file; after that the handle's polls wait."""
+"""Seconds for which opening a handle waits for the file. After that, the handle is returned before it works."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""Seconds before a file that has failed is opened again: the first and the longest pause."""
+"""Seconds before a file that has failed is reopened: the first pause and the longest."""
 TRIES = 3
-"""Consecutive failures that need a person, after which clients get the error."""
+"""The number of consecutive failures after which clients get the error, if the last failure is permanent."""
 SOUND = 10.0
-"""Seconds of work after which an engine's failure no longer counts as consecutive."""
+"""Seconds of operation after which earlier failures of the engine no longer count."""
 
 
 class SharedFile:
-    """A process's part in a file (see the module). Belongs to one event loop."""
+    """The role of this process for a file (see the module). Belongs to one event loop."""
 
     def __init__(self, opener: StoreOpener, path: str, namespace: str) -> None:
         self.path = path
         self.namespace = namespace
         self._opener = opener
         self.retention = DEFAULT_RETENTION
-        """Seconds for which closed runs are kept when this process owns the file."""
+        """Seconds for which closed runs are kept while this process owns the file."""
         self.limits: Limits | None = None
-        """Size limits when this process owns the file; None for the defaults."""
+        """The size limits while this process owns the file; None for the defaults."""
         self.users = 0
         self._lock = FileLock(path)
         self._changed = Bell()
@@ -65,14 +65,16 @@ class SharedFile:
         self._not_before = 0.0
         """The time before which the file is not opened again."""
         self._lost: FileLost | None = None
-        """The error for which this process never opens the file again: it was replaced or overwritten."""
+        """The error for which this process never opens the file again, because the file was replaced or overwritten;
+        None if it was not.
+        """
         self._ownerless_since = 0.0
-        """The time since which neither the lock nor its holder is available; 0 if one of them is."""
+        """The time from which neither the lock nor its holder has been available; 0 if either is."""
         self._warned = False
 
     @property
     def standing(self) -> str:
-        """The part of this process, as text."""
+        """The role of this process for the file, as text."""
         if self.calls.engine is not None:
             return "owner"
         if not self._handles:
@@ -84,7 +86,7 @@ class SharedFile:
 
     @property
     def owner_trouble(self) -> str:
-        """The reason that this process's workers get no work from the owner, as text; empty if they do."""
+        """The reason why this process's workers get no work from the owner, as text; empty if they do."""
         if self.calls.engine is not None or not self._handles:
             return ""
         owner = self.calls.owner
@@ -99,7 +101,9 @@ class SharedFile:
 
     @property
     def processes(self) -> tuple[dp.WorkerProcess, ...]:
-        """The processes that work on the file, as far as this process knows. Empty unless it works on the file itself."""
+        """The processes that work on the file, as far as this process knows. Empty unless this process works on the
+        file, too.
+        """
         if self.calls.engine is not None:
             return self.calls.engine.processes()
         return () if self.calls.owner is None or not self.calls.owner.is_open else self.calls.owner.processes
@@ -112,17 +116,19 @@ class SharedFile:
 
     @property
     def figures(self) -> EngineFigures | None:
-        """The engine's figures; None unless this process owns the file."""
+        """The engine's current numbers of runs and tasks; None unless this process owns the file."""
         engine = self.calls.engine
         return None if engine is None else engine.engine.figures
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
-        """Open a handle that works as soon as an engine is available. Raises the error of the owner or of the file."""
+        """Open a handle that receives work as soon as an engine is available. Raises the error of the owner or of the
+        file.
+        """
         self._opener.check(self.path)
         self._check_file()
         handle = FileHandle(config, died=self._died, released=self._release)
         self._handles.add(handle)
-        # The worker is back: its handles determine from now on whether the file is wanted.
+        # The worker has opened a handle: from now on the handles determine whether the file is needed.
         self._file.wanted_until = 0.0
         try:
             if self.calls.engine is not None:
@@ -152,7 +158,7 @@ class SharedFile:
         self._changed.ring()
 
     async def _own_while_wanted(self) -> None:
-        """While this process has a handle: own the file if its lock is free, otherwise work for its owner."""
+        """Own the file if its lock is free, otherwise work for its owner, while this process needs the file."""
         pause = SHORTEST
         while self._file.is_wanted:
             try:
@@ -182,7 +188,7 @@ class SharedFile:
                 self._lock.drop()
 
     def _wait_ownerless(self) -> None:
-        """Record that neither the lock nor its holder is available, and log it once after a while."""
+        """Record that neither the lock nor its holder is available. Log this once after a while."""
         now = monotonic()
         self._ownerless_since = self._ownerless_since or now
         if now - self._ownerless_since > wire.SILENT_CHECKS and not self._warned:
@@ -196,7 +202,7 @@ class SharedFile:
             )
 
     async def _own(self) -> None:
-        """Own the file until this process has no handles left, or the engine fails. The caller has the lock."""
+        """Own the file until this process has no handles left, or the engine fails. The caller must have the lock."""
         self._check_file()
         self._follower.leave()
         term = OwnerTerm(self._file, took_over=self._follower.has_left_owner)
@@ -228,7 +234,9 @@ class SharedFile:
                 self._failures, self.calls.broken = 0, None
 
     def _failed(self, error: StorageError) -> None:
-        """Pause after a failure of the file; after several permanent ones, make clients fail with the error."""
+        """Pause after a failure of the file. After several failures, if the last is permanent, make clients fail with
+        the error.
+        """
         self._failures += 1
         pause = min(FIRST_PAUSE * 2 ** min(self._failures - 1, 20), LONGEST_PAUSE)
         self._not_before = monotonic() + pause
@@ -236,11 +244,11 @@ class SharedFile:
             self.calls.broken = error
 
     def _check_file(self) -> None:
-        """Raise `FileLost` if the file was replaced, or if its owner has found that it was overwritten."""
+        """Raise `FileLost` if the file was replaced, or if its owner has reported the loss of the file."""
         if self._lost is None:
             self._detect_loss()
         if self._lost is not None:
-            self._file.wanted_until = 0.0  # opening handles again would be rejected
+            self._file.wanted_until = 0.0  # new handles would be rejected
             raise FileLost(str(self._lost), status=self._lost.status)
 
     def _detect_loss(self) -> None:
@@ -271,12 +279,12 @@ class SharedFile:
         return f"process {note.pid} since {local_time(note.since_ns)}" if note.pid else "another process"
 
     async def close(self) -> None:
-        """Close the handles, the engine and the connections, in order."""
+        """Close the handles, the engine and the connections, in this order."""
         for handle in tuple(self._handles):
             await handle.finalize()
         if not self._file.kept.results and not self._follower.has_unconfirmed:
             self._file.wanted_until = (
-                0.0  # otherwise the next owner gets the results first, if there is one soon
+                0.0  # otherwise the results are first sent to the next owner, if there is one soon
             )
         self._changed.ring()
         if self._task is not None:

@@ -1,13 +1,13 @@
-"""The Unix socket beside a database file: its creation, connections and trust; frames (four bytes of length and the
-data); and descriptors that a forked child must not keep, because other processes react when they are closed.
+"""The Unix socket beside a database file: creation, connections and trust; frames (four bytes of length, and the data);
+and the tracking of descriptors that a forked child must not keep, because other processes notice when they are closed.
 
-Must not know: the messages, the purpose of the descriptors. A socket's name is limited to about a hundred bytes; a path
-may be much longer. Then the socket is reached through a descriptor of its directory (Linux), or it has a hashed name in
-a private directory of the user.
+Must not know: the messages, the purpose of the descriptors. A socket's name is limited to about a hundred bytes, but a
+path may be much longer. The socket is then reached through a descriptor of its directory (Linux), or it has a hashed
+name in a private directory of the user.
 
-Invariants: only the owner of the lock creates or removes the socket, so that an existing socket found by the owner
-belongs to a dead owner; a file that is not a socket is neither removed nor followed; only its user may connect to it. A
-frame above the limit ends the connection before the frame is read.
+Invariants: only the owner of the lock creates or removes the socket, so that a socket that the owner finds belongs to a
+dead owner; a file that is not a socket is neither removed nor followed; only its user may connect to it. A frame above
+the limit ends the connection before the frame is read.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
-# A child of `fork` shares the locks and sockets of its parent, and while the child lives no other process notices the
-# parent's death: the lock stays taken, and peers see no end of their connections. The child therefore replaces each
-# descriptor by the null device immediately. They are replaced instead of closed because Python objects still refer to
-# their numbers.
+# A forked child shares the locks and sockets of its parent, and while the child lives, no other process notices the
+# parent's death: the lock is not released, and peers see no end of their connections. The child therefore replaces each
+# descriptor by the null device immediately. Closing the descriptors instead would be unsafe, because Python objects
+# still refer to their numbers.
 _tracked: dict[int, tuple[int, int]] = {}
 
 
@@ -54,7 +54,7 @@ def _after_fork() -> None:
             status = os.fstat(descriptor)
         except OSError:
             continue
-        if (status.st_dev, status.st_ino) == identity:  # the number may have been reused
+        if (status.st_dev, status.st_ino) == identity:  # otherwise the number was reused
             os.dup2(null, descriptor, inheritable=False)
     os.close(null)
     _tracked.clear()
@@ -86,7 +86,7 @@ def _hashed(name: str) -> str:
 
 
 def listen(path: str) -> socket.socket:
-    """Create a listening socket, replacing one of a dead owner. Raises `StorageError`."""
+    """Create a listening socket, replacing the socket of a dead owner. Raises `StorageError`."""
     address_path = socket_path(path)
     sock = _tracked_socket()
     try:
@@ -94,7 +94,7 @@ def listen(path: str) -> socket.socket:
         _own_directory(path, address_path)
         _check_is_socket(address_path)
         remove(path)
-        # On Linux the name gets the mode of the descriptor, so that it never has a wider mode.
+        # On Linux the socket's file gets the mode of the descriptor, and so is never accessible to other users.
         with suppress(OSError):
             os.fchmod(sock.fileno(), stat.S_IRUSR | stat.S_IWUSR)
         with _short(address_path) as address:
@@ -122,7 +122,7 @@ def reach(path: str) -> socket.socket | None:
         _check_is_socket(socket_path(path))
         with _short(socket_path(path)) as address:
             sock.connect(address)
-    except BlockingIOError:  # the backlog is full: same as if no process listened
+    except BlockingIOError:  # the backlog is full: treated as if no process listened
         close(sock)
         return None
     except OSError as error:
@@ -140,13 +140,13 @@ def reach(path: str) -> socket.socket | None:
         )
     peer = _peer(sock)
     if peer is not None and peer[0] and not is_running(peer[0]):
-        close(sock)  # inherited by a child that its dead owner forked, which does not answer
+        close(sock)  # inherited by a forked child of the dead owner, which does not answer
         return None
     return sock
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Return device and inode of the socket at its path now; None if there is none."""
+    """Return the device and inode of the socket at its path; None if there is no socket."""
     try:
         status = os.lstat(socket_path(path))
     except OSError:
@@ -155,7 +155,9 @@ def identity(path: str) -> tuple[int, int] | None:
 
 
 def remove(path: str, only: tuple[int, int] | None = None) -> None:
-    """Remove the socket's name, or only if it is the socket `only`. Allowed for the owner of the lock."""
+    """Remove the socket's file; with `only`, only if the socket has this identity. Only the owner of the lock may call
+    this.
+    """
     current = identity(path)
     if current is None or (only is not None and current != only):
         return
@@ -164,14 +166,14 @@ def remove(path: str, only: tuple[int, int] | None = None) -> None:
 
 
 def close(sock: socket.socket) -> None:
-    """Close a socket that was created here and that no event loop has taken over."""
+    """Close a socket that was created by this module and has no event loop yet."""
     with NO_FORK.lock:
         untrack(sock.fileno())
         sock.close()
 
 
 def _tracked_socket() -> socket.socket:
-    with NO_FORK.lock:  # no fork between the two: a child that keeps the socket would hide our end from peers
+    with NO_FORK.lock:  # no fork in between: peers would not notice our end while a child keeps the socket
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         track(sock.fileno())
     return sock
@@ -192,7 +194,9 @@ def is_trusted(sock: socket.socket, users: frozenset[int]) -> bool:
 
 
 def pid_namespace() -> int:
-    """Return the PID namespace of this process (each container has its own); 0 if the system does not report it."""
+    """Return the PID namespace of this process (each container has its own); 0 if the system does not report
+    namespaces.
+    """
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -200,27 +204,29 @@ def pid_namespace() -> int:
 
 
 def may_run(process_id: int, namespace: int) -> bool:
-    """Whether a process of this PID namespace may be running. A process of another container is not visible from here."""
+    """Whether a process of this PID namespace may be running. A process of another container is not visible from here,
+    and counts as running.
+    """
     return namespace != pid_namespace() or is_running(process_id)
 
 
 def is_running(process_id: int) -> bool:
-    """Whether a process with this id exists and has not ended. One that has ended exists until its parent has noticed."""
+    """Whether a process with this id exists and has not ended. A zombie process counts as ended."""
     try:
         os.kill(process_id, 0)
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # it belongs to another user
+        pass  # the process belongs to another user
     try:
         with open(f"/proc/{process_id}/stat", "rb") as file:
             return not file.read().rpartition(b")")[2].lstrip().startswith((b"Z", b"X"))
     except OSError:
-        return True  # not every system has this folder
+        return True  # not every system has `/proc`
 
 
 def trusted_peers() -> frozenset[int]:
-    """Return the users whose processes an owner serves: its own, and root, which cannot be excluded anyway."""
+    """Return the users that an owner serves: its own user, and root, which cannot be excluded anyway."""
     return frozenset({os.geteuid(), 0})
 
 
@@ -233,7 +239,9 @@ def trusted_owners(path: str) -> frozenset[int]:
 
 
 def _peer(sock: socket.socket) -> tuple[int, int] | None:
-    """Return the process at the other end, 0 if it is in another container, and its user; None if it is not reported."""
+    """Return the id of the process at the other end (0 if it is in another container) and its user id; None if they are
+    not reported.
+    """
     if not hasattr(socket, "SO_PEERCRED"):
         return None
     packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -256,7 +264,7 @@ def _short(address_path: str) -> Iterator[str]:
 
 
 def _check_is_socket(address_path: str) -> None:
-    """Raise OSError if the path leads to a link or another file, which we must neither follow nor remove."""
+    """Raise OSError if the path leads to a link or another file, because we must neither follow nor remove these."""
     try:
         status = os.lstat(address_path)
     except OSError:
@@ -291,7 +299,7 @@ _HEAD = struct.Struct(">I")
 class FrameStream(asyncio.Protocol):
     """One end of a connection. `on_frame` and `on_lost` are called on the loop; `on_lost` once, at the end.
 
-    `fair`: stop reading from a peer that does not read what it is sent, so that its answers cannot fill our memory.
+    `fair`: stop reading from a peer that does not read its answers, so that the unsent answers cannot fill our memory.
     """
 
     def __init__(
@@ -324,13 +332,13 @@ class FrameStream(asyncio.Protocol):
             self._on_made()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the transport; its descriptor is closed after this."""
+        """Forget the transport. Its descriptor is closed after this call."""
         untrack(self._descriptor)
         self._transport = None
         self._on_lost()
 
     def data_received(self, data: bytes) -> None:
-        """Deliver the complete frames."""
+        """Deliver the complete frames received so far."""
         buffer = self._buffer
         buffer += data
         start = 0
@@ -354,7 +362,7 @@ class FrameStream(asyncio.Protocol):
         return is_trusted(self._transport.get_extra_info("socket"), users)
 
     def pause_writing(self) -> None:
-        """Stop reading until the peer reads."""
+        """Stop reading until the peer reads again."""
         if self._fair and self._transport is not None:
             self._transport.pause_reading()
 
@@ -364,16 +372,16 @@ class FrameStream(asyncio.Protocol):
             self._transport.resume_reading()
 
     def send(self, data: bytes) -> None:
-        """Send a frame; do nothing if the connection has ended."""
+        """Send a frame. Do nothing if the connection has ended."""
         if self._transport is not None and self.is_open:
             self._transport.write(_HEAD.pack(len(data)) + data)
 
     def close(self) -> None:
-        """Send queued data and close."""
+        """Send queued data and close the connection."""
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection immediately, without sending queued data."""
         if self._transport is not None:
             self._transport.abort()

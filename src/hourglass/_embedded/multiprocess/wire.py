@@ -2,12 +2,12 @@
 
 Must not know: sockets, how a request is answered. A client sends `Hello`, the owner `Welcome` or `RefusedMessage`; then
 the client sends requests, concurrently, each with its own number. The tags are those of protocol 1, independent of
-later class names. Requests, answers and errors are looked up by name in fixed tables: a message can name nothing else,
-and imports nothing.
+later class names. Requests, answers and errors are looked up by name in fixed tables: a message can name no other
+class, and causes no import.
 
 A process with workers also opens handles, each with its own number (`OpenHandle`). The owner then sends `HandleWork`
-for them without further requests, within the limit of the handle's slots, which are its only credit; the process sends
-`WorkAnswers`. Both contain everything that one turn of a loop produced.
+for them without further requests, within the limit of the handle's slots; the process sends `WorkAnswers`. Each message
+contains all items that one iteration of the sender's event loop produced.
 """
 
 from __future__ import annotations
@@ -41,23 +41,27 @@ NO_HANDLE = 0
 """The handle number of results that a process has kept since an earlier owner; handles are numbered from 1."""
 
 REPORT_INTERVAL, IDLE_REPORT_INTERVAL = 0.1, 1.0
-"""Seconds between reports of a process that works for the owner: while it works, and while it is idle."""
+"""Seconds between the reports of a process that works for the owner: while the process has work to do, and while it is
+idle.
+"""
 
 OWNER_REPORT_INTERVAL = 1.0
-"""Seconds between the owner's reports that it is running, and between its peers' checks."""
+"""Seconds between the owner's reports that it is running, and between the checks of the processes that receive the
+reports.
+"""
 
 SILENT_CHECKS = 10
-"""Checks, one a second, after which a silent peer counts as not running."""
+"""The number of checks, one per second, after which a silent peer counts as not running."""
 
 A = TypeVar("A")
 
 
 class InvalidMessage(errors.HourglassError):
-    """The peer sent an invalid message: the connection ends."""
+    """Raised for an invalid message of the peer. The connection then ends."""
 
 
 class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as a message."""
+    """An error in the form of a message."""
 
     kind: str
     message: str = ""
@@ -80,7 +84,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True):
-    """A request. `key` identifies it permanently: the same request, sent again, has the same key."""
+    """A request. `key` identifies the request: it stays the same when the request is sent again."""
 
     number: int
     key: str
@@ -89,13 +93,15 @@ class RequestMessage(msgspec.Struct, frozen=True, tag="Ask", omit_defaults=True)
 
 
 class GiveUpMessage(msgspec.Struct, frozen=True, tag="GiveUp"):
-    """The client no longer waits for this answer."""
+    """A notice that the client no longer waits for the answer with this number."""
 
     number: int
 
 
 class OpenHandle(msgspec.Struct, frozen=True, tag=True):
-    """Opens a handle for a worker: the tasks of its queue are sent with the handle's number."""
+    """A request to open a handle for a worker. The owner sends the tasks of the handle's queue with the handle's
+    number.
+    """
 
     number: int
     handle: int
@@ -103,7 +109,7 @@ class OpenHandle(msgspec.Struct, frozen=True, tag=True):
 
 
 class SucceededMessage(msgspec.Struct, frozen=True):
-    """`hourglass._evaluator.commands.Succeeded` in the form for decoding, in which every command has a tag."""
+    """The form of `hourglass._evaluator.commands.Succeeded` for decoding, in which every command has a tag."""
 
     run_id: str
     commands: tuple[AnyCommand, ...] = ()
@@ -116,10 +122,10 @@ class SucceededMessage(msgspec.Struct, frozen=True):
 
 
 class WorkAnswers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_only=True):
-    """Messages of a handle's worker. Whatever the order in which they were created, heartbeats are applied before
-    results.
+    """The heartbeats, results and completions of a handle's worker. Heartbeats are applied before results, in whatever
+    order the worker created them.
 
-    A run has at most one completion in it.
+    A message contains at most one completion per run.
     """
 
     handle: int
@@ -134,28 +140,28 @@ class WorkAnswers(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, kw_
 
 
 class ShutDownHandle(msgspec.Struct, frozen=True, tag=True):
-    """The worker receives no new work, and completes its work in progress."""
+    """A request to send no new work to a handle. The worker completes its work in progress."""
 
     handle: int
 
 
 class CloseHandle(msgspec.Struct, frozen=True, tag=True):
-    """The worker has ended: its work in progress goes to others."""
+    """A request to close a handle, because its worker has ended. The work in progress goes to other workers."""
 
     number: int
     handle: int
 
 
 class Holding(msgspec.Struct, frozen=True, tag=True):
-    """The attempts that a process still has from the previous owner: its first message to the next one."""
+    """The attempts that a process still has from the previous owner. This is its first message to the next owner."""
 
     tokens: tuple[bytes, ...]
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """A report that a process with workers is running; a stopped one keeps its connection but does nothing.
+    """A report that a process with workers is running. A stopped process keeps its connection, but does not work.
 
-    Contains the processor time that the process has used so far, and the part of it used by the control loop.
+    Contains the CPU time that the process has used so far, and the part of it used by the control loop.
     """
 
     processor_time: float
@@ -171,14 +177,14 @@ class Welcome(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
-    """The owner rejects this client."""
+    """The owner's rejection of a client."""
 
     problem: ErrorMessage
     protocol: int = PROTOCOL
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer", omit_defaults=True):
-    """The answer to the request of this number."""
+    """The answer to the request with this number."""
 
     number: int
     kind: str
@@ -186,14 +192,14 @@ class AnswerMessage(msgspec.Struct, frozen=True, tag="Answer", omit_defaults=Tru
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The request with this number failed."""
+    """The error of the request with this number."""
 
     number: int
     problem: ErrorMessage
 
 
 class HandleWork(msgspec.Struct, frozen=True, tag="Work", omit_defaults=True, kw_only=True):
-    """Work for a handle: activations, attempts of activities, and attempts to cancel."""
+    """Work for a handle: activations, activity attempts to execute, and activity attempts to cancel."""
 
     handle: int
     activations: tuple[Activation, ...] = ()
@@ -202,7 +208,7 @@ class HandleWork(msgspec.Struct, frozen=True, tag="Work", omit_defaults=True, kw
 
 
 class PollEnded(msgspec.Struct, frozen=True, tag=True):
-    """A handle gets no more work of one kind: it was shut down or, with a reason, broke."""
+    """A notice that a handle gets no more work of one kind. It was shut down, or broke for the reason in `broken`."""
 
     handle: int
     activities: bool
@@ -210,23 +216,25 @@ class PollEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class ResultsStored(msgspec.Struct, frozen=True, tag=True):
-    """The results of these attempts are durable, or irrelevant: their sender need not keep them."""
+    """A confirmation that the results of these attempts are durable, or irrelevant. The sender need not keep them."""
 
     tokens: tuple[bytes, ...]
 
 
 class OwnerAlive(msgspec.Struct, frozen=True, tag=True):
-    """The owner's report, about once a second, that it is running: a stopped process keeps its connections and its lock."""
+    """The owner's report, about once a second, that the owner is running. A stopped process keeps its connections and
+    its lock.
+    """
 
 
 class Processes(msgspec.Struct, frozen=True, tag=True):
-    """The processes that work on the file, sent to all of them about once a second while that changes."""
+    """The processes that work on the file, sent to all of them when the list changes."""
 
     processes: tuple[dp.WorkerProcess, ...]
 
 
 class FileLostMessage(msgspec.Struct, frozen=True, tag="FileLost"):
-    """The owner's last message if the file was replaced or overwritten: no process may open it again."""
+    """The owner's last message if the file was replaced or overwritten, so that no process may open it again."""
 
     message: str
 
@@ -280,7 +288,7 @@ def decode_to_client(data: bytes) -> ToClient:
 
 
 REQUESTS: tuple[type[s.Request[Any]], ...] = tuple(HANDLERS)
-"""The requests that can be sent to another process: those that an engine answers."""
+"""The requests that can be sent to another process: all requests that an engine answers."""
 
 
 def _answers_of(request: type[s.Request[Any]]) -> tuple[type[msgspec.Struct], ...]:
@@ -298,7 +306,7 @@ _ANSWERS: dict[type[s.Request[Any]], dict[str, msgspec.msgpack.Decoder[Any]]] = 
 
 
 def encode_request(number: int, key: str, request: s.Request[Any]) -> bytes:
-    """Encode a request."""
+    """Encode a request as a message with this number and key."""
     kind = type(request).__name__
     if kind not in _REQUESTS:
         raise errors.ServiceError(f"{kind} cannot be sent to another process", status="UNIMPLEMENTED")
@@ -312,7 +320,7 @@ def encode_request(number: int, key: str, request: s.Request[Any]) -> bytes:
 
 
 def decode_request(message: RequestMessage) -> s.Request[Any]:
-    """Decode the request of a message. Raises `InvalidMessage`."""
+    """Decode the request in a message. Raises `InvalidMessage`."""
     decoder = _REQUESTS.get(message.kind)
     if decoder is None:
         raise InvalidMessage("unknown kind of request")
@@ -324,12 +332,12 @@ def decode_request(message: RequestMessage) -> s.Request[Any]:
 
 
 def encode_answer(number: int, value: msgspec.Struct) -> bytes:
-    """Encode an answer."""
+    """Encode the answer to the request with this number."""
     return encode(AnswerMessage(number, type(value).__name__, msgspec.Raw(encode(value))))
 
 
 def decode_answer(request: s.Request[A], message: AnswerMessage) -> A:
-    """Decode the answer of a message, which must fit the request. Raises `InvalidMessage`."""
+    """Decode the answer in a message. Raises `InvalidMessage` if the answer is unreadable or does not fit the request."""
     kind = type(request)
     decoder = _ANSWERS[kind].get(message.kind)
     if decoder is None:
@@ -375,12 +383,13 @@ _ALREADY_EXISTS: dict[str, tuple[type[errors.ServiceError], tuple[str, ...]]] = 
         (errors.ScheduleAlreadyExistsError, ("schedule_id",)),
     )
 }
-"""Errors with fields that name what exists already."""
+"""Errors with fields that identify the existing object."""
 
 
 def problem_of(error: BaseException) -> ErrorMessage:
-    """Encode an error: one of ours by the nearest class name in the tables, any other as InternalError with its class
-    name."""
+    """Encode an error. An error of ours is encoded with the nearest class name in the tables, any other error as
+    InternalError with its class name.
+    """
     name = type(error).__name__
     if name in _ALREADY_EXISTS:
         fields = {field: getattr(error, field) for field in _ALREADY_EXISTS[name][1]}
@@ -390,12 +399,12 @@ def problem_of(error: BaseException) -> ErrorMessage:
             return ErrorMessage(kind=kind.__name__, message=str(error), status=error.status)
         if kind.__name__ in _PLAIN_ERRORS and isinstance(error, errors.HourglassError):
             return ErrorMessage(kind=kind.__name__, message=str(error))
-    # Messages of other exceptions may contain anything.
+    # The messages of other exceptions may contain arbitrary data.
     return ErrorMessage(kind="InternalError", message=f"the engine failed with {type(error).__name__}")
 
 
 def error_of(problem: ErrorMessage) -> errors.HourglassError:
-    """Decode an error."""
+    """Return the error that a message describes."""
     if problem.kind in _ALREADY_EXISTS:
         kind, fields = _ALREADY_EXISTS[problem.kind]
         return kind(problem.message, **{field: getattr(problem, field) for field in fields})

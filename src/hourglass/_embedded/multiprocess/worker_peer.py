@@ -1,9 +1,10 @@
 """The owner's side of another process with workers: an engine handle for each handle that the process has opened. Sends
 the work of these handles to the process, and applies its answers.
 
-Must not know: sockets, greetings, requests of clients. A handle's slots are the only credit of its process: the tasks and
-attempts that it has, or that are queued for sending, never exceed them, and each answer frees one. Nothing here waits for
-the process: work that it does not read stays in its connection's buffer, within the limit of the slots.
+Must not know: sockets, greetings, requests of clients. A handle's slots limit the work of its process: the tasks and
+attempts that the process has, or that are queued for sending, never exceed the slots, and each answer frees a slot.
+Nothing here waits for the process: work that it does not read stays in its connection's buffer, within the limit of the
+slots.
 
 Invariants: only work that may leave the engine is sent (it depends on durable changes only, or has no effect outside);
 when the connection ends, the work of the process goes to others immediately; answers for an unknown or closed handle are
@@ -41,12 +42,12 @@ from hourglass.errors import HourglassError, ServiceError
 _log = logging.getLogger("hourglass.embedded")
 
 CONFIRM_AFTER = 0.05
-"""Seconds that the confirmation of a result may wait for others: they are confirmed together."""
+"""Seconds for which the confirmation of a result may be delayed, so that several results are confirmed together."""
 
 
 class ProcessorUse:
-    """The recent CPU usage of a process, as fractions of one processor: `share` for the whole process, `control` for
-    its control loop. The difference is user code, on lanes and activity threads.
+    """The recent CPU usage of a process, as fractions of one CPU: `share` for the whole process, `control` for its
+    control loop. The difference is user code, on lanes and activity threads.
     """
 
     def __init__(self) -> None:
@@ -71,11 +72,11 @@ class ProcessorUse:
 
 
 def next_handicap(before: float, ours: ProcessorUse, others: Sequence[ProcessorUse]) -> float:
-    """Return the weight of work in the engine's process relative to the others, given the weight before.
+    """Return the weight of work in the engine's process relative to other processes, given the previous weight.
 
-    - Mostly light work costs as much to send as to execute, and more processes would only compete for the processors: the
+    - Mostly light work costs as much to send as to execute, and more processes would only compete for the CPUs: the
       engine's process gets nearly all of it (`_LIGHTEST`), and if that lasts, all that its slots allow (0).
-    - If the engine's process has processor time left, the weight returns to 1.
+    - If the engine's process has CPU time left, the weight returns to 1.
     - If it is busier than the others, the weight rises in proportion, up to `_HEAVIEST`: almost no work, if the engine
       alone keeps it busy. If all are equally busy, as with long computations in activities, the weight stays.
     """
@@ -95,7 +96,7 @@ _HAS_TIME, _NOT_IDLE = 0.5, 0.15
 _HEAVIEST, _LIGHTEST = 50.0, 0.02
 _LIGHT_WORK = 1.2
 """Work is light if the total CPU time is less than this multiple of the CPU time of the control loops. (The engine's
-process also has the store's thread, which uses half as much as its control loop.)
+process also has the store's thread, which uses half as much CPU time as the control loop.)
 """
 
 
@@ -131,7 +132,7 @@ class WorkerPeer:
         self._handles: dict[int, _SentHandle] = {}
         self._silent_checks = 0
         self.held: frozenset[bytes] = frozenset()
-        """The attempts that the process has from the previous owner."""
+        """The attempts that the process still has from the previous owner."""
         self.use = ProcessorUse()
 
     @property
@@ -146,13 +147,14 @@ class WorkerPeer:
     def is_silent(self) -> bool:
         """Whether the process has sent nothing for `SILENT_CHECKS` calls of this method, which is called once a second.
 
-        Calls are counted instead of time, so that the process is not blamed while this one itself was stopped.
+        Calls are counted instead of time, so that the other process does not count as silent after this process itself
+        was stopped.
         """
         self._silent_checks += 1
         return self.has_handles and self._silent_checks > wire.SILENT_CHECKS
 
     def open(self, message: wire.OpenHandle) -> None:
-        """Open a handle, and begin to send its work."""
+        """Open a handle, and begin to send work for it."""
         if message.handle in self._handles:
             raise ServiceError("a handle with this number is open", status="INVALID_ARGUMENT")
         try:
@@ -163,7 +165,7 @@ class WorkerPeer:
         self._handles[message.handle] = _SentHandle(message.handle, handle, self._send)
 
     def answer(self, message: wire.WorkAnswers) -> None:
-        """Apply answers of the process, and confirm its results once they are durable."""
+        """Apply the answers of the process, and confirm the results once they are durable."""
         handle = self._handles.get(message.handle)
         results: tuple[ActivityResult, ...] = (
             *message.returned,
@@ -189,30 +191,30 @@ class WorkerPeer:
             raise wire.InvalidMessage("the token names no attempt") from None
 
     def _confirm(self) -> None:
-        """Confirm results to the process once they are durable."""
+        """Confirm the collected results to the process once they are durable."""
         self._confirmation = None
         tokens, self._unconfirmed = tuple(self._unconfirmed), []
         self._book.when_stored(lambda: self._send(wire.encode(wire.ResultsStored(tokens))))
 
     def shut_down(self, handle: int) -> None:
-        """Dispatch no more work to a handle."""
+        """Stop dispatching work to a handle."""
         sent = self._handles.get(handle)
         if sent is not None:
             sent.handle.initiate_shutdown()
 
     async def close(self, handle: int) -> None:
-        """Close a handle: its work goes to others. Return once its results are durable."""
+        """Close a handle, and give its work to other workers. Return once the handle's results are durable."""
         sent = self._handles.pop(handle, None)
         if sent is not None:
             sent.stop()
             await sent.handle.finalize()
-            # The process may end as soon as it has the answer: then it could not send unconfirmed results again.
+            # The other process may end as soon as it has the answer, and could then not send unconfirmed results again.
             stored = asyncio.Event()
             self._book.when_stored(stored.set)
             await stored.wait()
 
     def lose(self) -> None:
-        """Give the work of the process to others: it has ended, or does not respond."""
+        """Give the work of the process to others, because the process has ended or does not respond."""
         if self._confirmation is not None:
             self._confirmation.cancel()
         handles, self._handles = self._handles, {}
@@ -225,7 +227,7 @@ class WorkerPeer:
 
 
 class _SentHandle:
-    """An engine handle whose worker is in another process."""
+    """An engine handle for a worker in another process. Sends the handle's work to that process."""
 
     def __init__(self, number: int, handle: EngineHandle, send: Callable[[bytes], object]) -> None:
         self.handle = handle
@@ -275,7 +277,9 @@ class _SentHandle:
             asyncio.get_running_loop().call_soon(self._end, failed)
 
     def answer(self, message: wire.WorkAnswers) -> None:
-        """Apply the worker's answers: heartbeats before results, results before the completions that may depend on them."""
+        """Apply the worker's answers: heartbeats before results, and results before completions, which may depend on
+        them.
+        """
         try:
             for token, details in message.heartbeats:
                 self.handle.heartbeat(token, details)
@@ -289,7 +293,7 @@ class _SentHandle:
             for run_id in message.evictions:
                 self.handle.request_eviction(run_id)
         except HandleBroken:
-            pass  # the engine has ended: the connection ends too, and the next owner takes over the work in progress
+            pass  # the engine has ended; the connection will end, and the next owner takes over the work in progress
         except ValueError:
             raise wire.InvalidMessage("the token names no attempt") from None
 

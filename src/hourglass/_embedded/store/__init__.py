@@ -6,7 +6,7 @@ describes the requirements of another one; `tests/embedded/store/store_conforman
 search_attributes  search attributes: their types, values for comparison, validation
 store              the interface between the engine and a store
 filters            Temporal's list filters: parsed into data
-fork_safety        a lock that keeps forks out of a store's work
+fork_safety        a lock that prevents forks during the work of a store
 memory             the store in memory
 sqlite             the durable store in one SQLite file; also lists over memory
 """

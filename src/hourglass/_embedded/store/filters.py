@@ -53,7 +53,7 @@ KEYWORDS = frozenset(
         *("GROUP", "BY", "ORDER", "LIMIT", "LIKE", "REGEXP", "SELECT", "WHERE"),  # mostly unsupported
     }
 )
-"""Reserved words: names only if in backticks."""
+"""Reserved words. They can be used as attribute names only in backticks."""
 
 _SCANNER = re.compile(
     r"""(?P<space> \s+ | --[^\n]* | \#[^\n]* | //[^\n]* | /\*.*?\*/ )
@@ -149,7 +149,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 
 
 def parse_duration(text: str) -> int | None:
-    """Parse a duration and return nanoseconds; None if it is invalid or exceeds 64 bits."""
+    """Parse a duration and return nanoseconds; None if the duration is invalid or exceeds 64 bits."""
     value = _duration_ns(text) if len(text) < 100 else None
     return value if value is not None and abs(value) < 2**63 else None
 
@@ -242,7 +242,10 @@ Condition: TypeAlias = Leaf | Not | And | Or
 
 @dataclass(frozen=True)
 class Filter:
-    """A parsed filter: its condition, None if it matches all runs, and the attribute that a count groups by."""
+    """A parsed filter.
+
+    `condition` is None if the filter matches all runs. `group_by` is the attribute by which a count is grouped.
+    """
 
     condition: Condition | None = None
     group_by: str = ""
@@ -258,13 +261,13 @@ NEGATED = {
     "STARTS_WITH": "NOT STARTS_WITH",
     "NOT STARTS_WITH": "STARTS_WITH",
 }
-"""Each comparison operator with its negation. A missing attribute matches neither of the two."""
+"""Each comparison operator with its negation. A missing attribute satisfies neither of the two."""
 
 _SIGNS = frozenset(sign for sign in NEGATED if not sign[-1].isalpha())
 
 
 def parse(text: str) -> Filter:
-    """Parse a filter. Raises `ServiceError` if it is invalid."""
+    """Parse a filter. Raises `ServiceError` if the filter is invalid."""
     if len(text) > MAX_TEXT:
         raise refusal(f"it has {len(text)} characters; the maximum is {MAX_TEXT}")
     if not text.strip():
@@ -275,7 +278,7 @@ def parse(text: str) -> Filter:
 def without_not(condition: Condition, negate: bool = False) -> Condition:
     """Return an equivalent condition in which every NOT is moved into the leaves.
 
-    A comparison with a missing attribute is neither true nor false; De Morgan's laws hold for it, too.
+    A comparison with a missing attribute is neither true nor false, but De Morgan's laws still hold.
     """
     match condition:
         case Not(inner):

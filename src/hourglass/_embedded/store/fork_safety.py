@@ -1,13 +1,13 @@
-"""A lock that keeps forks out of work that a child process must not inherit half done.
+"""A lock that prevents forks during work that a child process must not inherit unfinished.
 
-Must not know: what the work is. If one of our threads holds a mutex inside a library (a database) at the moment of a
+Must not know: the kind of work. If one of our threads holds a mutex inside a library (a database) at the moment of a
 fork, the mutex is locked forever in the child, where that thread does not exist, and the child's first use of the
 library hangs. A store therefore does all such work inside `NO_FORK`, and a fork waits until no thread is inside: at
-most for one commit, or one portion of a copy. Other work that a fork must not split (opening a descriptor and recording
-it) runs inside, too.
+most for one commit, or one portion of a copy. Other work that a fork must not interrupt (opening a descriptor and
+recording it) runs inside `NO_FORK`, too.
 
-Invariants: each thread has its own lock, so that threads never wait for each other here, only a fork for them; the lock
-is reentrant.
+Invariants: each thread has its own lock, so that threads never wait for each other, and only a fork waits for them; the
+lock is reentrant.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ _acquired: list[threading.RLock] = []
 
 
 class ForkLock(threading.local):
-    """A lock per thread: use `with NO_FORK.lock:` around every call of a database, and other work that a fork must not
-    split."""
+    """A lock for each thread. Use `with NO_FORK.lock:` around every database call, and around other work that a fork
+    must not interrupt.
+    """
 
     fork_waits: ClassVar[bool] = False
-    """Whether a fork is waiting: long work that can be restarted should stop, and restart after the fork."""
+    """Whether a fork is waiting. Long work that can be restarted should then stop, and restart after the fork."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -37,7 +38,7 @@ class ForkLock(threading.local):
             _locks.add(self.lock)
 
     def pause(self, seconds: float) -> None:
-        """Release the lock for some seconds between two portions of long work, so that a fork can happen."""
+        """Release the lock for this time between two portions of long work, so that a fork can happen."""
         self.lock.release()
         try:
             sleep(seconds)
@@ -49,7 +50,8 @@ NO_FORK = ForkLock()
 
 
 def _before_fork() -> None:
-    # The entrance first: until the fork is over, a thread new to `NO_FORK` cannot add a lock that is not acquired here.
+    # `_entrance` is acquired first: until the fork is over, a thread that is new to `NO_FORK` cannot add a lock that is
+    # not acquired here.
     _entrance.acquire()
     ForkLock.fork_waits = True
     for lock in list(_locks):

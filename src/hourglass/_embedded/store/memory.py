@@ -1,8 +1,9 @@
-"""A store in memory. Every change is durable at once. Lists are created on demand, over the same index as a file's.
+"""A store in memory. Every change is durable immediately. Lists are created on demand, with the same index as for a
+file.
 
-Must not know: the engine. Runs and events are frozen, so the store shares the objects that it is passed. A new engine
-over the same store finds the state of the old one; tests simulate a crash in this way. Invariant: a list shows the runs
-as they are when it is returned.
+Must not know: the engine. Runs and events are frozen, so the store keeps the objects that it receives instead of
+copying them. A new engine on the same store continues from the state of the old one; tests simulate a crash in this
+way. Invariant: a list shows the runs in their state at the time when the list is returned.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from hourglass.errors import StorageError
 
 
 class MemoryStore:
-    """A `Store` in memory. On `real_time` long lists run on a thread; on virtual time they take no time."""
+    """A `Store` in memory. With `real_time`, long list queries run on a thread. On virtual time all queries run on the
+    control loop.
+    """
 
     patience = 0.0
 
@@ -53,12 +56,12 @@ class MemoryStore:
         self._notes: dict[str, bytes] = {}
         self._number = 0
         self.latest_ns = 0
-        """The time of the newest event."""
+        """The timestamp of the newest event."""
 
     held = ""  # writes are always possible
 
     def refuses_starts(self) -> str:
-        """Return "": there is always room."""
+        """Return "", because memory has no disk that could be full."""
         return ""
 
     def condition(self) -> DiskCondition | None:
@@ -72,7 +75,7 @@ class MemoryStore:
     def append(self, change: RunChange | ScheduleChange) -> int:
         """Store a change and return its number."""
         self._number += 1
-        if type(change) is RunChange and not change.also:  # true of nearly all changes
+        if type(change) is RunChange and not change.also:  # the case for nearly all changes
             self._apply(change)
             return self._number
         for part in (change, *change.also):
@@ -120,14 +123,14 @@ class MemoryStore:
         """Do nothing: no change is ever refused."""
 
     def is_durable(self, number: int) -> bool:
-        """Whether this change was appended."""
+        """Whether this change was appended, and is therefore durable."""
         return number <= self._number
 
     async def durable(self, number: int) -> None:
-        """Return at once: every change is durable."""
+        """Return immediately, because every change is durable."""
 
     def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
-        """Schedule the callback."""
+        """Schedule the callback for the next iteration of the event loop."""
         asyncio.get_running_loop().call_soon(callback, None)
 
     def load(self, run_id: str) -> Stored | None:
@@ -156,7 +159,7 @@ class MemoryStore:
         return sorted(after, key=lambda due: (due.wake_ns, due.key))[:limit]
 
     def without_wake(self) -> Sequence[str]:
-        """Return no runs: nothing in memory gets damaged."""
+        """Return no runs, because a wake time in memory cannot be damaged."""
         return ()
 
     def open_runs(self) -> int:
@@ -168,7 +171,7 @@ class MemoryStore:
         return min((wake for wake in self._wakes.values() if wake > after_ns), default=0)
 
     async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
-        """Return the runs that match a filter, newest first, from the end of the previous page."""
+        """Return one page of the runs that match a filter, newest first, after the previous page."""
         return await self._listing.page(text, token, limit, activities=activities)
 
     async def count(self, text: str, *, activities: bool = False) -> Count:
@@ -181,14 +184,14 @@ class MemoryStore:
         return record
 
     def schedules(self) -> Sequence[ScheduleEntry]:
-        """Return a short entry for each schedule."""
+        """Return a summary of each schedule."""
         return [
             ScheduleEntry(schedule_id, wake_ns, tuple(workflow_id for workflow_id, _ in record.running))
             for schedule_id, (record, wake_ns) in self._schedules.items()
         ]
 
     def note(self, name: str) -> bytes:
-        """Return a note of the engine; empty if there is none."""
+        """Return the engine's note with this name; empty if there is none."""
         return self._notes.get(name, b"")
 
     def notes(self, prefix: str) -> list[tuple[str, bytes]]:
@@ -196,7 +199,7 @@ class MemoryStore:
         return [(name, data) for name, data in self._notes.items() if name.startswith(prefix)]
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
-        """Delete runs that closed before this time, at most `limit`. Return their number."""
+        """Delete runs that closed before this time, at most `limit`. Return the number of deleted runs."""
         count = 0
         while count < limit and self._closed and self._closed[0][0] < before_ns:
             self._drop(self._closed.popleft()[1])
@@ -204,7 +207,7 @@ class MemoryStore:
         return count
 
     def forget(self, run_id: str) -> int:
-        """Delete a closed run and return the number of this change."""
+        """Delete a closed run. Return the change number of the deletion."""
         self._number += 1
         if run_id in self._runs:
             self._closed = deque(entry for entry in self._closed if entry[1] != run_id)
@@ -234,5 +237,5 @@ class MemoryStore:
                 del self._requests[workflow_id, request_id]
 
     def close(self) -> None:
-        """Close the index. The data stays for the next engine."""
+        """Close the index. The runs remain available to the next engine."""
         self._listing.close()

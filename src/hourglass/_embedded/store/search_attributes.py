@@ -1,9 +1,10 @@
-"""Search attributes: the predefined ones, their types, their values for comparison, and the validation of new values.
+"""Search attributes: the predefined attributes, the types, the index values by which filters compare, and the
+validation of new values.
 
-Must not know: filters, SQL, stores, requests. Times are integers of microseconds, as in Temporal's own index. A
-payload's metadata contains its type; without it the type follows from the JSON value, and a string in RFC 3339 format
-is a time. Invariant: strings of lists are indexed in lower case, and strings of type Text as their words in the format
-of `words`, because filters look them up in this form.
+Must not know: filters, SQL, stores, requests. Times are integers in microseconds, as in Temporal's own index. A
+payload's metadata contains the type. Without metadata the type is inferred from the JSON value: a string in RFC 3339
+format is a time. Invariant: strings of lists are indexed in lower case, and strings of type Text as their words in the
+format of `words`, because filters look them up in this form.
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ _INT64 = range(-(2**63), 2**63)
 
 
 def type_named(name: str) -> AttributeType | None:
-    """Return the type of this name, or None."""
+    """Return the attribute type with this name; None if there is none."""
     return _TYPES.get(name)
 
 
 def parse_time(text: str) -> int | None:
-    """Parse an RFC 3339 time with time zone; return microseconds since the epoch, or None."""
+    """Parse an RFC 3339 time with time zone. Return microseconds since the epoch; None if the string is not in this
+    format.
+    """
     ns = times.moment(text) if _ZONED(text) else None
     return None if ns is None else ns // 1000
 
@@ -59,7 +62,9 @@ def words(text: str) -> str:
 
 
 def type_of(payload: Payload) -> AttributeType | None:
-    """Return the type in a payload's metadata or, without one, the type that its value suggests."""
+    """Return the type in a payload's metadata or, without metadata, the type inferred from the value; None if it is
+    unknown.
+    """
     declared = (payload.metadata or {}).get("type", b"").decode(errors="replace")
     if declared in _TYPES:
         return _TYPES[declared]
@@ -79,18 +84,22 @@ def type_of(payload: Payload) -> AttributeType | None:
 
 
 def indexed(payload: Payload, kind: AttributeType) -> tuple[Indexed, ...]:
-    """Return the values by which a payload is found, as an attribute of this type; empty if it is unset or does not fit."""
+    """Return the index values of a payload as an attribute of this type; empty if the payload unsets the attribute or
+    does not fit the type.
+    """
     value = _value(payload)
     if kind is AttributeType.KEYWORD_LIST:
         items = value if isinstance(value, list) else [value]
         return tuple(dict.fromkeys(item.lower() for item in items if isinstance(item, str) and item))
-    if isinstance(value, list) and len(value) == 1:  # some SDKs send a single value like this
+    if isinstance(value, list) and len(value) == 1:  # some SDKs send a single value as a list
         value = value[0]
     return _single(value, kind)
 
 
 def fits(payload: Payload, kind: AttributeType) -> bool:
-    """Whether a server accepts a payload for an attribute of this type. One that unsets the attribute always fits."""
+    """Whether a Temporal server accepts a payload for an attribute of this type. A payload that unsets the attribute
+    always fits.
+    """
     if payload.encoding == "binary/null" or payload.data == b"null":
         return True
     value = _value(payload)
@@ -183,18 +192,21 @@ SETTABLE = frozenset(_PREDEFINED) - {
 
 
 class Flaw(NamedTuple):
-    """The reason that search attributes are rejected. `too_large`: a server fails a run that sets them."""
+    """The reason why search attributes are rejected. `too_large`: a size limit is exceeded, for which a Temporal server
+    fails the run.
+    """
 
     message: str
     too_large: bool = False
 
 
 class SearchAttributes:
-    """The search attributes of one engine, their types and limits. `stored` reads the types that its store knows.
+    """The search attributes of an engine, with their types and limits. `stored` is called to read the types from the
+    engine's store.
 
-    On a server an operator registers attributes. Here an attribute exists from its first use on, with the type of that
-    use, as in the index (see `visibility`). Later values are checked as on a server: against this type, whatever type
-    the sender wrote into the metadata. Messages are those of the server.
+    On a Temporal server an operator registers attributes. Here an attribute is created by its first use, with the type
+    of that value, as in the index (see `visibility`). Later values are checked against this type, even if the sender's
+    metadata names another type, as on a server. The error messages are the server's.
     """
 
     def __init__(self, stored: Callable[[], Mapping[str, AttributeType]], limits: Limits) -> None:
@@ -226,7 +238,7 @@ class SearchAttributes:
         return None
 
     def type_of(self, name: str) -> AttributeType | None:
-        """Return the type of an attribute, or None if it does not exist."""
+        """Return the type of an attribute, or None if the attribute does not exist."""
         return SYSTEM.get(name) or self._types().get(name)
 
     def known(self) -> dict[str, AttributeType]:
@@ -234,11 +246,11 @@ class SearchAttributes:
         return {name: kind for name, kind in self._types().items() if name not in SYSTEM}
 
     def add(self, types: Mapping[str, AttributeType]) -> None:
-        """Declare attributes while the engine runs; their first use makes them permanent."""
+        """Declare attributes while the engine runs. They become permanent on their first use."""
         self._types().update(types)
 
     def learn(self, attributes: Mapping[str, Payload]) -> None:
-        """Add the attributes of this first use."""
+        """Record the types of attributes that are used for the first time."""
         types = self._types()
         for name, payload in attributes.items():
             if name not in types and name not in SYSTEM and (kind := type_of(payload)) is not None:

@@ -6,11 +6,11 @@ it applies a step, queues the change with `append`, and continues. An effect out
 to a call) waits until every change on which it depends is durable. A crash therefore loses only what no client and no
 activity has seen. An activation has no such effect: it may be delivered early, and the run's completion waits.
 
-Invariants: changes become durable in the order of `append`, each completely or not at all; a durable change stays.
-`durable` raises once a change can never become durable. A change that cannot be written is refused alone; after any
-other failure the store is unusable and must be opened again. The status of a `StorageError` determines the reaction:
-`is_permanent` errors need a person, `RESOURCE_EXHAUSTED` means that there is no room (reads are still answered), any
-other status means to try again.
+Invariants: changes become durable in the order of `append`, each completely or not at all; a durable change is never
+undone. `durable` raises once a change can never become durable. A change that cannot be written is refused, together
+with the changes that depend on it; after any other failure the store is unusable and must be reopened. The status of a
+`StorageError` determines the reaction: `is_permanent` errors need a person, `RESOURCE_EXHAUSTED` means that there is no
+room (reads are still answered), any other status means that a retry may succeed.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from hourglass._history import events as h
 from hourglass.errors import StorageError
 
 AT_ONCE = 1
-"""A wake time: the engine must process the run as soon as the file is opened, because something was in progress."""
+"""A wake time: the engine must process the run as soon as the file is opened, because work was in progress."""
 
 
 class RunChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One step of one run.
+    """One step of a run, as a change to store.
 
-    `encoded` are the events as bytes, concatenated; empty if the transition did not encode them. `touched` contains the
-    ids of the events that created changed pending entries: each entry is in `run.pending` under this id, or was
-    removed. `wake_ns` is the time at which the run must be loaded and processed (0: never; `AT_ONCE`). `request_ids`
-    are the requests that the step carries out. `also` are further changes, of any run or schedule, that become durable
-    together with this one, under its number: a closing run and its successor, or a parent and its child, are one step.
+    `encoded` contains the events as bytes, concatenated; empty if the transition did not encode them. `touched`
+    contains the ids of the events that created changed pending entries: each entry is in `run.pending` under this id,
+    or was removed. `wake_ns` is the time at which the run must be loaded and processed (0: never; `AT_ONCE`).
+    `request_ids` are the requests that the step carries out. `also` contains further changes, of any run or schedule,
+    that become durable together with this change and share its number. For example, a closing run and its successor, or
+    a parent and its child, change in one step.
     """
 
     run: Run
@@ -54,7 +55,9 @@ class RunChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One step of one schedule, or its deletion (no record). `wake_ns` is the time of its next action (0: never)."""
+    """One step of a schedule, or the deletion of the schedule if `record` is None. `wake_ns` is the time of the
+    schedule's next action (0: never).
+    """
 
     schedule_id: str
     record: ScheduleRecord | None = None
@@ -63,13 +66,15 @@ class ScheduleChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoteChange(ScheduleChange, frozen=True, kw_only=True):
-    """The new content of a named note of the engine, or its deletion (no data). Notes are stored like schedules."""
+    """The new content of a named note of the engine, or the deletion of the note if `data` is empty. Notes are stored
+    like schedules.
+    """
 
     data: bytes
 
 
 class ScheduleEntry(NamedTuple):
-    """The summary of a schedule that is not loaded: its next action time, and the workflows whose end it awaits."""
+    """The summary of a schedule that is not loaded: its next action time, and the workflows that it waits for."""
 
     schedule_id: str
     wake_ns: int
@@ -79,7 +84,8 @@ class ScheduleEntry(NamedTuple):
 class DueRun(NamedTuple):
     """A run whose wake time has come.
 
-    `key` orders runs of equal wake time. `task_queue` is the workflow's, empty if the store does not know it.
+    `key` orders runs of equal wake time. `task_queue` is the task queue of the workflow, empty if the store does not
+    know it.
     """
 
     run_id: str
@@ -89,7 +95,7 @@ class DueRun(NamedTuple):
 
 
 LAST_KEY = (1 << 63) - 1
-"""The greatest key."""
+"""The greatest possible key of a run."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -100,7 +106,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Refusal(NamedTuple):
-    """A change that will never be durable, with the affected runs and schedules."""
+    """A change that was refused and will never become durable, with its runs and schedules, and the error."""
 
     number: int
     run_ids: tuple[str, ...]
@@ -139,7 +145,8 @@ class DiskCondition(msgspec.Struct, frozen=True):
     """The condition of a file and its disk.
 
     `held` is the reason why writes are impossible, "" if they are possible. `free_bytes` is None if the system does not
-    report it; below `reserve_bytes` new workflows are refused. `file_bytes` is the size of the file and its log.
+    report the free space; below `reserve_bytes` new workflows are refused. `file_bytes` is the size of the file and its
+    log.
     """
 
     path: str
@@ -155,13 +162,13 @@ class DiskCondition(msgspec.Struct, frozen=True):
 
 
 class Unwritable(StorageError):
-    """One change can never be written. The file and all other changes are intact."""
+    """Raised for a change that can never be written. The file and all other changes are intact."""
 
 
 class FileLost(StorageError):
-    """Another program replaced, moved or overwrote the file of an open store.
+    """Raised if another program has replaced, moved or overwritten the file of an open store.
 
-    The process does not open the file again: only a person knows which of the two states is wanted.
+    The process does not reopen the file, because only a person can decide which of the two states to keep.
     """
 
 
@@ -171,7 +178,7 @@ def is_permanent(error: StorageError) -> bool:
 
 
 NO_ROOM = "has no room left on its disk: free some; nothing that was acknowledged is lost"
-"""The message for a file that cannot be written for lack of room."""
+"""The error message for a file that cannot be written because its disk is full."""
 
 
 def is_full(error: OSError) -> bool:
@@ -187,7 +194,7 @@ def no_room(path: str) -> StorageError:
 def ownership_hint(*paths: str) -> str:
     """Return a hint for the first of these files that belongs to another user and is not accessible; else "".
 
-    The hint is the end of an error message and tells the user what to do.
+    The hint is appended to an error message, and describes the remedy.
     """
     for path in paths:
         try:
@@ -212,7 +219,7 @@ def _user(number: int) -> str:
 
 
 def free_bytes(path: str) -> int | None:
-    """Return the free space for this user on the disk of a file; None if the system does not report it."""
+    """Return the free space for this user on the disk of a file; None if the system does not report the free space."""
     try:
         space = os.statvfs(os.path.dirname(path) or ".")
     except OSError:
@@ -221,11 +228,11 @@ def free_bytes(path: str) -> int | None:
 
 
 ALLOW_HARD_LINKS = "HOURGLASS_ALLOW_HARD_LINKS"
-"""Environment variable: 1 lets a process open a file that has more than one name."""
+"""The environment variable that, if set to 1, permits opening a file with more than one name (hard links)."""
 
 
 def may_have_links() -> bool:
-    """Whether the user accepts files with more than one name, for backups that nobody opens."""
+    """Whether the user permits files with more than one name. This is safe only if no process opens the other names."""
     return os.environ.get(ALLOW_HARD_LINKS) == "1"
 
 
@@ -239,19 +246,23 @@ def epoch_is_over(path: str) -> StorageError:
 
 
 class Store(Protocol):
-    """A place for runs and schedules. All methods are called on the control loop; long work must run elsewhere.
+    """The storage of an engine's runs and schedules. All methods must be called on the control loop; long work must run
+    on other threads.
 
-    Reads return durable data only: the engine reads a run only if nothing of it is in memory. Except for lists and
-    counts they are point reads, fast enough for the control loop.
+    Reads return durable data only: the engine reads a run only if no part of it is in memory. Except for lists and
+    counts, all reads are point reads, fast enough for the control loop.
     """
 
     patience: float
-    """Seconds, at most doubled, by which the engine may defer a change that nothing waits for, to merge it with the
-    run's next change; 0: it appends immediately."""
+    """Seconds for which the engine may defer a change that no call waits for, in order to merge it with the run's next
+    change. The delay may be up to twice as long. 0: the engine appends every change immediately.
+    """
 
     @property
     def latest_ns(self) -> int:
-        """The approximate time of the newest event when the store was opened, from which time continues; 0: no events."""
+        """The approximate timestamp of the newest event when the store was opened; 0 without events. The engine's clock
+        continues from this time.
+        """
         ...
 
     @property
@@ -274,28 +285,28 @@ class Store(Protocol):
     def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
         """Register `callback`, called on the control loop for each change that can never be written.
 
-        All changes of its runs that were appended before the callback are refused, too. After it, the runs may be read
-        and changed again, from their stored state.
+        All changes to the runs of the refused change that were appended before the callback are refused, too. After the
+        callback, these runs may be read and changed again, from their stored state.
         """
         ...
 
     def is_durable(self, number: int, /) -> bool:
-        """Whether this change and all before it, except refused ones, are durable."""
+        """Whether this change and all earlier ones, except refused ones, are durable."""
         ...
 
     async def durable(self, number: int) -> None:
-        """Wait until this change is durable. Raises `StorageError` if it can never be."""
+        """Wait until this change is durable. Raises `StorageError` if it can never become durable."""
         ...
 
     def when_durable(self, number: int, callback: Callable[[StorageError | None], object], /) -> None:
-        """Call `callback` once this change is durable, or with the error once it can never be.
+        """Call `callback` with None once this change is durable, or with the error once it can never become durable.
 
-        The call happens on the control loop, never before this method returns.
+        The callback runs on the control loop, never before this method returns.
         """
         ...
 
     def load(self, run_id: str) -> Stored | None:
-        """Load a run that is not in memory; None if it does not exist."""
+        """Load a run that is not in memory; None if the run does not exist."""
         ...
 
     def current(self, workflow_id: str) -> str:
@@ -317,7 +328,7 @@ class Store(Protocol):
         ...
 
     def without_wake(self) -> Sequence[str]:
-        """Return runs with a damaged wake time. They must be processed now, because they would never be due."""
+        """Return the runs with a damaged wake time. The engine must process them now, because they would never be due."""
         ...
 
     def open_runs(self) -> int:
@@ -331,8 +342,8 @@ class Store(Protocol):
     async def page(self, text: str, token: bytes, limit: int, *, activities: bool = False) -> Page:
         """Return one page of workflow runs, or of standalone activities, that match a filter, newest first.
 
-        `token` is that of the previous page, empty for the first. Runs that start or close between two calls do not
-        shift the pages. Raises `ServiceError` for an invalid filter or token, or a timeout.
+        `token` is the token in the previous page, empty for the first page. Runs that start or close between two calls
+        do not shift the pages. Raises `ServiceError` for an invalid filter or token, or a timeout.
         """
         ...
 
@@ -345,15 +356,15 @@ class Store(Protocol):
         ...
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
-        """Load a schedule that is not in memory; None if it does not exist."""
+        """Load a schedule that is not in memory; None if the schedule does not exist."""
         ...
 
     def schedules(self) -> Sequence[ScheduleEntry]:
-        """Return a short entry for each schedule."""
+        """Return a summary of each schedule."""
         ...
 
     def note(self, name: str) -> bytes:
-        """Return a note of the engine; empty if there is none."""
+        """Return the engine's note with this name; empty if there is none."""
         ...
 
     def notes(self, prefix: str) -> Sequence[tuple[str, bytes]]:
@@ -361,22 +372,24 @@ class Store(Protocol):
         ...
 
     def forget(self, run_id: str) -> int:
-        """Delete a closed and durable run. Return the number of this change."""
+        """Delete a closed and durable run. Return the change number of the deletion."""
         ...
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
-        """Delete runs that closed before this time, at most `limit`, for retention. Return their number."""
+        """Delete runs that closed before this time, at most `limit`, for retention. Return the number of deleted runs."""
         ...
 
     def close(self) -> FileLost | None:
-        """Write queued changes and close the file. Return the loss of the file, if any. Safe to call twice."""
+        """Write queued changes and close the file. Return the `FileLost` error if the file was lost. Safe to call
+        twice.
+        """
         ...
 
 
 class StoreOpener(Protocol):
     """Opens stores of one kind over a file that several processes share.
 
-    The caller holds the file's lock, and closes the store before it releases the lock (see `multiprocess`).
+    The caller must have the file's lock, and must close the store before releasing the lock (see `multiprocess`).
     """
 
     def check(self, path: str) -> None:

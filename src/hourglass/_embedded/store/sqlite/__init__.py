@@ -9,15 +9,15 @@ inherited      open connections, and their protection in a forked child
 tables         the tables and formats of a file
 copies         copies of a database in use
 database       opening or creating a file, and its connections
-log_mark       a mark on the log that names its database
+log_mark       a mark on the write-ahead log that identifies its database
 file_watch     checks that the file, its log and the log's index are still those that were opened; rescue
 records        runs, events and schedules as rows
-file_reads     the reads of a file; a store for a file that is only readable, for lack of disk space
-run_rows       rows of all tables about runs, by few statements
+file_reads     the read methods for a file; a read-only store for a file whose disk is full
+run_rows       the rows of all tables about runs, written by few statements
 batches        the changes of a commit, merged and as rows
 writer         writes batches, in one transaction each
 commit_thread  the thread that commits queued changes
-commit_sink    what this thread does with the file: commits, deletions, checkpoints
-durability     which changes are durable, and the calls that wait for them
+commit_sink    the work of this thread on the file: commits, deletions, checkpoints
+durability     the durability of changes, and the calls that wait for it
 store          the store itself, composed of these parts
 """

@@ -2,7 +2,7 @@
 
 Must not know: threads, transactions, which calls wait, what a change means. The changes of a commit are merged into one
 change per run. The builder caches the open runs that it wrote last, so that it need not read them; a run that is not in
-the cache is found in the file.
+the cache is looked up in the file.
 
 Invariants: merging changes loses no event, no request id and no touched item; runs keep the order in which they first
 appear, events and requests theirs. A key is assigned to one run only. A batch consists of bytes and keys, so that a failed
@@ -31,13 +31,13 @@ logger = logging.getLogger("hourglass")
 
 CACHED_RUNS = 4096
 _FIND = 128
-"""The number of runs that one statement finds."""
+"""The maximum number of runs that one statement looks up."""
 
 
 def coalesce(changes: Sequence[RunChange | ScheduleChange]) -> tuple[list[RunChange], list[ScheduleChange]]:
     """Merge changes into one per run, in the order in which the runs first appear, and one per schedule.
 
-    Only the last state must be written. Most runs change once in a batch: such a change is returned unmodified.
+    Only the last state of a run must be written. Most runs change once in a batch: their change is returned unmodified.
     """
     merged: dict[str, RunChange] = {}
     schedules: dict[
@@ -55,7 +55,7 @@ def coalesce(changes: Sequence[RunChange | ScheduleChange]) -> tuple[list[RunCha
 
 
 def length_before(change: RunChange) -> int:
-    """Return the number of events that the run had before this change; 0 if it begins with it."""
+    """Return the number of events that the run had before this change; 0 if this change begins the run."""
     return change.run.length - len(change.events)
 
 
@@ -75,7 +75,7 @@ def _merge(first: RunChange, second: RunChange) -> RunChange:
 
 
 def flat(changes: Iterable[RunChange | ScheduleChange]) -> Iterable[RunChange | ScheduleChange]:
-    """Yield changes and the changes that become durable with them (`also`), depth first."""
+    """Yield the changes, each followed by the changes in its `also`, depth first."""
     for change in changes:
         yield change
         if change.also:
@@ -84,19 +84,19 @@ def flat(changes: Iterable[RunChange | ScheduleChange]) -> Iterable[RunChange | 
 
 @dataclass(eq=False, slots=True)
 class Written:
-    """An open run as it is in the file.
+    """An open run in its stored state.
 
-    `memo` and `search_attributes` are as lists show them, None if unknown.
+    `memo` and `search_attributes` are the values in the list entry, None if unknown.
     """
 
     key: int
     names: tuple[str, str]
-    """The run id and the workflow id, as they are stored."""
+    """The run id and the workflow id, in their stored form."""
     memo: dict[str, Payload] | None = None
     search_attributes: dict[str, Payload] | None = None
     is_paused: bool = False
     start_ns: int = 0
-    """The start time, as lists show it; 0 if unknown."""
+    """The start time in the list entry; 0 if unknown."""
     wake_ns: int | None = None
     """The wake time in the file, or in the batch that is being built; None if unknown."""
 
@@ -121,12 +121,12 @@ class WrittenRuns:
         self._next_key = next_key
 
     def begin(self, run: Run) -> Written:
-        """Assign a key to a run that is not in the file yet, and cache it."""
+        """Assign a key to a run that is not in the file yet, and cache the run."""
         self._next_key += 1
         return self.add(run, self._next_key - 1)
 
     def add(self, run: Run, key: int) -> Written:
-        """Cache a run of the file under its key; its list entry is unknown."""
+        """Cache a run of the file under its key. Its list entry is not known yet."""
         names = (plain(run.run_id), plain(run.started.workflow_id))
         written = self.runs[run.run_id] = Written(key, names)
         return written
@@ -150,8 +150,8 @@ class WrittenRuns:
 class Batch:
     """The content of one transaction.
 
-    `visible` are the runs whose list entries need statements of their own; `stale` are the ids of those among them whose
-    search attributes may be indexed already.
+    `visible` are the runs whose list entries need statements of their own; `stale` are the ids of the visible runs with
+    search attributes that may already be indexed.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -169,12 +169,12 @@ class Batch:
 
     @property
     def last_events(self) -> tuple[int, int] | None:
-        """The key of a run and the id of the first of the events written last; None if there are none."""
+        """The events written last, by the key of their run and the id of the first event; None if there are no events."""
         return next(((row[0], row[FIRST_ID]) for row in reversed(self.rows) if row[FIRST_ID]), None)
 
 
 class BatchBuilder:
-    """Builds batches. Reads runs that are not in its cache from the connection of the writer."""
+    """Builds batches. Runs that are not in the builder's cache are read over the writer's connection."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self._connection = connection
@@ -182,7 +182,7 @@ class BatchBuilder:
         self.cache = self._empty_cache()
 
     def reset(self) -> None:
-        """Empty the cache: it may have runs of a batch that was built and not written."""
+        """Empty the cache, because it may contain runs of a batch that was built but not written."""
         self.cache = self._empty_cache()
 
     def _empty_cache(self) -> WrittenRuns:
@@ -217,11 +217,11 @@ class BatchBuilder:
         pending: list[Row] = []
         dropped: list[Row] = []
         if not is_open:
-            dropped = [(0, run.length)] if before else []  # all its pending items
+            dropped = [(0, run.length)] if before else []  # all pending items of the run
         elif change.touched:
             pending, dropped = _pending_rows(run, change.touched, before)
         if is_open and before and change.wake_ns and change.wake_ns == written.wake_ns:
-            state_row: Row = ("", "", 1, 0, state)  # only its state has changed: no index is touched
+            state_row: Row = ("", "", 1, 0, state)  # only the run's state has changed: no index is touched
         else:
             close_ns = 0 if is_open else max(run.close_ns, 1)  # 0 means open
             state_row = (*written.names, change.wake_ns, close_ns, state)
@@ -232,7 +232,9 @@ class BatchBuilder:
         batch.rows += rows(written.key, state_row, events, pending, dropped, requests, shown)
 
     def _list_entry(self, batch: Batch, run: Run, written: Written, *, is_new: bool) -> str:
-        """Return the new list entry of a run for its row, or add the run to `batch.visible` if it needs own statements."""
+        """Return the new list entry of a run for its row, or add the run to `batch.visible` if the entry needs separate
+        statements.
+        """
         before = written.search_attributes
         if run.status is RUNNING:
             self.cache.note_listed(run, written)
@@ -250,9 +252,9 @@ class BatchBuilder:
         return shown
 
     def _begin_uncached(self, run: Run, *, is_new: bool) -> Written | None:
-        """Cache a run that is not in the cache or the file, if this change begins it; otherwise it was deleted.
+        """Cache a run that is neither in the cache nor in the file if this change begins the run.
 
-        Raises `Unwritable` if the run is still open; returns None if it has closed.
+        Otherwise the run was deleted: raise `Unwritable` if it is still open, and return None if it has closed.
         """
         if is_new:
             return self.cache.begin(run)
@@ -265,10 +267,10 @@ class BatchBuilder:
         return None
 
     def _cache_stored(self, changes: Iterable[RunChange]) -> None:
-        """Find the changed runs that are not cached in the file, and cache them.
+        """Look up the changed runs that are not cached yet in the file, and cache them.
 
-        Also determines whether a list entry is that of an open run without memo and search attributes, as most are: then
-        a row can contain all changes of the entry.
+        Also determine which runs are listed as open without memo and search attributes, as most runs are. For these,
+        one row can contain all changes of the list entry.
         """
         cache = self.cache
         unknown = {
@@ -295,7 +297,9 @@ class BatchBuilder:
 
 
 def _pending_rows(run: Run, touched: Iterable[int], before: int) -> tuple[list[Row], list[Row]]:
-    """Return rows for the touched items that are pending now, and for those that are not and may be in the file."""
+    """Return rows for the touched items that are still pending, and id ranges of the others, which must be deleted from
+    the file.
+    """
     pending: list[Row] = []
     dropped: list[Row] = []
     activities = run.activities

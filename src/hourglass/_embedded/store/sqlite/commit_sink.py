@@ -1,9 +1,9 @@
-"""The writing side of the store thread for a file (`FileSink`): commits, deletions of closed runs, checkpoints, and checks that
-the file is ours.
+"""The writing side of the store thread for a file (`FileSink`): commits, deletions of closed runs, checkpoints, and
+checks that this process still owns the file.
 
 Must not know: which calls wait. Everything runs on the store thread, unless stated otherwise. Invariants: a commit is
-reported only if the file, its WAL and the WAL's index were still in place after it; a checkpoint runs only on files that
-were checked; a full disk stops checkpoints, not commits.
+reported only if the file, its WAL and the WAL's index were still in place after it; a checkpoint runs only on files
+that were checked; a full disk stops checkpoints, not commits.
 """
 
 from __future__ import annotations
@@ -33,26 +33,29 @@ from hourglass._embedded.store.store import Refusal
 logger = logging.getLogger("hourglass")
 
 FORGET_RUNS, FORGET_BYTES = 16, 512 << 10
-"""The limits of deletions in one commit, because the calls that wait for the commit also wait for its deletions: as many
-closed runs as it has changes, at least `FORGET_RUNS`, with at most `FORGET_BYTES` of events (or one run).
+"""Limits on the deletions in one commit, because the calls that wait for the commit also wait for its deletions. A
+commit deletes at most as many closed runs as it has changes, or `FORGET_RUNS` if that is more, with at most
+`FORGET_BYTES` of events. A single run may have more.
 """
 
 CHECKPOINT_PAGES = 4000
-"""The growth of the WAL, in pages, after which a checkpoint moves it into the file."""
+"""The growth of the WAL, in pages, after which a checkpoint moves the WAL into the file."""
 
 
 LONG_LOG = 16_384
-"""The size of the WAL, in pages (64 MiB), above which commits wait briefly for readers, so that it can be emptied."""
+"""The size of the WAL, in pages (64 MiB), above which commits wait briefly for readers, so that the WAL can be emptied."""
 
 LOG_WAIT_MS = 200
-"""The longest such wait, in milliseconds."""
+"""The longest time for which a commit waits for readers, in milliseconds."""
 
 LOG_PAUSE, LOG_LONGEST_PAUSE = 1.0, 60.0
-"""Seconds until the next attempt to empty the WAL: at first, and at most."""
+"""Seconds until the next attempt to empty the WAL: the first delay and the longest."""
 
 
 class FileSink:
-    """The `CommitSink` of a file: commits, checkpoints, deletions of closed runs, and checks that the file is ours."""
+    """The `CommitSink` of a file: commits, checkpoints, deletions of closed runs, and checks that this process still
+    owns the file.
+    """
 
     def __init__(
         self,
@@ -74,11 +77,11 @@ class FileSink:
         self._forgotten: deque[int] = deque()
 
     def forget_later(self, keys: Sequence[int]) -> None:
-        """Queue the deletion of runs, which the next commits share. Called on the control loop."""
+        """Queue the deletion of runs, spread over the next commits. Must be called on the control loop."""
         self._to_forget.extend(keys)
 
     def take_forgotten(self) -> list[int]:
-        """Return the keys of the runs that were deleted since the last call. Called on the control loop."""
+        """Return the keys of the runs that were deleted since the last call. Must be called on the control loop."""
         return [self._forgotten.popleft() for _ in range(len(self._forgotten))]
 
     @property
@@ -118,7 +121,8 @@ class FileSink:
                 self._raise_loss(self._watch.check_before_commit)
                 raise
             self._watch.note_commit(batch.last_events, batch.forgotten)
-            # After the commit: a change is acknowledged only if the files were still in place after it was written.
+            # Checked after the commit, too: a change is acknowledged only if the files were still in place after the
+            # write.
             self.check()
         if isinstance(batch, SeparateChanges):
             self._on_refusals(batch.refused)
@@ -140,12 +144,12 @@ class FileSink:
             raise self._watch.save(loss) from None
 
     def idle(self) -> None:
-        """Check the file."""
+        """Check that the file is still ours."""
         with NO_FORK.lock:
             self.check()
 
     def after_commit(self, batch: Batch | SeparateChanges) -> None:
-        """Checkpoint if the WAL has grown enough, and shorten it if it is long."""
+        """Checkpoint if the WAL has grown enough, and empty the WAL if it is too long."""
         self._note_forgotten(batch.forgotten)
         if self._watch.log_growth < self._checkpoint_pages:
             return
@@ -157,7 +161,8 @@ class FileSink:
                 if pages > LONG_LOG and monotonic() >= self._next_try:
                     self._shorten_log(pages)
         except sqlite3.Error as error:
-            # Without disk space nothing is lost: everything is in the WAL. Any other error is as serious as in a commit.
+            # A full disk loses no data, because all changes are in the WAL. Any other error is as serious as in a
+            # commit.
             if not reason_to_hold(error):
                 raise
 
@@ -168,10 +173,10 @@ class FileSink:
             self._to_forget.popleft()
 
     def _shorten_log(self, pages: int) -> None:
-        """Let commits wait for readers, so that the WAL can be emptied. Warn if a reader stays.
+        """Make commits wait for readers so that the WAL can be emptied. Warn if a reader does not finish.
 
-        SQLite empties the WAL only when no connection reads an older state. If readers follow each other without a gap
-        that never happens, unless commits wait for the last of them.
+        SQLite empties the WAL only while no connection reads an older state. If there is always a reader, that never
+        happens unless commits wait for the last one.
         """
         is_empty = self._writer.empty_wal(LOG_WAIT_MS)
         self._watch.note_checkpoint()

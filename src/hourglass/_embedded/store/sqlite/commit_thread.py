@@ -2,9 +2,9 @@
 
 Must not know: SQL, runs. There is no timer: a single change is committed immediately, and under load more changes share
 a commit. Invariants: turns are committed in the order in which they were queued, each completely; no change is reported
-as durable before its commit has returned; a commit that can succeed later is repeated until it does or the store is
-closed; if a change of a batch causes the failure, the batch is written again change by change, so that only changes that
-cannot be written are left out; any other failure ends the thread, and is reported once.
+as durable before its commit has returned; a commit that can succeed later is retried until it succeeds or the store is
+closed; if a change of a batch causes the failure, the batch is written again change by change, so that only changes
+that cannot be written are left out; any other failure ends the thread, and is reported once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from hourglass._embedded.store.store import RunChange, ScheduleChange
 logger = logging.getLogger("hourglass")
 
 MOST_CHANGES = 1024
-"""The maximum number of changes in a commit, so that calls that wait for the first of them are answered soon."""
+"""The maximum number of changes in a commit. It is limited so that calls that wait for the first changes are answered
+soon.
+"""
 
 IDLE = 1.0
-"""Seconds without a commit after which the sink checks its file."""
+"""Seconds without a commit after which the sink checks the file."""
 
 PAUSE = 0.005
 """Seconds between commits that contain only work of the sink itself (deletions)."""
@@ -35,7 +37,8 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class Turn:
-    """The changes of one turn of the control loop, which become durable together. `number` is that of its last change.
+    """The changes made in one turn (iteration) of the control loop, which become durable together. `number` is the
+    number of the last change.
 
     `readmitted` are runs with refused changes: from now on their changes depend on the state in the file.
     """
@@ -51,36 +54,38 @@ def _weight(turn: Turn) -> int:
 
 
 class CommitSink(Protocol[B]):
-    """The writing side of the thread. All methods run on the thread."""
+    """The object that does the thread's work on the file. All methods are called on the store thread."""
 
     @property
     def has_more(self) -> bool:
-        """Whether it has work of its own for the next commits, even if no changes are queued."""
+        """Whether the sink has work of its own for the next commits, even if no changes are queued."""
         ...
 
     def build(self, turns: Sequence[Turn], /) -> B:
-        """Prepare a batch; it may be tried several times."""
+        """Prepare a batch. It may be committed several times until a commit succeeds."""
         ...
 
     def build_separately(self, turns: Sequence[Turn], /) -> B:
-        """Prepare a batch whose commit leaves out, and reports, the changes that cannot be written."""
+        """Prepare a batch that is written change by change. Its commit omits and reports the changes that cannot be
+        written.
+        """
         ...
 
     def commit(self, batch: B, /) -> None:
-        """Make the batch durable, completely or not at all. Raises if it is not durable."""
+        """Make the batch durable, completely or not at all. Raises if the batch is not durable."""
         ...
 
     def after_commit(self, batch: B, /) -> None:
-        """Do occasional work, such as checkpoints, after a commit was reported. A failure ends the thread."""
+        """Do occasional work, such as a checkpoint, after a commit was reported. A failure ends the thread."""
         ...
 
     def idle(self) -> None:
-        """Check the file; about every second while there is nothing to commit. A failure ends the thread."""
+        """Check the file. Called about every second while there is nothing to commit. A failure ends the thread."""
         ...
 
 
 class StoreThread(Generic[B]):
-    """A thread with a queue of turns.
+    """The thread that commits queued turns.
 
     `on_commit` receives the number up to which all changes are durable, `on_end` the error that ended the thread (None
     if it was closed). Both are called on the thread.
@@ -105,7 +110,7 @@ class StoreThread(Generic[B]):
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hourglass-store", daemon=True)
         self.held = ""
-        """The reason that commits are impossible at present; "" if they are possible."""
+        """The reason why commits are impossible at present; "" if they are possible."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -146,7 +151,7 @@ class StoreThread(Generic[B]):
         return batch
 
     def _next_turns(self) -> list[Turn]:
-        """Wait for turns and return those in the queue; an empty list when the queue is closed and empty."""
+        """Wait for turns and return all queued ones; an empty list once the queue is closed and empty."""
         first = self._next_turn()
         turns = [] if first is None else [first]
         changes = _weight(first) if first else 0
@@ -156,7 +161,7 @@ class StoreThread(Generic[B]):
             except Empty:
                 break
             if turn is None:
-                self._queue.put(None)  # seen again after the turns before it have been committed
+                self._queue.put(None)  # received again after the earlier turns have been committed
                 break
             turns.append(turn)
             changes += _weight(turn)
@@ -185,7 +190,7 @@ class StoreThread(Generic[B]):
             return
 
     def _wait_to_retry(self, error: Exception) -> None:
-        """Wait before the commit is repeated. Raises the error if it must not be repeated, or the store is closing."""
+        """Wait before the commit is retried. Raises the error if a retry is not allowed or the store is closing."""
         reason = reason_to_hold(error)
         if not reason or (self.held and self._closing.is_set()):
             raise error

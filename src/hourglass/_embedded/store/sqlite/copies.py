@@ -1,9 +1,9 @@
 """Copies of a database in use, and files that appear under their path only when they are complete.
 
-Must not know: tables (except the epoch), which process owns a file. Invariants: a copy shows the file at one moment,
-because a read transaction is open while SQLite's online backup copies the pages in portions; the owner's commits neither
-disturb the copy nor wait for it; it appears complete, checked and synced, or not at all; an existing file is overwritten
-only on request; only the users who can read the original can read the copy.
+Must not know: tables (except the epoch), which process owns a file. Invariants: a copy is a consistent snapshot,
+because a read transaction is open while SQLite's online backup copies the pages in portions; the owner's commits
+neither disturb the copy nor wait for it; a copy appears complete, checked and synced, or not at all; an existing file
+is overwritten only on request; only the users who can read the original can read the copy.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass.errors import StorageError
 
 _PORTION = 512
-"""Pages copied at a time."""
+"""The number of pages that are copied at a time."""
 _PAUSE = 0.002
-"""Seconds between portions: commits need the disk too, and other threads the interpreter."""
+"""Seconds between portions, so that commits can use the disk, and other threads the interpreter."""
 
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""A callback for the number of copied pages and the number of all pages."""
+"""A callback that receives the number of copied pages and the number of all pages."""
 
 
 def copy_database(
@@ -39,9 +39,9 @@ def copy_database(
     source: str = "",
     progress: Progress | None = None,
 ) -> None:
-    """Copy the database, as the connection sees it now, to a new file."""
+    """Copy the database, in the state that the connection sees now, to a new file."""
     _check_destination(dest, overwrite, source)
-    # With the host name: processes in different containers often have the same process id.
+    # The name includes the host name, because processes in different containers often have the same process id.
     draft = f"{dest}.partial-{socket.gethostname()}-{os.getpid()}"
     _remove(draft)
     try:
@@ -70,11 +70,11 @@ def put_in_place(draft: str, path: str, *, overwrite: bool) -> None:
         os.replace(draft, path)
     else:
         try:
-            os.link(draft, path)  # unlike a rename it never replaces
+            os.link(draft, path)  # unlike a rename, a link never replaces a file
         except FileExistsError:
             raise
         except OSError:
-            if os.path.lexists(path):  # the file system has no links
+            if os.path.lexists(path):  # the file system has no hard links
                 raise FileExistsError(path) from None
             os.rename(draft, path)
     folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
@@ -94,13 +94,14 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
     try:
         connection.execute("BEGIN")
         try:
-            # The first read takes the snapshot. Without it each commit of a busy writer would restart the copy.
+            # The first read takes the snapshot. Without the snapshot, each commit of a busy writer would restart the
+            # copy.
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
             connection.backup(target, pages=_PORTION, progress=pause)
         finally:
             connection.execute("ROLLBACK")
         _begin_another_epoch(target)
-        target.execute("PRAGMA journal_mode = DELETE").fetchall()  # one file, without a WAL beside it
+        target.execute("PRAGMA journal_mode = DELETE").fetchall()  # a single file, without a WAL
         problems = target.execute("PRAGMA integrity_check(1)").fetchall()
         if problems != [("ok",)]:
             raise StorageError(
@@ -112,7 +113,9 @@ def _copy(connection: sqlite3.Connection, draft: str, progress: Progress | None)
 
 
 def _begin_another_epoch(target: sqlite3.Connection) -> None:
-    """Set an epoch that the original never has, so that neither an owner nor a WAL of the original is used with the copy."""
+    """Set an epoch that the original will never have, so that no owner and no WAL of the original is used with the
+    copy.
+    """
     with contextlib.suppress(sqlite3.OperationalError):  # a file of another format has no such table
         target.execute(
             "UPDATE meta SET value = value + ? WHERE name = 'epoch'", (1 + secrets.randbelow(1 << 32),)

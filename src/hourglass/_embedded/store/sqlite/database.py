@@ -3,9 +3,9 @@
 Must not know: runs, events, tables (see `tables`), threads.
 
 Invariants: a file in use is opened by SQLite only, never by `open()` (closing such a descriptor would release the locks
-that SQLite has in this process); a new file is private to its user, and appears complete or not at all; a file that cannot
-be used is not changed; only one connection writes, and only it checkpoints; before a migration a copy of the file is
-created beside it.
+that SQLite has in this process); a new file is private to its user, and appears complete or not at all; a file that
+cannot be used is not changed; only one connection writes, and only it checkpoints; before a migration a copy of the
+file is created in the same folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["backup"]
 OLDEST_SQLITE = (3, 37, 0)
 BUSY_SECONDS = 5.0
 SMALLEST = 512
-"""The size of the smallest page in bytes. SQLite treats a smaller file as empty, and would overwrite it."""
+"""The smallest page size of SQLite, in bytes. SQLite treats a smaller file as empty, and would overwrite it."""
 _STATEMENTS = 256
 
 _WRITER = (
@@ -54,12 +54,12 @@ _READER = (
     "PRAGMA query_only = ON",
     "PRAGMA wal_autocheckpoint = 0",
     "PRAGMA cache_size = -8192",
-    "PRAGMA temp_store = MEMORY",  # lists work on a full disk
+    "PRAGMA temp_store = MEMORY",  # so that lists work on a full disk
 )
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """An open file: its writing and its reading connection, the new epoch, and the check of the file's identity."""
+    """An open file: its writing and reading connections, the new epoch, and the watch that checks the file's identity."""
 
     writer: sqlite3.Connection
     reader: sqlite3.Connection
@@ -73,7 +73,7 @@ def open_database(
     extra_tables: str = "",
     migrations: Sequence[Migration] = MIGRATIONS,
 ) -> Opened:
-    """Open a file, or create it if it does not exist. Raises `StorageError` if it cannot be used."""
+    """Open a file, or create it if it does not exist. Raises `StorageError` if the file cannot be used."""
     _check_sqlite()
     _check_place(path)
     _check_names(path)
@@ -93,8 +93,8 @@ def open_database(
             mark_log(path, epoch_in_file=0, epoch=tables.current_epoch(writer) + 1)
             epoch = next_epoch(writer, path)
             reader = _connect_reader(path)
-            # Checkpoint at once: a process that opened the file by another name has another WAL, and sees the epoch only in
-            # the file itself.
+            # Checkpoint immediately: a process that opened the file by another name has another WAL, and sees the epoch
+            # only in the file itself.
             ((busy, pages, moved),) = writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
             mark_log(path, epoch_in_file=0 if busy or moved < pages else epoch, epoch=epoch)
             watch.begin(epoch)
@@ -118,7 +118,7 @@ def _check_sqlite() -> None:
 
 
 def _check_place(path: str) -> None:
-    """Raise `StorageError` with the reason if SQLite would only report "unable to open". Opens nothing."""
+    """Raise `StorageError` with the reason if SQLite would only report "unable to open". The file is not opened."""
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise _unusable(path, f"cannot be created: there is no folder {folder}. Create it first")
@@ -149,13 +149,16 @@ def _check_place(path: str) -> None:
 
 
 _DRAFTS = (".new-", ".partial-")
-"""The parts after the path in the names of unfinished files. A crash can leave such a second name of a finished file."""
+"""Parts of the names of unfinished files, after the path. After a crash a finished file may still have such a second
+name.
+"""
 
 
 def _check_names(path: str) -> None:
     """Raise `StorageError` for a file that other processes may open by another name.
 
-    SQLite's WAL, our lock and the socket are found by name: such processes would not see those of each other.
+    SQLite's WAL, our lock and the socket are found by name, so processes that use different names would not see each
+    other's.
     """
     try:
         names = os.stat(path).st_nlink
@@ -180,7 +183,9 @@ def _check_names(path: str) -> None:
 
 
 def _remove_draft_names(path: str) -> int:
-    """Remove names that a crash left while this file was created. Return the number of removed names."""
+    """Remove second names of this file that were left by a crash during its creation. Return the number of removed
+    names.
+    """
     folder, name = os.path.split(path)
     removed = 0
     with contextlib.suppress(OSError):
@@ -194,7 +199,7 @@ def _remove_draft_names(path: str) -> int:
 
 
 def _is_mount_point(path: str) -> bool:
-    """Whether a file is the root of a mount; False if the system does not report it."""
+    """Whether a file is the root of a mount; False if the system does not report mounts."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
             fields = [line.split(" ", 5) for line in mounts]
@@ -214,7 +219,7 @@ def _unusable(path: str, reason: str) -> StorageError:
 
 
 def _create_file(path: str, namespace: str, extra_tables: str) -> None:
-    """Create a new file under another name, and move it to its path when it is complete."""
+    """Create a new file under a temporary name, and move the complete file to its path."""
     _check_no_wal(path)
     draft = f"{path}.new-{os.getpid()}"
     with contextlib.suppress(OSError):
@@ -228,7 +233,7 @@ def _create_file(path: str, namespace: str, extra_tables: str) -> None:
             connection.close()
         put_in_place(draft, path, overwrite=False)
     except FileExistsError:
-        pass  # another process was faster; its file is checked like any other
+        pass  # another process was faster; that file is checked like any other
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise storage_error(path, _cannot_open()) from error
@@ -249,7 +254,9 @@ def _cannot_open() -> sqlite3.OperationalError:
 
 
 def _check_no_wal(path: str) -> None:
-    """Raise `StorageError` if a WAL without its file exists: SQLite would write its pages into the new file."""
+    """Raise `StorageError` if a WAL without its file exists, because SQLite would write the WAL's pages into the new
+    file.
+    """
     log = f"{path}-wal"
     if os.path.lexists(log) and os.stat(log).st_size > 0:
         raise _unusable(
@@ -278,7 +285,9 @@ def _prepare(
     migrations: Sequence[Migration],
     version: int,
 ) -> None:
-    """Migrate the tables to the current format. Raises `StorageError` if they are damaged or of another namespace."""
+    """Migrate the tables to the current format. Raises `StorageError` if the tables are damaged or of another
+    namespace.
+    """
     current = max((version for version, _ in migrations), default=tables.FORMAT)
     if version < current:
         copy_database(connection, f"{path}.format-{version}.backup", overwrite=True, source=path)
@@ -288,12 +297,14 @@ def _prepare(
 
 
 def _drop_statistics(connection: sqlite3.Connection) -> None:
-    """Delete the statistics of `ANALYZE`: SQLite would scan a table completely that was small then and is large now."""
+    """Delete the statistics of `ANALYZE`. With old statistics, SQLite would fully scan tables that were small and have
+    grown.
+    """
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat1'").fetchall():
         connection.execute("DELETE FROM sqlite_stat1")
         connection.execute(
             "ANALYZE sqlite_schema"
-        )  # analyses nothing; makes SQLite read the statistics again
+        )  # analyses no table, but makes SQLite reload the statistics
 
 
 def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
@@ -308,7 +319,7 @@ def _connect_reader(path: str, mode: str = "ro") -> sqlite3.Connection:
 
 
 def connect_read_only(path: str) -> sqlite3.Connection:
-    """Return a connection that only reads. A process may own the file. Close the connection by `inherited.close`."""
+    """Return a read-only connection, even if a process owns the file. It must be closed with `inherited.close`."""
     _check_place(path)
     if not os.path.exists(path):
         raise _unusable(path, "does not exist")
@@ -325,9 +336,9 @@ def connect_read_only(path: str) -> sqlite3.Connection:
 
 
 def connect_unowned(path: str) -> sqlite3.Connection:
-    """Return a connection that only reads, even if the disk is too full for the files that SQLite needs beside the file.
+    """Return a read-only connection, even if the disk is too full for the additional files that SQLite needs.
 
-    The caller has the file's lock. Raises `StorageError`, also if the latest commits are still in a WAL.
+    The caller must have the file's lock. Raises `StorageError`, also if the latest commits are still in a WAL.
     """
     try:
         return connect_read_only(path)
@@ -340,7 +351,8 @@ def connect_unowned(path: str) -> sqlite3.Connection:
 
 
 def _connect(path: str, mode: str, known_as: str = "") -> sqlite3.Connection:
-    # check_same_thread: opened on the control loop and used on the store thread, but each connection by one thread only.
+    # check_same_thread: opened on the control loop and used on the store thread, but each connection is used by one
+    # thread only.
     try:
         return sqlite3.connect(
             f"file:{urllib.parse.quote(os.fsencode(path))}?mode={mode}",

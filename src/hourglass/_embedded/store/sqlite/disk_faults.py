@@ -24,7 +24,7 @@ _SHARED_MEMORY_SIZE = 4874
 """SQLITE_IOERR_SHMSIZE: no room to extend the log's index. Nothing was written."""
 
 SMALLEST_ROOM = 1 << 16
-"""A disk with less free space, in bytes, is full: SQLite can create none of its files."""
+"""Free bytes below which a disk counts as full, because SQLite cannot create any of its files."""
 
 _RETRYABLE = {
     sqlite3.SQLITE_FULL: "there is no room left on its disk",
@@ -34,7 +34,7 @@ _RETRYABLE = {
 }
 
 EPOCH_IS_OVER = 1811
-"""SQLITE_CONSTRAINT_TRIGGER: the only trigger that raises reports that another process has begun its own epoch."""
+"""SQLITE_CONSTRAINT_TRIGGER. The only trigger that raises reports that another process has begun an epoch."""
 
 _CHANGE_ERRORS = frozenset(
     {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
@@ -86,7 +86,9 @@ _PERMISSION_ERRORS = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY
 
 
 def storage_error(path: str, error: Exception) -> StorageError:
-    """Return a failure as the `StorageError` for users; the caller raises it from the original, or logs the original."""
+    """Convert a failure to the `StorageError` for users. The caller must raise it from the original error, or log the
+    original.
+    """
     if isinstance(error, StorageError):
         return error
     code, name = _code(error), _name(error)
@@ -115,7 +117,9 @@ def is_of_one_change(error: Exception) -> bool:
 
 
 def unwritable(path: str, what: str, error: Exception) -> Unwritable:
-    """Return the error for calls that wait for a change that failed in this way; `what` names its runs."""
+    """Return the error for calls that wait for a change whose write failed. `what` names the change's runs and
+    schedules.
+    """
     if isinstance(error, Unwritable):
         return error
     why = (
@@ -132,8 +136,7 @@ def unwritable(path: str, what: str, error: Exception) -> Unwritable:
 def _is_out_of_space(path: str, code: int) -> bool:
     """Whether reading or opening a file failed only for lack of space.
 
-    SQLite needs some space beside the file, and reports the lack of it as a disk error or as a file that cannot be
-    opened.
+    SQLite needs space for additional files, and reports a full disk as a disk error or as a file that cannot be opened.
     """
     if code == _SHARED_MEMORY_SIZE:
         return True
@@ -144,7 +147,7 @@ def _is_out_of_space(path: str, code: int) -> bool:
 
 
 def reason_to_hold(error: Exception) -> str:
-    """Return the reason why a failed commit can be retried; "" if it cannot."""
+    """Return the reason to hold all changes and retry a failed commit; "" if a retry is not possible."""
     code = _code(error)
     return _RETRYABLE.get(code) or _RETRYABLE.get(code & 0xFF, "")
 
@@ -179,7 +182,7 @@ def _name(error: Exception) -> str:
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """The identity of the file that a path leads to, whatever its name."""
+    """The identity of a file, independent of its name."""
 
     device: int
     inode: int
@@ -192,11 +195,11 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 _CHECK_SECONDS = 1.0
-"""Seconds between two checks."""
+"""Seconds between two checks of the free space."""
 
 
 class DiskWatch:
-    """Watches the free space on the disk of a file; used by one thread."""
+    """A watch on the free space of a file's disk. Must be used by one thread only."""
 
     def __init__(self, path: str, reserve_bytes: int) -> None:
         self._path = path

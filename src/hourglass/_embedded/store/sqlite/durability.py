@@ -1,6 +1,6 @@
 """The durability of changes, as seen by the control loop, and the calls that wait for it.
 
-Must not know: files, threads' queues, the content of changes.
+Must not know: files, the queue of the store thread, the content of changes.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ from hourglass.errors import StorageError
 logger = logging.getLogger("hourglass")
 
 _REMEMBERED = 10_000
-"""The number of refusals that are kept: a call that waits for its change does so soon after appending it."""
+"""The number of refusals that are remembered. Older ones are not needed, because a call waits for its change soon after
+appending it.
+"""
 
 
 class Durability:
-    """Which changes are durable. The control loop assigns their numbers, the store thread reports commits.
+    """A record of the changes that are durable. The control loop assigns the change numbers, the store thread reports
+    commits.
 
-    `committed`, `refuse` and `end` may be called on any thread, the other methods on one loop only. Invariants: numbers
-    count from 1 without a gap; a waiter ends when its number is durable, or with the error that ended the store, or with
-    the error for which its change was refused; one callback on the loop serves all waiters of a commit.
+    `committed`, `refuse` and `end` may be called on any thread, the other methods on a single event loop only.
+    Invariants: numbers count from 1 without a gap; a waiter ends when its number is durable, or with the error that
+    ended the store, or with the error for which its change was refused; one callback on the loop serves all waiters of
+    a commit.
     """
 
     def __init__(self) -> None:
         self.newest = 0
-        """The last number that was assigned."""
+        """The number of the newest change."""
         self._committed = 0
         self._failure: StorageError | None = None
         self._refused: dict[int, StorageError] = {}
@@ -62,7 +66,10 @@ class Durability:
         await waiter
 
     def call(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
-        """Call `callback` when `wait` would return, with its error or None; on the loop, after this returns."""
+        """Call `callback` with None once this change is durable, or with the error that `wait` would raise.
+
+        The callback runs on the event loop, after this method has returned.
+        """
         self._loop = asyncio.get_running_loop()
         heappush(self._waiters, (number, next(self._order), callback))
         # After the push: the store thread reports a commit once, and may have done so before `callback` was in the heap.
@@ -75,32 +82,34 @@ class Durability:
         self._notify()
 
     def refuse(self, number: int, error: StorageError) -> None:
-        """Record that this change alone can never be durable. Called before the commit that omits it is reported."""
+        """Record that this change was refused and can never become durable. Must be called before the commit that omits
+        the change is reported.
+        """
         self._refused[number] = error
         while len(self._refused) > _REMEMBERED:
             del self._refused[next(iter(self._refused))]
 
     def end(self, failure: StorageError) -> None:
-        """Record that changes that are not durable now never will be."""
+        """Record that the store has stopped: changes that are not durable yet never will be."""
         if self._failure is None:
             self._failure = failure
         self._notify()
 
     def disown(self, failure: StorageError) -> None:
-        """In a forked child: end without waking any waiter. The loop and its tasks are the parent's."""
+        """End in a forked child, without waking any waiter. The loop and its tasks belong to the parent process."""
         self._loop = None
         self._waiters = []
         self.end(failure)
 
     def settle(self) -> None:
-        """Call the waiters whose changes are durable or have failed. Called on the control loop."""
+        """Call the callbacks of changes that are durable or have failed. Called on the control loop."""
         committed, failure, waiters = self._committed, self._failure, self._waiters
         while waiters and (waiters[0][0] <= committed or failure is not None):
             number, _, callback = heappop(waiters)
             refusal = self._refused.get(number) if number <= committed else failure
             try:
                 callback(None if refusal is None else _copy(refusal))
-            except Exception:  # must not prevent the calls of other waiters
+            except Exception:  # one failing callback must not prevent the others
                 logger.exception("a callback for a durable change failed")
 
     def _notify(self) -> None:
@@ -110,7 +119,7 @@ class Durability:
         try:
             loop.call_soon_threadsafe(self.settle)
         except RuntimeError:
-            pass  # the loop is closed, and with it the tasks that waited
+            pass  # the loop is closed, so no task waits any more
 
 
 def _end(waiter: asyncio.Future[None], error: StorageError | None) -> None:

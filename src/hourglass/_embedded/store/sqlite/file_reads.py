@@ -1,8 +1,8 @@
-"""The reads of a file (`FileReads`), shared by the durable store and the store of a file that is only readable, for
-lack of disk space (`ReadOnlyStore`).
+"""The read methods for a file (`FileReads`), shared by the durable store and by `ReadOnlyStore`, the store for a file
+that can only be read because the disk is full.
 
-Must not know: clients, requests. The caller holds the file's lock. Invariant of `ReadOnlyStore`: no change ever becomes
-durable; a call that waits for one raises the reason.
+Must not know: clients, requests. The caller must have the file's lock. Invariant of `ReadOnlyStore`: no change ever
+becomes durable; a call that waits for a change raises the error that prevents writing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ class FileReads:
         self.path = path
         self._reads = records.StoredReads(connection, path)
         self.latest_ns = self._reads.latest_ns()
-        """The approximate time of the newest event when the file was opened, from which time continues."""
+        """The approximate timestamp of the newest event when the file was opened. The engine's clock continues from
+        this time.
+        """
         self._lists = ListReader(path, connect_lists, inherited.close, threads=lists_at_once)
 
     def _reading(self) -> threading.RLock:
@@ -54,7 +56,7 @@ class FileReads:
         return NO_FORK.lock
 
     def load(self, run_id: str) -> Stored | None:
-        """Load a run that is not in memory; None if it does not exist."""
+        """Load a run that is not in memory; None if the run does not exist."""
         with self._reading():
             return self._reads.load(run_id)
 
@@ -76,7 +78,7 @@ class FileReads:
             return self._reads.due(until_ns, limit, after_ns, after_key)
 
     def without_wake(self) -> Sequence[str]:
-        """Return runs with a damaged wake time, which would never be due."""
+        """Return the runs with a damaged wake time. They would never be due."""
         with self._reading():
             return self._reads.without_wake()
 
@@ -108,12 +110,12 @@ class FileReads:
             return visibility.types(self._reads.connection)
 
     def schedule(self, schedule_id: str) -> ScheduleRecord | None:
-        """Load a schedule that is not in memory; None if it does not exist."""
+        """Load a schedule that is not in memory; None if the schedule does not exist."""
         with self._reading(), storage_errors(self.path):
             return records.read(self._reads.connection, schedule_id)
 
     def note(self, name: str) -> bytes:
-        """Return a note of the engine; empty if there is none."""
+        """Return the engine's note with this name; empty if there is none."""
         with self._reading(), storage_errors(self.path):
             return records.read_note(self._reads.connection, name)
 
@@ -123,13 +125,13 @@ class FileReads:
             return records.read_notes(self._reads.connection, prefix)
 
     def schedules(self) -> Sequence[ScheduleEntry]:
-        """Return a short entry for each schedule."""
+        """Return a summary of each schedule."""
         with self._reading(), storage_errors(self.path):
             return records.read_entries(self._reads.connection)
 
 
 class ReadOnlyStore(FileReads):
-    """A `Store` that cannot write. `why` is the reason."""
+    """A `Store` that cannot write. `why` is the error that prevents writing."""
 
     patience = 0.0
 
@@ -154,29 +156,29 @@ class ReadOnlyStore(FileReads):
         return None
 
     def append(self, change: RunChange | ScheduleChange) -> int:
-        """Return a number for the change, which is discarded."""
+        """Discard the change, and return a number for it."""
         self._number += 1
         return self._number
 
     def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
-        """Do nothing: nothing is written."""
+        """Do nothing, because no change is written."""
 
     def is_durable(self, number: int) -> bool:
         """Return False for every change."""
         return number <= 0
 
     async def durable(self, number: int) -> None:
-        """Raise the reason, for any change."""
+        """Raise the error that prevents writing, for any change."""
         if number > 0:
             raise StorageError(self.held, status=self._status)
 
     def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
-        """Call the callback with the reason."""
+        """Schedule `callback` with the error that prevents writing."""
         error = StorageError(self.held, status=self._status) if number > 0 else None
         asyncio.get_running_loop().call_soon(callback, error)
 
     def forget(self, run_id: str) -> int:
-        """Raise the reason."""
+        """Raise the error that prevents writing."""
         raise StorageError(self.held, status=self._status)
 
     def forget_closed(self, before_ns: int, limit: int) -> int:

@@ -27,7 +27,7 @@ Then the last events that we wrote must still be in the database: a restored bac
 
 The lock of the inode is a POSIX record lock on one byte that SQLite does not use. Unlike the lock file beside the path
 it is the same for all names of a file, and a forked process does not inherit it. SQLite drops it when its last
-connection closes. It is therefore acquired while a connection in WAL mode is open, and again at each check, which
+connection closes. It is therefore acquired while a connection in WAL mode is open, and confirmed at each check. That
 succeeds unless another process holds it.
 """
 
@@ -58,16 +58,20 @@ _INDEX = struct.Struct("8x I 4x I 12x 8s 56x I 28x I")
 salts, the number of frames moved into the database, and the number of frames that a checkpoint has started to move."""
 _LOG_HEADER = struct.Struct(">8x I 4x 8s")
 _LOG_HEADER_SIZE, _FRAME_HEADER_SIZE = 32, 24
-"""The log's header contains the page size and the salts; each frame has a header before its page."""
+"""Sizes in bytes. The log's header contains the page size and the salts; each frame has a header before its page."""
 _PAGE_ONE = 4096
 _LIKELY_EPOCHS = 1000
-"""An epoch in the file that is this much higher than ours is another owner's; copies get a random one."""
+"""If the epoch in the file exceeds ours by at most this number, another owner has begun it. A larger difference
+indicates a restored copy, because a copy gets a random epoch.
+"""
 _SAMPLED_FRAMES = 8
-"""Number of the last checkpointed frames whose pages are compared."""
+"""The number of pages to compare: those in the last frames of the latest checkpoint."""
 
 
 class LogState(NamedTuple):
-    """The progress of checkpoints. The salts change with each restart of the log."""
+    """The state of the log and the progress of checkpoints, as stored in the log's index. The salts change with each
+    restart of the log.
+    """
 
     commits: int
     last_frame: int
@@ -85,34 +89,36 @@ class LogState(NamedTuple):
 
 
 class LogLost(Exception):
-    """The log or its index was deleted or replaced. `is_foreign`: another program has written into the log at the path."""
+    """Raised if the log or its index was deleted or replaced. `is_foreign`: another program has written into the log at
+    the path.
+    """
 
     def __init__(self, *, is_foreign: bool) -> None:
         self.is_foreign = is_foreign
 
 
 class LogOverwritten(Exception):
-    """The content of the log was changed in place."""
+    """Raised if the content of the log was changed in place."""
 
 
 class FileMoved(Exception):
-    """The path leads to another file or to none."""
+    """Raised if the path leads to another file or to none."""
 
 
 class FileOverwritten(Exception):
-    """The content of the database was changed in place."""
+    """Raised if the content of the database was changed in place."""
 
 
 class FileRestored(Exception):
-    """Another program has replaced the content through SQLite."""
+    """Raised if another program has replaced the content through SQLite."""
 
 
 Loss: TypeAlias = LogLost | LogOverwritten | FileMoved | FileOverwritten | FileRestored
 
 
 class FileWatch:
-    """The identity of an open database. Create it while a connection in WAL mode is open; call everything else on the
-    store thread.
+    """A watch on an open database, which checks that the database and its log are still the files that were opened.
+    Must be created while a connection in WAL mode is open, and used by one thread at a time.
 
     `copy` writes the content that a connection reads to a new file.
     """
@@ -143,7 +149,7 @@ class FileWatch:
             raise
 
     def _acquire_lock(self) -> bool:
-        """Acquire or confirm the lock of the inode; return whether this process holds it."""
+        """Acquire or confirm the lock of the inode. Return whether this process has the lock."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _LOCK_BYTE)
         except OSError as error:
@@ -171,7 +177,7 @@ class FileWatch:
 
     @property
     def log_growth(self) -> int:
-        """Pages by which the log has grown since this process's last checkpoint, as of the last `check`."""
+        """The number of pages by which the log has grown since this process's last checkpoint, as of the last `check`."""
         state, since = self._log_state, self._checkpointed
         return state.last_frame - (since.last_frame if state.salts == since.salts else 0)
 
@@ -182,7 +188,7 @@ class FileWatch:
         stamp = self._read_stamp()
         state = (
             self._read_log_state()
-        )  # after the stamp: a checkpoint announces itself in the index before it writes
+        )  # read after the stamp, because a checkpoint changes the index before the database
         if stamp != self._stamp:
             pages = self._read_pages()
             is_shorter = stamp[0] < self._stamp[0]
@@ -200,22 +206,25 @@ class FileWatch:
         self._check_commits(state)
 
     def check_before_commit(self) -> None:
-        """Raise `Loss` if the log or the content was changed: a commit would extend a truncated log again."""
+        """Raise `Loss` if the log or the content was changed. A later check might not detect this, because a commit
+        extends a truncated log again.
+        """
         self.check_log()
         self._check_commits(self._read_log_state())
 
     def note_commit(self, last_events: tuple[int, int] | None, forgotten: Collection[int]) -> None:
-        """Record a commit of this process: the key of a run and the id of the first of the events that it wrote last, if
-        any, and the keys of the runs that it dropped.
+        """Record a commit of this process. `last_events` identifies the events that the commit wrote last, by the key
+        of their run and the id of the first event; `forgotten` are the keys of the deleted runs.
         """
         self._has_written = True
         if last_events is not None:
-            # Also those before: this commit may have waited for the lock while another program replaced the content.
+            # The previous events are kept, too: this commit may have waited for the lock while another program replaced
+            # the content.
             self._last_events = [*self._last_events[-1:], last_events]
         self._last_events = [events for events in self._last_events if events[0] not in forgotten]
 
     def _check_commits(self, state: LogState) -> None:
-        """Raise `FileRestored` if another program has committed and our last events are gone."""
+        """Raise `FileRestored` if another program has committed and the events that we wrote last are gone."""
         commits, self._commits = self._commits, state.commits
         expected = (commits, commits + 1) if self._has_written else (commits,)
         self._has_written = False
@@ -223,7 +232,7 @@ class FileWatch:
             return
         epoch, has_last_events = self._read_content()
         if self._epoch < epoch <= self._epoch + _LIKELY_EPOCHS:
-            return  # another owner: the fence of the epoch reports it
+            return  # another owner has begun an epoch: the next write reports it
         if epoch != self._epoch or not has_last_events:
             raise FileRestored
         if not self._warned:
@@ -234,7 +243,9 @@ class FileWatch:
             )
 
     def _read_content(self) -> tuple[int, bool]:
-        """Return the epoch in the database, 0 if there is none, and whether it has the events that were written last."""
+        """Return the epoch in the database, 0 if there is none, and whether the database has the events that were
+        written last.
+        """
         try:
             found = self._writer.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchall()
             text = "SELECT 1 FROM events WHERE run = ? AND first_id = ?"
@@ -242,18 +253,18 @@ class FileWatch:
         except sqlite3.OperationalError:
             if self._writer.in_transaction:
                 raise
-            return 0, False  # not our tables
+            return 0, False  # the database has other tables
         return (int(found[0][0]) if found else 0), has_events
 
     def check_log(self) -> None:
         """Raise `LogOverwritten` unless the log has the expected header and at least the expected length."""
-        # If it looks wrong, read the state again: another program may have let the log restart.
+        # If the log looks wrong, read the state again: another program may have caused the log to restart.
         if not self._is_log_sound(self._log_state) and not self._is_log_sound(self._read_log_state()):
             raise LogOverwritten
 
     def _is_log_sound(self, state: LogState) -> bool:
         if not state.last_frame:
-            return True  # it contains no valid frames
+            return True  # the log contains no valid frames
         header = os.pread(self._log_file, _LOG_HEADER.size, 0)
         if len(header) < _LOG_HEADER.size:
             return False
@@ -322,7 +333,7 @@ class FileWatch:
         """Copy a database that no longer has a name.
 
         If there is a new file, the log is moved away from it first. Otherwise the log stays until the copy is complete:
-        if this process is killed before that, the next one finds the log and does not start an empty file.
+        if this process is killed before that, the next process finds the log and does not create an empty file.
         """
         log = self._move_log() if is_replaced and self._has_log() else ""
         is_copied, outcome = self._copy_out()
@@ -374,7 +385,7 @@ class FileWatch:
         )
 
     def _checkpoint(self, mode: str) -> bool:
-        """Move the open log into the open database; return whether all of it was moved."""
+        """Move the open log into the open database. Return whether all of it was moved."""
         try:
             ((busy, _, _),) = self._writer.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
         except sqlite3.Error:
@@ -382,9 +393,9 @@ class FileWatch:
         return not busy
 
     def _copy_out(self) -> tuple[bool, str]:
-        """Copy the open database to a new file; return whether that succeeded, and a sentence about it."""
+        """Copy the open database to a new file. Return whether that succeeded, and a sentence for the error message."""
         folder = os.path.dirname(self._path)
-        if not os.path.isdir(folder):  # it was deleted with the file
+        if not os.path.isdir(folder):  # the folder was deleted with the file
             folder = tempfile.mkdtemp(prefix="hourglass-saved-")
         destination = self._free_name(folder)
         logger.error(

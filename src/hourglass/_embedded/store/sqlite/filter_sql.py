@@ -1,10 +1,10 @@
 """List filters as SQL: which comparisons each attribute supports, and conditions with bound values.
 
-Must not know: connections, which store runs it. No part of a filter becomes part of the SQL string: names are looked up
-in tables of ours or bound, operators come from tables, values are bound. The semantics are those of the Temporal dev
-server, found by experiment: a comparison with a missing attribute is true neither plainly nor negated, but a missing
-list or Text matches `!=` and NOT IN; STARTS_WITH and the strings of lists ignore case; a Text matches if it contains
-any of the words. Invariant: `statement` returns SQL that SQLite can run, or raises a `ServiceError`.
+Must not know: connections, which store runs the SQL. No part of a filter becomes part of the SQL string: names are
+looked up in tables of ours or bound, operators come from tables, values are bound. The semantics are those of the
+Temporal dev server, found by experiment: if an attribute is missing, neither a comparison nor its negation is true, but
+a missing list or Text matches `!=` and NOT IN; STARTS_WITH and the strings of lists ignore case; a Text matches if it
+contains any of the words. Invariant: `statement` returns SQL that SQLite can run, or raises a `ServiceError`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Types: TypeAlias = Mapping[str, AttributeType]
 
 @dataclass(frozen=True)
 class Attribute:
-    """An attribute to filter by: a column of the table of runs, or (without column) rows of the attribute table."""
+    """An attribute to filter by: a column of the table of runs or, if `column` is empty, rows of the attribute table."""
 
     name: str
     type: AttributeType
@@ -70,7 +70,7 @@ _COLUMNS = {
 
 
 def status_name(status: WorkflowStatus) -> str:
-    """Return a status as filters and counts spell it, such as ContinuedAsNew."""
+    """Return the name of a status in filters and counts, such as ContinuedAsNew."""
     return status.name.title().replace("_", "")
 
 
@@ -95,7 +95,7 @@ _MAX_PATTERN = 40_000  # bytes; SQLite's own limit is 50,000
 
 
 def statement(query: f.Filter, types: Types) -> Sql:
-    """Return the condition of a filter; `types` are the attributes that are not predefined."""
+    """Return the SQL condition of a filter. `types` are the types of the attributes that are not predefined."""
     if query.group_by and query.group_by != STATUS:
         attribute_name = _attribute(query.group_by, types, 0).name
         raise f.refusal(f"GROUP BY is supported for {STATUS} only, not for {attribute_name}")
@@ -183,8 +183,8 @@ def _scalar(leaf: f.Leaf, attribute: Attribute, values: tuple[Indexed, ...]) -> 
         case f.Missing():
             raise AssertionError("has no values")
     if attribute.name == CLOSED and not test.startswith(("NOT", "!=", "IN")):
-        # The rank of a closed run is its close time, that of an open run is later than all times; the list is ordered
-        # by rank.
+        # The rank of a closed run is its close time, the rank of an open run is later than all times. The list is
+        # ordered by rank.
         return Sql(f"(rank {test}{_NOT_OPEN if test.startswith('>') else ''})", values)
     if attribute.column:
         return Sql(f"{attribute.column} {test}", values)
@@ -206,7 +206,7 @@ def _text(leaf: f.Leaf, attribute: Attribute, value: str) -> Sql:
 
 
 def _attribute_condition(attribute: Attribute, test: str, values: tuple[Indexed, ...], holds: bool) -> Sql:
-    """Return a condition on the attribute table: a matching row exists, or none does."""
+    """Return a condition on the attribute table: that a matching row exists (`holds`), or that none exists."""
     subquery = f"SELECT run_id FROM visibility_attributes WHERE name = ?{test}"
     return Sql(f"run_id {'' if holds else 'NOT '}IN ({subquery})", (attribute.name, *values))
 

@@ -6,7 +6,7 @@ held. A child cannot even open the same file again: SQLite records per process w
 inherits the record but not the locks, and would read and write without any. `keep` and `close` therefore track the open
 connections.
 
-Invariant: in a child every inherited connection is leaked for good, and opening a file that the parent had open is
+Invariant: in a child every inherited connection is leaked permanently, and opening a file that the parent had open is
 rejected.
 """
 
@@ -34,7 +34,7 @@ def keep(connection: sqlite3.Connection, path: str) -> sqlite3.Connection:
 
 
 def close(connection: sqlite3.Connection) -> None:
-    """Close a registered connection; do nothing with an inherited one."""
+    """Close a registered connection. Do nothing for a connection that was inherited."""
     if _open.pop(id(connection), None) is not None:
         connection.close()
         _close_retired()
@@ -59,15 +59,16 @@ def _close_retired() -> None:
 
 
 def mark_stale(identity: Identity) -> None:
-    """Reject further connections to a database until all current ones are closed, because its log was deleted.
+    """Reject further connections to a database until all current ones are closed, because the database's log was
+    deleted.
 
-    SQLite shares the index of a log between the connections of a process.
+    The connections of a process share the index of a log, so a new connection would use the deleted log's index.
     """
     _stale.add(identity)
 
 
 def refuse_stale(path: str) -> None:
-    """Raise `StorageError` if connections to a database are open whose log was deleted."""
+    """Raise `StorageError` if this process still has connections to a database whose log was deleted."""
     try:
         identity = Identity.of(path)
     except OSError:
@@ -83,7 +84,7 @@ def refuse_stale(path: str) -> None:
 
 
 def refuse_inherited(path: str) -> None:
-    """Raise `StorageError` if the parent of this forked process had the file open."""
+    """Raise `StorageError` if the process from which this one was forked had the file open."""
     try:
         identity = Identity.of(path)
     except OSError:

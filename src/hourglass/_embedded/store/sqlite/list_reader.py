@@ -2,8 +2,8 @@
 
 Must not know: filters, runs, clients. A query waits for its turn and then runs; both together take at most
 `LIST_SECONDS`, after which the caller gets a `ServiceTimeoutError`. Invariants: every query is answered or rejected
-within its limit; a query whose caller has stopped waiting is dropped; a fork does not wait for queries (it interrupts
-them, and they restart after it); everything runs inside `NO_FORK`.
+within its limit; a query whose caller has stopped waiting is dropped; a fork does not wait for queries (running queries
+are interrupted, and restart after the fork); everything runs inside `NO_FORK`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from hourglass.errors import ServiceTimeoutError, StorageError
 T = TypeVar("T")
 
 LIST_SECONDS = 10.0
-"""Time limit of a list or count, including the wait for earlier ones."""
+"""The time limit of a list or count in seconds, including the wait for earlier queries."""
 
 CHECK_INSTRUCTIONS = 500_000
-"""SQLite instructions between two checks whether to stop, some ten milliseconds: each check has to acquire the GIL."""
+"""SQLite instructions between two checks whether a query must stop: about ten milliseconds. More checks would be
+costly, because each must acquire the GIL.
+"""
 
 
 @dataclass(eq=False)
@@ -39,7 +41,7 @@ class _Query(Generic[T]):
 
 
 class ListReader:
-    """A queue of queries and its threads (see the module).
+    """A queue of list queries, and the threads that run them.
 
     `connect` and `disconnect` are called on the threads, `ask` and `close` on one event loop.
     """
@@ -67,12 +69,13 @@ class ListReader:
         return self._open > 0
 
     async def ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on a connection and return its result, or raise its exception. It may be restarted, and must only
-        read."""
+        """Run `work` on a connection and return its result, or raise its exception. `work` may be restarted, and must
+        only read.
+        """
         if self._closing:
             raise self._closed()
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._threads = [thread for thread in self._threads if thread.is_alive()]  # after a fork none is
+        self._threads = [thread for thread in self._threads if thread.is_alive()]  # none after a fork
         self._open += 1
         try:
             self._queue.put(_Query(work, answer, monotonic() + LIST_SECONDS))
@@ -143,7 +146,7 @@ class ListReader:
 
 
 def is_interrupted(error: BaseException | None) -> bool:
-    """Whether SQLite stopped because a progress handler requested it."""
+    """Whether SQLite stopped a statement because a progress handler requested the interruption."""
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
 
 

@@ -1,7 +1,8 @@
-"""Lists of runs in memory, with the index and filters of a file. For stores without queries of their own, and for the
-engine's schedules.
+"""Lists of runs that are kept in memory, with the same index and filters as for a file. Used by stores without queries
+of their own, and for the engine's schedules.
 
-Must not know: who keeps the runs. Invariant: a list shows the runs as they are when it is returned.
+Must not know: the owner of the runs. Invariant: a list shows the runs in their state at the time when the list is
+returned.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from hourglass._embedded.transitions.run import Run
 T = TypeVar("T")
 
 PORTION = 256
-"""Runs that are entered into the index at a time."""
+"""The number of runs that are added to the index at a time."""
 
 LOOP_INSTRUCTIONS = 200_000
-"""SQLite instructions that may run on the control loop: a few milliseconds."""
+"""The number of SQLite instructions that a query may execute on the control loop: a few milliseconds."""
 
 
 class MemoryListing:
     """Lists the runs of a table whose owner calls `changed` for each change.
 
-    The index is created at the first query: most engines in memory belong to tests that never list, and until then a
-    change costs one dictionary entry. `types` are search attributes that exist before their first use, with Temporal's
-    names of types. On virtual time a query is answered immediately. On `real_time` only short queries run on the
+    The index is created at the first query: most engines in memory belong to tests that never list runs, and until then
+    a change costs only a dictionary entry. `types` are search attributes that exist before their first use, with
+    Temporal's type names. On virtual time a query is answered immediately. On `real_time` only short queries run on the
     control loop, all others on a thread (`list_reader`).
     """
 
@@ -58,7 +59,7 @@ class MemoryListing:
         return await self._ask(lambda connection: visibility.count(connection, text, activities))
 
     def close(self) -> None:
-        """Close the index; the next query creates it again."""
+        """Close the index. The next query creates it again."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
@@ -102,17 +103,17 @@ class MemoryListing:
         return connection
 
     def _update_index(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Enter pending changes in portions. The control loop may record further changes meanwhile."""
+        """Write pending changes to the index, in portions. The control loop may record further changes meanwhile."""
         waiting = iter(list(self._changed))
         while portion := list(islice(waiting, PORTION)):
             for run_id in portion:
-                # Before the run is read: later changes are then recorded again.
+                # Removed before the run is read, so that a later change is recorded again.
                 self._changed.pop(run_id, None)
             entries = [(run_id, self._runs.get(run_id)) for run_id in portion]
             try:
                 visibility.write(connection, [run for _, run in entries if run is not None])
                 visibility.remove(connection, [run_id for run_id, run in entries if run is None])
-            except BaseException:  # interrupted: the next query enters them
+            except BaseException:  # interrupted: the next query writes these runs
                 self._changed |= dict.fromkeys(portion)
                 raise
         return connection

@@ -1,4 +1,4 @@
-"""A mark on a write-ahead log that names its database, so that the log of a killed owner is not applied to another
+"""A mark on a write-ahead log that identifies its database, so that the log of a killed owner is not applied to another
 file.
 
 SQLite finds a log by its name and applies it to the database beside it. If a backup is restored over the file of a
@@ -23,8 +23,9 @@ _NAME = "user.hourglass.database"
 
 
 class LogMark(msgspec.Struct, frozen=True):
-    """The database of a log. `epoch` began when the log was opened; `epoch_in_file` is the database's epoch at that
-    time."""
+    """The identity of a log's database, and of the log itself. `epoch` is the epoch that began when the log was opened;
+    `epoch_in_file` is the epoch in the database at that time.
+    """
 
     database: int
     log: int
@@ -41,7 +42,9 @@ def mark_log(path: str, *, epoch_in_file: int, epoch: int) -> None:
 
 
 def check_inode(path: str) -> None:
-    """Raise `StorageError` if the log beside a database belongs to another inode. Safe while an owner has the file open."""
+    """Raise `StorageError` if the log beside a database belongs to another inode. Safe while an owner has the database
+    open.
+    """
     mark = _read_mark(path)
     if mark is not None and mark.database != os.stat(path).st_ino:
         raise _foreign_log(path)
@@ -50,7 +53,7 @@ def check_inode(path: str) -> None:
 def check_log(path: str, connect: Callable[[str, str], sqlite3.Connection]) -> None:
     """Raise `StorageError` if the log beside a database belongs to another file or to another state of this file.
 
-    Call it while no process has the file open for writing.
+    Must be called while no process has the file open for writing.
     """
     check_inode(path)
     mark = _read_mark(path)
@@ -62,7 +65,7 @@ def check_log(path: str, connect: Callable[[str, str], sqlite3.Connection]) -> N
 def check_left_behind(path: str, connection: sqlite3.Connection) -> None:
     """Raise `StorageError` if a database was last opened under another name and its log is still beside that name.
 
-    Either it was moved without its log, or it is now opened by another of its hard links.
+    Either the database was moved without its log, or it is now being opened through another of its hard links.
     """
     try:
         rows = connection.execute("SELECT value FROM meta WHERE name = 'opened_as'").fetchall()
@@ -80,7 +83,7 @@ def check_left_behind(path: str, connection: sqlite3.Connection) -> None:
 
 
 def _have_same_log(name: str, path: str) -> bool:
-    """Whether two names of a database lead to the same log, as in a folder that is mounted twice."""
+    """Whether two names of a database share one log, as in a folder that is mounted twice."""
     with contextlib.suppress(OSError):
         return name == path or os.path.samefile(f"{name}-wal", f"{path}-wal")
     return False
@@ -98,7 +101,7 @@ def _read_mark(path: str) -> LogMark | None:
 
 
 def _read_epoch(path: str, connect: Callable[[str, str], sqlite3.Connection]) -> int | None:
-    """Return the epoch in the database without its log; None if it is unreadable, which another check reports."""
+    """Return the epoch in the database without its log; None if the epoch is unreadable. Another check reports that."""
     try:
         connection = connect(path, "ro&immutable=1")
     except StorageError:

@@ -2,15 +2,15 @@
 and point reads, each in one statement and one row.
 
 Must not know: threads, transactions (the caller's), when rows are written (see `writer`), queued changes, lists (see
-`visibility`). Each row that SQLite returns releases and reacquires the GIL, which is slow beside busy threads. A
-history is therefore read as one string of hexadecimal pieces, unless it is large.
+`visibility`). Python's SQLite module releases and reacquires the GIL for each row, which is slow while other threads
+are busy. A history is therefore read as one string of hexadecimal pieces, unless it is large.
 
 Invariants: every released version's files remain readable. Fields are only added, each with a default; a default never
 changes, because values equal to it are not written; unknown fields are ignored. Event kinds are distinguished by name.
-Nothing of a run is stored twice: its start, its end, and the requests of its activities and children are in its events
-and are restored from there. A schedule's row is always replaced as a whole; the workflows that it waits for are in a
-column beside its record, so that opening a file reads no record. Every statement is read to its end, because an open
-statement prevents a checkpoint from resetting the log.
+No part of a run is stored twice: the start, the end, and the requests of activities and children are restored from the
+run's events. A schedule's row is always replaced as a whole; the workflows that it waits for are in a column beside its
+record, so that opening a file reads no record. Every statement is read to its end, because an open statement prevents a
+checkpoint from resetting the log.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ PENDING = frozenset({"activities", "timers", "children"})
 def _stored_form(
     original: type[msgspec.Struct], excluded: frozenset[str], tag: str | None, **types: Any
 ) -> Any:
-    """Return a struct with the fields of another, except some. Fields added to the original are then stored
-    automatically."""
+    """Return a struct type with the fields of `original`, except the excluded ones. A field that is added to the
+    original is then stored automatically.
+    """
     hints = get_type_hints(original) | types
     fields = [
         (field.name, hints[field.name], *stored_default(field))
@@ -81,12 +82,12 @@ _pending_decoder = msgspec.msgpack.Decoder(_StoredActivity | _StoredTimer | _Sto
 
 
 def encode_state(run: Run) -> bytes:
-    """Encode a run, without the parts that are restored from its events and pending rows."""
+    """Encode a run, without the parts that are restored from the run's events and pending rows."""
     return encode(_StoredRun(*_run_values(run)))
 
 
 def encode_pending(entry: OpenActivity | PendingTimer | OpenChild) -> bytes:
-    """Encode a pending timer, or a pending activity or child without its request."""
+    """Encode a pending timer, or a pending activity or child without its request, which is in the events."""
     match entry:
         case OpenActivity():
             return encode(_StoredActivity(*_activity_values(entry)))
@@ -112,7 +113,7 @@ def decode_schedule(data: bytes) -> ScheduleRecord:
 def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[int, bytes]) -> Run:
     """Restore a run from its state, its complete history, and its pending rows by event id.
 
-    Raises ValueError if they contradict each other.
+    Raises ValueError if these contradict each other.
     """
     stored = _run_decoder.decode(state)
     _check_history(stored.length, events)
@@ -143,7 +144,7 @@ def decode_run(state: bytes, events: Sequence[h.HistoryEvent], pending: Mapping[
 
 
 def shown_form(run: Run) -> Run:
-    """Return a run whose strings are all valid Unicode, as the columns of lists require."""
+    """Return a run whose strings are all valid Unicode, as the columns of the list index require."""
     shown = (run.started, run.memo, run.search_attributes)
     try:
         msgspec.msgpack.encode(shown)
@@ -201,14 +202,14 @@ _LARGEST = 2**63 - 1
 
 
 class StoredReads:
-    """Point reads on one connection. They change nothing."""
+    """Point reads on one connection."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
         self.connection = connection
         self._path = path
 
     def load(self, run_id: str) -> Stored | None:
-        """Load a run with its complete history; None if it does not exist."""
+        """Load a run with its complete history; None if the run does not exist."""
         with storage_errors(self._path):
             try:
                 rows = self.connection.execute(_LOAD, (LARGE_BYTES, LARGE_BYTES, plain(run_id))).fetchall()
@@ -225,7 +226,7 @@ class StoredReads:
                 raise ValueError(f"the run {run_id}: {error}") from error
 
     def _read_history(self, key: int) -> list[h.HistoryEvent]:
-        """Read a large history without holding it in memory twice."""
+        """Read a large history without keeping two copies of it in memory."""
         history: list[h.HistoryEvent] = []
         query = "SELECT first_id, CAST(data AS BLOB) FROM events WHERE run = ? ORDER BY first_id"
         with contextlib.closing(self.connection.execute(query, (key,))) as rows:
@@ -248,10 +249,10 @@ class StoredReads:
         return str(rows[0][0]) if rows else ""
 
     def due(self, until_ns: int, limit: int, after_ns: int, after_key: int) -> Sequence[DueRun]:
-        """Return runs with a wake time after a position and not after a time, earliest first."""
-        # Two parts, with `wake_ns > 0`, which the partial index requires, last: SQLite seeks by the first bound in the
-        # query, and would otherwise scan all rows before the position, such as 100,000 timers of the same time, at
-        # every call.
+        """Return the runs with a wake time after a position and not after `until_ns`, earliest first."""
+        # Two subqueries, each with the condition `wake_ns > 0` last. The partial index requires this condition, but
+        # SQLite seeks by the first bound in the query. If this were the first, each call would scan all rows before the
+        # position, such as 100,000 timers with the same wake time.
         text = """SELECT group_concat(wake_ns || ':' || key || ':' || coalesce(hex((
                 SELECT task_queue FROM visibility WHERE visibility.run_id = found.run_id
             )), '') || ':' || run_id, char(31)) FROM (
@@ -271,18 +272,18 @@ class StoredReads:
         return sorted(map(_due_run, pieces), key=_position)
 
     def without_wake(self) -> Sequence[str]:
-        """Return runs with a damaged wake time, which is no number: they would never be due."""
+        """Return the runs with a damaged wake time that is not a number. They would never be due."""
         text = f"""SELECT group_concat(run_id, char(31)) FROM runs
             WHERE wake_ns > {_LARGEST} AND wake_ns > 0"""  # SQLite orders strings and blobs after all numbers
         return [run_id for run_id in self._joined(text).split("\x1f") if run_id]
 
     def _joined(self, text: str, *parameters: object) -> str:
-        """Run a query for one string, even if a damaged part of it is not valid UTF-8."""
+        """Run a query that returns one string, even if a damaged part of the string is not valid UTF-8."""
         joined = self._rows(f"SELECT CAST(({text}) AS BLOB)", *parameters)[0][0]
         return "" if joined is None else bytes(joined).decode(errors="replace")
 
     def open_runs(self) -> int:
-        """Return the number of open runs, according to the lists."""
+        """Return the number of open runs, according to the list index."""
         text = f"SELECT count(*) FROM visibility WHERE status = {WorkflowStatus.RUNNING.value}"
         return int(self._rows(text)[0][0])
 
@@ -292,9 +293,9 @@ class StoredReads:
         return int(self._rows(text, after_ns)[0][0] or 0)
 
     def latest_ns(self) -> int:
-        """Return the approximate time of the newest event, from the rows that were written last; 0 if there is none.
+        """Return the approximate timestamp of the newest event, based on the rows written last; 0 without events.
 
-        Of a row with large payloads only the beginning is read, which contains the time of its first event.
+        Of a row with large payloads only the beginning is read, which contains the timestamp of the row's first event.
         """
         text = (
             f"SELECT key, CASE WHEN length(data) <= {_SMALL} THEN CAST(data AS BLOB) END FROM events "
@@ -309,15 +310,15 @@ class StoredReads:
         )
 
     def _first_time_ns(self, key: int) -> int:
-        """Return the time of a row's first event; only the first bytes of the row are read."""
+        """Return the timestamp of the first event in a row. Only the first bytes of the row are read."""
         try:
             with self.connection.blobopen("events", "data", key, readonly=True) as data:
                 return first_time_ns(data.read(_HEAD))
         except (sqlite3.Error, ValueError):
-            return 0  # loading its run reports the damage
+            return 0  # reported when the run is loaded
 
     def key(self, run_id: str) -> int | None:
-        """Return the key of a closed run; None if there is none."""
+        """Return the key of a closed run; None if there is no closed run with this id."""
         rows = self._rows("SELECT key FROM runs WHERE run_id = ? AND close_ns > 0", plain(run_id))
         return rows[0][0] if rows else None
 
@@ -343,15 +344,16 @@ def _position(due: DueRun) -> tuple[int, int]:
 
 _SMALL = 4096
 _HEAD = 64
-"""Bytes of a row of events. Rows up to `_SMALL` are read completely; `_HEAD` includes the id and time of the first
-event."""
+"""Sizes in bytes. Rows of events up to `_SMALL` are read completely. The first `_HEAD` bytes of a row contain the id
+and timestamp of its first event.
+"""
 
 
 def _last_time_ns(data: Any) -> int:
     try:
         return int(decode_events(data)[-1].time_ns)
     except (ValueError, TypeError, LookupError):
-        return 0  # loading its run reports the damage
+        return 0  # reported when the run is loaded
 
 
 def _pieces(joined: str) -> Mapping[int, bytes]:
@@ -381,7 +383,7 @@ _PUT_NOTE = "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE 
 
 
 class ScheduleRow(NamedTuple):
-    """A row of a schedule, or of a note in its own table. Without data the row must be deleted."""
+    """The row of a schedule, or of a note in the table `meta`. If `data` is empty, the row must be deleted."""
 
     schedule_id: str
     wake_ns: int
@@ -391,7 +393,7 @@ class ScheduleRow(NamedTuple):
 
 
 def row(change: ScheduleChange) -> ScheduleRow:
-    """Return the row that stores a change."""
+    """Return the row that a change writes."""
     if isinstance(change, NoteChange):
         return ScheduleRow(change.schedule_id, 0, "[]", change.data, is_note=True)
     record = change.record
@@ -415,14 +417,14 @@ def write(connection: sqlite3.Connection, rows: Iterable[ScheduleRow]) -> None:
 
 
 def read(connection: sqlite3.Connection, schedule_id: str) -> ScheduleRecord | None:
-    """Read a schedule; None if it does not exist. Raises ValueError (msgspec's) for invalid bytes."""
+    """Read a schedule; None if the schedule does not exist. Raises ValueError (msgspec's) for invalid bytes."""
     query = "SELECT data FROM schedules WHERE schedule_id = ?"
     rows = connection.execute(query, (plain(schedule_id),)).fetchall()
     return decode_schedule(rows[0][0]) if rows else None
 
 
 def read_note(connection: sqlite3.Connection, name: str) -> bytes:
-    """Read a note of the engine; empty if there is none."""
+    """Read the engine's note with this name; empty if there is none."""
     rows = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchall()
     return bytes(rows[0][0]) if rows else b""
 
@@ -435,7 +437,7 @@ def read_notes(connection: sqlite3.Connection, prefix: str) -> list[tuple[str, b
 
 
 def read_entries(connection: sqlite3.Connection) -> list[ScheduleEntry]:
-    """Read a short entry for each schedule; an unreadable one is logged and omitted."""
+    """Read a summary of each schedule. A schedule that cannot be read is logged and omitted."""
     # As bytes: one row that is not UTF-8 must not hide the others.
     query = "SELECT CAST(schedule_id AS BLOB), wake_ns, CAST(awaited AS BLOB) FROM schedules"
     entries: list[ScheduleEntry] = []

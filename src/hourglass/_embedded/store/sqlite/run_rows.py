@@ -1,8 +1,8 @@
 """The rows of a batch: all rows of all tables about runs are written by as few statements as possible.
 
-Must not know: changes, transactions. Python's SQLite releases the interpreter for each statement and must acquire it
-again; beside busy threads that can take milliseconds each time. Rows are therefore inserted into a view of the
-connection, whose triggers write the rows of the tables.
+Must not know: changes, transactions. Python's SQLite module releases the GIL for each statement and must acquire it
+again. While other threads are busy, that can take milliseconds each time. Rows are therefore inserted into a temporary
+view, whose triggers write the rows of the tables.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COLUMNS = (
 )  # fmt: skip
 """The columns of a row about one run (by its key), each group optional: its state; events; one pending item; a range of
 pending items to delete; one request id; and its list entry. A state without a run id updates only the state of a run in
-the file, which touches no index (`wake_ns` is then only a marker that there is a state).
+the file, which touches no index (`wake_ns` is then only a marker: the row has a state).
 """
 
 FIRST_ID = COLUMNS.index("first_id")
@@ -35,15 +35,15 @@ _NO_PENDING: Row = (0, 0)
 _NO_DROPPED: Row = (0, 0)
 NOTHING: Row = (0, *NO_STATE, *NO_EVENTS, *_NO_PENDING, *_NO_DROPPED, "", "")
 """A row without content. Absent values are 0 or "", and bytes are passed as a `bytearray`: for NULL and for `bytes`
-Python's SQLite searches for an adapter each time, which takes longer than the rest of binding a parameter.
+Python's SQLite module searches for an adapter each time, which takes longer than the rest of binding a parameter.
 """
 
 _SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""The numbers of rows that a statement can have: few numbers, so that SQLite keeps all these statements prepared."""
+"""The possible numbers of rows in one statement. There are few, so that SQLite keeps all these statements prepared."""
 
 _VIEW = f"CREATE TEMP VIEW steps AS SELECT {', '.join(f'NULL AS {name}' for name in COLUMNS)}"
 _FENCE = "SELECT RAISE(ABORT, 'epoch') FROM meta WHERE name = 'epoch' AND value <> {epoch};"
-"""Aborts the statement if another process has begun an epoch."""
+"""SQL that aborts the statement if another process has begun an epoch."""
 _PARTS = {
     "1": _FENCE,
     "NEW.run_id <> ''": """
@@ -60,10 +60,10 @@ _PARTS = {
     "NEW.request_id <> ''": "INSERT OR IGNORE INTO requests (run, request_id) VALUES (NEW.run, NEW.request_id);",
     "NEW.shown <> ''": visibility.TAKE_SHOWN,
 }
-"""The statement for each group of columns, by the condition under which it runs. Each has its own trigger: a statement opens
-all indexes of its table, whether it writes or not, and most rows write into only three tables. SQLite does not define the
-order of triggers, and it does not matter: the groups of a row are independent, and a row never deletes the pending item
-that it writes.
+"""The statement for each group of columns, by the condition under which it runs. Each has its own trigger: a statement
+opens all indexes of its table, even if it writes no row, and most rows write into only three tables. SQLite does not
+define the order of triggers, but the order does not matter: the groups of a row are independent, and a row never
+deletes the pending item that it writes.
 """
 
 
@@ -88,7 +88,7 @@ def rows(
     requests: Sequence[str],
     shown: str = "",
 ) -> list[Row]:
-    """Return the rows for a run: one, or more if there are several pending items or requests."""
+    """Return the rows for a run: one row, or more if there are several pending items, deletions or requests."""
     result = [
         (
             run,
@@ -121,7 +121,7 @@ def write(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
 
 
 def is_one_statement(rows: Sequence[Row]) -> bool:
-    """Whether these rows are written by one statement, which is a transaction by itself."""
+    """Whether these rows fit into one statement, which is a transaction of its own."""
     return len(rows) <= _SIZES[-1]
 
 

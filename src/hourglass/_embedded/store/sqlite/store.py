@@ -1,10 +1,10 @@
 """The durable store: an engine's runs in one SQLite file.
 
-Must not know: transitions, queues, sockets, which process may own the file (its owner opens it). Changes are numbered
-on the control loop and committed by the store thread, in groups, on the only connection that writes; `Durability`
-knows which changes are durable and ends the waits for them. Single runs are read on the control loop, over a second
-connection; lists have their own threads and connections (`list_reader`). A change is handed to the thread at the end of
-the turn in which a call waits for it, or `PATIENCE` later.
+Must not know: transitions, queues, sockets, which process may own the file (the owner opens the store). Changes are
+numbered on the control loop and committed by the store thread, in groups, on the only connection that writes;
+`Durability` knows which changes are durable and ends the waits for them. Single runs are read on the control loop, over
+a second connection; lists have their own threads and connections (`list_reader`). A change is passed to the thread at
+the end of the turn in which a call begins to wait for it, or `PATIENCE` seconds later.
 
 Invariants: those of `store`; all changes that are appended in one turn of the control loop, without a wait in between,
 become durable together; a change is durable only when all changes before it are, except refused ones; after a failure
@@ -46,23 +46,24 @@ RESERVE_BYTES = 32 << 20
 """Bytes of free disk space below which new workflows are rejected."""
 
 PATIENCE = 0.002
-"""Seconds after which a change that no call waits for is handed to the store thread. Most are soon followed by one that a
-call waits for, and share its commit: an activity's result is committed together with the workflow's next commands.
+"""Seconds after which a change that no call waits for is passed to the store thread. Most of these changes are soon
+followed by one that a call waits for, and share its commit: an activity's result is committed together with the
+workflow's next commands.
 """
 
 DEFER_SECONDS = 0.01
-"""Seconds for which the engine may defer a change that no call waits for. An activity's result and the workflow's answer
-to it then become one change, if the answer takes no longer; one row less saves a fifth of the time of a step. A longer
-time would save more with hundreds of concurrent runs, but after a crash unwritten activities are executed again.
+"""Seconds for which the engine may defer a change that no call waits for. An activity's result is then merged with the
+workflow's response if that arrives in time; one row less saves a fifth of the time of a step. A longer time would save
+more with hundreds of concurrent runs, but more activities would be executed again after a crash.
 """
 
 LISTS_AT_ONCE = 2 if (os.cpu_count() or 1) > 2 else 1
 """The number of list and count requests that run at the same time, so that a long one does not delay a short one. On a
-machine with few processors, workflows have precedence.
+machine with few CPUs, workflows have precedence.
 """
 
 FORGETS_AHEAD = 2000
-"""The number of queued deletions above which no more runs are queued."""
+"""The number of queued deletions above which no further ones are queued."""
 
 
 def _file_bytes(path: str) -> int:
@@ -90,14 +91,14 @@ class SqliteStore(FileReads):
         self._identity = Identity.of(path)
         self._durability = Durability()
         self.is_durable: Callable[[int], bool] = self._durability.has
-        """Whether a change and all earlier ones, except refused ones, are durable. Called ten times per step."""
+        """Whether a change and all earlier ones, except refused ones, are durable. Called about ten times per step."""
         self._turn: list[RunChange | ScheduleChange] = []
         self._will_hand_over = (
-            False  # whether a call waits for the turn's changes: they are handed over at its end
+            False  # whether a call waits for this turn's changes: they are passed on at its end
         )
         self._timer: asyncio.TimerHandle | None = None
         self._forgetting: set[int] = set()
-        """The keys of runs whose deletion is queued and not yet reported."""
+        """The keys of runs whose deletion is queued and has not been reported yet."""
         self._is_sound = True
         self._loss: FileLost | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -122,7 +123,7 @@ class SqliteStore(FileReads):
         checkpoint_pages: int = CHECKPOINT_PAGES,
         retry_seconds: float = 0.25,
     ) -> SqliteStore:
-        """Open a file, or create it. The caller owns it: no other process may have it open for writing.
+        """Open a file, or create it. The caller must own the file: no other process may have it open for writing.
 
         Raises `StorageError` for a file that cannot be used, and leaves it unchanged. May be called on any thread.
         """
@@ -162,21 +163,21 @@ class SqliteStore(FileReads):
         return number
 
     def on_refusal(self, callback: Callable[[Refusal], None]) -> None:
-        """Set the callback for changes that can never be written. It is called on the control loop."""
+        """Set the callback for changes that can never be written. The callback runs on the control loop."""
         self._report = callback
 
     async def durable(self, number: int) -> None:
-        """Wait until this change is durable. Raises `StorageError` if it never will be."""
+        """Wait until this change is durable. Raises `StorageError` if it can never become durable."""
         self._hand_over_soon(number)
         await self._durability.wait(number)
 
     def when_durable(self, number: int, callback: Callable[[StorageError | None], object]) -> None:
-        """Call `callback` once this change is durable, or with the error if it never will be."""
+        """Call `callback` once this change is durable, or with the error if it can never become durable."""
         self._hand_over_soon(number)
         self._durability.call(number, callback)
 
     def forget_closed(self, before_ns: int, limit: int) -> int:
-        """Queue the deletion of at most `limit` runs that closed before this time, and return their number."""
+        """Queue the deletion of at most `limit` runs that closed before this time. Return the number of these runs."""
         self._forgetting.difference_update(self._sink.take_forgotten())
         if len(self._forgetting) > FORGETS_AHEAD:
             return 0  # the thread must catch up first
@@ -191,7 +192,7 @@ class SqliteStore(FileReads):
         return len(keys)
 
     def forget(self, run_id: str) -> int:
-        """Delete a run that has closed and is durable. Return the number of that change."""
+        """Delete a run that has closed and is durable. Return the change number of the deletion."""
         with self._reading():
             key = self._reads.key(run_id)
         self._hand_over()
@@ -209,22 +210,24 @@ class SqliteStore(FileReads):
 
     @property
     def held(self) -> str:
-        """The reason that nothing can be written at present; "" if writing works."""
+        """The reason why the file cannot be written at present; "" if it can be written."""
         return self._thread.held
 
     def condition(self) -> DiskCondition:
-        """Return the condition of the file and its disk."""
+        """Return the condition of the file and of its disk."""
         return DiskCondition(
             self.path, self.held, self._disk.free_bytes(), self._reserve_bytes, _file_bytes(self.path)
         )
 
     @property
     def failure(self) -> StorageError | None:
-        """The error that stopped the store, which must then be reopened; None while it works."""
+        """The error that stopped the store, which must then be reopened; None while the store works."""
         return self._durability.failure
 
     def close(self) -> FileLost | None:
-        """Write queued changes and close the file. Return the loss of the file, if any. Safe to call twice."""
+        """Write queued changes and close the file. Return the `FileLost` error if the file was lost. Safe to call
+        twice.
+        """
         if self not in _live:
             return None
         _live.discard(self)
@@ -239,7 +242,7 @@ class SqliteStore(FileReads):
         return self._loss
 
     def _check_before_end(self) -> None:
-        """Check the file again before closing it, which moves the WAL into it. An earlier failure may be due to a loss."""
+        """Check the file once more before it is closed, because closing moves the WAL into the file."""
         error = self._check()
         if error is not None:
             self._is_sound = False
@@ -259,11 +262,11 @@ class SqliteStore(FileReads):
     def _close_file(self) -> None:
         connections = [self._opened.reader, self._opened.writer]
         if self._is_sound:
-            # The reader first: while it is open the WAL cannot be emptied.
+            # The reader is closed first, because the WAL cannot be emptied while the reader is open.
             inherited.close(connections.pop(0))
             self._checkpoint_at_end()
-        # After a failure the reader is closed last: SQLite checkpoints when the last connection is closed, unless that is
-        # read-only, and the WAL must not be moved into a file that may not be ours.
+        # After a failure the reader is closed last. SQLite checkpoints when the last connection is closed, unless that
+        # connection is read-only, and the WAL must not be moved into a file that may not be ours.
         for connection in reversed(connections):
             inherited.close(connection)
         self._opened.watch.close()
@@ -274,10 +277,10 @@ class SqliteStore(FileReads):
             return self._reads.current(workflow_id)
 
     def _hand_over_soon(self, number: int) -> None:
-        """Pass the queued changes to the store thread at the end of this turn if they include this one, because a
+        """Pass the queued changes to the store thread at the end of this turn if they include this change, because a
         call waits for it.
 
-        Not earlier, so that all changes of the turn go into one commit.
+        The changes are not passed earlier, so that all changes of the turn share one commit.
         """
         if not self._will_hand_over and number > self._durability.newest - len(self._turn):
             self._will_hand_over = True
@@ -286,7 +289,7 @@ class SqliteStore(FileReads):
     def _hand_over(self) -> None:
         """Pass the changes made since the last call to the store thread."""
         self._will_hand_over = False
-        if self._timer is not None:  # otherwise it would wake the loop during the commit, without need
+        if self._timer is not None:  # otherwise the timer would needlessly wake the loop during the commit
             self._timer.cancel()
             self._timer = None
         if self._turn and self.failure is None:
@@ -298,14 +301,14 @@ class SqliteStore(FileReads):
         for refusal in refusals:
             self._durability.refuse(refusal.number, refusal.error)
             if self._loop is not None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed, and the engine with it
+                with contextlib.suppress(RuntimeError):  # the loop and the engine are closed
                     self._loop.call_soon_threadsafe(self._report_refusal, refusal)
 
     def _report_refusal(self, refusal: Refusal) -> None:
-        """Report a refused change to the engine. Called on the control loop. Later changes do not depend on it."""
+        """Report a refused change to the engine, and readmit its runs for later changes. Called on the control loop."""
         self._report(refusal)
-        # Changes that were appended before may depend on the refused one. They go to the thread first, which refuses them
-        # too; only changes after the turn that readmits the runs are written again.
+        # Changes that were appended before may depend on the refused one. They are passed to the thread first, and
+        # refused, too; only changes after the turn that readmits the runs are written again.
         self._hand_over()
         self._thread.put(Turn((), self._durability.newest, readmitted=refusal.run_ids))
 
@@ -333,7 +336,7 @@ class SqliteStore(FileReads):
             self._loss = fault
         elif (
             fault.status != "ABORTED" and self._check() is not None
-        ):  # aborted: the file is sound, and another process owns it
+        ):  # aborted: the file is intact, but another process owns it
             fault = self._loss or fault  # SQLite also fails when another program has written into the file
         # The message suffices for an error of the disk; an error in our code needs its traceback.
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
@@ -354,7 +357,7 @@ class SqliteStore(FileReads):
             )
 
     def _after_fork(self) -> None:
-        """End the store in a forked child, which has no store thread and must not use the parent's connections."""
+        """Disable the store in a forked child, which has no store thread and must not use the parent's connections."""
         self._is_sound = False
         self._durability.disown(
             StorageError(

@@ -27,9 +27,9 @@ from hourglass.errors import StorageError
 
 FORMAT = 2
 OLDEST_FORMAT = 2
-"""Format 1 belongs to versions that were never released."""
+"""The oldest supported format. Format 1 belongs to versions that were never released."""
 APPLICATION_ID = 0x48475253
-"""Marks a file as ours: "HGRS"."""
+"""SQLite's application id of our files: "HGRS" in ASCII."""
 
 Migration: TypeAlias = tuple[int, Callable[[sqlite3.Connection], None]]
 
@@ -103,7 +103,7 @@ def create(connection: sqlite3.Connection, namespace: str, extra_tables: str = "
 
 
 def read_format(connection: sqlite3.Connection, path: str) -> int:
-    """Return the format of a file. Raises `StorageError` if it is not ours, or of an unsupported format."""
+    """Return the format of a file. Raises `StorageError` if the file is not ours or has an unsupported format."""
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise StorageError(
             f"the file {path} is a database of another program: name another file. It was not changed",
@@ -128,7 +128,7 @@ def read_format(connection: sqlite3.Connection, path: str) -> int:
 def check_tables(connection: sqlite3.Connection, path: str, namespace: str, extra_tables: str = "") -> None:
     """Raise `StorageError` unless the tables, and those of the script `extra_tables`, exist and belong to the namespace.
 
-    Fast: it reads hardly any pages.
+    This check is fast, because it reads few pages.
     """
     expected: dict[str, tuple[str, ...]] = dict.fromkeys(_CREATED.findall(extra_tables), ("rowid",))
     expected.update(_COLUMNS)
@@ -152,7 +152,7 @@ def check_tables(connection: sqlite3.Connection, path: str, namespace: str, extr
 def migrate(
     connection: sqlite3.Connection, version: int, migrations: Sequence[Migration] = MIGRATIONS
 ) -> None:
-    """Migrate the tables to the current format, in one transaction. The caller has made a copy of the file."""
+    """Migrate the tables to the current format, in one transaction. The caller must have made a copy of the file."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         for next_version, change in migrations:
@@ -167,7 +167,7 @@ def migrate(
 
 
 def next_epoch(connection: sqlite3.Connection, path: str) -> int:
-    """Begin a new epoch of the file, and record the path by which it is opened. Fences earlier owners."""
+    """Begin a new epoch of the file, and record the path by which it is opened. Earlier owners can no longer write."""
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'")
     connection.execute(

@@ -1,12 +1,13 @@
 """The index for lists and counts of runs in SQLite, separate from the runs themselves.
 
 Must not know: threads, transactions (the caller's), histories. A row is written when a run starts, closes, or changes
-its memo or search attributes, not at every step. Length and duration are available from the close on, as on Temporal.
-Statements write many rows at once, because each statement makes the calling thread release the GIL.
+its memo or search attributes, not at every step. The history length and the duration are available once the run has
+closed, as in Temporal. Statements write many rows at once, because each statement makes the calling thread release the
+GIL.
 
-Invariants: open runs come first, newest start first, then closed ones, latest close first; runs of the same time newest
-first. The type of a search attribute is that of its first use, or as declared; a value of another type is kept and
-shown but not found. Times are integers of microseconds.
+Invariants: open runs come first, newest start first, then closed ones, latest close first; runs with equal times are
+ordered newest first. The type of a search attribute is that of its first use, or as declared; a value of another type
+is kept and shown, but filters do not find it. Times are integers in microseconds.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ create table visibility_types (
     type text not null
 ) without rowid;
 """
-"""The tables. `rank` is the close time, or later than all times while the run is open."""
+"""The tables. `rank` is the close time of a run, or a value later than all times while the run is open."""
 
 _COLUMNS = (
     "run_id", "rank", "start_time", "execution_time", "close_time", "status", "workflow_id", "workflow_type",
@@ -107,8 +108,9 @@ TAKE_SHOWN = f"""
         ON CONFLICT (run_id) DO UPDATE SET {_SET};
     UPDATE visibility SET {_SET_ENDED} WHERE substr(NEW.shown, 1, 1) = '{{' AND run_id = NEW.run_id;
 """
-"""SQL of a trigger on rows with the columns `run_id` and `shown`: applies a value of `shown` or `ended`, unless it is
-empty."""
+"""SQL of a trigger on rows with the columns `run_id` and `shown`. It applies the JSON in the column `shown`, a result
+of the functions `shown` or `ended`, unless that is empty.
+"""
 PLAIN_START = f"""(SELECT start_time FROM visibility
     WHERE visibility.run_id = runs.run_id AND fields IS NULL AND status = {RUNNING.value})"""
 """SQL expression for the start time of a row of `runs` in microseconds. It is NULL unless the run is listed as open
@@ -136,9 +138,9 @@ _token = msgspec.json.Decoder(tuple[int, int, int])
 
 
 def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[str] | None = None) -> None:
-    """Write the current state of runs. If a run occurs more than once, its last state is written.
+    """Write the list entries of runs. If a run occurs more than once, its last state is written.
 
-    `stale` are the runs whose search attributes may be indexed already; default: all.
+    `stale` are the ids of the runs with search attributes that may already be indexed; default: all runs.
     """
     latest = {run.run_id: run for run in runs}
     _many(connection, _UPSERT, [_row(run) for run in latest.values()], _ROW)
@@ -155,10 +157,10 @@ def write(connection: sqlite3.Connection, runs: Sequence[Run], stale: Iterable[s
 
 
 def shown(run: Run) -> str:
-    """Return a run as JSON for `TAKE_SHOWN`; empty if `write` must enter it.
+    """Return a run's list entry as JSON for `TAKE_SHOWN`; empty if the entry must be written by `write` instead.
 
-    `write` handles runs with a memo, with search attributes, or with a NUL in a name, at which SQLite's JSON functions
-    would truncate. The run must have had no search attributes before.
+    That is the case for runs with a memo, with search attributes, or with a NUL character in a name, where SQLite's
+    JSON functions would truncate the name. The run must have had no search attributes before.
     """
     if run.memo or run.search_attributes:
         return ""
@@ -167,8 +169,9 @@ def shown(run: Run) -> str:
 
 
 def ended(run: Run) -> str:
-    """Return the change of a closed run as JSON for `TAKE_SHOWN`, if the list differs only in that it shows the run as
-    open."""
+    """Return the changed columns of a closed run's list entry as JSON for `TAKE_SHOWN`. The stored entry must be up to
+    date except that it shows the run as open.
+    """
     close_time = run.close_ns // 1000
     return _json.encode(
         {
@@ -183,14 +186,14 @@ def ended(run: Run) -> str:
 
 
 def remove(connection: sqlite3.Connection, run_ids: Iterable[str]) -> None:
-    """Delete runs from the index; the types of their search attributes remain."""
+    """Delete runs from the index. The types of their search attributes are kept."""
     keys = [(run_id,) for run_id in run_ids]
     for table in ("visibility", "visibility_attributes"):
         _many(connection, f"DELETE FROM {table} WHERE run_id IN ({{rows}})", keys)
 
 
 def declare(connection: sqlite3.Connection, types: Mapping[str, str]) -> None:
-    """Declare search attributes before their first use, with Temporal's names of types (`Keyword`, `Int` …)."""
+    """Declare search attributes before their first use, with Temporal's type names (`Keyword`, `Int` …)."""
     for name, kind in types.items():
         if type_named(kind) is None or name in SYSTEM:
             available = ", ".join(member.value for member in AttributeType)
@@ -229,7 +232,7 @@ def _row(run: Run) -> tuple[Any, ...]:
 
 
 def _add_new_types(connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[str, AttributeType]:
-    """Store the types of attributes that are new. Return all types."""
+    """Store the types of new search attributes. Return all types."""
     known_types = types(connection)
     new: dict[str, AttributeType] = {}
     for run in runs:
@@ -279,7 +282,7 @@ def _statement_for(sql: str, row: str, size: int) -> str:
 def page(
     connection: sqlite3.Connection, text: str, token: bytes, limit: int, activities: bool = False
 ) -> Page:
-    """Return one page of runs that match a filter, after the end of another page.
+    """Return one page of runs that match a filter, after the page that returned `token`.
 
     Runs that start, close or disappear between two calls do not shift the pages. Raises `ServiceError` for an invalid
     filter or token.
@@ -299,7 +302,7 @@ def page(
 def count(connection: sqlite3.Connection, text: str, activities: bool = False) -> Count:
     """Count the runs that match a filter; with `GROUP BY ExecutionStatus` also by status."""
     where, is_grouped = _where(connection, text, activities), bool(parse(text).group_by)
-    # Without groups the status is not read, so that an index may be sufficient.
+    # Without groups the status is not read, so that SQLite may need only an index.
     column, group_by = ("status", " GROUP BY status ORDER BY status") if is_grouped else ("0", "")
     rows = _rows(
         connection, f"SELECT count(*), {column} FROM visibility WHERE {where.text}{group_by}", where.values
@@ -313,8 +316,8 @@ def count(connection: sqlite3.Connection, text: str, activities: bool = False) -
 def _rows(connection: sqlite3.Connection, sql: str, values: Sequence[Indexed]) -> list[tuple[Any, ...]]:
     """Run a query.
 
-    If SQLite rejects a statement as too long, too deep or with too many values, the error blames the filter, not the
-    file: the limits differ between builds of SQLite.
+    If SQLite rejects a statement as too long, too deep or with too many values, the error names the filter as the
+    cause, not the file, because the limits differ between builds of SQLite.
     """
     try:
         return connection.execute(sql, values).fetchall()

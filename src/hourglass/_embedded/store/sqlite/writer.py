@@ -1,8 +1,8 @@
-"""Writes batches into the file, in one transaction each.
+"""The part that writes batches into the file, in one transaction each.
 
-Must not know: threads, queues, which calls wait, what a change means. Invariants: nothing is written after the epoch has
-ended. If a part of a batch cannot be built or written, its changes are written separately, each within a savepoint of the
-same transaction: a change that fails is left out, and so are the changes that depend on it.
+Must not know: threads, queues, which calls wait, what a change means. Invariants: nothing is written after the epoch
+has ended. If a part of a batch cannot be built or written, the changes of the batch are written separately, each within
+a savepoint of the same transaction: a change that fails is left out, and so are the changes that depend on it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ PAGE = 4096
 
 
 class Readmitted(NamedTuple):
-    """A mark between changes: after it, changes of these runs depend on the state in the file, not on a refused change."""
+    """A marker in a sequence of changes: later changes to these runs depend on the state in the file, and no longer on
+    a refused change.
+    """
 
     run_ids: Sequence[str]
 
@@ -40,7 +42,7 @@ Numbered: TypeAlias = tuple[int, RunChange | ScheduleChange]
 
 @dataclass
 class SeparateChanges:
-    """Changes that are written one by one, in order, with their numbers; `refused` are the ones that were left out."""
+    """Numbered changes that are written one by one, in order. `refused` are the changes that could not be written."""
 
     parts: Sequence[Numbered | Readmitted]
     forgotten: Sequence[int] = ()
@@ -50,7 +52,7 @@ class SeparateChanges:
 
 @dataclass(frozen=True)
 class _RowsStatement:
-    """A statement for any number of rows, each with `width` parameters."""
+    """An SQL statement for any number of rows, each with `width` parameters."""
 
     width: int
     row: str
@@ -86,7 +88,9 @@ class BatchWriter:
         self._path = path
         self._epoch = epoch
         self.barred: dict[str, StorageError] = {}
-        """Runs with a refused change, and its error: later changes depend on it, until the runs are readmitted."""
+        """Runs with a refused change, and its error. Later changes to these runs are refused, too, until the runs are
+        readmitted.
+        """
         run_rows.prepare(connection, epoch)
         self._builder = BatchBuilder(connection, path)
 
@@ -104,7 +108,9 @@ class BatchWriter:
             self._put(batch)
 
     def write_separately(self, apart: SeparateChanges) -> None:
-        """Make the changes that can be written durable, all together or none."""
+        """Write the changes in one transaction, and make it durable. Record the changes that cannot be written as
+        refused.
+        """
         barred, refused = dict(self.barred), list[Refusal]()
         with self._transaction():
             self._builder.reset()
@@ -167,7 +173,7 @@ class BatchWriter:
             yield
             connection.execute("COMMIT")
         except BaseException:
-            if connection.in_transaction:  # SQLite rolls back by itself when the disk is full
+            if connection.in_transaction:  # SQLite rolls back automatically when the disk is full
                 connection.execute("ROLLBACK")
             raise
 
@@ -177,9 +183,9 @@ class BatchWriter:
         return int(pages)
 
     def empty_wal(self, wait_ms: int) -> bool:
-        """Empty the WAL. Blocks commits until all readers of an older state have ended, at most `wait_ms`.
+        """Empty the WAL. Block commits until all readers of an older state have finished, for at most `wait_ms`.
 
-        Returns whether it is empty.
+        Return whether the WAL is empty.
         """
         before = self._connection.execute("PRAGMA busy_timeout").fetchall()[0][0]
         self._connection.execute(f"PRAGMA busy_timeout = {wait_ms}").fetchall()
@@ -189,7 +195,7 @@ class BatchWriter:
             self._connection.execute(f"PRAGMA busy_timeout = {before}").fetchall()
 
     def first_within(self, keys: Sequence[int], limit: int) -> Sequence[int]:
-        """Return the first of these runs, as many as have at most `limit` bytes of events together, but at least one."""
+        """Return the first runs that have at most `limit` bytes of events together, but at least one run."""
         text = "SELECT run, sum(length(data)) FROM events WHERE run IN (SELECT value FROM json_each(?)) GROUP BY run"
         sizes = dict(self._connection.execute(text, (msgspec.json.encode(keys).decode(),)).fetchall())
         sums = accumulate(sizes.get(key, 0) for key in keys)
@@ -204,7 +210,7 @@ class BatchWriter:
 
 
 def _names(change: RunChange | ScheduleChange) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the ids of the runs and schedules that a change and the changes in its `also` concern."""
+    """Return the ids of the runs and schedules in a change and in the changes of its `also`."""
     runs: dict[str, None] = {}
     schedules: dict[str, None] = {}
     for part in flat((change,)):
