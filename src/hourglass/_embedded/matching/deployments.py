@@ -2,7 +2,7 @@
 receive which task.
 
 Must not know: how a task is assigned, activations, requests. The store keeps all deployments in one record, because they
-change rarely: only when a version is deployed. Until the first worker with a version joins, nothing here is called
+change rarely: only when a version is deployed. Until the first worker with a version joins, this module is not used
 (`in_use`).
 
 Invariants: a version remains known once its first worker has joined. A queue belongs to the versions whose workers have
@@ -225,7 +225,7 @@ class Deployments:
             )
 
     def target(self, task_queue: str, workflow_id: str) -> WorkerDeploymentVersion | None:
-        """Return the version whose workers receive an unpinned workflow. None stands for workers without a version."""
+        """Return the version whose workers receive an unpinned workflow. None means workers without a version."""
         route = self.route(task_queue)
         if route.ramping is not None and _share(workflow_id) < route.percentage:
             return route.ramping

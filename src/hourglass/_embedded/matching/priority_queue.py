@@ -1,7 +1,7 @@
 """The backlog of one task queue (`PriorityQueue`): the most urgent task first, and fair within a priority.
 
 Within a priority, fairness keys take turns, in proportion to their weights. Tasks without a key are grouped by workflow
-type and activity type. Fresh tasks, just requested by clients, alternate with late ones: those of timers, and those that
+type and activity type. Fresh tasks, just requested by clients, alternate with late tasks. Late tasks come from timers or
 were waiting when the file was opened. So a flood of one kind cannot delay the others.
 
 Must not know: tasks, workers. Invariants: a key is in the queue at most once. Adding, receiving and dropping a key takes
@@ -173,6 +173,6 @@ class PriorityQueue(dict[K, "_Share[K]"]):
 
 
 MANY = 64
-"""While the engine is behind, the tasks of a sharer with more fresh tasks than this may wait. Those of other sharers go
-first.
+"""While the engine is behind, the tasks of a sharer with more fresh tasks than this may wait. The tasks of other sharers
+go first.
 """
