@@ -46,7 +46,7 @@ _BLOCK = 3650 * DAY  # clock changes of a zone are computed and cached for block
 _LARGEST_SHIFT = 2 * DAY  # an upper bound for how far a clock is set back
 _UTC = ZoneInfo("UTC")  # ZoneInfo returns the same object for each lookup by name
 _CACHED_SEARCHES = 64  # the number of search results that a timetable caches
-_MAX_SKIPS = 10_000  # the number of excluded times that a search skips before it gives up
+_MAX_SKIPS = 10_000  # the number of excluded times that a search skips before it stops
 
 MOST_PARTS = 500
 """The maximum number of calendars, intervals, cron strings and exclusions of a schedule."""
