@@ -34,7 +34,7 @@ REPORTED_AFTER = 2
 
 
 def is_failing(activity: OpenActivity) -> bool:
-    """Whether an activity has failed so many times in a row that it must be reported."""
+    """Whether the number of consecutive failures of an activity requires a report."""
     return activity.last_failure is not None and activity.tries > REPORTED_AFTER
 
 

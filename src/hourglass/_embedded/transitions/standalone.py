@@ -1,8 +1,8 @@
 """Standalone activities: each is a run that has one activity, no code and no workflow task. Pure.
 
 The run opens with the activity and closes when the activity ends. The rules for attempts, retries and timeouts are those
-in `activities` and `transitions`. The run is marked by its `root_run_id`, and its workflow id is one that no workflow
-can have. Lists distinguish activities from workflows by that id (`api.activity_requests`).
+in `activities` and `transitions`. The run is marked by its `root_run_id`, and has a workflow id that no workflow can
+have. Lists distinguish activities from workflows by that id (`api.activity_requests`).
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def without_version(attributes: h.Fields) -> h.Fields:
 def after_task(
     run: Run, version: WorkerDeploymentVersion | None, behaves: VersioningBehavior
 ) -> dict[str, Any]:
-    """Return the fields of a run that change because a worker of this version has completed its task; usually none."""
+    """Return the fields of a run that change because a worker of this version has completed its task. Usually none do."""
     once = run.override if run.override_changed else run.started.versioning_override
     if once is not None and isinstance(once, OneTimeVersioningOverride) and once.target_version == version:
         over = {"override": None, "override_changed": True}
