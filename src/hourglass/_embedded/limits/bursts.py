@@ -34,7 +34,7 @@ NOTE = "limit/"
 _RETRY_NS = 5 * SECOND
 """The delay before a failed start of a burst's workflow is retried."""
 _REPEAT_NS = 60 * SECOND
-"""How long a key remembers a finished burst, to recognise calls that are repeated because their answer was lost."""
+"""The retention time of a finished burst. It is used to recognise calls that are repeated because their answer was lost."""
 _MAX_TICKETS = 100
 """The number of a burst's tickets to remember, to recognise repeated calls."""
 
