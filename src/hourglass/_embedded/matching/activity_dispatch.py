@@ -130,7 +130,7 @@ class ActivityDispatch:
                 continue
             if pollers.shared and not pollers.is_best_for_attempt(poller, activity.scheduled.activity_type):
                 if pollers.uniform:
-                    return None  # other workers have a smaller load, whatever the type
+                    return None  # a less loaded worker receives it, and that holds for every type
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
             attempt = record.attempts[scheduled] = TakenAttempt(token, poller, record)

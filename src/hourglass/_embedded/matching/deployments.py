@@ -74,7 +74,9 @@ class Route(NamedTuple):
 
 
 def _share(workflow_id: str) -> float:
-    """Return a number from 0 to 100 for a workflow id. It is the same in every process and for all runs of the workflow."""
+    """Return a number from 0 to 100 for a workflow id. The number is the same in every process and for all runs of the
+    workflow.
+    """
     return int.from_bytes(hashlib.sha256(workflow_id.encode()).digest()[:4]) / 2**32 * 100
 
 
@@ -255,8 +257,8 @@ class Deployments:
         return poller.version == self.target(queue, run.started.workflow_id)
 
     def elsewhere(self, run: Run) -> WorkerDeploymentVersion | None:
-        """Return the version that a run pinned by its own code would move to if it were not pinned. Return None if there
-        is no such version, or if the run has declined it.
+        """Return the version that a run would move to if its own code did not pin it. Return None if the run would stay,
+        or if it has declined that version.
         """
         if override_of(run) is not None or pinned_version(run) is None:
             return None

@@ -2,8 +2,8 @@
 (`QueuePollers`).
 
 A handle grants the slots of its worker. From then on the matcher alone decides which tasks the worker receives: it uses
-a slot for each task and passes the task to the `receiver`. It asks neither the handle nor the worker. The handle returns
-the slot when the worker has completed the task.
+a slot for each task and passes the task to the `receiver`. The matcher asks neither the handle nor the worker. The
+handle returns the slot when the worker has completed the task.
 
 Must not know: activations, how runs change, how the backlog is filled. Invariants: a worker never receives more tasks or
 attempts than it has slots. A run with an activation in progress uses one slot, and so does an attempt.
@@ -50,7 +50,7 @@ class TaskReceiver(Protocol):
         ...
 
     def request_eviction(self, run_id: str) -> None:
-        """Evict a run that another worker has cached."""
+        """Evict a run, because another worker caches it now."""
         ...
 
     def realign(self) -> None:
@@ -63,7 +63,7 @@ class TaskReceiver(Protocol):
 
 
 class TaskQueue:
-    """One task queue: its backlog, and the numbers of tasks and attempts that its workers have received."""
+    """A task queue: its backlog, and the numbers of tasks and attempts that its workers have received."""
 
     __slots__ = ("attempts", "attempts_received", "tasks", "tasks_received")
 

@@ -102,7 +102,8 @@ def _turn(share: _Share[Any]) -> tuple[float, int]:
 class PriorityQueue(dict[K, "_Share[K]"]):
     """The backlog of one queue: the most urgent task first. Within a priority the sharers take turns.
 
-    It is a dict, because each step checks whether a task is waiting, and a dict answers that without a Python call.
+    The class is a dict, because each step checks whether a task is waiting, and a dict answers that without a Python
+    call.
     """
 
     __slots__ = ("_by_level",)

@@ -87,7 +87,7 @@ class TaskDispatch:
                     and not pollers.is_best_for_task(poller, record.run.started.workflow_type)
                 ):
                     if pollers.uniform:
-                        return None  # other workers have a smaller load, whatever the type
+                        return None  # a less loaded worker receives it, and that holds for every type
                     continue
                 self._start(record, poller)
                 # If the run exceeded its limits, it was ended instead of started. Then search again, because the queue
@@ -213,7 +213,7 @@ class TaskDispatch:
     def fail(
         self, record: LoadedRun, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str
     ) -> None:
-        """Fail a workflow task. It will be retried."""
+        """Fail a workflow task. The task will be retried."""
         if _is_started(record.run, number):
             self._runs.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
 

@@ -1,10 +1,10 @@
 """All task queues (`TaskQueues`): additions to each backlog, and the moment at which tasks are assigned to workers.
 
 Must not know: how a task is assigned, activations. An offer may become obsolete: the task was received, timed out, or
-its run closed. It is withdrawn only when its run or activity is offered again, so every assignment checks the task
-first. Invariant: an available task is assigned by the next `dispatch`, at the latest in the next iteration of the event
-loop. `dispatch` is called at the end of an operation, so that the operation's changes and the start of the task can
-become durable together.
+its run closed. An obsolete offer is withdrawn only when its run or activity is offered again, so every assignment checks
+the task first. Invariant: an available task is assigned by the next `dispatch`, at the latest in the next iteration of
+the event loop. `dispatch` is called at the end of an operation, so that the operation's changes and the start of the
+task can become durable together.
 
 If several workers serve a queue (see `pollers`), each has a separate backlog for the tasks of runs that it has cached.
 So a worker never searches through tasks that only another worker may receive.
@@ -131,7 +131,9 @@ class TaskQueues:
         return (key for key in waiting if policy.may_take(*key)) if policy.is_selective else iter(waiting)
 
     def _is_held(self, task_queue: str) -> bool:
-        """Whether low-priority dispatch is paused because the engine is behind. Paused queues are woken once it has caught up."""
+        """Whether low-priority dispatch is paused because the engine is behind. Paused queues are woken once the engine
+        has caught up.
+        """
         if not self._writes.is_behind():
             return False
         if not self._held_back:
