@@ -86,7 +86,7 @@ class WallTimes:
         return min((time for time in candidates if time is not None), default=None)
 
     def without(self, calendars: Iterable[ScheduleCalendarSpec]) -> WallTimes:
-        """Return these times without those that any of the given calendars matches."""
+        """Return these times, excluding all times that any of the given calendars matches."""
         remaining = self._masks
         for seconds, days in _products(calendars).items():
             reduced: dict[int, int] = {}

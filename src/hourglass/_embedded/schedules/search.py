@@ -47,7 +47,7 @@ class ScheduleSearch:
         return await self._run(partial(_settle, schedule, schedule_id, after_ns))
 
     async def look_ahead(self, spec: ScheduleSpec, schedule_id: str, after_ns: int) -> None:
-        """Wait until the next times of a schedule are cached."""
+        """Compute and cache the next times of a large schedule, in the thread. Has no effect for a small schedule."""
         if self.takes_long(spec):
             await self._run(partial(look_ahead, spec, schedule_id, after_ns))
 

@@ -246,7 +246,7 @@ class Timetable:
         return ScheduledTime(nominal * NANOS, later(nominal * NANOS, self._jitter(nominal)))
 
     def _next_allowed(self, interval: Interval, second: int) -> int | None:
-        """Return the interval's first time at or after the next match that is not excluded."""
+        """Return the interval's first time after `second` that is not excluded, or None if the search finds none."""
         time = interval.next(second)
         if not self.spec.skip:
             return time

@@ -1,17 +1,18 @@
 """A schedule of the embedded engine as data, and pure transitions from record to record, with the workflows to start
 and to end.
 
-Must not know: clocks, stores, workflows. The engine keeps a `ScheduleRecord` for each schedule and drives it:
+Must not know: clocks, stores, workflows. The engine keeps a `ScheduleRecord` for each schedule. It calls:
 
-- `advance` when its time (`ScheduleStep.wake_ns`) has come, after every request, and after every `closed`. The engine
-  starts `starts` (with `start_request`), calls `started` for each success, requests cancellation of `cancel` and
-  terminates `terminate`; all in the transaction that stores the new record.
-- `closed` when a workflow that the record lists as running has closed, including retries and continuations.
-- `create`, `patch` and `update` for requests; `describe` and `summarize` for queries.
+- `advance` when the schedule is due (`ScheduleStep.wake_ns`), after every request, and after every `closed`. The engine
+  then starts the workflows in `starts` (with `start_request`) and calls `started` for each success. It requests the
+  cancellation of those in `cancel` and terminates those in `terminate`. All this happens in the transaction that stores
+  the new record.
+- `closed` when a workflow that the record lists as running has closed, including its retries and continuations.
+- `create`, `patch` and `update` for requests, `describe` and `summarize` for queries.
 
 Times are nanoseconds since the epoch. Overlap and catch-up are decided as in Temporal's scheduler: the overlap policy
-determines for each buffered start whether it is executed now, stays buffered, or is skipped. A buffered start
-keeps the policy of its request, or uses the schedule's policy at the time of the decision.
+determines for each buffered start whether it is executed now, stays buffered, or is skipped. A buffered start has the
+policy of its request. Without one, the schedule's policy at the time of the decision applies.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def _overlapping(
         case ScheduleOverlapPolicy.BUFFER_ALL:
             return buffered
         case ScheduleOverlapPolicy.CANCEL_OTHER | ScheduleOverlapPolicy.TERMINATE_OTHER if not running:
-            return decision._replace(alone=start)  # the other workflow is not running yet
+            return decision._replace(alone=start)  # replaces an earlier start, not a running workflow
         case ScheduleOverlapPolicy.CANCEL_OTHER:
             return buffered._replace(cancel=True)
         case ScheduleOverlapPolicy.TERMINATE_OTHER:
