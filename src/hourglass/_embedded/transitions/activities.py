@@ -31,7 +31,7 @@ def plan(
     """Return the event of a `ScheduleActivity` command, with timeouts and retry policy filled in as a server does."""
     complete = (
         _complete if run_timeout else _complete_once
-    )  # the remaining time of a run differs for each activity
+    )  # not cached: a run's remaining time differs for each activity
     spec = complete(command.spec, task_queue, run_timeout)
     return h.ActivityTaskScheduled(
         command.activity_id,
@@ -144,7 +144,7 @@ def put_off(activity: OpenActivity, withheld_ns: int) -> OpenActivity:
 
 def timeout_failure(activity: OpenActivity, kind: TimeoutType) -> Failure:
     """Return the failure for a timeout, with the message that a server uses."""
-    outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # a server reports all of these with one message
+    outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # a server has its own message for this timeout
     message = NO_TIME_LEFT if outright else f"activity {h.TIMEOUT_NAMES[kind]} timeout"
     return Failure(message, TimeoutFailure(kind, activity.heartbeat_details), source="Server")
 

@@ -282,7 +282,7 @@ class ChangeBuilder:
             self.set_task(None)
 
     def want_task_again(self, attempt: int, available_ns: int, *, silent: bool = False) -> None:
-        """Schedule the next attempt of a task. It is recorded in the history only if it succeeds."""
+        """Schedule the next attempt of a task. The attempt is recorded in the history only if it succeeds."""
         self._schedule(attempt, available_ns, speculative=silent, silent=silent)
 
     def _schedule(
@@ -379,8 +379,8 @@ UNTOUCHED: frozenset[int] = frozenset()
 
 
 def _placed(attributes: Any, before: int) -> h.Attributes:
-    """Return an event that will follow the event with the id `before`. If it is the result of the attempt that this
-    event started, link it to the event's id.
+    """Return an event that will follow the event with the id `before`. If the returned event is the result of the
+    attempt that this event started, link it to the event's id.
     """
     if type(attributes) in h.ATTEMPT_ENDS and attributes.started_event_id == JUST_BEFORE:
         attributes = replace(attributes, started_event_id=before)

@@ -41,7 +41,9 @@ from hourglass.errors import RetryState, TimeoutType
 
 DEFAULT_TASK_TIMEOUT = 10.0
 LONGEST = 100 * 365 * 86_400.0
-"""The longest execution timeout, run timeout and start delay, in seconds. A server reduces longer values to it."""
+"""The longest execution timeout, run timeout and start delay, in seconds. Like a server, the engine reduces longer
+values to this maximum.
+"""
 
 _GOOD_ENDS = (WorkflowStatus.COMPLETED, WorkflowStatus.CONTINUED_AS_NEW)
 
@@ -79,7 +81,7 @@ ENGINE = "history-service"
 
 
 def initiate_child(builder: ChangeBuilder, command: c.StartChildWorkflow, completed: int) -> None:
-    """Write the event that requests the start of a child, and request the effect."""
+    """Write the event that requests the start of a child, and add the effect to the change."""
     own = builder.run.started.spec.task_queue
     spec, options = complete(command.spec, own), command.child
     if not options.parent_close_policy or not options.id_reuse_policy:
@@ -105,7 +107,7 @@ def initiate_child(builder: ChangeBuilder, command: c.StartChildWorkflow, comple
 
 
 def initiate_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, completed: int) -> None:
-    """Write the event that requests a signal to another workflow, and request the effect."""
+    """Write the event that requests a signal to another workflow, and add the effect to the change."""
     spec = h.SignalExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
@@ -122,7 +124,7 @@ def initiate_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, c
 def initiate_cancel(
     builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild, completed: int
 ) -> None:
-    """Write the event that requests the cancellation of another workflow, and request the effect."""
+    """Write the event that requests the cancellation of another workflow, and add the effect to the change."""
     spec = h.RequestCancelExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,

@@ -27,8 +27,8 @@ from hourglass.errors import UsageError
 
 
 class AnswerRefused(Exception):
-    """The completion of a workflow task is rejected. The task fails with this cause (Temporal's number) and is retried,
-    unless `ends_run` requires the termination of the run.
+    """The rejection of a workflow task's completion. The task fails with `cause` (Temporal's number) and is retried,
+    unless the run is terminated (`ends_run`).
     """
 
     def __init__(self, cause: int, reason: str, message: str, *, ends_run: bool = False) -> None:

@@ -35,7 +35,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Overgrown(Exception):
-    """A change is too large to be written in one transaction. The run is terminated instead, with this reason."""
+    """Raised for a change that is too large for one transaction. The run is terminated instead, with this reason."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -290,8 +290,8 @@ def _want_again(builder: ChangeBuilder, task: PendingTask, *, at_once: bool = Fa
 
 
 def wait_before(run: Run, attempt: int) -> float:
-    """Return the longest delay before this attempt of a workflow task, in seconds. There is none after the first
-    failure, and then the delay doubles each time up to a limit.
+    """Return the delay before this attempt of a workflow task, in seconds. There is no delay after the first failure.
+    Later the delay doubles each time, up to a limit.
     """
     first = run.started.spec.task_timeout
     return 0.0 if attempt <= 2 else min(first * 2.0 ** min(attempt - 3, 20), LONGEST_WAIT)

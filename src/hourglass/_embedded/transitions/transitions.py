@@ -250,7 +250,9 @@ def _latest_task(run: Run, now_ns: int) -> int:
 
 
 def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
-    """Return the latest time at which the next attempt may be due, assuming that the previous one failed just now."""
+    """Return the latest time at which the next attempt may become available, assuming that the previous attempt failed
+    just now.
+    """
     if activity.attempt == 1:
         return now_ns
     delay = next_delay(activities.retry_rule(activity), max(activity.tries - 1, 1), activity.last_failure)

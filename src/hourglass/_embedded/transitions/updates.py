@@ -1,7 +1,7 @@
 """The updates of one run: those that wait, are accepted, or are completed.
 
-Must not know: clients, queues, the engine. Accepted and completed updates follow from the history. It is read once
-completely and then incrementally. As on a Temporal server, waiting updates are in memory only: until an update is
+Must not know: clients, queues, the engine. Accepted and completed updates follow from the history. The history is read
+completely once, and then incrementally. As on a Temporal server, waiting updates are in memory only: until an update is
 accepted, the engine has promised nothing, and the client that waits for the update repeats the request after a crash.
 Updates that a reset has written into the history are an exception.
 
@@ -23,15 +23,15 @@ from hourglass.converter import ApplicationFailure, Failure
 def request_id(run: Run, update_id: str) -> str:
     """Return the request id under which the acceptance of an update is stored.
 
-    All runs of a chain share this id. A later workflow with the same workflow id has different ones, because people
-    choose update ids and may reuse them.
+    All runs of a chain share this id. A later workflow with the same workflow id has different request ids, because
+    people choose update ids and may reuse them.
     """
     return f"update/{run.started.first_run_id}/{update_id}"
 
 
 def call_id(request_id: str) -> str:
-    """Return the request id of a call for an update. It is stored by the run that accepted the update, and is valid for
-    all runs of the workflow.
+    """Return the request id of a call for an update. The id is stored by the run that accepted the update, and is valid
+    for all runs of the workflow.
     """
     return f"{request_id}/update"
 

@@ -60,8 +60,8 @@ def behavior(run: Run) -> VersioningBehavior:
 
 
 def inherited(run: Run, task_queue: str) -> WorkerDeploymentVersion | None:
-    """Return the version that a child or the next run inherits on this queue. None means that it starts like any other
-    run.
+    """Return the version that a child or the next run inherits on this queue. None means that the new run starts like
+    any other run.
     """
     return pinned_version(run) if task_queue == run.started.spec.task_queue else None
 
