@@ -287,8 +287,8 @@ class Keepers:
     def _dead_holders(self, slots: KeySlots) -> list[SlotClaim]:
         """Return the claims of holders that have closed or cannot be read.
 
-        There should be none, but a lost slot would be lost permanently. So this method checks from time to time while
-        other runs wait.
+        There should be none, but a slot of a closed run would be lost permanently. So this method checks the holders
+        from time to time while other runs wait.
         """
         now = self._runs.clock.now_ns()
         if not slots.book.waiting or now < slots.checked_ns + int(slots.book.notice * SECOND):
@@ -319,8 +319,8 @@ class Keepers:
         return self._runs.clock.now_ns() // 1000
 
     def _lead(self, record: LoadedRun) -> int:
-        """Return by how many microseconds a run's time is ahead. The timestamps of its events do not go back with the
-        clock.
+        """Return how far a run's time is ahead of the engine's time, in microseconds. The timestamps of a run's events
+        never go back, even if the clock is set back.
         """
         return max(0, record.run.latest_ns // 1000 - self._now())
 
