@@ -3,15 +3,15 @@
 The cron dialect is the server's, not crontab's, so that both engines agree:
 
     5 fields    minute, hour, day of month, month, day of week
-    6 fields    the same and a year
-    7 fields    seconds first, a year last
+    6 fields    the same five, then a year
+    7 fields    seconds, then the five fields, then a year
     @yearly @annually @monthly @weekly @daily @midnight @hourly
     @every 90m, @every 6h/45m (an interval, and its offset)
-    CRON_TZ=Europe/Berlin or TZ=… in front, a # comment behind
+    CRON_TZ=Europe/Berlin or TZ=… as a prefix, a # comment as a suffix
 
-A field is `*`, numbers, ranges and steps, separated by commas; months and weekdays also by name. A time matches if
-*all* its parts do: a day of the month and a day of the week both count, where crontab takes either. Sunday is 0 or
-7.
+A field is `*`, or a comma-separated list of numbers, ranges and steps. Months and weekdays may be written as names. A
+time matches if *all* fields match. In particular, the day of the month and the day of the week must both match, whereas
+crontab accepts either. Sunday is 0 or 7.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """A handle: an open connection of a worker to an engine, for one task queue.
 
-Rules that hold for every engine:
+Rules that every engine must follow:
 
-- A handle delivers work to the receivers passed to `start`, in the order of its arrival. It never calls a receiver inside
-  `start`, `resume` or a completion. A receiver must not raise, and calls the handle only in a later turn of the loop.
-- Every activation is completed exactly once, evictions included. Completions of one run are sent in order, each after the
+- A handle delivers work to the receivers passed to `start`, in order of arrival. It never calls a receiver inside
+  `start`, `resume` or a completion. A receiver must not raise, and may call the handle only in a later iteration of the
+  event loop.
+- Every activation is completed exactly once, including evictions. Completions of a run are sent in order, each after the
   previous one was accepted.
-- A run that is in a worker's cache is evicted before the engine forgets it. One exception: an engine in this process may answer
-  a completion with `RUN_FORGOTTEN`, and no eviction follows. The worker may not have learned that the run is closed: it can
-  be terminated while the worker answers a query.
+- A run in a worker's cache is evicted before the engine forgets the run. There is one exception: an engine in this
+  process may answer a completion with `RUN_FORGOTTEN`, and no eviction follows. In that case the worker may not know that
+  the run is closed, because the run can be terminated while the worker answers a query.
 - A completion is never cancelled. It raises only `HandleBroken`, except for bugs.
-- `initiate_shutdown` stops new work and may be called more than once; `finalize` is awaited once, after `on_end` was called for
-  both kinds and with no completion in progress.
+- `initiate_shutdown` stops new work and may be called more than once. `finalize` is awaited once, after `on_end` was
+  called for both kinds of work, while no completion is in progress.
 
-All methods belong to the loop that opened the handle.
+All methods must be called on the event loop that opened the handle.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class AttemptFailed(msgspec.Struct, frozen=True):
 
 
 class AttemptCancelled(msgspec.Struct, frozen=True):
-    """The attempt ended because it was cancelled."""
+    """The attempt ended because of a cancellation."""
 
     token: bytes
     failure: Failure

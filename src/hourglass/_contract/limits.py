@@ -242,7 +242,7 @@ class Rate:
         return 1 if self.smooth else self.limit
 
     def all_at(self, moment: int) -> tuple[int, ...]:
-        """Return the maximum number of turns that may have been used by a time, all at that time."""
+        """Return as many turns as can still count, all at this time. Used if the actual times of used turns are unknown."""
         return (moment,) * self.kept
 
 
@@ -398,8 +398,8 @@ class TurnBook:
         self.seen = now
 
     def drop(self, gone: Collection[SlotClaim], now: int) -> None:
-        """End the recalled loan of a run that has closed. The number of turns that it used is unknown, but no turn was
-        later than now.
+        """End the recalled loan of a run that has closed. The number of turns that the run used is unknown, but none of
+        them was later than now.
         """
         if self._recalled and self.loan is not None and self.loan.place in gone:
             self._end_loan(self.loan.rate.all_at(now))

@@ -43,8 +43,8 @@ class ProgressTaken(msgspec.Struct, frozen=True):
 
 
 class PublishProgress(Request[ProgressTaken], frozen=True, kw_only=True):
-    """Publish the newest items of each name of an attempt, including older items. `details` are the details of the last
-    heartbeat, because a server stores both in the same place.
+    """Publish the newest items of an attempt under each name. Items that were already sent may be included again.
+    `details` are the details of the last heartbeat, because a server stores both in the same place.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -171,5 +171,5 @@ def tail_of(result: Payload) -> CarriedProgress | None:
 def _read(data: bytes) -> CarriedProgress | None:
     try:
         return _reader.decode(data)
-    except msgspec.MsgspecError:  # from another version or another SDK: ignore it
+    except msgspec.MsgspecError:  # written by another version or another SDK: ignored
         return None

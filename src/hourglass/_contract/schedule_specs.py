@@ -268,7 +268,7 @@ class ScheduleActionResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleInfo:
-    """The past and the next actions of a schedule."""
+    """Statistics of a schedule, with its recent and next actions."""
 
     num_actions: int = 0
     num_actions_missed_catchup_window: int = 0

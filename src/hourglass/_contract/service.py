@@ -54,7 +54,7 @@ class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
 
 
 AS_STORED = "; the answer is the stored state"
-"""The end of the notice in an answer that was read while the engine cannot write."""
+"""The suffix of the notice in an answer that was read while the engine could not write."""
 
 
 class Nothing(msgspec.Struct, frozen=True):

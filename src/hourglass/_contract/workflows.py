@@ -289,13 +289,13 @@ class PendingUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 REPORTED_PROBLEMS = "TemporalReportedProblems"
-"""The search attribute under which engines report a run whose workflow task keeps failing."""
+"""The search attribute that engines set on a run whose workflow task keeps failing."""
 
 TASK_FAILS, TASK_TIMES_OUT = "category=WorkflowTaskFailed", "category=WorkflowTaskTimedOut"
 """The values of `REPORTED_PROBLEMS` for a parked run."""
 
 PARKED_RUNS = f"ExecutionStatus = 'Running' AND {REPORTED_PROBLEMS} IN ('{TASK_FAILS}', '{TASK_TIMES_OUT}')"
-"""The list filter for open runs that engines report as parked."""
+"""The list filter that matches the open runs that engines report as parked."""
 
 ACTIVITY_FAILS = "category=ActivityTaskFailed"
 """The value of `REPORTED_PROBLEMS` for a run with an activity that keeps failing. Only the embedded engine reports these
@@ -304,7 +304,7 @@ activities.
 
 
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary of one run. Times are nanoseconds since the epoch, 0 if unset."""
+    """A summary of a run. Times are nanoseconds since the epoch, or 0 if unset."""
 
     workflow_id: str
     run_id: str
