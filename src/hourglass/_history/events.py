@@ -265,7 +265,7 @@ OTHER_KINDS: tuple[type[Attributes], ...] = (
 
 
 class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """An update as a client requested it."""
+    """A client's request for an update."""
 
     update_id: str
     name: str

@@ -218,7 +218,7 @@ _TYPES: dict[Any, Shape] = {
 _Field: TypeAlias = str | Shape | tuple[str, Shape]
 
 _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
-    # the request of a workflow
+    # the requests of a workflow, such as activities and children
     "activity_type": NAME,
     "workflow_type": NAME,
     "task_queue": QUEUE,
@@ -458,7 +458,7 @@ def _read(document: Mapping[str, Any], readers: Mapping[str, Any], fields: dict[
         if type(entry) is tuple:
             if (
                 read := entry[1](value)
-            ) is not None:  # an empty list of payloads is no payload: the unset value stays
+            ) is not None:  # an empty list of payloads counts as no payload, so the field stays unset
                 fields[entry[0]] = read
         elif isinstance(value, dict):
             _read(value, entry, fields)

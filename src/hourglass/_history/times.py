@@ -93,6 +93,6 @@ def _day(text: str) -> int:
     return (date.fromisoformat(text).toordinal() - _EPOCH) * 86_400
 
 
-@lru_cache(maxsize=64)  # events come in bursts
+@lru_cache(maxsize=64)  # many events have the same second
 def _to_the_second(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
