@@ -1,5 +1,6 @@
-"""Requests about activities, and their answers: standalone activities, and activities that complete asynchronously. Pausing and
-changing options also works for an activity of a workflow, which `workflow_id` then names.
+"""Requests about activities, and their answers: standalone activities, and activities that complete asynchronously. The
+requests to pause an activity and to change its options also apply to activities of a workflow, identified by
+`workflow_id`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class StartActivity(Request[Started], frozen=True, kw_only=True):
 
 
 class ActivityOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of an activity: its failure, or else its result. Not `closed`: it is still open; ask again."""
+    """The outcome of an activity: its failure, or its result if there is no failure. If `closed` is false, the activity
+    is still open and the request must be repeated.
+    """
 
     closed: bool = True
     result: Payloads = ()
@@ -58,7 +61,7 @@ class ActivityOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitForActivity(Request[ActivityOutcome], frozen=True, kw_only=True):
-    """Wait until a standalone activity ends, or until the engine's long poll ends."""
+    """Wait until a standalone activity ends or the engine ends the long poll."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     waits: ClassVar[bool] = True
@@ -67,7 +70,7 @@ class WaitForActivity(Request[ActivityOutcome], frozen=True, kw_only=True):
 
 
 class ActivitySummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A standalone activity in a list."""
+    """A standalone activity as a list entry."""
 
     activity_id: str
     run_id: str
@@ -80,7 +83,7 @@ class ActivitySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActivityDescription(ReadAnswer, frozen=True, kw_only=True):
-    """A standalone activity in detail. `state` is Temporal's name for the state of an open one."""
+    """The details of a standalone activity. `state` is Temporal's name for the state of an open activity."""
 
     summary: ActivitySummary
     spec: ActivitySpec = ActivitySpec()
@@ -108,7 +111,7 @@ class DescribeActivity(Request[ActivityDescription], frozen=True, kw_only=True):
 
 
 class ActivityChange(Request[Nothing], frozen=True, kw_only=True):
-    """A change of an open activity, with a reason. The base of the requests below."""
+    """A change of an open activity, with a reason. The base class of the requests below."""
 
     activity_id: str
     request_id: str
@@ -124,7 +127,7 @@ class CancelActivity(ActivityChange, frozen=True, kw_only=True):
 
 
 class TerminateActivity(ActivityChange, frozen=True, kw_only=True):
-    """Terminate a standalone activity now."""
+    """Terminate a standalone activity immediately."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
 
@@ -144,7 +147,7 @@ class UnpauseActivity(ActivityChange, frozen=True, kw_only=True):
 
 
 class DeleteActivity(Request[Nothing], frozen=True, kw_only=True):
-    """Remove a standalone activity; an open one is terminated first."""
+    """Delete a standalone activity. An open activity is terminated first."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     activity_id: str
@@ -158,8 +161,8 @@ class ActivityOptionsNow(msgspec.Struct, frozen=True):
 
 
 class UpdateActivityOptions(Request[ActivityOptionsNow], frozen=True, kw_only=True):
-    """Change the options of an activity from the next attempt on: the named fields of `spec`; with `restore_original` restore the
-    original options.
+    """Change the options of an activity, from its next attempt on. `fields` names the fields of `spec` to apply. With
+    `restore_original`, the original options are restored instead.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -174,14 +177,14 @@ class UpdateActivityOptions(Request[ActivityOptionsNow], frozen=True, kw_only=Tr
 
 
 class ActivityPage(ReadAnswer, frozen=True):
-    """A page of a list of standalone activities; `next_page_token` is empty at the end."""
+    """A page of a list of standalone activities. `next_page_token` is empty on the last page."""
 
     activities: tuple[ActivitySummary, ...]
     next_page_token: bytes = b""
 
 
 class ListActivities(Request[ActivityPage], frozen=True, kw_only=True):
-    """List standalone activities that match a filter; empty lists all."""
+    """List the standalone activities that match a filter. An empty filter matches all."""
 
     effect: ClassVar[Effect] = Effect.READ
     query: str = ""
@@ -190,16 +193,17 @@ class ListActivities(Request[ActivityPage], frozen=True, kw_only=True):
 
 
 class CountActivities(Request[Count], frozen=True, kw_only=True):
-    """Count standalone activities that match a filter."""
+    """Count the standalone activities that match a filter."""
 
     effect: ClassVar[Effect] = Effect.READ
     query: str = ""
 
 
 class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
-    """Complete an activity from outside its code, by its token, or by workflow id, run id and activity id.
+    """Complete an activity from outside its code. The activity is identified by its token, or by workflow id, run id and
+    activity id.
 
-    The outcome is the failure, if set, else the cancellation, else the result.
+    The outcome is the failure if it is set, otherwise the cancellation if `cancelled` is set, otherwise the result.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
@@ -210,15 +214,15 @@ class CompleteActivity(Request[Nothing], frozen=True, kw_only=True):
     result: Payload | None = None
     failure: Failure | None = None
     last_heartbeat_details: Payloads = ()
-    """With a failure: the heartbeat details for the next attempt. Otherwise the recorded details are kept."""
+    """With a failure: the heartbeat details for the next attempt. If empty, the recorded details are kept."""
     cancelled: bool = False
     cancelled_details: Payloads = ()
     identity: str = ""
 
 
 class ResetActivity(Request[Nothing], frozen=True, kw_only=True):
-    """Restart the attempts of a pending activity at the first, now. A running attempt continues, and the next one is the first.
-    `reset_heartbeat` also clears the heartbeat details.
+    """Restart a pending activity immediately, at its first attempt. A running attempt continues, and the next attempt
+    has number 1. `reset_heartbeat` also clears the heartbeat details.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -230,13 +234,13 @@ class ResetActivity(Request[Nothing], frozen=True, kw_only=True):
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True):
-    """The answer to a heartbeat: whether the activity's cancellation was requested."""
+    """The answer to a heartbeat: whether cancellation of the activity was requested."""
 
     cancel_requested: bool = False
 
 
 class HeartbeatActivity(Request[HeartbeatAnswer], frozen=True, kw_only=True):
-    """Send a heartbeat of an activity that completes asynchronously."""
+    """Send a heartbeat for an activity that completes asynchronously."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     token: bytes = b""

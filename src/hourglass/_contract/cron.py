@@ -3,15 +3,15 @@
 The cron dialect is the server's, not crontab's, so that both engines agree:
 
     5 fields    minute, hour, day of month, month, day of week
-    6 fields    the same and a year
-    7 fields    seconds first, a year last
+    6 fields    the same five, then a year
+    7 fields    seconds, then the five fields, then a year
     @yearly @annually @monthly @weekly @daily @midnight @hourly
     @every 90m, @every 6h/45m (an interval, and its offset)
-    CRON_TZ=Europe/Berlin or TZ=… in front, a # comment behind
+    CRON_TZ=Europe/Berlin or TZ=… as a prefix, a # comment as a suffix
 
-A field is `*`, numbers, ranges and steps, separated by commas; months and weekdays also by name. A time matches if
-*all* its parts do: a day of the month and a day of the week both count, where crontab takes either. Sunday is 0 or
-7.
+A field is `*`, or a comma-separated list of numbers, ranges and steps. Months and weekdays may be written as names. A
+time matches if *all* fields match. In particular, the day of the month and the day of the week must both match, whereas
+crontab accepts either. Sunday is 0 or 7.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "satu
 
 
 class Field(NamedTuple):
-    """A field of a calendar: its valid numbers, and names for some of them."""
+    """A field of a calendar: its valid range, and the names of its values, if any."""
 
     name: str
     what: str
@@ -77,7 +77,7 @@ _AMOUNT = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h|d)")
 
 
 class Cron(NamedTuple):
-    """A parsed cron string: a calendar or an interval, and its time zone, if any."""
+    """A parsed cron string: a calendar or an interval, with an optional time zone."""
 
     calendar: ScheduleCalendarSpec | None
     interval: ScheduleIntervalSpec | None
@@ -85,7 +85,7 @@ class Cron(NamedTuple):
 
 
 def parse_cron(text: str) -> Cron:
-    """Parse a cron string. Raises `UsageError`."""
+    """Parse a cron string. Raise `UsageError` if it is invalid."""
     expression, zone = text.strip(), ""
     if expression.startswith(("TZ=", "CRON_TZ=")):
         head, _, expression = expression.partition(" ")
@@ -147,7 +147,7 @@ def _part(part: str, field: Field, text: str) -> list[ScheduleRange]:
 
 
 def _with_sunday(start: int, step: int) -> list[ScheduleRange]:
-    """Return the ranges for a range of weekdays up to 7, which is Sunday and therefore also 0."""
+    """Return the ranges for a range of weekdays that ends with 7. Day 7 is Sunday, and therefore also day 0."""
     if start == 7:
         return [ScheduleRange(0, 0)]
     sunday = [ScheduleRange(0, 0)] if (7 - start) % step == 0 and (step > 1 or start > 1) else []

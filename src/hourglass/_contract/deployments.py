@@ -1,5 +1,6 @@
-"""Requests about workers and their server, and the answers: deployments and their versions; namespaces, Nexus endpoints and
-search attributes; pollers of task queues. An engine that does not support a request answers with the status `UNIMPLEMENTED`.
+"""Requests about workers and their server, and the answers: deployments and their versions; namespaces, Nexus endpoints
+and search attributes; pollers of task queues. An engine that does not support a request rejects it with the status
+`UNIMPLEMENTED`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from hourglass._evaluator.specs import WorkerDeploymentVersion
 
 
 class CurrentVersionSet(msgspec.Struct, frozen=True):
-    """The answer to a change of the current version; `previous` is the former one, None if there was none."""
+    """The answer to a change of the current version. `previous` is the former current version, or None if there was none."""
 
     previous: WorkerDeploymentVersion | None = None
 
 
 class SetCurrentVersion(Request[CurrentVersionSet], frozen=True, kw_only=True):
-    """Route new runs, and runs that upgrade automatically, to workers of this build; an empty build id: to unversioned ones."""
+    """Route new runs, and runs that upgrade automatically, to workers of this build. An empty build id routes them to
+    unversioned workers.
+    """
 
     effect: ClassVar[Effect] = Effect.CHANGE
     deployment_name: str
@@ -29,14 +32,18 @@ class SetCurrentVersion(Request[CurrentVersionSet], frozen=True, kw_only=True):
 
 
 class RampingVersionSet(msgspec.Struct, frozen=True):
-    """The answer to a change of the ramping version; `previous` is the former one with its percentage, None if there was none."""
+    """The answer to a change of the ramping version: the former ramping version with its percentage. `previous` is None
+    if there was none.
+    """
 
     previous: WorkerDeploymentVersion | None = None
     previous_percentage: float = 0.0
 
 
 class SetRampingVersion(Request[RampingVersionSet], frozen=True, kw_only=True):
-    """Route this percentage of the current version's runs to workers of this build; an empty build id or 0 ends the ramp."""
+    """Route this percentage of the current version's runs to workers of this build. An empty build id or a percentage of
+    0 ends the ramp.
+    """
 
     effect: ClassVar[Effect] = Effect.CHANGE
     deployment_name: str
@@ -47,7 +54,7 @@ class SetRampingVersion(Request[RampingVersionSet], frozen=True, kw_only=True):
 
 
 class KnownVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that workers have used. `status` is Temporal's name of its state: `CURRENT`, `DRAINED` and others."""
+    """A version that workers have used. `status` is Temporal's name for its state, such as `CURRENT` or `DRAINED`."""
 
     version: WorkerDeploymentVersion
     status: str = ""
@@ -55,7 +62,7 @@ class KnownVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployment: its versions, newest first, and which of them are current and ramping."""
+    """A deployment: its versions, the newest first, and its current and ramping version."""
 
     name: str
     current: WorkerDeploymentVersion | None = None
@@ -79,13 +86,13 @@ class Namespace(msgspec.Struct, frozen=True):
 
 
 class DescribeNamespace(Request[Namespace], frozen=True, kw_only=True):
-    """Check that the engine answers and has the namespace of this connection. Sent once, without retries."""
+    """Check that the engine responds and has the namespace of this connection. Sent once, without retries."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
 
 
 class CreateNamespace(Request[Nothing], frozen=True, kw_only=True):
-    """Create a namespace, with this retention of closed workflows in seconds."""
+    """Create a namespace. `retention` is how long closed workflows are kept, in seconds."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     name: str
@@ -94,7 +101,9 @@ class CreateNamespace(Request[Nothing], frozen=True, kw_only=True):
 
 
 class CreateNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
-    """Create a Nexus endpoint for a task queue of a namespace; an empty namespace is the connection's."""
+    """Create a Nexus endpoint that routes to a task queue of a namespace. If the namespace is empty, the connection's
+    namespace is used.
+    """
 
     effect: ClassVar[Effect] = Effect.CHANGE
     name: str
@@ -104,14 +113,16 @@ class CreateNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
 
 
 class NexusEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A Nexus endpoint, by its name; its fields are empty if there is none. A server identifies it by id and version."""
+    """The identification of a Nexus endpoint on a server: its id and version. The fields are empty if the endpoint does
+    not exist.
+    """
 
     id: str = ""
     version: int = 0
 
 
 class FindNexusEndpoint(Request[NexusEndpoint], frozen=True, kw_only=True):
-    """Return a Nexus endpoint."""
+    """Find a Nexus endpoint by its name."""
 
     effect: ClassVar[Effect] = Effect.READ
     name: str
@@ -126,13 +137,13 @@ class DeleteNexusEndpoint(Request[Nothing], frozen=True, kw_only=True):
 
 
 class SearchAttributeTypes(msgspec.Struct, frozen=True):
-    """The search attributes that users have created, with Temporal's names of their types."""
+    """The search attributes that users have created, each with Temporal's name for its type."""
 
     types: dict[str, str]
 
 
 class AddSearchAttributes(Request[Nothing], frozen=True, kw_only=True):
-    """Create search attributes of these types. One that exists with the same type is kept."""
+    """Create search attributes of these types. An attribute that already exists with the same type is kept."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     types: dict[str, str]
@@ -145,16 +156,16 @@ class ListSearchAttributes(Request[SearchAttributeTypes], frozen=True, kw_only=T
 
 
 class Sighting(msgspec.Struct, frozen=True):
-    """The time at which an engine last saw a poll of an identity, by its own clock, in nanoseconds; 0 if never.
+    """The time at which an engine last saw a poll by an identity, in nanoseconds of the engine's clock. 0 means never.
 
-    Compare it with other sightings only, because the engine's clock may differ from ours.
+    Only compare this time with other sightings, because the engine's clock may differ from ours.
     """
 
     time_ns: int = 0
 
 
 class LastSeen(Request[Sighting], frozen=True, kw_only=True):
-    """Return when the engine last saw this identity poll this queue, for activities or for workflow tasks."""
+    """Return when the engine last saw this identity poll this task queue, for activity tasks or for workflow tasks."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     task_queue: str
@@ -163,9 +174,9 @@ class LastSeen(Request[Sighting], frozen=True, kw_only=True):
 
 
 class Poller(msgspec.Struct, frozen=True):
-    """A worker that polls: when the engine last saw a poll, in nanoseconds of its clock, and the worker's version. Only the
-    embedded engine reports the rest: the worker's process, whether the engine runs there, and the numbers of workflow tasks
-    and activity attempts in progress.
+    """A worker that polls a task queue: its identity, the time of its last poll in nanoseconds of the engine's clock,
+    and its version. Only the embedded engine reports the other fields: the worker's process, whether the engine runs in
+    that process (`is_owner`), and the number of tasks and attempts in progress.
     """
 
     identity: str
@@ -177,8 +188,8 @@ class Poller(msgspec.Struct, frozen=True):
 
 
 class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that works on a file, and its tasks in progress. `is_owner`: the engine runs there. `pid_namespace` is the
-    namespace of its process id, 0 if unknown.
+    """A process that uses a file, and its work in progress. `is_owner` is whether the engine runs in this process.
+    `pid_namespace` is the PID namespace of its process id, or 0 if unknown.
     """
 
     process_id: int
@@ -191,7 +202,7 @@ class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """Statistics of a task queue: backlog size, age of its oldest task, and recent add and dispatch rates per second."""
+    """Statistics of a task queue: backlog size, age of the oldest task, and recent add and dispatch rates per second."""
 
     backlog: int = 0
     age: float = 0.0
@@ -200,8 +211,9 @@ class QueueStats(msgspec.Struct, frozen=True):
 
 
 class Pollers(msgspec.Struct, frozen=True):
-    """The workers that poll a queue. `served` names all queues that are polled; empty if the engine does not know. `current` is
-    the version that receives unpinned runs; None: unversioned workers do. `stats` are None if not requested, or not reported.
+    """The workers that poll a task queue. `served` contains all task queues that have pollers. It is empty if the engine
+    does not know them. `current` is the version that receives unpinned runs. None means that unversioned workers receive
+    them. `stats` is None if it was not requested or the engine does not report statistics.
     """
 
     pollers: tuple[Poller, ...] = ()
@@ -209,11 +221,13 @@ class Pollers(msgspec.Struct, frozen=True):
     current: WorkerDeploymentVersion | None = None
     stats: QueueStats | None = None
     ramping: WorkerDeploymentVersion | None = None
-    """The version that receives a percentage of these."""
+    """The version that receives a percentage of the unpinned runs."""
 
 
 class GetPollers(Request[Pollers], frozen=True, kw_only=True):
-    """Return the workers that poll this queue, for activities or for workflow tasks; with `stats` also its statistics."""
+    """Return the workers that poll this task queue, for activity tasks or for workflow tasks. With `stats`, also return
+    the queue's statistics.
+    """
 
     effect: ClassVar[Effect] = Effect.READ
     task_queue: str

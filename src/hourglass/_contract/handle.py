@@ -1,19 +1,20 @@
 """A handle: an open connection of a worker to an engine, for one task queue.
 
-Rules that hold for every engine:
+Rules that every engine must follow:
 
-- A handle delivers work to the receivers passed to `start`, in the order of its arrival. It never calls a receiver inside
-  `start`, `resume` or a completion. A receiver must not raise, and calls the handle only in a later turn of the loop.
-- Every activation is completed exactly once, evictions included. Completions of one run are sent in order, each after the
+- A handle delivers work to the receivers passed to `start`, in order of arrival. It never calls a receiver inside
+  `start`, `resume` or a completion. A receiver must not raise, and may call the handle only in a later iteration of the
+  event loop.
+- Every activation is completed exactly once, including evictions. Completions of a run are sent in order, each after the
   previous one was accepted.
-- A run that is in a worker's cache is evicted before the engine forgets it. One exception: an engine in this process may answer
-  a completion with `RUN_FORGOTTEN`, and no eviction follows. The worker may not have learned that the run is closed: it can
-  be terminated while the worker answers a query.
+- A run in a worker's cache is evicted before the engine forgets the run. There is one exception: an engine in this
+  process may answer a completion with `RUN_FORGOTTEN`, and no eviction follows. In that case the worker may not know that
+  the run is closed, because the run can be terminated while the worker answers a query.
 - A completion is never cancelled. It raises only `HandleBroken`, except for bugs.
-- `initiate_shutdown` stops new work and may be called more than once; `finalize` is awaited once, after `on_end` was called for
-  both kinds and with no completion in progress.
+- `initiate_shutdown` stops new work and may be called more than once. `finalize` is awaited once, after `on_end` was
+  called for both kinds of work, while no completion is in progress.
 
-All methods belong to the loop that opened the handle.
+All methods must be called on the event loop that opened the handle.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ if TYPE_CHECKING:
 
 
 class Shutdown(HourglassError):
-    """The handle is shut down and delivers no more work."""
+    """The handle has been shut down and delivers no more work."""
 
 
 class HandleBroken(HourglassError):
-    """The handle failed for good; a new one is needed."""
+    """The handle has failed permanently. The worker needs a new one."""
 
 
 class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One attempt of an activity, to be executed by this worker, with the spec in the engine's reading. Times are nanoseconds
-    since the epoch.
+    """An attempt of an activity that this worker must execute. The spec contains the engine's defaults. Times are
+    nanoseconds since the epoch.
     """
 
     token: bytes
@@ -71,7 +72,7 @@ class ActivityTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ActivityCancel(msgspec.Struct, frozen=True, gc=False):
-    """A request to stop an attempt. `reason` is Core's name of the cause: `CANCELLED`, `TIMED_OUT` and others."""
+    """A request to stop an attempt. `reason` is Core's name for the cause, such as `CANCELLED` or `TIMED_OUT`."""
 
     token: bytes
     reason: str = "CANCELLED"
@@ -81,30 +82,32 @@ ActivityItem: TypeAlias = ActivityTask | ActivityCancel
 
 
 class ActivityOk(msgspec.Struct, frozen=True, gc=False):
-    """The attempt returned."""
+    """The attempt succeeded with this result."""
 
     token: bytes
     result: Payload | None = None
 
 
 class AttemptFailed(msgspec.Struct, frozen=True):
-    """The attempt failed."""
+    """The attempt failed with this failure."""
 
     token: bytes
     failure: Failure
     is_last_here: bool = False
-    """Whether the worker stops. Core, which retries local activities on the same handle, must not retry this attempt."""
+    """Whether the worker is stopping. Core normally retries local activities on the same handle, but must not retry this
+    attempt.
+    """
 
 
 class AttemptCancelled(msgspec.Struct, frozen=True):
-    """The attempt ended because it was cancelled."""
+    """The attempt ended because of a cancellation."""
 
     token: bytes
     failure: Failure
 
 
 def context_of(task: ActivityTask) -> ActivitySerializationContext:
-    """Return the serialization context of an activity's arguments and result."""
+    """Return the serialization context for the arguments and the result of an activity."""
     return ActivitySerializationContext(
         namespace=task.namespace,
         activity_id=task.activity_id,
@@ -117,7 +120,7 @@ def context_of(task: ActivityTask) -> ActivitySerializationContext:
 
 
 class ActivityDeferred(msgspec.Struct, frozen=True, gc=False):
-    """The attempt will be completed later, by a client that has its token."""
+    """The attempt will be completed later, by a client that has the token."""
 
     token: bytes
 
@@ -127,7 +130,7 @@ ActivityResult: TypeAlias = ActivityOk | AttemptFailed | AttemptCancelled | Acti
 
 @dataclass(frozen=True)
 class NexusServices:
-    """The Nexus services of a worker, by name, and the objects that their operations use."""
+    """The Nexus services of a worker, by name, and the objects that the Nexus operations use."""
 
     services: Mapping[str, Any]
     executor: Executor
@@ -135,14 +138,14 @@ class NexusServices:
     codec: Codec | None
     client: Callable[[], Any]
     inbound: Any
-    """The chain of interceptors (`NexusOperationInboundInterceptor`) that ends in the operations."""
+    """The first interceptor of the chain (`NexusOperationInboundInterceptor`) that leads to the operations."""
     registry: Any
     polls: PollerBehavior
     slots: int
 
 
 class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a handle, validated by `check` before an engine receives them."""
+    """The options of a handle. `check` validates them before an engine receives them."""
 
     task_queue: str
     identity: str = ""
@@ -151,8 +154,8 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     activities: bool = True
     max_cached_workflows: int = 1000
     max_busy_workflows: int = 0
-    """The maximum number of cached runs while the runs beyond `max_cached_workflows` have activities in progress. Engines that
-    do not track this ignore the option.
+    """The maximum number of cached runs, including runs beyond `max_cached_workflows` that have activities in progress.
+    Engines that do not track activities per run ignore this option.
     """
     max_concurrent_workflow_tasks: int = 100
     max_concurrent_activities: int = 100
@@ -161,38 +164,40 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
     activity_pollers: int = 5
     sticky_timeout: float = 5.0
     heartbeat_throttle: float = 5.0
-    """The longest interval between two heartbeats of an attempt that are sent to the engine, in seconds."""
+    """The maximum interval between two heartbeats of an attempt that are sent to the engine, in seconds."""
     default_heartbeat_throttle: float = 5.0
-    """The same interval for activities without a heartbeat timeout."""
+    """The maximum interval between heartbeats for activities without a heartbeat timeout, in seconds."""
     max_activities_per_second: float | None = None
     max_task_queue_activities_per_second: float | None = None
-    """A rate for all workers of the task queue together. Only a server enforces it."""
+    """The maximum rate for all workers of the task queue together. Only a server enforces it."""
     remote_activities: bool = True
-    """Whether the worker receives activity tasks of the queue. If not, it only executes local activities."""
+    """Whether the worker receives activity tasks of the queue. If not, the worker executes only local activities."""
     max_eager_activities: int = 3
-    """The maximum number of activities of one workflow task that the server may return with its answer, without a poll."""
+    """The maximum number of activities scheduled by one workflow task that the server may return with its response,
+    without a poll.
+    """
     nonsticky_poll_ratio: float = 0.2
-    """The share of workflow task polls for runs that are not in the worker's cache."""
+    """The fraction of workflow task polls that are for runs outside the worker's cache."""
     workflow_scaling: PollerBehaviorAutoscaling | None = None
-    """How the number of workflow task polls is scaled; None: it is always `workflow_pollers`."""
+    """The scaling of the number of workflow task polls. None means that the number is always `workflow_pollers`."""
     activity_scaling: PollerBehaviorAutoscaling | None = None
     nexus: Any = None
     """The worker's `NexusServices`, or None."""
     tuner: Any = None
-    """A `WorkerTuner` if slots are not fixed numbers, or None."""
+    """The worker's `WorkerTuner`, or None if the numbers of slots are fixed."""
     graceful_shutdown: float = 0.0
     version: WorkerDeploymentVersion | None = None
     default_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
-    """The versioning behavior of workflows that declare none, if the worker has a version."""
+    """The versioning behavior of workflows that declare none. Used only if the worker has a version."""
     workflow_types: frozenset[str] | None = None
-    """The workflow types that the worker is known to execute; None: any. An engine with several workers for a queue prefers a
-    worker that executes the type of a task.
+    """The workflow types that the worker is known to execute, or None for any. If a queue has several workers, an engine
+    prefers one that can execute the task's type.
     """
     activity_types: frozenset[str] | None = None
-    """The activity types that the worker is known to execute; None: any."""
+    """The activity types that the worker is known to execute, or None for any."""
 
     def check(self) -> None:
-        """Raise ValueError for a value that an engine would accept at first and fail on later."""
+        """Raise ValueError for a value that an engine would accept at first but fail on later."""
         if not self.task_queue.strip():
             raise ValueError("the task queue must have a name")
         for field in (
@@ -225,7 +230,9 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{field} must be above 0, not {rate}")
 
     def refuse_tuning(self) -> None:
-        """Raise `UsageError` for options that only Core and a server support. Called by engines that count slots themselves."""
+        """Raise `UsageError` for options that only Core and a server support. Called by engines that count slots
+        themselves.
+        """
         if self.tuner is not None:
             raise UsageError(
                 "the embedded engine gives a worker fixed numbers of slots: resource-based and custom slot suppliers need a "
@@ -244,21 +251,23 @@ class HandleConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkKind(Enum):
-    """The two kinds of work that a handle delivers, each with a receiver of its own."""
+    """The two kinds of work that a handle delivers, each to a separate receiver."""
 
     WORKFLOWS = "workflow"
     ACTIVITIES = "activity"
 
 
 class CompletionResult(Enum):
-    """The answer of a handle to the completion of a workflow task."""
+    """The response of a handle to the completion of a workflow task."""
 
     TAKEN = "taken"
-    """The engine has received it. If the engine rejects it later, it evicts the run."""
+    """The engine has received the completion. If the engine rejects it later, the run is evicted."""
     RUN_FORGOTTEN = "run forgotten"
-    """The run is closed and the engine has forgotten it: no eviction follows, and the worker must forget it, too."""
+    """The run is closed and the engine has forgotten the run. No eviction follows, so the worker must forget the run,
+    too.
+    """
     REFUSED = "refused"
-    """The engine did not accept the completion; the handle has failed the task in its place."""
+    """The engine has rejected the completion, and the handle has failed the task instead."""
 
 
 OnActivations: TypeAlias = Callable[[Sequence[Activation]], object]
@@ -267,46 +276,50 @@ OnEnd: TypeAlias = Callable[[WorkKind, Exception], object]
 
 
 class Handle(Protocol):
-    """The interface of an engine to a worker, for one task queue. See the module for the rules."""
+    """The interface of an engine for a worker, for one task queue. The module describes the rules."""
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
-        """Begin to deliver both kinds of work. Called once.
+        """Start to deliver both kinds of work. Must be called once.
 
-        `on_end` is called once for each kind, after its last item: with `Shutdown` once the handle has been shut down and
-        all delivered work is completed, or with `HandleBroken`.
+        `on_end` is called once for each kind, after the last item of that kind: with `Shutdown` once the handle has been
+        shut down and all delivered work is completed, or with `HandleBroken`.
         """
         ...
 
     def pause(self, kind: WorkKind) -> None:
-        """Take no new work of this kind until `resume`. Work in transit may still be delivered. Never raises."""
+        """Receive no new work of this kind until `resume`. Work that is already in transit may still be delivered. Never
+        raises.
+        """
         ...
 
     def resume(self, kind: WorkKind) -> None:
-        """Take new work of this kind again. Never raises."""
+        """Resume receiving work of this kind. Never raises."""
         ...
 
     def complete_workflow_task(
         self, completion: Completion, /
     ) -> CompletionResult | asyncio.Future[CompletionResult]:
-        """Complete an activation. Return the result, or a future of it if the engine needs time."""
+        """Complete an activation. Return the result, or a future of the result if the engine needs time."""
         ...
 
     def complete_activity(self, result: ActivityResult, /) -> asyncio.Future[None] | None:
-        """Report the end of an attempt. Return None if the engine has accepted it, else a future that is done once it has."""
+        """Report the result of an attempt. Return None if the engine has accepted the report, or else a future that is
+        done once the engine has accepted it.
+        """
         ...
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt is alive. Throttled by the engine; never blocks."""
+        """Report that an attempt is alive. The engine throttles heartbeats. Never blocks."""
         ...
 
     def request_eviction(self, run_id: str) -> None:
-        """Ask the engine to evict a run; the eviction is delivered as an activation with `RunEvicted`."""
+        """Request the eviction of a run. The eviction is delivered as an activation with `RunEvicted`."""
         ...
 
     def initiate_shutdown(self) -> None:
-        """Take no new work. Deliver the remaining work, even of a paused kind, until both kinds have ended."""
+        """Receive no new work. Deliver the remaining work, even of a paused kind, until both kinds have ended."""
         ...
 
     async def finalize(self) -> None:
-        """Release all resources. The handle is unusable afterwards."""
+        """Release all resources. The handle cannot be used afterwards."""
         ...

@@ -1,8 +1,9 @@
-"""New ids of runs, requests and other things: UUIDs of version 7, as Temporal's server generates them.
+"""New ids of runs, requests and other objects: UUIDs of version 7, as Temporal's server generates them.
 
-They begin with the time in milliseconds, so ids of the same moment are adjacent in an index, and runs that start together are
-written into the same pages of a file. The rest is random. Drawing randomness from the system switches threads, so many ids are
-drawn at once. Invariants: no id is returned twice, in any thread; a forked child shares none with its parent.
+An id begins with the time in milliseconds. So ids of the same time are adjacent in an index, and runs that start
+together are written to the same pages of a file. The rest is random. Reading random bytes from the operating system
+switches threads, so the bytes for many ids are read together. Invariants: no id is returned twice, in any thread. A
+forked child shares no ids with its parent.
 """
 
 from __future__ import annotations

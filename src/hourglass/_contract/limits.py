@@ -1,17 +1,19 @@
 """Limits as data: the messages between a run and the keeper of a limit, and the rules of slots, turns and bursts.
 
-On a Temporal server a limit is kept by a small workflow (`hourglass.limits`), on the embedded engine by the engine itself
-(`hourglass._embedded.limits.keepers`). Both use these messages, so that histories are equal and a run can move from one engine to
-the other, and both decide by these rules, which are pure: they must not know workflows, signals, clocks.
+On a Temporal server a small workflow (`hourglass.limits`) enforces each limit. On the embedded engine, the engine itself
+does (`hourglass._embedded.limits.keepers`). Both use these messages, so that histories are equal and a run can move from
+one engine to the other. Both also decide by these rules. The rules are pure and must not know workflows, signals,
+clocks.
 
-Slots (`SlotBook`). Runs hold no more slots than the limit allows, except those that held theirs when the limit was lowered. Slots
-are granted in the order of requests; a ticket has one place at most, however often its request is repeated.
+Slots (`SlotBook`). Runs hold no more slots than the limit allows, except for slots that were granted before the limit
+was lowered. Slots are granted in the order of requests. A ticket has at most one place, however often its request is
+repeated.
 
-Turns (`TurnBook`). Times are whole microseconds since the epoch. Turns are granted in the order of requests and never move back;
-no span of the period contains more turns than the limit; a repeated request gets the same turn. If the clock was ahead and is set
-back, the turns that it granted move back with it.
+Turns (`TurnBook`). Times are whole microseconds since the epoch. Turns are granted in the order of requests, at times
+that never decrease. No interval as long as the period contains more turns than the limit. A repeated request gets the
+same turn. If the clock was ahead and is set back, the turns that were granted in the meantime are moved back, too.
 
-Bursts (`Burst`). Calls of one key that will become one run, with the arguments of the last.
+Bursts (`Burst`). Calls of a key that will become one run, with the arguments of the last call.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ import msgspec
 from hourglass._contract.service import Effect, Request
 
 SLOTS, TURNS, BURSTS = "hourglass.slots:", "hourglass.throttle:", "hourglass.debounce:"
-"""The prefixes of the ids of workflows that keep limits; the key follows."""
+"""The prefixes of the ids of workflows that enforce limits. The key follows the prefix."""
 
 
 def is_keeper(workflow_id: str) -> bool:
-    """Whether this is the id of a workflow that keeps a limit."""
+    """Whether this is the id of a workflow that enforces a limit."""
     return workflow_id.startswith((SLOTS, TURNS, BURSTS))
 
 
@@ -39,20 +41,20 @@ ANSWERS = "hourglass.limits.answers"
 
 @dataclass(frozen=True)
 class SlotClaim:
-    """The claim of a run that holds a slot or waits for one: its ticket, and the run that receives the answer."""
+    """A run's claim to a slot that the run holds or waits for: the claim's ticket, and the run that receives the answer."""
 
     ticket: str
     workflow_id: str
     run_id: str
     pool: str
-    """The name of the run's pool, which sends the requests of all its tasks."""
+    """The name of the run's pool, which sends the requests of all tasks of the run."""
 
 
 @dataclass(frozen=True)
 class Answers:
     """An answer to a run: numbers of slots or times of turns, and whether other runs wait for the key.
 
-    With `until` the run has a loan of the entire key until that time; `given` are the earlier turns that count.
+    If `until` is set, the key is lent to the run until that time. `given` are the earlier turns that still count.
     """
 
     numbers: tuple[int | None, ...] = ()
@@ -63,7 +65,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Answer:
-    """A message to a run, sent with the signal `ANSWERS`: to its pool, or to one of its requests (`name`)."""
+    """A message to a run, sent with the signal `ANSWERS`. `name` is the name of the run's pool or of one request."""
 
     place: SlotClaim
     name: str
@@ -72,9 +74,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Lease:
-    """A run's request for slots (`want`, by number), with the slots it returns (`back`) and all those it holds.
+    """A run's request for slots (`want`, by number), with the slots that it returns (`back`) and all slots that it
+    holds.
 
-    `notice` is the time in seconds within which the end of a holder must be noticed.
+    `notice` is the time in seconds within which the keeper must notice that a holder has closed.
     """
 
     run: SlotClaim
@@ -85,14 +88,14 @@ class Lease:
     notice: float
 
     def claims(self, numbers: tuple[int, ...]) -> tuple[SlotClaim, ...]:
-        """Return the claims of these numbers."""
+        """Return the claims with these numbers."""
         name = self.run.pool
         return tuple(replace(self.run, ticket=f"{name}#{number}") for number in numbers)
 
 
 @dataclass(frozen=True)
 class Return:
-    """A run returns slots, or places in the queue."""
+    """A run's return of slots, or of places in the queue."""
 
     pool: str
     numbers: tuple[int, ...]
@@ -105,7 +108,7 @@ class Return:
 
 @dataclass(frozen=True)
 class SlotTable:
-    """The slots of one key: the runs that hold one, and the queue."""
+    """The slots of a key: the claims that hold a slot, and the waiting claims."""
 
     limit: int = 1
     held: tuple[SlotClaim, ...] = ()
@@ -114,7 +117,7 @@ class SlotTable:
 
 @dataclass(frozen=True)
 class Slots:
-    """The complete state of a key. `told` holds the pools that have been notified that other runs wait."""
+    """The complete state of a key. `told` contains the pools that have been notified that other runs wait."""
 
     places: SlotTable = field(default_factory=SlotTable)
     notice: float = 10.0
@@ -122,7 +125,7 @@ class Slots:
 
 
 class SlotBook:
-    """The slots of one key and their queue, as mutable state. The cost of a message does not grow with the queue."""
+    """The slots of a key and the queue for them, as mutable state. The cost of a message does not grow with the queue."""
 
     def __init__(self, slots: Slots | None = None) -> None:
         slots = slots or Slots()
@@ -134,12 +137,12 @@ class SlotBook:
 
     @property
     def slots(self) -> Slots:
-        """The complete state, as data."""
+        """The complete state, as immutable data."""
         return Slots(self.table, self.notice, tuple(sorted(self.told)))
 
     @property
     def table(self) -> SlotTable:
-        """The runs that hold a slot, and the waiting runs."""
+        """The claims that hold a slot, and the waiting claims."""
         return SlotTable(self.limit, tuple(self.held.values()), tuple(self.waiting.values()))
 
     @property
@@ -148,7 +151,9 @@ class SlotBook:
         return not (self.held or self.waiting)
 
     def lease(self, lease: Lease) -> None:
-        """Apply a run's request: return slots, and queue for others. A new keeper learns from it which slots the run holds."""
+        """Apply a run's request: return slots and queue the new claims. The request also informs a new keeper of the
+        slots that the run holds.
+        """
         self.give_back(claim.ticket for claim in lease.claims(lease.back))
         for claim in lease.claims(lease.holds):
             self.waiting.pop(claim.ticket, None)
@@ -158,19 +163,19 @@ class SlotBook:
         self.limit, self.notice = lease.limit, lease.notice
 
     def want(self, claim: SlotClaim, limit: int) -> None:
-        """Queue a claim. The limit of the latest request applies, so that a deployment can change it."""
+        """Queue a claim. The limit of the latest request applies, so that a deployment can change the limit."""
         self.limit = limit
         if claim.ticket not in self.held:
             self.waiting.setdefault(claim.ticket, claim)
 
     def give_back(self, tickets: Iterable[str]) -> None:
-        """Free these slots, or places in the queue."""
+        """Release these slots, or these places in the queue."""
         for ticket in tickets:
             self.held.pop(ticket, None)
             self.waiting.pop(ticket, None)
 
     def grant(self) -> tuple[SlotClaim, ...]:
-        """Grant free slots to the head of the queue. Return the claims that now have a slot."""
+        """Grant free slots to the first claims in the queue. Return the claims that were granted a slot."""
         lucky: list[SlotClaim] = []
         while self.waiting and len(self.held) < self.limit:
             claim = self.waiting.pop(next(iter(self.waiting)))
@@ -179,8 +184,8 @@ class SlotBook:
         return tuple(lucky)
 
     def answers(self, lucky: Sequence[SlotClaim]) -> list[Answer]:
-        """Return the answers to the pools of these newly granted claims, and to the pools that hold slots and do not know yet
-        that another run waits.
+        """Return the answers to the pools of these newly granted claims. Also return messages for pools that hold slots
+        and have not been notified yet that other runs wait.
         """
         answers: list[Answer] = []
         for pool in dict.fromkeys(place.pool for place in lucky):
@@ -193,7 +198,9 @@ class SlotBook:
         return answers
 
     def reminders(self) -> list[Answer]:
-        """Return messages that remind each holder of its slots: they cannot be delivered to a closed run."""
+        """Return a reminder for each pool that holds slots. If a reminder cannot be delivered, the run has closed and
+        its slots are free.
+        """
         pools = {place.pool: place for place in self.held.values()}
         return [self._to_pool(place, []) for place in pools.values()]
 
@@ -218,12 +225,12 @@ class SlotBook:
 MICROSECONDS = 1_000_000
 _LATELY = 2 * MICROSECONDS
 _SET_BACK = MICROSECONDS
-"""The clock is considered corrected if time has moved back by at least this much."""
+"""The clock counts as corrected if the time has moved back by at least this much."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """At most `limit` turns in any span of `period` microseconds; `smooth` spreads them evenly."""
+    """At most `limit` turns in any interval of `period` microseconds. `smooth` spreads the turns evenly."""
 
     limit: int
     period: int
@@ -231,17 +238,17 @@ class Rate:
 
     @property
     def kept(self) -> int:
-        """The number of past turns that affect the next one."""
+        """The number of past turns that affect the next turn."""
         return 1 if self.smooth else self.limit
 
     def all_at(self, moment: int) -> tuple[int, ...]:
-        """Return the maximum number of turns that can have been used until a time."""
+        """Return as many turns as can still count, all at this time. Used if the actual times of used turns are unknown."""
         return (moment,) * self.kept
 
 
 @dataclass(frozen=True)
 class GivenTurn:
-    """A turn: its time, and its ticket."""
+    """A granted turn: its ticket and its time."""
 
     ticket: str
     at: int
@@ -249,7 +256,7 @@ class GivenTurn:
 
 @dataclass(frozen=True)
 class Turns:
-    """The turns that still count, in order."""
+    """The granted turns that still count, in order."""
 
     given: tuple[GivenTurn, ...] = ()
 
@@ -257,7 +264,9 @@ class Turns:
 def next_turn(
     turns: Turns, ticket: str, rate: Rate, now: int, latest: int | None
 ) -> tuple[Turns, int | None]:
-    """Return the time of the next turn and the new turns; None, and no new turn, if it would be after `latest`."""
+    """Return the new turns and the time of the turn for a ticket. If that time would be after `latest`, return None and
+    grant no turn.
+    """
     for turn in turns.given:
         if turn.ticket == ticket:
             return turns, turn.at
@@ -277,33 +286,33 @@ def _earliest(turns: tuple[GivenTurn, ...], rate: Rate) -> int:
 
 
 def is_forgettable(turns: Turns, period: int, now: int) -> bool:
-    """Whether no past turn affects the next one."""
+    """Whether no past turn affects the next turn."""
     return not turns.given or turns.given[-1].at + period <= now
 
 
 def taken_into_account(turns: Turns, moments: Sequence[int], rate: Rate) -> Turns:
-    """Return the turns that count, including these."""
+    """Return the turns that count, after adding turns at these times."""
     all_turns = sorted((*turns.given, *(GivenTurn("", at) for at in moments)), key=lambda turn: turn.at)
     return Turns(tuple(all_turns[-max(rate.kept, len(turns.given)) :]))
 
 
 @dataclass(frozen=True)
 class TurnAsk:
-    """A run's request for `count` turns, none after `latest` (in microseconds)."""
+    """A run's request for `count` turns, none of them after `latest` (in microseconds)."""
 
     place: SlotClaim
     rate: Rate
     latest: int | None
     count: int
     used: tuple[int, ...] = ()
-    """The turns that the run granted its tasks during its loan of the key, as far as they still count."""
+    """The turns that the run has granted to its tasks during its loan of the key, if they still count."""
     loan: int = 0
     """The requested duration of a loan of the key, in microseconds."""
 
 
 @dataclass(frozen=True)
 class Loan:
-    """A loan of the key to a run until a time: the run grants turns to its tasks itself, within the rate."""
+    """A loan of a key to a run until a time. During the loan the run itself grants turns to its tasks, within the rate."""
 
     place: SlotClaim
     rate: Rate
@@ -312,7 +321,7 @@ class Loan:
 
 @dataclass(frozen=True)
 class Used:
-    """A run returns its loan, with the turns that it granted to its tasks."""
+    """A run's return of a loan, with the times of the turns that the run has granted to its tasks."""
 
     pool: str
     moments: tuple[int, ...]
@@ -320,18 +329,18 @@ class Used:
 
 @dataclass(frozen=True)
 class Throttle:
-    """The complete state of a key: granted turns, open requests, the loan."""
+    """The complete state of a key: the granted turns, the open requests, and the loan."""
 
     turns: Turns = field(default_factory=Turns)
     open: tuple[TurnAsk, ...] = ()
     period: int = 0
     loan: Loan | None = None
     seen: int = 0
-    """The time of the last grant of turns."""
+    """The time at which turns were last granted."""
 
 
 class TurnBook:
-    """The turns of one key, its loan, and the waiting requests, as mutable state."""
+    """The turns of a key, its loan, and the waiting requests, as mutable state."""
 
     def __init__(self, throttle: Throttle | None = None) -> None:
         throttle = throttle or Throttle()
@@ -341,13 +350,13 @@ class TurnBook:
         self.loan = throttle.loan
         self.seen = throttle.seen
         self.held: list[TurnAsk] = []
-        """Requests that wait until the loan ends."""
+        """Requests that wait for the end of the loan."""
         self._recalled = False
         self._users: dict[str, int] = {}
 
     @property
     def throttle(self) -> Throttle:
-        """The complete state, as data."""
+        """The complete state, as immutable data."""
         return Throttle(self.turns, (*self.held, *self.open), self.period, self.loan, self.seen)
 
     def hand_in(self, used: Used) -> None:
@@ -356,7 +365,7 @@ class TurnBook:
             self._end_loan(used.moments)
 
     def serve(self, now: int) -> list[Answer]:
-        """Answer open requests. Recall the loan of another run, and every loan if the clock was set back."""
+        """Answer the open requests. Recall the loan if other runs wait, or if the clock was set back."""
         was_ahead = self.is_ahead(now)
         if was_ahead:
             self._set_back(now)
@@ -369,11 +378,13 @@ class TurnBook:
         return answers
 
     def is_ahead(self, now: int) -> bool:
-        """Whether turns were granted by a clock that was ahead and has been set back."""
+        """Whether turns were granted while the clock was ahead, and the clock has been set back since."""
         return self.seen > now + _SET_BACK
 
     def _set_back(self, now: int) -> None:
-        """Move turns that were granted while the clock was ahead back by the same amount; earlier turns stay."""
+        """Move turns that were granted while the clock was ahead back by the amount of the correction. Earlier turns
+        keep their times.
+        """
         by = self.seen - now
         moved: list[GivenTurn] = []
         for turn in self.turns.given:
@@ -387,7 +398,9 @@ class TurnBook:
         self.seen = now
 
     def drop(self, gone: Collection[SlotClaim], now: int) -> None:
-        """Remove the requests of runs that have closed. How many turns of a loan were used is unknown, but none is after now."""
+        """End the recalled loan of a run that has closed. The number of turns that the run used is unknown, but none of
+        them was later than now.
+        """
         if self._recalled and self.loan is not None and self.loan.place in gone:
             self._end_loan(self.loan.rate.all_at(now))
 
@@ -399,20 +412,20 @@ class TurnBook:
             self._end_loan(self.loan.rate.all_at(now))
 
     def let_loan_end(self, now: int) -> bool:
-        """End an expired loan. Return whether there was one."""
+        """End the loan if it has expired. Return whether it had."""
         if self.loan is None or self.loan.until > now:
             return False
         self._end_loan(self.loan.rate.all_at(self.loan.until))
         return True
 
     def is_forgettable(self, now: int) -> bool:
-        """Whether neither past turns nor a loan affect the next turn."""
+        """Whether neither past turns nor a loan nor requests affect the next turn."""
         waits = self.loan is not None or self.open or self.held
         return not waits and is_forgettable(self.turns, self.period, now)
 
     def _may_have(self, ask: TurnAsk, now: int) -> bool:
-        """Whether the run can be answered now. While another run has a loan its request waits for the return or the end of the
-        loan.
+        """Whether the request can be answered now. While another run has a loan, the request must wait until the loan is
+        returned or expires.
         """
         self._users[ask.place.run_id] = now
         loan = self.loan
@@ -433,7 +446,9 @@ class TurnBook:
         self.open, self.held = [*self.held, *self.open], []
 
     def _lend(self, ask: TurnAsk, now: int) -> int:
-        """Return the end of a new loan for the run; 0 if another run has requested turns recently."""
+        """Lend the key to the run and return the end of the loan. Return 0 if the run requested no loan or other runs
+        have recently requested turns.
+        """
         self._users = {run: at for run, at in self._users.items() if at > now - _LATELY}
         if not ask.loan or self.loan is not None or self.held or self._users.keys() != {ask.place.run_id}:
             return 0
@@ -454,7 +469,7 @@ class TurnBook:
 
 
 def _sooner(ask: TurnAsk, by: int, now: int) -> TurnAsk:
-    """Return a request that was made while the clock was ahead, with its times moved back."""
+    """Return a request with its deadline moved back, because the request was made while the clock was ahead."""
     late = ask.latest is not None and ask.latest > now
     return replace(ask, latest=max(now, ask.latest - by)) if late and ask.latest is not None else ask
 
@@ -464,7 +479,7 @@ _MANY_CALLS = 10_000
 
 @dataclass(frozen=True)
 class DebounceCall:
-    """A debounced call: what to run, and how long to wait for further calls. Durations are seconds."""
+    """A debounced call: the workflow to start, and how long to wait for further calls. Durations are in seconds."""
 
     ticket: str
     workflow: str
@@ -479,7 +494,9 @@ class DebounceCall:
 
 @dataclass(frozen=True)
 class Burst:
-    """Calls that will become one run: the last one, the times of the first and the last (in seconds), and the tickets of all."""
+    """Calls that will become one run: the last call, the times of the first and the last call (in seconds), and the
+    tickets of all calls.
+    """
 
     call: DebounceCall
     first: float
@@ -488,7 +505,7 @@ class Burst:
 
     @property
     def due(self) -> float:
-        """The end of the wait."""
+        """The time at which the run is started, unless another call arrives."""
         if len(self.tickets) >= _MANY_CALLS:
             return self.last
         calm = self.last + self.call.wait
@@ -496,15 +513,15 @@ class Burst:
 
 
 def joined(burst: Burst | None, call: DebounceCall, now: float) -> Burst:
-    """Return the burst with one more call."""
+    """Return the burst with this call added."""
     if burst is None:
         return Burst(call, now, now, (call.ticket,))
     return replace(burst, call=call, last=now, tickets=(*burst.tickets, call.ticket))
 
 
 class KeptLimit(msgspec.Struct, frozen=True):
-    """The state that an engine keeps of one key: slots, turns, or calls that will become a run (`becomes`, at `due_ns`). `id` is
-    that of the workflow that would keep it on a server.
+    """The state that an engine stores for a key: slots, turns, or calls that will become a workflow (`becomes`, at
+    `due_ns`). `id` is the id of the workflow that would enforce the limit on a server.
     """
 
     id: str
@@ -516,27 +533,27 @@ class KeptLimit(msgspec.Struct, frozen=True):
 
 
 class KeptLimits(msgspec.Struct, frozen=True):
-    """The limits that an engine keeps itself; None if workflows keep them."""
+    """The limits that an engine enforces itself, or None if workflows enforce them."""
 
     found: tuple[KeptLimit, ...] | None = None
 
 
 class ListLimits(Request[KeptLimits], frozen=True, kw_only=True):
-    """Return the limits that the engine keeps: the one with this id, or all."""
+    """Return the limits that the engine enforces: the limit with this id, or all."""
 
     effect: ClassVar[Effect] = Effect.READ
     id: str = ""
 
 
 class BurstState(msgspec.Struct, frozen=True):
-    """The state of debounced calls: waiting (`pending`), started as this run, or dropped (no run)."""
+    """The state of debounced calls: waiting (`pending`), started as this run, or dropped (`run_id` is empty)."""
 
     pending: bool = False
     run_id: str = ""
 
 
 class AwaitBurst(Request[BurstState], frozen=True, kw_only=True):
-    """Wait until the calls of a key have become a workflow with this id."""
+    """Wait until the calls of a key have become a workflow with the id `workflow_id`."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     waits: ClassVar[bool] = True

@@ -1,9 +1,10 @@
-"""Progress that activities publish: the requests that send it to an engine and to the followers of a run, and its form
-in heartbeat details.
+"""Progress that activities publish: the requests that send items to an engine and to the followers of a run, and the
+form of the items in heartbeat details.
 
-A Temporal server has no storage for it. There the newest items are sent with the attempt's heartbeat, as an additional
-detail (`carrier`), and the items that no follower may have seen before the attempt ended are sent with its result
-(`with_tail`), in the payload's metadata. Neither adds an event. Must not know: which engine does what.
+A Temporal server has no storage for progress. There the newest items are sent with the attempt's heartbeat, as an
+additional detail (`carrier`). Items that followers may not have seen before the attempt ended are sent with its result
+(`with_tail`), in the payload's metadata. Neither adds an event to the history. Must not know: which engine stores items
+where.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from hourglass.converter import Payload
 
 
 class ProgressItems(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive items that one attempt of an activity published under one name; `first` is the number of the first."""
+    """Consecutive items that an attempt of an activity has published under one name. `first` is the number of the first
+    item.
+    """
 
     name: str
     first: int
@@ -27,9 +30,10 @@ class ProgressItems(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressTaken(msgspec.Struct, frozen=True):
-    """The answer to published items. `keeper` names the memory that holds them, "" for the attempt's own record; a keeper other
-    than the one the sender named has taken nothing (`taken`) and needs all the items that the sender still has. `pause` is the
-    time until the next call; `keeps`: items can still be read after the attempt has ended.
+    """The answer to published items. `keeper` identifies the memory that stores the items, "" for the attempt's own
+    record. If it is not the keeper that the sender named, nothing was stored (`taken` is false), and the sender must
+    send all items that it still has. `pause` is the time until the next call. `keeps` is whether items can still be read
+    after the attempt has ended.
     """
 
     keeper: str = ""
@@ -39,8 +43,8 @@ class ProgressTaken(msgspec.Struct, frozen=True):
 
 
 class PublishProgress(Request[ProgressTaken], frozen=True, kw_only=True):
-    """Publish the newest items of each name of an attempt, including older ones. `details` are those of its last heartbeat, which
-    a server stores in the same place.
+    """Publish the newest items of an attempt under each name. Items that were already sent may be included again.
+    `details` are the details of the last heartbeat, because a server stores both in the same place.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -56,8 +60,8 @@ class PublishProgress(Request[ProgressTaken], frozen=True, kw_only=True):
 
 
 class PublishedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """An item that an attempt of an activity published. `scheduled_event_id` is the activity's, 0 if the engine does not report
-    it.
+    """An item that an activity attempt has published. `scheduled_event_id` identifies the activity, and is 0 if the
+    engine does not report it.
     """
 
     activity_id: str
@@ -69,7 +73,9 @@ class PublishedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressSeen(msgspec.Struct, frozen=True):
-    """How far a follower has read the progress of an activity: everything before this number of this attempt."""
+    """A follower's position in the progress of an activity: all items before the number `next` of this attempt have been
+    read.
+    """
 
     activity_id: str
     scheduled_event_id: int
@@ -78,8 +84,8 @@ class ProgressSeen(msgspec.Struct, frozen=True):
 
 
 class ProgressRead(msgspec.Struct, frozen=True):
-    """Items that are new to the follower, in the order of their arrival. `pause` is the time until the next request, if the
-    engine does not wait for new items itself.
+    """The items that are new to the follower, in order of arrival. If the engine cannot wait for new items, `pause` is
+    the time until the next request.
     """
 
     items: tuple[PublishedItem, ...] = ()
@@ -105,7 +111,7 @@ TAIL = "hourglass-progress"
 
 
 class CarriedProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The newest items of one attempt."""
+    """The newest items of an attempt, as carried by a heartbeat or a result."""
 
     attempt: int
     published: tuple[ProgressItems, ...] = ()
@@ -115,12 +121,12 @@ _reader = msgspec.json.Decoder(CarriedProgress)
 
 
 def carrier(carried: CarriedProgress) -> Payload:
-    """Return the items as an additional heartbeat detail."""
+    """Return the items in the form of an additional heartbeat detail."""
     return Payload(msgspec.json.encode(carried), CARRIER)
 
 
 def carried_by(details: Payloads) -> CarriedProgress | None:
-    """Return the items that a heartbeat carries, if any."""
+    """Return the items that heartbeat details carry, or None."""
     return next((_read(detail.data) for detail in details if detail.encoding == CARRIER), None)
 
 
@@ -131,7 +137,7 @@ def new_items(
     activity_type: str,
     seen: Mapping[str, tuple[int, int]],
 ) -> Iterator[PublishedItem]:
-    """Return the carried items of a name that are new to a follower."""
+    """Yield the carried items of a name that are new to a follower."""
     read_until = seen.get(activity_id, (0, 0))
     for items in carried.published:
         for number, value in enumerate(items.items, items.first):
@@ -146,18 +152,18 @@ def new_items(
 
 
 def without_carrier(details: Payloads) -> Payloads:
-    """Return the details that the activity itself set."""
+    """Return the heartbeat details without the carrier: only those that the activity itself has set."""
     return tuple(detail for detail in details if detail.encoding != CARRIER)
 
 
 def with_tail(result: Payload, carried: CarriedProgress) -> Payload:
-    """Return the result with the last items attached."""
+    """Return the result with the last items attached to its metadata."""
     metadata = {**(result.metadata or {}), TAIL: msgspec.json.encode(carried)}
     return msgspec.structs.replace(result, metadata=metadata)
 
 
 def tail_of(result: Payload) -> CarriedProgress | None:
-    """Return the last items that a result carries, if any."""
+    """Return the last items that a result carries, or None."""
     data = (result.metadata or {}).get(TAIL)
     return None if data is None else _read(data)
 
@@ -165,5 +171,5 @@ def tail_of(result: Payload) -> CarriedProgress | None:
 def _read(data: bytes) -> CarriedProgress | None:
     try:
         return _reader.decode(data)
-    except msgspec.MsgspecError:  # from another version or another SDK: ignore it
+    except msgspec.MsgspecError:  # written by another version or another SDK: ignored
         return None

@@ -1,7 +1,7 @@
 """Validation of requests: the last check before a request is sent, on every engine.
 
-Options are checked earlier, with messages in the author's terms; this check covers all other fields, and requests that
-interceptors have changed. The check of each field follows from its annotation, and is built once for each class.
+Options are checked earlier, with messages in the author's terms. This check covers all other fields, and requests that
+interceptors have changed. The check of each field is derived from its annotation, once for each class.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LEAST = -INT64 - 1
 
 
 _PLAIN: tuple[type, ...] = (Payload, Failure)
-"""Made by the converter, and not checked."""
+"""Types that only the converter creates. Their values are not checked."""
 
 
 def check_request(request: Request[Any]) -> None:
-    """Raise `UsageError` for a request with a value of a wrong type, text that UTF-8 cannot encode, or an integer of more than 64
-    bits.
+    """Raise `UsageError` if a value of the request has the wrong type, is text that UTF-8 cannot encode, or is an
+    integer of more than 64 bits.
     """
     _check_fields(request)
 
@@ -62,7 +62,7 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Check, Any], ...]:
 
 
 def _check_of(hint: Any) -> Check | None:
-    """Return the check of an annotation; None if every value is valid."""
+    """Return the check for an annotation, or None if every value is valid."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         members = [argument for argument in arguments if argument is not type(None)]
@@ -87,7 +87,7 @@ def _text(value: Any, what: str) -> None:
 
 
 def _whole(value: Any, what: str) -> None:
-    # Compare with the limits: `in range` would iterate for an enum's number.
+    # Compares with the limits, because `in range` would iterate over the range for an enum's number.
     if not isinstance(value, int) or isinstance(value, bool) or not _LEAST <= value <= INT64:
         raise UsageError(f"{what} must be a whole number of 64 bits, not {_shown(value)}")
 
@@ -144,7 +144,7 @@ def _struct(kind: type[msgspec.Struct]) -> Check:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for a message: a number as it is unless it is too long, else the type."""
+    """Return the form of a value for an error message: a number unless it is too long, otherwise only the type."""
     if isinstance(value, float) or (isinstance(value, int) and value.bit_length() < 200):
         return repr(value)
     return f"a value of type {type(value).__name__}"

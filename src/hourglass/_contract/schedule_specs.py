@@ -1,8 +1,9 @@
-"""Schedules as data: times, policies, state and past actions. Authors, requests, engines and stores use the same classes.
+"""Schedules as data: times, policies, state and past actions. Authors, requests, engines and stores use the same
+classes.
 
 Constructors accept convenient forms (a single number, seconds) and convert them, so that every attribute has one type:
-durations are timedeltas, times are datetimes with a time zone. They raise `UsageError` for a value of another type; `spec_checks`
-has the checks of a server. msgspec decodes these classes without their constructors.
+durations are timedeltas, and times are datetimes with a time zone. Constructors raise `UsageError` for a value of
+another type. `spec_checks` contains a server's checks. msgspec decodes these classes without calling their constructors.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def time_from(nanoseconds: int) -> datetime | None:
-    """Return a UTC time for nanoseconds since the epoch; None for 0 (unset)."""
+    """Convert nanoseconds since the epoch to a UTC time. 0 means unset and returns None."""
     return _EPOCH + timedelta(microseconds=nanoseconds // 1000) if nanoseconds else None
 
 
 def nanoseconds_of(time: datetime) -> int:
-    """Return the nanoseconds from the epoch to a time."""
+    """Convert a time to nanoseconds since the epoch."""
     return (time - _EPOCH) // _MICROSECOND * 1000
 
 
 class ScheduleOverlapPolicy(IntEnum):
-    """The action if a workflow is due while the previous one is running (Temporal's numbers)."""
+    """The action if a workflow is due while the previous workflow is running (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     SKIP = 1
@@ -54,7 +55,7 @@ class ScheduleOverlapPolicy(IntEnum):
 
 @dataclass(frozen=True)
 class ScheduleRange:
-    """Every `step`-th number from `start` to `end`, both included; only `start` if there is no `end`."""
+    """Every `step`-th number from `start` to `end`, inclusive. Without `end`, only `start`."""
 
     start: int
     end: int = 0
@@ -67,7 +68,7 @@ class ScheduleRange:
 
 
 Numbers: TypeAlias = int | ScheduleRange | Sequence[int | ScheduleRange]
-"""Numbers of a calendar: one, a range, or a sequence of both."""
+"""The numbers of a calendar field: a number, a range, or a sequence of numbers and ranges."""
 
 ALL_DAYS_OF_MONTH = ScheduleRange(1, 31)
 ALL_MONTHS = ScheduleRange(1, 12)
@@ -77,10 +78,10 @@ _ZERO = (ScheduleRange(0),)
 
 @dataclass(frozen=True, init=False)
 class ScheduleCalendarSpec:
-    """The times that match these numbers in every field; by default midnight, every day.
+    """The times that match these numbers in every field. The default is midnight, every day.
 
-    `ScheduleCalendarSpec(hour=9, minute=30, day_of_week=ScheduleRange(1, 5))` is half past nine, Monday to Friday. Sunday is 0.
-    An empty year matches every year.
+    `ScheduleCalendarSpec(hour=9, minute=30, day_of_week=ScheduleRange(1, 5))` is half past nine, Monday to Friday.
+    Sunday is 0. An empty year matches every year.
     """
 
     second: tuple[ScheduleRange, ...] = _ZERO
@@ -129,11 +130,13 @@ class ScheduleIntervalSpec:
 
 @dataclass(frozen=True, init=False)
 class ScheduleSpec:
-    """The times at which a schedule acts: each time of a calendar, an interval or a cron string that no `skip` matches.
+    """The times at which a schedule acts: each time that a calendar, an interval or a cron string matches and no `skip`
+    matches.
 
-    Cron strings have 5 fields (minute, hour, day of month, month, day of week), 6 (and a year) or 7 (seconds first, a year last),
-    or are `@daily` and similar shorthands or `@every 90m`. A day of the month and a day of the week must both match.
-    `ScheduleSpec()` names no time: such a schedule only acts when it is triggered.
+    Cron strings have 5 fields (minute, hour, day of month, month, day of week), 6 (a year at the end) or 7 (seconds at
+    the start, a year at the end), or are shorthands such as `@daily` or `@every 90m`. A day of the month and a day of
+    the week must both match. `ScheduleSpec()` contains no times, so a schedule with this spec acts only when it is
+    triggered.
     """
 
     calendars: tuple[ScheduleCalendarSpec, ...] = ()
@@ -179,9 +182,9 @@ class ScheduleSpec:
 class SchedulePolicy:
     """The policies of a schedule.
 
-    `overlap` is the action if a workflow is due while the previous one is running, `catchup_window` how late a workflow may be
-    started after an outage (a year by default, at least 10 s). With `pause_on_failure` the schedule pauses after a workflow that
-    failed or timed out.
+    `overlap` is the action if a workflow is due while the previous workflow is running. `catchup_window` is how late a
+    workflow may be started after an outage (a year by default, at least 10 s). With `pause_on_failure` the schedule
+    pauses after a workflow has failed or timed out.
     """
 
     overlap: ScheduleOverlapPolicy = ScheduleOverlapPolicy.SKIP
@@ -207,7 +210,9 @@ class SchedulePolicy:
 
 @dataclass(frozen=True, init=False)
 class ScheduleState:
-    """Whether a schedule is paused, and why. `remaining_actions` counts down if `limited_actions` is set."""
+    """Whether a schedule is paused, and why. If `limited_actions` is set, `remaining_actions` is decremented by each
+    action.
+    """
 
     note: str = ""
     paused: bool = False
@@ -232,7 +237,7 @@ class ScheduleState:
 
 @dataclass(frozen=True)
 class ScheduleBackfill:
-    """Past times at which the schedule should have acted, both ends included: it acts for them now."""
+    """A range of past times, inclusive. The schedule acts now for each of its times in this range."""
 
     start_at: datetime
     end_at: datetime
@@ -246,7 +251,7 @@ class ScheduleBackfill:
 
 @dataclass(frozen=True)
 class ScheduleActionExecutionStartWorkflow:
-    """A workflow that a schedule started."""
+    """A workflow that a schedule has started."""
 
     workflow_id: str
     first_execution_run_id: str
@@ -254,7 +259,7 @@ class ScheduleActionExecutionStartWorkflow:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleActionResult:
-    """An action that a schedule took: its scheduled time, its actual time, and the workflow it started."""
+    """An action that a schedule has taken: its scheduled time, its actual time, and the workflow that it started."""
 
     scheduled_at: datetime | None
     started_at: datetime | None
@@ -263,7 +268,7 @@ class ScheduleActionResult:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleInfo:
-    """The past and the next actions of a schedule."""
+    """Statistics of a schedule, with its recent and next actions."""
 
     num_actions: int = 0
     num_actions_missed_catchup_window: int = 0

@@ -1,7 +1,7 @@
 """Requests about schedules, and their answers.
 
-Times, policies and state are the classes of `schedule_specs`, shared with authors. Only the action has two forms: with values in
-the client, with payloads here.
+Times, policies and state are the classes of `schedule_specs`. Authors use the same classes. Only the action has two
+forms: one with values in the client, and one with payloads here.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from hourglass.converter import Payload
 
 
 class EngineSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule. Its action starts a workflow; the time is appended to the workflow id.
+    """A schedule. Its action starts a workflow whose id has the scheduled time appended.
 
-    `foreign` holds the parts of the action that this module has no fields for, so that an update of a schedule of another SDK
-    keeps them.
+    `foreign` contains the parts of the action that this module has no fields for. An update of a schedule that another
+    SDK created therefore preserves them.
     """
 
     action: StartWorkflow
@@ -40,7 +40,7 @@ class EngineSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduleDetails(ReadAnswer, frozen=True, kw_only=True):
-    """A schedule in detail. `conflict_token` protects an update against concurrent updates."""
+    """The details of a schedule. `conflict_token` protects an update against concurrent updates."""
 
     schedule_id: str
     schedule: EngineSchedule
@@ -51,7 +51,7 @@ class ScheduleDetails(ReadAnswer, frozen=True, kw_only=True):
 
 
 class ScheduleSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule in a list."""
+    """A schedule as a list entry."""
 
     schedule_id: str
     workflow_type: str = ""
@@ -65,14 +65,14 @@ class ScheduleSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulePage(ReadAnswer, frozen=True):
-    """A page of a list of schedules; `next_page_token` is empty at the end."""
+    """A page of a list of schedules. `next_page_token` is empty on the last page."""
 
     schedules: tuple[ScheduleSummary, ...]
     next_page_token: bytes = b""
 
 
 class CreateSchedule(Request[Nothing], frozen=True, kw_only=True):
-    """Create a schedule. Raises `ScheduleAlreadyExistsError` if its id is in use."""
+    """Create a schedule. Raises `ScheduleAlreadyExistsError` if the schedule id is in use."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
@@ -93,7 +93,7 @@ class DescribeSchedule(Request[ScheduleDetails], frozen=True, kw_only=True):
 
 
 class UpdateSchedule(Request[Nothing], frozen=True, kw_only=True):
-    """Replace a schedule. With a `conflict_token`: only if no other client has replaced it since."""
+    """Replace a schedule. With a `conflict_token`, only if no other client has replaced the schedule in the meantime."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
@@ -104,7 +104,7 @@ class UpdateSchedule(Request[Nothing], frozen=True, kw_only=True):
 
 
 class PatchSchedule(Request[Nothing], frozen=True, kw_only=True):
-    """Trigger, backfill, pause or unpause a schedule. `pause` and `unpause` are the notes to leave."""
+    """Trigger, backfill, pause or unpause a schedule. `pause` and `unpause` are the notes to record."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str
@@ -117,7 +117,7 @@ class PatchSchedule(Request[Nothing], frozen=True, kw_only=True):
 
 
 class DeleteSchedule(Request[Nothing], frozen=True, kw_only=True):
-    """Delete a schedule. Workflows that it started continue."""
+    """Delete a schedule. Workflows that the schedule has started keep running."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     schedule_id: str

@@ -1,9 +1,9 @@
 """The interface between clients and engines: `Request`, and the protocol of a connection.
 
-The type parameter of each request class is its answer, so that `await service.call(DescribeWorkflow(…))` is typed. Requests and
-answers are frozen data, defined in `workflows`, `activities`, `schedules`, `deployments`, `progress` and `limits`. Payloads are
-encoded; the client converts them. Engines reject requests with `hourglass.errors.ServiceError` and its subclasses; an unsupported
-request has the status `UNIMPLEMENTED`.
+The type parameter of each request class is the type of its answer, so that `await service.call(DescribeWorkflow(…))` is
+typed. Requests and answers are frozen data, defined in `workflows`, `activities`, `schedules`, `deployments`, `progress`
+and `limits`. Their payloads are encoded, and the client converts them. Engines reject requests with
+`hourglass.errors.ServiceError` and its subclasses. An unsupported request is rejected with the status `UNIMPLEMENTED`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ A = TypeVar("A")
 
 
 class Effect(Enum):
-    """The effect of a request, and of its repetition after the answer was lost."""
+    """The effect of a request, and of sending it again after its answer was lost."""
 
     CHANGE = "changes something, and must do so once"
     IDEMPOTENT = "may be carried out twice: the engine knows it by an id, or nothing comes of the second time"
@@ -28,8 +28,9 @@ class Effect(Enum):
 
 
 class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
-    """A request to an engine; `A` is the type of its answer. After `rpc_timeout` seconds the call fails, or, if the class sets
-    `waits`, is answered with the present state. `needs_worker`: an engine without a worker cannot answer.
+    """A request to an engine. `A` is the type of its answer. After `rpc_timeout` seconds the call fails. If the class
+    sets `waits`, the current state is returned instead. `needs_worker` means that an engine without a worker cannot
+    answer the request.
     """
 
     effect: ClassVar[Effect]
@@ -37,22 +38,23 @@ class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     waits: ClassVar[bool] = False
     default_timeout: ClassVar[float | None] = None
     method: ClassVar[str] = ""
-    """The method of the client's handles that only sends this request. `make faces` writes it: its docstring is that of the
-    class, its parameters are the fields that neither address the run nor identify the caller.
+    """The name of the method of the client's handles that only sends this request. `make faces` generates the method.
+    Its docstring is that of the class. Its parameters are the fields that neither address the run nor identify the
+    caller.
     """
 
     rpc_timeout: float | None = None
     rpc_metadata: dict[str, str] | None = None
-    """Headers of this call, in addition to those of the connection. Embedded engines ignore them."""
+    """Headers of this call, in addition to those of the connection. Embedded engines ignore headers."""
 
     @property
     def time_limit(self) -> float | None:
-        """The time in seconds for which the client waits for an answer; None: no limit."""
+        """The maximum time to wait for an answer, in seconds. None means no limit."""
         return self.default_timeout if self.rpc_timeout is None else self.rpc_timeout
 
 
 AS_STORED = "; the answer is the stored state"
-"""The end of the notice in an answer that was read while the engine cannot write."""
+"""The suffix of the notice in an answer that was read while the engine could not write."""
 
 
 class Nothing(msgspec.Struct, frozen=True):
@@ -60,15 +62,15 @@ class Nothing(msgspec.Struct, frozen=True):
 
 
 class ReadAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request that reads. `notice` describes a present problem of the engine (a full disk); "" if there is
-    none.
+    """The answer to a request that reads data. `notice` describes a current problem of the engine, such as a full disk,
+    or is "".
     """
 
     notice: str = ""
 
 
 class EngineService(Protocol):
-    """The interface between a client and an engine."""
+    """The interface that a client uses to send requests to an engine."""
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
         """Send a request and return its answer."""
@@ -76,7 +78,7 @@ class EngineService(Protocol):
 
 
 class Connection(EngineService, Protocol):
-    """An open connection to an engine, for one target and namespace. All its methods run on the control loop."""
+    """An open connection to an engine, for one target and namespace. All methods must be called on the control loop."""
 
     @property
     def target(self) -> str:
@@ -94,7 +96,7 @@ class Connection(EngineService, Protocol):
         ...
 
     async def open_handle(self, config: HandleConfig) -> Handle:
-        """Open a handle for a task queue. Raises `ServiceError` if the engine rejects it."""
+        """Open a handle for a task queue. Raise `ServiceError` if the engine rejects the handle."""
         ...
 
     async def close(self) -> None:
@@ -104,25 +106,25 @@ class Connection(EngineService, Protocol):
 
 @runtime_checkable
 class Remote(Protocol):
-    """A connection to a server: its credentials can be replaced while it is open, and it offers raw gRPC services. Its methods
-    may be called in any thread, except `rpc`, which runs on the control loop.
+    """A connection to a server. Its credentials can be replaced while it is open, and it provides the server's raw gRPC
+    services. `rpc` must be called on the control loop. The other methods may be called in any thread.
     """
 
     def set_api_key(self, api_key: str | None) -> None:
-        """Use this API key from now on."""
+        """Use this API key for all further calls."""
         ...
 
     def set_rpc_metadata(self, metadata: Mapping[str, str]) -> None:
-        """Replace the headers of all calls."""
+        """Replace the headers of all further calls."""
         ...
 
     async def rpc(self, call: RawCall) -> Any:
-        """Send a message to a service of the server and return its answer. Raises `ServiceError`."""
+        """Call a gRPC service of the server and return its answer. Raise `ServiceError` if the call fails."""
         ...
 
 
 class RawCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call of a gRPC service of a server, with Temporal's own messages."""
+    """A call of a server's gRPC service, with Temporal's own messages."""
 
     service: str
     rpc: str
@@ -135,4 +137,4 @@ class RawCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RawRpc: TypeAlias = Callable[[RawCall], Any]
-"""A function that carries out a raw call; its result is awaited."""
+"""A function that carries out a raw call and returns an awaitable."""

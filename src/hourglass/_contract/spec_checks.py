@@ -1,4 +1,4 @@
-"""A server's checks of a schedule's spec, and its canonical form, as a server shows it. Pure.
+"""A server's checks of a schedule's spec, and its canonical form, as a server returns it. Pure.
 
 The embedded engine's search for times starts from the canonical form.
 """
@@ -20,11 +20,11 @@ from hourglass._contract.schedule_specs import (
 from hourglass.errors import UsageError
 
 _LONGEST_COMMENT = 200
-_LONGEST_INTERVAL = timedelta(seconds=2**63 / 1e9)  # servers count nanoseconds in 64 bits
+_LONGEST_INTERVAL = timedelta(seconds=2**63 / 1e9)  # servers count nanoseconds as 64-bit integers
 
 
 def canonical(spec: ScheduleSpec) -> ScheduleSpec:
-    """Return the spec without cron strings and with all defaults filled in. Raises `UsageError` for an invalid spec."""
+    """Return the spec with cron strings converted and all defaults filled in. Raise `UsageError` for an invalid spec."""
     crons = [parse_cron(text) for text in spec.cron_expressions]
     zone = _zone_of(spec, crons)
     calendars = (*spec.calendars, *(cron.calendar for cron in crons if cron.calendar is not None))
@@ -42,12 +42,14 @@ def canonical(spec: ScheduleSpec) -> ScheduleSpec:
 
 
 def is_empty(spec: ScheduleSpec) -> bool:
-    """Whether the spec names no time."""
+    """Whether the spec contains no calendars, intervals or cron strings."""
     return not (spec.calendars or spec.intervals or spec.cron_expressions)
 
 
 def load_zone(name: str, definition: bytes = b"") -> ZoneInfo:
-    """Return a time zone from its definition, if set, else by name; an empty name is UTC. Raises `UsageError`."""
+    """Return a time zone from its definition or, without a definition, by its name. An empty name means UTC. Raise
+    `UsageError` for an unknown time zone.
+    """
     try:
         if definition:
             return ZoneInfo.from_file(BytesIO(definition), name or None)

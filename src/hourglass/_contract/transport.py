@@ -1,7 +1,8 @@
 """Options of a connection to a Temporal server: TLS, keep-alive, retries, proxy, name resolution, compression.
 
-Plain data with Temporal's names and numbers (milliseconds if the name says so), validated in the constructors. Embedded engines
-ignore them. Must not know: Core (`_temporal.configs` reads them) and targets (which contain them).
+Plain data with Temporal's names and numbers (in milliseconds if the name says so), validated in the constructors.
+Embedded engines ignore these options. Must not know: Core (`_temporal.configs` reads these options) and targets (which
+contain them).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _LONGEST = 2**31 - 1
 
 
 def _check(setting: Any, **fields: object) -> None:
-    """Raise `TargetError` unless each value is a positive whole number."""
+    """Raise `TargetError` unless every value is a positive integer in the allowed range."""
     for name, value in fields.items():
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= _LONGEST:
             raise TargetError(
@@ -29,9 +30,9 @@ def _check(setting: Any, **fields: object) -> None:
 class TLSConfig:
     """TLS, and mutual TLS with a client certificate and its private key. All certificates are PEM bytes.
 
-    `domain` is the name that the server's certificate must have, if it differs from the address; it is also sent to the server.
-    `verification_server_name` only changes the name that is verified, and needs `server_root_ca_cert`. `repr` shows neither
-    certificates nor keys.
+    `domain` is the name that the server's certificate must have, if it differs from the address. It is also sent to the
+    server. `verification_server_name` only changes the name that is verified, and requires `server_root_ca_cert`. `repr`
+    shows neither certificates nor keys.
     """
 
     server_root_ca_cert: bytes | None = field(default=None, repr=False)
@@ -49,16 +50,16 @@ class TLSConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """Retries of calls that a server does not answer. Rejected calls are not retried."""
+    """The retry policy for calls that a server does not answer. Rejected calls are not retried."""
 
     initial_interval_millis: int = 100
     randomization_factor: float = 0.2
     multiplier: float = 1.5
     max_interval_millis: int = 5000
     max_elapsed_time_millis: int | None = 10000
-    """None: the timeout of the call."""
+    """The maximum total time of all retries. None means the timeout of the call."""
     max_retries: int = 10
-    """0: no retries."""
+    """The maximum number of retries. 0 disables retries."""
 
     def __post_init__(self) -> None:
         _check(
@@ -82,7 +83,7 @@ class RetryConfig:
 
 @dataclass(frozen=True)
 class KeepAliveConfig:
-    """Detection of a dead connection: the interval of pings, and the time to wait for an answer."""
+    """Detection of dead connections: the interval between pings, and the time to wait for a response."""
 
     interval_millis: int = 10_000
     timeout_millis: int = 5_000
@@ -97,7 +98,7 @@ KeepAliveConfig.default = KeepAliveConfig()  # 15 s in total; Core's defaults ta
 
 @dataclass(frozen=True)
 class HttpConnectProxyConfig:
-    """An HTTP proxy, as `host:port`, with an optional user and password. `repr` does not show those."""
+    """An HTTP proxy, as `host:port`, with an optional user and password. `repr` does not show the user and the password."""
 
     target_host: str
     basic_auth: tuple[str, str] | None = field(default=None, repr=False)
@@ -117,8 +118,8 @@ class HttpConnectProxyConfig:
 
 @dataclass(frozen=True)
 class DnsLoadBalancingConfig:
-    """Distribute calls over all addresses of the server's name, which are resolved again at this interval. Not available with a
-    proxy.
+    """Distributes calls over all addresses of the server's name, which is resolved again at this interval. Cannot be
+    combined with a proxy.
     """
 
     resolution_interval_millis: int = 30_000
@@ -132,7 +133,7 @@ DnsLoadBalancingConfig.default = DnsLoadBalancingConfig()
 
 
 class GrpcCompression(Enum):
-    """Compression of requests and answers. It costs processor time on both sides."""
+    """Compression of requests and answers. It costs CPU time on both sides."""
 
     NONE = "none"
     GZIP = "gzip"
@@ -140,12 +141,14 @@ class GrpcCompression(Enum):
 
 @dataclass(frozen=True)
 class PayloadLimitsConfig:
-    """The sizes in bytes from which a warning about sent values is logged. A server rejects four times as much. 0: no warning."""
+    """The sizes in bytes above which a warning about sent values is logged. A server rejects values that are four times
+    as large. 0 disables a warning.
+    """
 
     payloads_warn_size: int = 512 * 1024
-    """For values sent together: the arguments of a call, a result, a heartbeat."""
+    """The limit for values that are sent together: the arguments of a call, a result, a heartbeat."""
     memo_warn_size: int = 2 * 1024
-    """For a memo."""
+    """The limit for a memo."""
 
     def __post_init__(self) -> None:
         for name in ("payloads_warn_size", "memo_warn_size"):
@@ -156,8 +159,8 @@ class PayloadLimitsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Transport:
-    """All transport options except TLS. Without `retry`: Core's defaults. Without `keep_alive`: a dead connection is only
-    detected when a call fails.
+    """All transport options except TLS. Without `retry`, Core's defaults apply. Without `keep_alive`, a dead connection
+    is detected only when a call fails.
     """
 
     retry: RetryConfig | None = None

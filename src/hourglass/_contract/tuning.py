@@ -1,8 +1,8 @@
 """The number of concurrent tasks and polls of a worker: slot suppliers, tuners and poller behaviours, as data.
 
-A slot is the right to execute one task; a poll needs a free slot. Fixed numbers mean the same on every engine. Suppliers that
-depend on the machine or on the author's code work with Core only: an engine that counts slots itself rejects them
-(`HandleConfig.refuse_tuning`).
+A slot is the right to execute one task, and a poll needs a free slot. Fixed numbers have the same meaning on every
+engine. Suppliers that depend on the machine or on the author's code are supported only by Core. An engine that counts
+slots itself rejects them (`HandleConfig.refuse_tuning`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SlotKind: TypeAlias = Literal["workflow", "activity", "local-activity", "nexus"]
 MOST_SLOTS = 500
 """The default maximum number of slots of a resource-based supplier."""
 
-_UNKNOWN = 1000  # assumed for a custom supplier; only prepared resources for attempts depend on it
+_UNKNOWN = 1000  # assumed for a custom supplier; affects only the resources prepared for attempts
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FixedSizeSlotSupplier:
 
 @dataclass(frozen=True)
 class ResourceBasedTunerConfig:
-    """The share of the machine's memory and processors, from 0 to 1, above which no more slots are granted."""
+    """The fraction of the machine's memory and CPU time, from 0 to 1, above which no more slots are granted."""
 
     target_memory_usage: float
     target_cpu_usage: float
@@ -51,8 +51,9 @@ class ResourceBasedTunerConfig:
 class ResourceBasedSlotConfig:
     """The bounds of a resource-based supplier.
 
-    `minimum_slots` are always granted (5 for workflows, else 1), `maximum_slots` (500) never exceeded. Beyond the minimum, slots
-    are at least `ramp_throttle` apart (0 for workflows, else 50 ms), because the usage of a task is measured late.
+    `minimum_slots` (5 for workflows, otherwise 1) are always granted. `maximum_slots` (500) are never exceeded. Beyond
+    the minimum, slots are granted at intervals of at least `ramp_throttle` (0 for workflows, otherwise 50 ms), because
+    the resource usage of a new task is measured with a delay.
     """
 
     minimum_slots: int | None = None
@@ -73,18 +74,20 @@ class ResourceBasedSlotConfig:
 
 @dataclass(frozen=True)
 class ResourceBasedSlotSupplier:
-    """Slots limited by the resources of the machine. All suppliers of one worker have the same `tuner_config`."""
+    """A number of slots that depends on the resources of the machine. All suppliers of a worker must have the same
+    `tuner_config`.
+    """
 
     slot_config: ResourceBasedSlotConfig
     tuner_config: ResourceBasedTunerConfig
 
 
 class SlotPermit:
-    """The right to use a slot. Subclass it to keep your own data with it."""
+    """The right to use a slot. Subclass it to attach your own data."""
 
 
 class SlotReserveContext(Protocol):
-    """The worker and the queue for which a slot is requested."""
+    """The worker and the task queue for which a slot is requested."""
 
     slot_type: SlotKind
     task_queue: str
@@ -92,7 +95,7 @@ class SlotReserveContext(Protocol):
     worker_build_id: str
     worker_deployment_version: WorkerDeploymentVersion | None
     is_sticky: bool
-    """Whether it is for a poll of the worker's sticky queue, for cached runs."""
+    """Whether the slot is for a poll of the worker's sticky queue, which contains tasks of cached runs."""
 
 
 class WorkflowSlotInfo(Protocol):
@@ -132,41 +135,44 @@ class SlotMarkUsedContext(Protocol):
 
 
 class SlotReleaseContext(Protocol):
-    """A released slot; `slot_info` is None if no task used it."""
+    """A released slot. `slot_info` is None if no task used the slot."""
 
     slot_info: SlotInfo | None
     permit: SlotPermit
 
 
 class CustomSlotSupplier(ABC):
-    """A slot supplier with your own rule.
+    """A slot supplier with a custom rule.
 
-    `reserve_slot` is awaited on an event loop of its own. Core calls the other three methods in its threads, concurrently: they
-    must be quick and must not wait. Their exceptions are logged; after an exception of `reserve_slot` it is called again.
+    `reserve_slot` is awaited on a separate event loop. Core calls the other three methods in its own threads,
+    concurrently. They must be quick and must not block. Exceptions are logged. If `reserve_slot` raises an exception, it
+    is called again.
     """
 
     @abstractmethod
     async def reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit:
-        """Wait until a slot is free and return a permit for it. Called before each poll; may be cancelled."""
+        """Wait until a slot is free and return a permit. Called before each poll. The call may be cancelled."""
 
     @abstractmethod
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:
-        """Return a permit if a slot is free now: for a task that arrives with an answer instead of a poll."""
+        """Return a permit if a slot is free now, otherwise None. Called for tasks that arrive with a response instead of
+        a poll.
+        """
 
     @abstractmethod
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:
-        """Note that a task uses a slot, possibly reserved long before."""
+        """Record that a task uses a slot, which may have been reserved long before."""
 
     @abstractmethod
     def release_slot(self, ctx: SlotReleaseContext) -> None:
-        """Release a slot: its task is done, or no task used it."""
+        """Release a slot because its task is completed or because no task used the slot."""
 
 
 SlotSupplier: TypeAlias = FixedSizeSlotSupplier | ResourceBasedSlotSupplier | CustomSlotSupplier
 
 
 def most_slots(supplier: SlotSupplier) -> int:
-    """Return the maximum number of concurrent slots of a supplier; an estimate for a custom one."""
+    """Return the maximum number of concurrent slots of a supplier. For a custom supplier, the number is an estimate."""
     match supplier:
         case FixedSizeSlotSupplier():
             return supplier.num_slots
@@ -181,7 +187,7 @@ _HUNDRED = FixedSizeSlotSupplier(100)
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerTuner:
-    """The slot suppliers of a worker, one for each kind of task. Create it with one of the three class methods."""
+    """The slot suppliers of a worker, one for each kind of task. Use one of the three class methods to create a tuner."""
 
     workflow_supplier: SlotSupplier = _HUNDRED
     activity_supplier: SlotSupplier = _HUNDRED
@@ -209,7 +215,7 @@ class WorkerTuner:
         local_activity_slots: int | None = None,
         nexus_slots: int | None = None,
     ) -> WorkerTuner:
-        """Return a tuner with fixed numbers, each 100 by default."""
+        """Return a tuner with fixed numbers of slots. Each default is 100."""
         return cls(
             workflow_supplier=FixedSizeSlotSupplier(100 if workflow_slots is None else workflow_slots),
             activity_supplier=FixedSizeSlotSupplier(100 if activity_slots is None else activity_slots),
@@ -230,7 +236,7 @@ class WorkerTuner:
         local_activity_config: ResourceBasedSlotConfig | None = None,
         nexus_config: ResourceBasedSlotConfig | None = None,
     ) -> WorkerTuner:
-        """Return a tuner that grants as many slots of each kind as the machine has resources for."""
+        """Return a tuner that grants slots of each kind while the machine has enough resources."""
         usage = ResourceBasedTunerConfig(target_memory_usage, target_cpu_usage)
 
         def supplier(config: ResourceBasedSlotConfig | None) -> ResourceBasedSlotSupplier:
@@ -265,13 +271,13 @@ class WorkerTuner:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether all suppliers have fixed numbers: every engine supports these."""
+        """Whether all suppliers have fixed numbers of slots, which every engine supports."""
         return all(isinstance(supplier, FixedSizeSlotSupplier) for supplier in self._suppliers().values())
 
 
 @dataclass(frozen=True)
 class PollerBehaviorSimpleMaximum:
-    """A fixed maximum number of concurrent polls, if slots are free."""
+    """A fixed maximum number of concurrent polls. Each poll needs a free slot."""
 
     maximum: int = 5
 
@@ -281,7 +287,7 @@ class PollerBehaviorSimpleMaximum:
 
 @dataclass(frozen=True)
 class PollerBehaviorAutoscaling:
-    """The number of concurrent polls that the server recommends, within bounds."""
+    """A number of concurrent polls that follows the server's recommendation, within bounds."""
 
     minimum: int = 1
     maximum: int = 100
@@ -301,7 +307,7 @@ PollerBehavior: TypeAlias = PollerBehaviorSimpleMaximum | PollerBehaviorAutoscal
 
 
 def poller_behavior(behavior: object, maximum: int, name: str) -> PollerBehavior:
-    """Return the poller behaviour of a worker: the configured one, or a fixed number of polls."""
+    """Return the configured poller behaviour of a worker, or by default a fixed maximum number of polls."""
     if behavior is None:
         return PollerBehaviorSimpleMaximum(maximum)
     if isinstance(behavior, (PollerBehaviorSimpleMaximum, PollerBehaviorAutoscaling)):

@@ -1,5 +1,5 @@
-"""Requests about workflows, and their answers: starting, messages, changes; descriptions, lists, results, histories; updates,
-resets and imports. `service` describes what all requests have in common.
+"""Requests about workflows, and their answers: starts, messages and changes; descriptions, lists, results and histories;
+updates, resets and imports. `service` describes the properties that all requests share.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WorkflowStatus(IntEnum):
 
 
 class IdConflictPolicy(IntEnum):
-    """The action if a workflow with this id is running (Temporal's numbers)."""
+    """The action if a workflow with the same id is running (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     FAIL = 1
@@ -47,7 +47,7 @@ class IdConflictPolicy(IntEnum):
 
 
 class QueryRejectCondition(IntEnum):
-    """The states of a run in which a query is rejected (Temporal's numbers)."""
+    """The states of a run in which a query must be rejected (Temporal's numbers)."""
 
     NONE = 1
     NOT_OPEN = 2
@@ -55,8 +55,9 @@ class QueryRejectCondition(IntEnum):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The answer to a start: the new run, or (`started` False) an existing one. `becomes` is set for a debounced call that the
-    engine collects itself: the id of the workflow that this call, and others that arrive meanwhile, will become.
+    """The answer to a start: the new run, or an existing run (`started` is False). `becomes` is set for a debounced call
+    that the engine itself collects. It is the id of the workflow that this call, and other calls that arrive before its
+    start, will become.
     """
 
     run_id: str
@@ -65,17 +66,19 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class TimeSkippingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Time skipping for a run on a server that supports it, for tests: while the run only waits, its time advances at once."""
+    """Time skipping for a run, for tests, on a server that supports it. While the run only waits, its time advances
+    immediately.
+    """
 
     enabled: bool = True
     disable_propagation: bool = False
-    """Whether children of the run keep real time."""
+    """Whether the run's children do not skip time."""
     max_session_skip_count: int = 0
-    """The maximum number of skips, after which time advances normally; 0: as many as the server allows."""
+    """The maximum number of skips, after which time advances normally. 0 means as many as the server allows."""
 
 
 class StartWorkflow(Request[Started], frozen=True, kw_only=True):
-    """Start a workflow; with `signal_name`, start and signal it in one step."""
+    """Start a workflow. With `signal_name`, start and signal the workflow in one step."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
@@ -92,18 +95,18 @@ class StartWorkflow(Request[Started], frozen=True, kw_only=True):
     signal_arguments: Payloads = ()
     versioning_override: VersioningOverride | None = None
     callbacks: tuple[NexusCallback, ...] = ()
-    """Callers of the Nexus operation that this workflow implements: they are notified of its end. An engine without Nexus rejects
-    them.
+    """The callers of the Nexus operation that this workflow implements. They are notified when the workflow closes. An
+    engine without Nexus rejects callbacks.
     """
     time_skipping: TimeSkippingConfig | None = None
     request_eager_start: bool = False
-    """Whether a worker on the same connection may receive the first task with the answer. An embedded engine always passes it to
-    one of its workers.
+    """Whether a worker on the same connection may receive the first task in the answer. An embedded engine always passes
+    the task to one of its workers.
     """
 
 
 class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
-    """Send a signal."""
+    """Send a signal to a workflow."""
 
     effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
@@ -116,14 +119,14 @@ class SignalWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 
 class QueryAnswer(msgspec.Struct, frozen=True):
-    """The result of a query handler; or, with a status, a rejection because of the run's status."""
+    """The result of a query handler. If `rejected` is set, the query was rejected because the run has this status."""
 
     result: Payloads = ()
     rejected: WorkflowStatus = WorkflowStatus.UNSPECIFIED
 
 
 class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
-    """Query a workflow. A handler that raises becomes `QueryFailedError`."""
+    """Query a workflow. An exception in the handler is raised as `QueryFailedError`."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     needs_worker: ClassVar[bool] = True
@@ -137,7 +140,7 @@ class QueryWorkflow(Request[QueryAnswer], frozen=True, kw_only=True):
 
 
 class OpenRunRequest(Request[Nothing], frozen=True, kw_only=True):
-    """A change of an open run, with a reason. The base of the requests below."""
+    """A change of an open run, with a reason. The base class of the requests below."""
 
     workflow_id: str
     request_id: str
@@ -172,7 +175,9 @@ class UnpauseWorkflow(OpenRunRequest, frozen=True, kw_only=True):
 
 
 class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
-    """Terminate a workflow now. Only the embedded engine uses `request_id`; a server has none here."""
+    """Terminate a workflow immediately. Only the embedded engine uses `request_id`, because a server does not support it
+    here.
+    """
 
     effect: ClassVar[Effect] = Effect.CHANGE
     workflow_id: str
@@ -185,8 +190,8 @@ class TerminateWorkflow(Request[Nothing], frozen=True, kw_only=True):
 
 
 class UpdateWorkflowOptions(Request[Nothing], frozen=True, kw_only=True):
-    """Change the options of a run: the new values of `fields` replace the old ones. Only the priority fields of `spec` can be
-    changed; no versioning override removes the present one.
+    """Change the options of a run: the new values of `fields` replace the old ones. Of `spec`, only the priority fields
+    can be changed. If the versioning override is None, the current override is removed.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -211,7 +216,9 @@ class SkipTime(Request[Nothing], frozen=True, kw_only=True):
 
 
 class FastForwarded(msgspec.Struct, frozen=True):
-    """The state of a fast forward: ask again until it is `over`; `reason` says why it was aborted."""
+    """The state of a fast forward. If it is not `over`, the request must be repeated. `reason` says why the fast forward
+    was aborted.
+    """
 
     over: bool = True
     reached: bool = False
@@ -219,7 +226,7 @@ class FastForwarded(msgspec.Struct, frozen=True):
 
 
 class WaitForFastForward(Request[FastForwarded], frozen=True, kw_only=True):
-    """Wait until a run's time has been skipped that far, or until the engine's long poll ends."""
+    """Wait until a fast forward of a run's time is complete, or until the engine ends the long poll."""
 
     effect: ClassVar[Effect] = Effect.READ
     waits: ClassVar[bool] = True
@@ -228,7 +235,7 @@ class WaitForFastForward(Request[FastForwarded], frozen=True, kw_only=True):
 
 
 class TimeSkippingState(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's own time, whether it is being skipped, and how often it was."""
+    """A run's own time, the settings for skipping it, and the number of skips so far."""
 
     current_time_ns: int
     config: TimeSkippingConfig
@@ -251,12 +258,12 @@ class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
     activity_type: str
     state: str
     task_queue: str = ""
-    """Empty on a server that does not report it (before 1.28)."""
+    """The task queue of the activity. Empty if the server does not report it (before 1.28)."""
     attempt: int = 1
     maximum_attempts: int = 0
     last_failure: Failure | None = None
     scheduled_time_ns: int = 0
-    """The time at which the run scheduled it, or its latest attempt."""
+    """The scheduled time of the activity, or of its latest attempt."""
     next_attempt_time_ns: int = 0
     last_started_time_ns: int = 0
     last_worker_identity: str = ""
@@ -264,7 +271,7 @@ class PendingActivity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
-    """A child workflow that is open; `run_id` is its first run."""
+    """An open child workflow. `run_id` is the child's first run."""
 
     workflow_id: str
     run_id: str
@@ -273,29 +280,31 @@ class PendingChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """An update that no worker has accepted yet, and that is therefore in no history. Only the embedded engine lists them."""
+    """An update that no worker has accepted yet and that is therefore not in the history. Only the embedded engine
+    reports these.
+    """
 
     update_id: str
     name: str
 
 
 REPORTED_PROBLEMS = "TemporalReportedProblems"
-"""The search attribute under which engines report a run whose workflow task keeps failing."""
+"""The search attribute that engines set on a run whose workflow task keeps failing."""
 
 TASK_FAILS, TASK_TIMES_OUT = "category=WorkflowTaskFailed", "category=WorkflowTaskTimedOut"
 """The values of `REPORTED_PROBLEMS` for a parked run."""
 
 PARKED_RUNS = f"ExecutionStatus = 'Running' AND {REPORTED_PROBLEMS} IN ('{TASK_FAILS}', '{TASK_TIMES_OUT}')"
-"""The list filter for open runs that engines report as parked."""
+"""The list filter that matches the open runs that engines report as parked."""
 
 ACTIVITY_FAILS = "category=ActivityTaskFailed"
-"""The value of `REPORTED_PROBLEMS` for a run with an activity that keeps failing. Only the embedded engine reports
-it.
+"""The value of `REPORTED_PROBLEMS` for a run with an activity that keeps failing. Only the embedded engine reports these
+activities.
 """
 
 
 class WorkflowSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary of one run. Times are nanoseconds since the epoch, 0 if unset."""
+    """A summary of a run. Times are nanoseconds since the epoch, or 0 if unset."""
 
     workflow_id: str
     run_id: str
@@ -323,9 +332,11 @@ def reports_task_problem(run: WorkflowSummary) -> bool:
 
 
 class Description(ReadAnswer, frozen=True, kw_only=True):
-    """A run in detail. `next_task_time_ns` is the time of the retry of a failed workflow task, if the engine reports it.
+    """The details of a run. `next_task_time_ns` is the time of the next attempt of a failed workflow task, if the engine
+    reports that time.
 
-    `deployment_version` is the version that a pinned run belongs to, or that handled its last task.
+    `deployment_version` is the version that a pinned run belongs to, or the version that completed the last task of an
+    unpinned run.
     """
 
     summary: WorkflowSummary
@@ -339,7 +350,7 @@ class Description(ReadAnswer, frozen=True, kw_only=True):
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     deployment_version: WorkerDeploymentVersion | None = None
     time_skipping: TimeSkippingState | None = None
-    """Set if the run's time was ever skipped."""
+    """The state of time skipping, or None if the run's time has never been skipped."""
     pending_updates: tuple[PendingUpdate, ...] = ()
 
 
@@ -352,14 +363,14 @@ class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
 
 
 class Page(ReadAnswer, frozen=True):
-    """A page of a list of runs; `next_page_token` is empty at the end."""
+    """A page of a list of runs. `next_page_token` is empty on the last page."""
 
     workflows: tuple[WorkflowSummary, ...]
     next_page_token: bytes = b""
 
 
 class ListWorkflows(Request[Page], frozen=True, kw_only=True):
-    """List runs that match a filter of Temporal's list filter language; empty lists all."""
+    """List the runs that match a filter in Temporal's list filter language. An empty filter matches all."""
 
     effect: ClassVar[Effect] = Effect.READ
     query: str = ""
@@ -368,28 +379,28 @@ class ListWorkflows(Request[Page], frozen=True, kw_only=True):
 
 
 class CountGroup(msgspec.Struct, frozen=True):
-    """The number of runs with these values of the grouping attributes."""
+    """The number of runs with these values of the attributes in `GROUP BY`."""
 
     values: tuple[str | int | float | bool, ...]
     count: int
 
 
 class Count(ReadAnswer, frozen=True):
-    """The number of matching runs, in total and per group."""
+    """The number of matching runs, in total and by group."""
 
     count: int
     groups: tuple[CountGroup, ...] = ()
 
 
 class CountWorkflows(Request[Count], frozen=True, kw_only=True):
-    """Count runs that match a filter, which may end with `GROUP BY ExecutionStatus`."""
+    """Count the runs that match a filter, which may end with `GROUP BY ExecutionStatus`."""
 
     effect: ClassVar[Effect] = Effect.READ
     query: str = ""
 
 
 class RunCompleted(msgspec.Struct, frozen=True, tag=True):
-    """The run returned."""
+    """The run completed with this result."""
 
     result: Payloads = ()
     new_run_id: str = ""
@@ -403,7 +414,7 @@ class RunFailed(msgspec.Struct, frozen=True, tag=True):
 
 
 class RunCanceled(msgspec.Struct, frozen=True, tag=True):
-    """The run ended as cancelled."""
+    """The run was cancelled."""
 
     details: Payloads = ()
 
@@ -422,13 +433,13 @@ class RunTimedOut(msgspec.Struct, frozen=True, tag=True):
 
 
 class RunContinued(msgspec.Struct, frozen=True, tag=True):
-    """The run continued as a new run."""
+    """The run continued as new, as another run."""
 
     new_run_id: str
 
 
 class StillOpen(msgspec.Struct, frozen=True, tag=True):
-    """The run did not close within the wait; ask again. `run_id` is the observed run."""
+    """The run was still open when the wait ended, so the request must be repeated. `run_id` is the run that was observed."""
 
     run_id: str = ""
 
@@ -439,7 +450,7 @@ Outcome: TypeAlias = (
 
 
 class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
-    """Wait until a run closes, or until the engine's long poll ends; then the answer is `StillOpen`."""
+    """Wait until a run closes, or until the engine ends the long poll. In that case the answer is `StillOpen`."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     waits: ClassVar[bool] = True
@@ -448,18 +459,20 @@ class WaitForClose(Request[Outcome], frozen=True, kw_only=True):
 
 
 class Executed(msgspec.Struct, frozen=True):
-    """The answer to `ExecuteWorkflow`: the run that was started or used, and its outcome; `StillOpen` if it is open."""
+    """The answer to `ExecuteWorkflow`: the run that was started or used, and its outcome. The outcome is `StillOpen` if
+    the run has not closed.
+    """
 
     run_id: str
     outcome: Outcome
 
 
 class ExecuteWorkflow(Request[Executed], frozen=True, kw_only=True):
-    """Start a workflow and wait until its run closes, in one request: an engine in this process then waits for its disk
-    once instead of twice. A server cannot wait, and answers `StillOpen` after the start.
+    """Start a workflow and wait until its run closes, in one request. An engine in this process then waits for a disk
+    sync once instead of twice. A server cannot wait, and answers `StillOpen` after the start.
 
-    A shortcut beside `StartWorkflow` and `WaitForClose`: workflows of one activity, 50 at a time, take 20 % less CPU time with
-    it (0.49 instead of 0.61 ms each).
+    This is a shortcut beside `StartWorkflow` and `WaitForClose`. With it, workflows of one activity, 50 at a time, take
+    20 % less CPU time (0.49 ms instead of 0.61 ms each).
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
@@ -472,19 +485,20 @@ class HistoryEventFilter(IntEnum):
 
     ALL_EVENT = 1
     CLOSE_EVENT = 2
-    """Only the last event; with `wait_new` the event that closes the run."""
+    """Only the last event. With `wait_new`, wait for the event that closes the run."""
 
 
 class HistoryPage(ReadAnswer, frozen=True):
-    """A page of a history: each event in Temporal's JSON form, as bytes; `next_page_token` is empty at the end."""
+    """A page of a history: each event in Temporal's JSON form, as bytes. `next_page_token` is empty on the last page."""
 
     events: tuple[bytes, ...]
     next_page_token: bytes = b""
 
 
 class GetHistory(Request[HistoryPage], frozen=True, kw_only=True):
-    """Return a page of a run's history, from its beginning or from its end; with `wait_new` wait for events that do not exist
-    yet. `page_size` 0 is the engine's default. A server returns entire workflow tasks, so the number may differ slightly.
+    """Return a page of a run's history, in chronological order or with the newest events first. With `wait_new`, wait
+    for events that do not exist yet. A `page_size` of 0 means the engine's default. A server never splits the events of
+    a workflow task, so the number of events may differ slightly.
     """
 
     effect: ClassVar[Effect] = Effect.READ
@@ -508,9 +522,10 @@ class UpdateStage(IntEnum):
 
 
 class UpdateState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of an update. At COMPLETED it has a failure, or else a result.
+    """The state of an update. At the stage COMPLETED, the update has either a failure or a result.
 
-    A stage below the requested one means that the engine's long poll ended: ask again with `PollUpdate`.
+    If the stage is lower than requested, the engine has ended the long poll, and the client must repeat the wait with
+    `PollUpdate`.
     """
 
     update_id: str
@@ -522,9 +537,11 @@ class UpdateState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdateWorkflow(Request[UpdateState], frozen=True, kw_only=True):
-    """Request an update and wait until it has reached `wait_stage`. Requests with the same `update_id` are one update.
+    """Request an update and wait until it has reached `wait_stage`. Requests with the same `update_id` refer to the same
+    update.
 
-    `request_id` identifies the call, however often it is sent. Only the embedded engine uses it; a server has none here.
+    `request_id` identifies the call, however often the request is sent. Only the embedded engine uses this id, because a
+    server does not support it here.
     """
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
@@ -556,14 +573,14 @@ class PollUpdate(Request[UpdateState], frozen=True, kw_only=True):
 
 
 class UpdateStarted(msgspec.Struct, frozen=True):
-    """The run that was started or used, and its update."""
+    """The run that was started or used, and the state of its update."""
 
     start: Started
     update: UpdateState
 
 
 class UpdateWithStart(Request[UpdateStarted], frozen=True, kw_only=True):
-    """Start a workflow, or use the running one, and update it in one step."""
+    """Start a workflow, or use the running one, and send it an update in one step."""
 
     effect: ClassVar[Effect] = Effect.IDEMPOTENT
     needs_worker: ClassVar[bool] = True
@@ -572,10 +589,11 @@ class UpdateWithStart(Request[UpdateStarted], frozen=True, kw_only=True):
 
 
 class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
-    """Terminate a run and start a new one from one of its workflow tasks; the answer names the new run.
+    """Terminate a run and start a new run from one of its workflow tasks. The answer contains the new run.
 
-    `event_id` is the id of the WorkflowTaskCompleted (or failed, timed out, started) event after which history is dropped.
-    Messages that arrived later are sent to the new run, unless excluded.
+    `event_id` is the id of the WorkflowTaskCompleted event after which the history is dropped. The id of a failed,
+    timed-out or started event is also accepted. Messages that arrived later are sent to the new run, unless they are
+    excluded.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE
@@ -590,10 +608,11 @@ class ResetWorkflow(Request[Started], frozen=True, kw_only=True):
 
 
 class ImportWorkflow(Request[Started], frozen=True, kw_only=True):
-    """Start a run that already has a history: `events`, in Temporal's JSON form, of which the first is its start.
+    """Start a run from an existing history. `events` are its events in Temporal's JSON form, beginning with the start of
+    the workflow.
 
-    `dry_run`: only validate the history; the answer names no run. `hold`: withhold the run from workers until
-    the request is repeated without `hold`. An engine that starts a run in one step ignores it.
+    `dry_run`: only validate the history. The answer then contains no run. `hold`: withhold the run from workers until
+    the request is repeated without `hold`. An engine that creates the run in one step ignores `hold`.
     """
 
     effect: ClassVar[Effect] = Effect.CHANGE

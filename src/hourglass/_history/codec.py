@@ -1,13 +1,12 @@
-"""Conversion of events to and from Temporal's JSON form, which `temporal workflow show`, its web UI and every
-SDK's replayer use. One table for all kinds of events.
+"""Conversion of events to and from Temporal's JSON form, which `temporal workflow show`, its web UI and every SDK's
+replayer use. One table covers all kinds of events.
 
-Must not know: runs, engines, decisions, protobuf. `shapes` defines the JSON form of values, `tables` the
-names of fields; this module adds kinds whose JSON is more than their fields. Core's own records
-(`PATCH_MARKER`, `LOCAL_MARKER`, flags) are written so that Core can replay histories of the embedded engine.
-
-Reading is lenient, because most of a picture is better than none: unknown, missing or malformed fields are
-unset, payloads that the web UI has decoded are read as JSON, enum names in both spellings
-(`EVENT_TYPE_TIMER_FIRED`, `TimerFired`). `_temporal.histories` checks that a history is well-formed.
+Must not know: runs, engines, decisions, protobuf. `shapes` defines the JSON form of values and `tables` the names of
+fields. This module adds the JSON of events that consists of more than their fields. Core's own records (`PATCH_MARKER`,
+`LOCAL_MARKER`, flags) are written so that Core can replay histories of the embedded engine. Reading is lenient, because
+a partial history is better than none. Unknown, missing or malformed fields stay unset. Payloads that the web UI has
+decoded are read as JSON. Enum names are accepted in both spellings (`EVENT_TYPE_TIMER_FIRED`, `TimerFired`).
+`_temporal.histories` checks that a history is well-formed.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from hourglass.errors import HistoryError
 
 PATCH_MARKER = "core_patch"
 LOCAL_MARKER = "core_local_activity"
-"""The names of Core's markers. Their details are JSON in a payload, with times and durations in seconds and
-nanoseconds.
+"""The names of Core's markers. The details of these markers are JSON in a payload, with times and durations as seconds
+and nanoseconds.
 """
 
 
@@ -89,7 +88,7 @@ def _write_local(a: h.LocalActivityMarkerRecorded, document: Json) -> None:
 
 
 def _to_marker(document: Json, name: str, details: Mapping[str, tuple[Payload, ...]]) -> None:
-    """Convert to a marker: a name and payloads by name, and the fields that all markers have."""
+    """Convert an event's JSON to that of a marker: its name, payloads by name, and the fields that all markers have."""
     common = {
         key: field_value
         for key, field_value in document.items()
@@ -117,8 +116,8 @@ _ADD: dict[type[h.Attributes], Callable[[Any, Json], None]] = {
 
 
 def _read_marker(marker: h.ForeignMarkerRecorded, metadata: Any) -> h.Attributes:
-    """Return a marker of Core as its own kind; markers of other SDKs and unreadable ones keep their name and
-    details.
+    """Return one of Core's markers as its own kind of event. Markers of other SDKs and unreadable markers are returned
+    unchanged.
     """
     try:
         if marker.marker_name == PATCH_MARKER and "patch-data" in marker.details:
@@ -157,7 +156,9 @@ def _read_local(marker: h.ForeignMarkerRecorded, metadata: Any) -> h.Attributes:
 
 
 def _with_own_id(accepted: h.WorkflowExecutionUpdateAccepted) -> h.Attributes:
-    """Return the event with the update's own id: the protocol message that carried it may have another id."""
+    """Return the event with the update's own id, because the protocol message that carried the update may have another
+    id.
+    """
     request = accepted.request
     if request is None or not request.update_id:
         return accepted
@@ -165,7 +166,7 @@ def _with_own_id(accepted: h.WorkflowExecutionUpdateAccepted) -> h.Attributes:
 
 
 class _Names(NamedTuple):
-    """Temporal's names for a kind of event."""
+    """Temporal's names for a kind of event: its type, and the JSON key of its attributes."""
 
     event_type: str
     attributes: str
@@ -181,7 +182,7 @@ _MARKERS = (h.MarkerRecorded, h.LocalActivityMarkerRecorded, h.ForeignMarkerReco
 
 
 def _kinds() -> dict[str, type[h.Attributes]]:
-    """Return the kinds by every name that a history may use for them."""
+    """Return the kinds of events by every name that a history may use for them."""
     kinds: dict[str, type[h.Attributes]] = {}
     for kind in (*h.KINDS, *h.FOREIGN_KINDS):
         names = _names(kind)
@@ -197,11 +198,13 @@ _KINDS = _kinds()
 _IGNORED = frozenset(
     {h.WorkflowExecutionOptionsUpdated, h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused}
 )
-"""Kinds that a worker may ignore: without that mark an SDK that does not know them would reject the history."""
+"""The kinds of events that a worker may ignore. Their JSON is marked accordingly, because an SDK that does not know the
+kind would otherwise reject the history.
+"""
 
 
 def event_document(event: h.HistoryEvent) -> Json:
-    """Return an event as a JSON object."""
+    """Convert an event to a JSON object."""
     attributes = event.attributes
     kind = type(attributes)
     names = _names(kind)
@@ -236,7 +239,7 @@ def _group_document(group: EventGroupMarker) -> Json:
 
 
 def _read_group(document: Any) -> EventGroupMarker | None:
-    """Return an event group; None if it has no known fields."""
+    """Return an event group, or None if the object has no known fields."""
     match document:
         case {"label": {"id": str(name), **rest}} if name:
             label = rest.get("label")
@@ -259,13 +262,13 @@ def _read_groups(markers: Any) -> tuple[EventGroupMarker, ...]:
 
 
 def event_json(event: h.HistoryEvent) -> bytes:
-    """Return an event as JSON."""
+    """Convert an event to JSON text."""
     return msgspec.json.encode(event_document(event))
 
 
 def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
-    """Return an event from its JSON object; `at` is its position in the history. Raise `HistoryError` if it is
-    not one.
+    """Convert a JSON object to an event. `at` is its position in the history. Raise `HistoryError` if the object is not
+    an event.
     """
     if not isinstance(document, dict):
         raise HistoryError(f"event {at} is not an event: it has no eventType")
@@ -284,7 +287,7 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
             raise HistoryError(f"event {at} is not an event: it has no eventType")
         kind = _KINDS.get(event_type) if isinstance(event_type, str) else None
     elif isinstance(event_type, str) and event_type and event_type not in _KINDS:
-        kind = None  # an unknown kind of event with the attributes of a known one
+        kind = None  # an unknown kind of event with the attributes of a known kind
     number_of = number(document.get("eventId", document.get("event_id"))) or at
     time_ns = read_moment(document.get("eventTime", document.get("event_time")))
     if kind is None:
@@ -305,13 +308,13 @@ def read_event(document: Any, at: int = 0) -> h.HistoryEvent:
 
 
 def _spelled(name: Any) -> str:
-    """Return the name of an unknown kind in the current spelling."""
+    """Return the name of an unknown kind of event in the current spelling."""
     text = str(name)
     return text.removeprefix("EVENT_TYPE_") if "_" in text else snake(text).upper()
 
 
 def load_json(text: str | bytes) -> Any:
-    """Parse JSON. Raise `HistoryError`."""
+    """Parse JSON. Raise `HistoryError` if the text is not valid JSON."""
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -337,9 +340,9 @@ def _finite(text: str) -> float:
 
 
 def documents_in(document: Any) -> list[Any] | None:
-    """Return the events of a parsed file, or None if it has none.
+    """Return the events in a parsed file, or None if it contains none.
 
-    It may be an object with `events`, a bare list, a response of Temporal's API, or a list of such responses
+    The file may contain an object with `events`, a bare list, a response of Temporal's API, or a list of these responses
     (its pages).
     """
     if isinstance(document, dict):
@@ -355,7 +358,9 @@ def documents_in(document: Any) -> list[Any] | None:
 
 
 def events_from_text(text: str | bytes) -> tuple[h.HistoryEvent, ...]:
-    """Return the events of a history, also one with a JSON object per line. Raise `HistoryError`."""
+    """Return the events of a history in JSON, or in a format with one JSON object per line. Raise `HistoryError` for
+    invalid text.
+    """
     try:
         document = load_json(text)
     except HistoryError:
@@ -373,7 +378,7 @@ def events_from_text(text: str | bytes) -> tuple[h.HistoryEvent, ...]:
 
 
 def events_from(documents: Iterable[Any]) -> tuple[h.HistoryEvent, ...]:
-    """Return the events of JSON objects. Raise `HistoryError`."""
+    """Convert JSON objects to events. Raise `HistoryError` if one of them is not an event, or if there are none."""
     events = tuple(read_event(document, at) for at, document in enumerate(documents, 1))
     if not events:
         raise HistoryError("this history has no events")

@@ -1,10 +1,10 @@
-"""The kind of SDK that wrote a history: one built on Core, or one with its own state machines. Pure.
+"""The kind of SDK that wrote a history: an SDK that is built on Core, or an SDK with its own state machines. Pure.
 
-Must not know: how to replay it. Python's, TypeScript's, .NET's and Ruby's SDKs are built on Core, as
-Hourglass is: their markers and ids are Core's, and Core replays them. Go's and Java's (and PHP's, which is
-built on Go's) are not. Histories name their SDK since 2023, TypeScript's since 2025; older ones show by
-markers and ids whether it is built on Core, but not whether it is Python's: then we do not assume our order
-of events.
+Must not know: how to replay a history. The SDKs for Python, TypeScript, .NET and Ruby are built on Core, and so is
+Hourglass. Their markers and ids are Core's, and Core can replay their histories. The SDKs for Go and Java (and PHP,
+based on Go's) are not. Histories name their SDK since 2023, and TypeScript's since 2025. The markers and ids of older
+histories show whether their SDK is built on Core, but not whether it is Python's. In that case we do not assume our
+order of events.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class Dialect(Enum):
-    """The way a history must be replayed."""
+    """The replay method for a history."""
 
-    PYTHON = auto()  # by Core, in the order of Python's SDK, which is ours
-    CORE = auto()  # by Core, but its SDK has an order of its own
+    PYTHON = auto()  # by Core, in the Python SDK's order, also ours
+    CORE = auto()  # by Core, in the order of another SDK
     OTHER = auto()  # not by Core
 
 
 def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
-    """Return the dialect of these events."""
+    """Return the dialect of a history."""
     name = sdk_name(events)
     if name in _IN_OUR_ORDER:
         return Dialect.PYTHON
@@ -57,14 +57,14 @@ def dialect_of(events: Sequence[h.HistoryEvent]) -> Dialect:
 
 
 def sdk_name(events: Sequence[h.HistoryEvent]) -> str:
-    """Return the SDK that the history names, "" if it names none."""
+    """Return the name of the SDK that the history contains, or "" if it contains none."""
     tasks = (event.attributes for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted))
     return next((task.sdk_name for task in tasks if task.sdk_name), "")
 
 
 def is_of_embedded_engine(events: Sequence[h.HistoryEvent]) -> bool:
-    """Whether a worker of the embedded engine completed its tasks: with our flags, and without the name of an
-    SDK.
+    """Whether the history's tasks were completed by a worker of the embedded engine, with our flags and without the name
+    of an SDK.
     """
     tasks = [event.attributes for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
     return not sdk_name(events) and any(OUR_FLAGS.intersection(task.flags) for task in tasks)
@@ -87,7 +87,7 @@ def _timer_ids(events: Sequence[h.HistoryEvent]) -> list[tuple[str, int]]:
 
 
 def _are_not_cores(activities: list[tuple[str, int]], timers: list[tuple[str, int]]) -> bool:
-    """Whether the ids cannot be Core's: Core numbers activities and timers separately, each from 1."""
+    """Whether these ids cannot be Core's. Core numbers activities and timers separately, each from 1."""
     both = [*activities, *timers]
     if not both:
         return False
@@ -95,6 +95,6 @@ def _are_not_cores(activities: list[tuple[str, int]], timers: list[tuple[str, in
     if all(_UUID.fullmatch(name) for name in names):
         return True  # Java
     if all(name == str(event_id) for name, event_id in both) or "0" in names:
-        return True  # Go, today and in its first years
+        return True  # Go, current and early versions
     numbers = sorted(int(name) for name in names if name.isdigit())
     return bool(activities and timers) and numbers == list(range(1, len(names) + 1))  # one sequence for both

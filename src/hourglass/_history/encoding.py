@@ -1,10 +1,10 @@
 """The stored form of data: MessagePack.
 
-Must not know: SQL, or the meaning of the data. The transition that writes an event encodes it once: its
-length counts towards the limits of its run, and the bytes are stored as they are. Invariants: every decided
-change can be encoded, even with half a character in a name; `array` with encoded values is equal to the
-encoded list of these values. Data of a released version stays readable for years: a new field has a default,
-and a default never changes, because values equal to it are not written.
+Must not know: SQL, or the meaning of the data. The transition that writes an event also encodes it, only once. The
+encoded length counts towards the limits of the run, and the bytes are stored unchanged. Invariants: every decided change
+can be encoded, even if a name contains a lone surrogate. `array` with encoded values is equal to the encoded list of
+these values. Data of a released version remains readable for years: a new field has a default, and a default never
+changes, because values equal to it are not written.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def encode(value: Any) -> bytes:
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        # A lone surrogate in one name must not fail the commit, which contains changes of other runs.
+        # A lone surrogate in a name must not fail the commit, because the commit also contains changes of other runs.
         return _encode(_mend(msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=False)))
 
 
 def array(count: int, encoded: bytes) -> bytearray:
-    """Return `count` concatenated encoded values as an encoded list."""
+    """Return an encoded list from `count` concatenated encoded values."""
     if count < 16:
         head = _FEW[count]
     else:
@@ -42,7 +42,7 @@ def array(count: int, encoded: bytes) -> bytearray:
 
 
 def plain(text: str) -> str:
-    """Return text that UTF-8 can encode: lone surrogates, which come from file names, are replaced."""
+    """Return the text in a form that UTF-8 can encode. Lone surrogates, which come from file names, are replaced."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -59,8 +59,8 @@ def _mend(value: Any) -> Any:
 
 
 def stored_default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
-    """Return the default of a struct's field in the form that `defstruct` expects; an empty tuple if it has
-    none.
+    """Return the default of a struct's field in the form that `defstruct` expects, or an empty tuple for a required
+    field.
     """
     if field.required:
         return ()
@@ -70,7 +70,7 @@ def stored_default(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
 
 
 ANY_KIND: Any = reduce(or_, h.KINDS)
-"""The union of all kinds of events, from which a decoder selects the kind."""
+"""The union of all kinds of events. The decoder uses it to select the kind of each event."""
 
 _stored_event: Any = msgspec.defstruct(
     "StoredEvent",
@@ -87,7 +87,7 @@ _decoder: Any = msgspec.msgpack.Decoder(GenericAlias(list, (_stored_event,)))
 
 
 def encode_events(events: list[h.HistoryEvent] | tuple[h.HistoryEvent, ...]) -> bytes:
-    """Return the stored form of events: an encoded list without its header."""
+    """Return the stored form of events: an encoded list without the list's header."""
     count = len(events)
     try:
         encoded = _encode(events)
@@ -97,12 +97,12 @@ def encode_events(events: list[h.HistoryEvent] | tuple[h.HistoryEvent, ...]) -> 
 
 
 _INTEGERS = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
-"""The number of bytes of an unsigned integer by its type byte."""
+"""The size of an unsigned integer in bytes, by its type byte."""
 
 
 def first_time_ns(head: bytes) -> int:
-    """Return the time of the first of some stored events, given their first bytes. Raise ValueError if there is
-    none.
+    """Return the timestamp of the first stored event, given the first bytes of the stored form. Raise ValueError if
+    there is no valid timestamp.
     """
     value = head.partition(b"\xa7time_ns")[2]
     if value and value[0] < 0x80:
@@ -114,7 +114,7 @@ def first_time_ns(head: bytes) -> int:
 
 
 def decode_events(data: bytes) -> list[h.HistoryEvent]:
-    """Decode a list of events. Raise ValueError (msgspec's) for invalid bytes."""
+    """Decode a list of events. Raise a ValueError of msgspec for invalid bytes."""
     return [h.HistoryEvent(*_values(event)) for event in _decoder.decode(data)]
 
 

@@ -1,12 +1,13 @@
-"""The events of a run's history as frozen data. Kinds, names and attributes are Temporal's.
+"""The events of a run's history as frozen data. The kinds, names and attributes are Temporal's.
 
-Must not know: JSON (see `codec`), decisions, clocks. Invariants: event ids count from 1 without gaps; an
-event never changes; references (`scheduled_event_id` and the like) point backwards. Durations are seconds,
-times nanoseconds since the epoch; 0 or empty means unset. Namespaces are always written, since histories are
-also read elsewhere; an empty run id means the latest run of a workflow.
+Must not know: JSON (see `codec`), decisions, clocks. Invariants: event ids count from 1 without gaps. An event never
+changes. References such as `scheduled_event_id` refer to earlier events. Durations are in seconds and times in
+nanoseconds since the epoch. 0 or an empty value means unset. Namespaces are always written, because histories are also
+read elsewhere. An empty run id means the latest run of a workflow.
 
-Not recorded: an attempt of a local activity, until it ends for good or has a long interval before the next; a
-rejected update; and an update that is not accepted yet, which stays in memory unless a reset admits it again.
+The following are not recorded: an attempt of a local activity, unless it is the last one or the interval before the next
+is long; a rejected update; and an update that has not been accepted yet. An unaccepted update stays in memory unless a
+reset admits it again.
 """
 
 from __future__ import annotations
@@ -38,15 +39,14 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, 
 
 
 NO_INDEX = -1
-"""The activation index of a marker that does not record it."""
+"""The activation index of a marker that does not contain one."""
 
 
 class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="LocalActivityMarkerRecorded"):
-    """Core's marker for a local activity that has ended, or whose next attempt follows after a long back-off
-    (`backoff_ns`).
+    """Core's marker for a local activity that has ended, or that will be retried after a long backoff (`backoff_ns`).
 
-    `activation_index` is the number, among the activations of its workflow task, of the one that delivered
-    the result: a replay delivers it in the same one.
+    `activation_index` is the position of the activation that delivered the result, among the activations of its workflow
+    task. A replay delivers the result in the same activation.
     """
 
     seq: int
@@ -64,7 +64,7 @@ class LocalActivityMarkerRecorded(Attributes, frozen=True, kw_only=True, tag="Lo
 
 
 class ForeignMarkerRecorded(Attributes, frozen=True, kw_only=True):
-    """A marker of another SDK, or one whose details cannot be read. The embedded engine writes none."""
+    """A marker of another SDK, or a marker whose details cannot be read. The embedded engine never writes this event."""
 
     marker_name: str
     details: dict[str, Payloads] = {}
@@ -73,17 +73,17 @@ class ForeignMarkerRecorded(Attributes, frozen=True, kw_only=True):
 
 
 def kind_of(attributes: Attributes) -> str:
-    """Return Temporal's name for the kind of an event. All markers are one kind, whatever they mark."""
+    """Return Temporal's name for the kind of an event. All markers are of the same kind."""
     return name_of(type(attributes))
 
 
 def name_of(kind: type[Attributes]) -> str:
-    """Return Temporal's name for a kind of event, given its type."""
+    """Return Temporal's name for a kind of event, given the class of its attributes."""
     return "MarkerRecorded" if kind in (LocalActivityMarkerRecorded, ForeignMarkerRecorded) else kind.__name__
 
 
 class RecordLocalActivity(Command, frozen=True):
-    """Core's own command to write this marker (without the workflow task it belongs to)."""
+    """Core's own command to write this marker. The marker's workflow task is not set yet."""
 
     marker: LocalActivityMarkerRecorded
 
@@ -92,7 +92,7 @@ LOCAL_KINDS: tuple[type[Attributes], ...] = (LocalActivityMarkerRecorded,)
 
 
 class StartChildFailedCause(IntEnum):
-    """Temporal's numbers for the reason that a child could not be started."""
+    """The reason why a child could not be started (Temporal's numbers)."""
 
     WORKFLOW_ALREADY_EXISTS = 1
     NAMESPACE_NOT_FOUND = 2
@@ -100,7 +100,7 @@ class StartChildFailedCause(IntEnum):
 
 
 class ExternalFailedCause(IntEnum):
-    """Temporal's numbers for the reason that a signal or a cancel request was not delivered."""
+    """The reason why a signal or a cancellation request was not delivered (Temporal's numbers)."""
 
     EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND = 1
     NAMESPACE_NOT_FOUND = 2
@@ -108,7 +108,7 @@ class ExternalFailedCause(IntEnum):
 
 
 class StartChildWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
-    """The run requested a child. The timeouts include the engine's defaults."""
+    """The run requested the start of a child. The timeouts include the engine's defaults."""
 
     namespace: str
     workflow_id: str
@@ -122,7 +122,7 @@ class StartChildWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True
 
 
 class StartChildWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
-    """The child could not be started."""
+    """A child could not be started."""
 
     namespace: str
     workflow_id: str
@@ -132,7 +132,7 @@ class StartChildWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
 
 
 class ChildWorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
-    """The child has started; `run_id` is its first run."""
+    """A child has started. `run_id` is the child's first run."""
 
     namespace: str
     workflow_id: str
@@ -143,7 +143,9 @@ class ChildWorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
 
 
 class ChildEnd(Attributes, frozen=True, kw_only=True):
-    """The common attributes of all ends of a child; `run_id` is its last run. Not a kind of its own."""
+    """The common attributes of the events that report a child's result. `run_id` is the child's last run. Not a kind of
+    event itself.
+    """
 
     namespace: str
     workflow_id: str
@@ -154,36 +156,36 @@ class ChildEnd(Attributes, frozen=True, kw_only=True):
 
 
 class ChildWorkflowExecutionCompleted(ChildEnd, frozen=True, kw_only=True):
-    """The child returned."""
+    """A child completed with this result."""
 
     result: Payload | None = None
 
 
 class ChildWorkflowExecutionFailed(ChildEnd, frozen=True, kw_only=True):
-    """The child failed."""
+    """A child failed."""
 
     failure: Failure
     retry_state: RetryState
 
 
 class ChildWorkflowExecutionCanceled(ChildEnd, frozen=True, kw_only=True):
-    """The child ended as cancelled."""
+    """A child was cancelled."""
 
     details: Payloads = ()
 
 
 class ChildWorkflowExecutionTimedOut(ChildEnd, frozen=True, kw_only=True):
-    """The child exceeded its timeout."""
+    """A child exceeded its timeout."""
 
     retry_state: RetryState
 
 
 class ChildWorkflowExecutionTerminated(ChildEnd, frozen=True, kw_only=True):
-    """The child was terminated."""
+    """A child was terminated."""
 
 
 class SignalExternalWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
-    """The run sends a signal; with `child_only` the target must be its own child."""
+    """The run requested to send a signal to another workflow. With `child_only`, the target must be the run's own child."""
 
     namespace: str
     workflow_id: str
@@ -196,7 +198,7 @@ class SignalExternalWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=
 
 
 class SignalExternalWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
-    """The signal was not delivered."""
+    """A signal to another workflow was not delivered."""
 
     namespace: str
     workflow_id: str
@@ -206,7 +208,7 @@ class SignalExternalWorkflowExecutionFailed(Attributes, frozen=True, kw_only=Tru
 
 
 class ExternalWorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
-    """The signal was delivered."""
+    """A signal to another workflow was delivered."""
 
     namespace: str
     workflow_id: str
@@ -215,7 +217,7 @@ class ExternalWorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
 
 
 class RequestCancelExternalWorkflowExecutionInitiated(Attributes, frozen=True, kw_only=True):
-    """The run requests cancellation of another workflow; with `child_only` the target must be its own child."""
+    """The run requested the cancellation of another workflow. With `child_only`, the target must be the run's own child."""
 
     namespace: str
     workflow_id: str
@@ -226,7 +228,7 @@ class RequestCancelExternalWorkflowExecutionInitiated(Attributes, frozen=True, k
 
 
 class RequestCancelExternalWorkflowExecutionFailed(Attributes, frozen=True, kw_only=True):
-    """The cancel request was not delivered."""
+    """A cancellation request was not delivered to another workflow."""
 
     namespace: str
     workflow_id: str
@@ -236,7 +238,7 @@ class RequestCancelExternalWorkflowExecutionFailed(Attributes, frozen=True, kw_o
 
 
 class ExternalWorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=True):
-    """The cancel request was delivered, or was not needed because the target has closed."""
+    """A cancellation request was delivered to another workflow, or was not needed because that workflow has closed."""
 
     namespace: str
     workflow_id: str
@@ -263,7 +265,7 @@ OTHER_KINDS: tuple[type[Attributes], ...] = (
 
 
 class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """An update as a client requested it."""
+    """A client's request for an update."""
 
     update_id: str
     name: str
@@ -273,16 +275,16 @@ class UpdateRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_de
 
 
 class WorkflowExecutionUpdateAdmitted(Attributes, frozen=True, kw_only=True):
-    """The update was requested from the run that this one was reset from. Only in histories of reset runs."""
+    """An update was requested from the run that this run was reset from. Occurs only in histories of reset runs."""
 
     request: UpdateRequest
 
 
 class WorkflowExecutionUpdateAccepted(Attributes, frozen=True, kw_only=True):
-    """The update passed its validator.
+    """An update was accepted by its validator.
 
-    `sequencing_event_id` is the last event before the worker received it. The request is part of this event
-    unless the history contains it in the event of its admission.
+    `sequencing_event_id` is the last event before the worker received the update. The request is part of this event
+    unless the history contains the request in the update's admission event.
     """
 
     update_id: str
@@ -291,7 +293,7 @@ class WorkflowExecutionUpdateAccepted(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionUpdateCompleted(Attributes, frozen=True, kw_only=True):
-    """The update's handler ended: with a failure if there is one, else with the result."""
+    """An update's handler has ended, with a failure or with a result."""
 
     update_id: str
     accepted_event_id: int
@@ -301,9 +303,7 @@ class WorkflowExecutionUpdateCompleted(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionUpdateRejected(Attributes, frozen=True, kw_only=True):
-    """The update was rejected by its validator. Neither the embedded engine nor current servers write this
-    event.
-    """
+    """An update was rejected by its validator. Neither the embedded engine nor current servers write this event."""
 
     update_id: str
     request: UpdateRequest | None = None
@@ -318,67 +318,67 @@ UPDATE_KINDS: tuple[type[Attributes], ...] = (
 
 
 UNHANDLED_COMMAND = 1
-"""Cause of a failed workflow task that tried to close its run while new events had arrived. Temporal's number,
-as below.
+"""The cause of failure of a workflow task that tried to close its run while new events had arrived. This number and the
+following ones are Temporal's.
 """
 
 FORCE_CLOSE_COMMAND = 17
-"""Cause of a workflow task that was withdrawn because too many events had arrived meanwhile."""
+"""The cause of failure of a workflow task that was withdrawn because too many events had arrived in the meantime."""
 
 BAD_SCHEDULE_ACTIVITY = 2
-"""Cause of a workflow task that scheduled an invalid activity."""
+"""The cause of failure of a workflow task that scheduled an invalid activity."""
 
 BAD_REQUEST_CANCEL_EXTERNAL = 10
-"""Cause of a workflow task that started a child and cancelled it at once, or sent a cancel request to an invalid
-id.
+"""The cause of failure of a workflow task that started a child and immediately cancelled it, or that sent a cancellation
+request to an invalid id.
 """
 
 BAD_CONTINUE_AS_NEW = 11
-"""Cause of a workflow task with an invalid continue-as-new."""
+"""The cause of failure of a workflow task with an invalid continue-as-new command."""
 
 BAD_SIGNAL = 15
-"""Cause of a workflow task that sent a signal to an invalid target."""
+"""The cause of failure of a workflow task that sent a signal to an invalid target."""
 
 BAD_START_CHILD = 16
-"""Cause of a workflow task that started an invalid child."""
+"""The cause of failure of a workflow task that started an invalid child."""
 
 BAD_SEARCH_ATTRIBUTES = 23
-"""Cause of a workflow task that set invalid search attributes."""
+"""The cause of failure of a workflow task that set invalid search attributes."""
 
 PENDING_CHILDREN_LIMIT_EXCEEDED = 26
-"""Cause of a workflow task that exceeded the number of pending children."""
+"""The cause of failure of a workflow task that exceeded the limit on pending children."""
 
 PENDING_SIGNALS_LIMIT_EXCEEDED = 28
-"""Cause of a workflow task that exceeded the number of pending signals to other workflows."""
+"""The cause of failure of a workflow task that exceeded the limit on pending signals to other workflows."""
 
 PENDING_CANCELS_LIMIT_EXCEEDED = 29
-"""Cause of a workflow task that exceeded the number of pending cancel requests."""
+"""The cause of failure of a workflow task that exceeded the limit on pending cancellation requests."""
 
 PENDING_ACTIVITIES_LIMIT_EXCEEDED = 27
-"""Cause of a workflow task that exceeded the number of pending activities."""
+"""The cause of failure of a workflow task that exceeded the limit on pending activities."""
 
 SCHEDULE_ACTIVITY_DUPLICATE_ID = 22
-"""Cause of a workflow task that scheduled an activity with the id of a pending one."""
+"""The cause of failure of a workflow task that scheduled an activity with the id of a pending activity."""
 
 PAYLOADS_TOO_LARGE = 37
-"""Cause of a workflow task with a command whose payloads exceed the size limit."""
+"""The cause of failure of a workflow task with a command whose payloads exceed the size limit."""
 
 RESET_WORKFLOW = 20
-"""Cause of the workflow task at which a reset run diverges from its original."""
+"""The cause of failure of the workflow task at which a reset run diverges from the original run."""
 
 FEATURE_DISABLED = 35
-"""Cause of a workflow task with a command that the engine does not support."""
+"""The cause of failure of a workflow task with a command that the engine does not support."""
 
 
 NO_RESULT = Payload(b"", "binary/null")
-"""The result of a run if the history does not contain it."""
+"""The placeholder for the result of a run if the history does not contain one."""
 
 PATCHES = "TemporalChangeVersion"
 """The search attribute in which Temporal records the patches of a run."""
 
 
 class Initiator(IntEnum):
-    """Temporal's numbers for the reason that a run continues another."""
+    """The reason why a run continues another run (Temporal's numbers)."""
 
     NONE = 0
     WORKFLOW = 1
@@ -413,11 +413,11 @@ class WorkflowExecutionStarted(Attributes, frozen=True, kw_only=True):
     versioning_override: VersioningOverride | None = None
     inherited_pinned_version: WorkerDeploymentVersion | None = None
     declined_version: WorkerDeploymentVersion | None = None
-    """The version that the previous run declined when it continued as this one."""
+    """The version that the previous run declined to move to when it continued as this run."""
 
 
 class WorkflowTaskScheduled(Attributes, frozen=True, kw_only=True):
-    """A workflow task waits for a worker."""
+    """A workflow task was scheduled and waits for a worker."""
 
     task_queue: str
     task_timeout: float
@@ -425,7 +425,7 @@ class WorkflowTaskScheduled(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowTaskStarted(Attributes, frozen=True, kw_only=True):
-    """A worker received the task."""
+    """A worker received the workflow task."""
 
     scheduled_event_id: int
     identity: str = ""
@@ -435,13 +435,13 @@ class WorkflowTaskStarted(Attributes, frozen=True, kw_only=True):
 
 
 CORE_FLAGS = (1, 2, 3)
-"""Core's own flags, for the behaviour that the histories of the embedded engine comply with: ids and types are
-checked, patches are indexed, and terminal commands come last.
+"""Core's own flags that describe the histories of the embedded engine: ids and types are checked, patches are indexed,
+and terminal commands come last.
 """
 
 
 class WorkflowTaskCompleted(Attributes, frozen=True, kw_only=True):
-    """The worker completed the task; the events of its commands follow."""
+    """A worker completed the workflow task. The events of its commands follow."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -454,7 +454,7 @@ class WorkflowTaskCompleted(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowTaskFailed(Attributes, frozen=True, kw_only=True):
-    """The worker failed the task, or its completion was rejected."""
+    """A worker failed the workflow task, or its completion was rejected."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -466,7 +466,7 @@ class WorkflowTaskFailed(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowTaskTimedOut(Attributes, frozen=True, kw_only=True):
-    """The worker did not complete the task before its timeout."""
+    """A worker did not complete the workflow task before its timeout."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -486,10 +486,10 @@ class ActivityTaskScheduled(Attributes, frozen=True, kw_only=False):
 
 
 class ActivityTaskStarted(Attributes, frozen=True, kw_only=True):
-    """The last attempt of an activity started.
+    """The last attempt of an activity was started.
 
-    As in Temporal it is written together with the end of the attempt; `began_ns` is the time of the start, 0
-    if that equals the time of the event.
+    As in Temporal, this event is written together with the attempt's result. `began_ns` is the attempt's start time, or
+    0 if the event's own timestamp is that time.
     """
 
     scheduled_event_id: int
@@ -500,7 +500,7 @@ class ActivityTaskStarted(Attributes, frozen=True, kw_only=True):
 
 
 class ActivityTaskCompleted(Attributes, frozen=True, kw_only=True):
-    """An activity returned."""
+    """An activity completed with this result."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -509,7 +509,7 @@ class ActivityTaskCompleted(Attributes, frozen=True, kw_only=True):
 
 
 class ActivityTaskFailed(Attributes, frozen=True, kw_only=True):
-    """An activity failed for good."""
+    """An activity failed and will not be retried."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -519,7 +519,7 @@ class ActivityTaskFailed(Attributes, frozen=True, kw_only=True):
 
 
 class ActivityTaskTimedOut(Attributes, frozen=True, kw_only=True):
-    """An activity timed out for good."""
+    """An activity timed out and will not be retried."""
 
     scheduled_event_id: int
     started_event_id: int
@@ -528,7 +528,7 @@ class ActivityTaskTimedOut(Attributes, frozen=True, kw_only=True):
 
 
 class ActivityTaskCancelRequested(Attributes, frozen=True, kw_only=True):
-    """The run requested cancellation of an activity."""
+    """The run requested the cancellation of an activity."""
 
     scheduled_event_id: int
     task_completed_event_id: int
@@ -570,7 +570,7 @@ class TimerCanceled(Attributes, frozen=True, kw_only=True):
 
 
 class MarkerRecorded(Attributes, frozen=True, kw_only=True):
-    """The run took the new branch of a patch."""
+    """The run executed the new branch of a patch."""
 
     patch_id: str
     deprecated: bool
@@ -604,7 +604,7 @@ class WorkflowExecutionSignaled(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=True):
-    """A client or another run requested cancellation of the run."""
+    """A client or another run requested the cancellation of the run."""
 
     reason: str = ""
     identity: str = ""
@@ -614,7 +614,7 @@ class WorkflowExecutionCancelRequested(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionCompleted(Attributes, frozen=True, kw_only=True):
-    """The run returned."""
+    """The run completed with this result."""
 
     result: Payload
     task_completed_event_id: int
@@ -653,7 +653,7 @@ class WorkflowExecutionTimedOut(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
-    """The run ended and a new run with this spec continues it, after the back-off."""
+    """The run ended, and a new run with this spec continues it after the backoff."""
 
     new_run_id: str
     workflow_type: str
@@ -666,11 +666,13 @@ class WorkflowExecutionContinuedAsNew(Attributes, frozen=True, kw_only=True):
     initiator: Initiator = Initiator.NONE
     failure: Failure | None = None
     last_completion_result: Payloads = ()
-    """These three explain why early servers ended a run this way that was to be retried."""
+    """Together with `initiator` and `failure`, this explains a run that early servers ended this way in order to retry
+    it.
+    """
 
 
 class WorkflowExecutionOptionsUpdated(Attributes, frozen=True, kw_only=True):
-    """An operator changed options of the run: its version or its priority."""
+    """A client changed options of the run: its versioning override or its priority."""
 
     identity: str = ""
     versioning_override: VersioningOverride | None = None
@@ -680,14 +682,14 @@ class WorkflowExecutionOptionsUpdated(Attributes, frozen=True, kw_only=True):
 
 
 class WorkflowExecutionPaused(Attributes, frozen=True, kw_only=True):
-    """An operator paused the run."""
+    """A client paused the run."""
 
     identity: str = ""
     reason: str = ""
 
 
 class WorkflowExecutionUnpaused(Attributes, frozen=True, kw_only=True):
-    """An operator resumed the run."""
+    """A client unpaused the run."""
 
     identity: str = ""
     reason: str = ""
@@ -731,11 +733,11 @@ KINDS: tuple[type[Attributes], ...] = (
 
 
 class WorkflowPropertiesModifiedExternally(Attributes, frozen=True, kw_only=True):
-    """An operator changed the run's properties."""
+    """An operator changed properties of the run."""
 
 
 class ActivityPropertiesModifiedExternally(Attributes, frozen=True, kw_only=True):
-    """An operator changed an activity's properties."""
+    """An operator changed properties of an activity."""
 
     scheduled_event_id: int
 
@@ -751,49 +753,49 @@ class NexusOperationScheduled(Attributes, frozen=True, kw_only=True):
 
 
 class NexusOperationStarted(Attributes, frozen=True, kw_only=True):
-    """The operation started; its service identifies it by the token."""
+    """A Nexus operation was started. Its service identifies the operation by the token."""
 
     scheduled_event_id: int
     operation_token: str = ""
 
 
 class NexusOperationCompleted(Attributes, frozen=True, kw_only=True):
-    """The operation returned."""
+    """A Nexus operation completed with this result."""
 
     scheduled_event_id: int
     result: Payload | None = None
 
 
 class NexusOperationEnd(Attributes, frozen=True, kw_only=True):
-    """The common attributes of the other ends of an operation. Not a kind of its own."""
+    """The common attributes of the other events that report an operation's result. Not a kind of event itself."""
 
     scheduled_event_id: int
     failure: Failure | None = None
 
 
 class NexusOperationFailed(NexusOperationEnd, frozen=True, kw_only=True):
-    """The operation failed."""
+    """A Nexus operation failed."""
 
 
 class NexusOperationCanceled(NexusOperationEnd, frozen=True, kw_only=True):
-    """The operation was cancelled."""
+    """A Nexus operation was cancelled."""
 
 
 class NexusOperationTimedOut(NexusOperationEnd, frozen=True, kw_only=True):
-    """The operation exceeded its timeout."""
+    """A Nexus operation exceeded its timeout."""
 
 
 class NexusOperationCancelRequested(Attributes, frozen=True, kw_only=True):
-    """The run requested cancellation of the operation."""
+    """The run requested the cancellation of a Nexus operation."""
 
     scheduled_event_id: int
     task_completed_event_id: int
 
 
 class UnknownEvent(Attributes, frozen=True, kw_only=True):
-    """An event of an unknown kind: its name, such as `TIMER_FIRED`, and its attributes in JSON.
+    """An event of an unknown kind: its name, such as `TIMER_FIRED`, and its attributes as JSON.
 
-    `may_be_ignored`: the server allows workers to ignore it.
+    `may_be_ignored`: whether the server allows workers to ignore the event.
     """
 
     name: str
@@ -814,7 +816,7 @@ FOREIGN_KINDS: tuple[type[Attributes], ...] = (
     NexusOperationTimedOut,
     NexusOperationCancelRequested,
 )
-"""Kinds that occur only in histories of servers."""
+"""The kinds of events that occur only in histories of servers."""
 
 TASK_KINDS: frozenset[type[Attributes]] = frozenset(
     {
@@ -825,7 +827,7 @@ TASK_KINDS: frozenset[type[Attributes]] = frozenset(
         WorkflowTaskTimedOut,
     }
 )
-"""The kinds of events about workflow tasks."""
+"""The kinds of events that concern workflow tasks."""
 
 ATTEMPT_ENDS: frozenset[type[Attributes]] = frozenset(
     {ActivityTaskCompleted, ActivityTaskFailed, ActivityTaskTimedOut, ActivityTaskCanceled}
@@ -849,7 +851,7 @@ TIMEOUT_NAMES = {
 
 
 class HistoryEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """An event at its position in a history, with the event groups of the command that caused it."""
+    """An event with its id, its timestamp, and the event groups of the command that caused the event."""
 
     id: int
     time_ns: int

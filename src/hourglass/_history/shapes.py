@@ -1,8 +1,8 @@
 """The JSON form of values, by Temporal's conventions: numbers, strings, times, enums, payloads.
 
-Protobuf's JSON rules apply: 64-bit integers as strings, bytes in base64, durations as "1.5s", times as RFC
-3339, enums by name. Reading is lenient: malformed values are unset, and payloads may have been decoded by the
-web UI.
+Protobuf's JSON rules apply: 64-bit integers are strings, bytes are in base64, durations are written as "1.5s" and times
+as RFC 3339, and enums by name. Reading is lenient: malformed values count as unset, and payloads may have been decoded
+by the web UI.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _CAPITALS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class Shape(NamedTuple):
-    """How values of one kind are written and read, and their value if unset."""
+    """The functions that write and read values of a type, and the value of an unset field."""
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
     unset: Any
     always: bool = False
-    """Whether the unset value is written, too. None never is."""
+    """Whether the unset value is written, too. None is never written."""
 
 
 def camel(name: str) -> str:
-    """Return a name in Temporal's JSON spelling: `activityType`."""
+    """Convert a field's name to the spelling in Temporal's JSON: `activityType`."""
     first, *words = name.split("_")
     return first + "".join(word.capitalize() for word in words)
 
 
 def snake(name: str) -> str:
-    """Return a name of Temporal's JSON in protobuf's spelling: `activity_type`."""
+    """Convert a name in Temporal's JSON to protobuf's spelling: `activity_type`."""
     return _CAPITALS.sub("_", name).lower()
 
 
@@ -49,7 +49,7 @@ def _same(value: Any) -> Any:
 
 
 def number(value: object) -> int:
-    """Parse an integer, which protobuf's JSON may write as a string; 0 if it is not one."""
+    """Parse an integer, which protobuf's JSON may write as a string. Return 0 for any other value."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -74,7 +74,7 @@ def _float(value: Any) -> float:
 
 
 def read_moment(value: Any) -> int:
-    """Parse a time in protobuf's JSON, or an object of seconds and nanos; 0 if it is not one."""
+    """Parse a time in protobuf's JSON, or an object of seconds and nanos. Return 0 for any other value."""
     if isinstance(value, str):
         return times.moment(value) or 0
     if isinstance(value, dict):
@@ -83,7 +83,7 @@ def read_moment(value: Any) -> int:
 
 
 def read_duration(value: Any) -> int:
-    """Parse a duration in protobuf's JSON, or an object of seconds and nanos; 0 if it is not one."""
+    """Parse a duration in protobuf's JSON, or an object of seconds and nanos. Return 0 for any other value."""
     return times.duration(value) or 0 if isinstance(value, str) else read_moment(value)
 
 
@@ -97,7 +97,7 @@ def _read_seconds(value: Any) -> float:
 
 
 def write_payload(payload: Payload) -> Json:
-    """Write one payload."""
+    """Convert a payload to JSON."""
     metadata = {key: b64encode(value).decode() for key, value in (payload.metadata or {}).items()}
     if payload.encoding:
         metadata["encoding"] = b64encode(payload.encoding.encode("utf-8", "surrogateescape")).decode()
@@ -108,7 +108,7 @@ def write_payload(payload: Payload) -> Json:
 
 
 def read_payload(value: Any) -> Payload:
-    """Read one payload. A value that the web UI has decoded is encoded as JSON again."""
+    """Convert a payload from JSON. A value that the web UI has decoded is encoded as JSON again."""
     if not isinstance(value, dict) or not value.keys() <= {"metadata", "data", "externalPayloads"}:
         return Payload(json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace"))
     metadata = value.get("metadata")
@@ -136,12 +136,12 @@ def _read_bytes(value: Any) -> bytes:
 
 
 def write_payloads(payloads: tuple[Payload, ...]) -> Json:
-    """Write several payloads."""
+    """Convert a tuple of payloads to JSON."""
     return {"payloads": [write_payload(payload) for payload in payloads]} if payloads else {}
 
 
 def read_payloads(value: Any) -> tuple[Payload, ...]:
-    """Read several payloads."""
+    """Convert a tuple of payloads from JSON."""
     documents = value.get("payloads") if isinstance(value, dict) else None
     return tuple([read_payload(document) for document in documents]) if isinstance(documents, list) else ()
 
@@ -152,7 +152,7 @@ def _read_first(value: Any) -> Payload | None:
 
 
 def _named(inner: str) -> Shape:
-    """Return the shape of payloads by name, below a key."""
+    """Return the shape of payloads by name, nested under the key `inner`."""
     in_protobuf = snake(inner)
 
     def read(value: Any) -> dict[str, Payload]:
@@ -173,7 +173,7 @@ def list_of(of: type[Any]) -> Shape:
 
 
 def enum_from(prefix: str, names: Mapping[int, str], make: Callable[[int], Any], otherwise: int = 0) -> Shape:
-    """Return the shape of an enum by name; the unset value is not written, and an unknown name is read as
+    """Return the shape of an enum that is written by name. The unset value is not written. An unknown name is read as
     `otherwise`.
     """
     texts = {value: f"{prefix}{name}" for value, name in names.items()}

@@ -1,9 +1,8 @@
-"""The name and shape of each field of each event in Temporal's JSON, and the conversion of structs by these
-tables.
+"""The name and shape of each field of each event in Temporal's JSON, and the conversion of structs with these tables.
 
-A field has Temporal's name in camelCase and the shape of its type (a float is a duration, an enum its name,
-…), unless `_FIELDS` defines otherwise; the fields of a struct in `_INLINE` are written as fields of the event
-that contains it. A `Table` is built for each kind on first use.
+A field has Temporal's name in camelCase and the shape of its type, unless `_FIELDS` defines otherwise. For example, a
+float is written as a duration and an enum as its name. The fields of a struct in `_INLINE` are written as fields of the
+event that contains the struct. The `Table` of each kind is created on first use.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ from hourglass.converter import (
 )
 from hourglass.errors import RetryState, TimeoutType
 
-_DEEPEST = 200  # the maximum length of a chain of causes
+_DEEPEST = 200  # the maximum number of nested causes that are read
 _INFOS: dict[type[FailureInfo], str] = {
     ApplicationFailure: "applicationFailureInfo",
     TimeoutFailure: "timeoutFailureInfo",
@@ -94,7 +93,7 @@ _INFO_KINDS |= {snake(key): kind for key, kind in _INFO_KINDS.items()}
 
 
 def write_failure(failure: Failure) -> Json:
-    """Write a failure and its causes."""
+    """Convert a failure and its causes to JSON."""
     document: Json = {}
     if failure.message:
         document["message"] = failure.message
@@ -112,7 +111,7 @@ def write_failure(failure: Failure) -> Json:
 
 
 def read_failure(value: Any, depth: int = 0) -> Failure:
-    """Read a failure and its causes. Of an unknown kind only the message, the stack and the cause are kept."""
+    """Convert a failure and its causes from JSON. For a failure of an unknown kind, only the common fields are read."""
     if not isinstance(value, dict):
         return Failure()
     info: FailureInfo | None = None
@@ -189,7 +188,7 @@ TASK_FAILURE_CAUSES = dict(enumerate(_CAUSES))
 """Temporal's names for the causes of a failed workflow task, by number."""
 
 _INLINE: frozenset[type[msgspec.Struct]] = frozenset(SPECS)
-"""Structs whose fields are written as fields of the event that contains them."""
+"""Structs whose fields are written as fields of the event that contains the struct."""
 
 _TYPES: dict[Any, Shape] = {
     str: TEXT,
@@ -214,12 +213,12 @@ _TYPES: dict[Any, Shape] = {
     h.Initiator: enum_of(h.Initiator, "CONTINUE_AS_NEW_INITIATOR_"),
     h.StartChildFailedCause: enum_of(h.StartChildFailedCause, "START_CHILD_WORKFLOW_EXECUTION_FAILED_CAUSE_"),
 }
-"""The shape of a field by its type."""
+"""The shape of a field, by its type."""
 
 _Field: TypeAlias = str | Shape | tuple[str, Shape]
 
 _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
-    # the request of a workflow
+    # the requests of a workflow, such as activities and children
     "activity_type": NAME,
     "workflow_type": NAME,
     "task_queue": QUEUE,
@@ -304,14 +303,15 @@ _FIELDS: dict[str | tuple[type[Any], str], _Field] = {
     (h.WorkflowExecutionUpdateCompleted, "result"): "outcome.success",
     (h.WorkflowExecutionUpdateCompleted, "failure"): ("outcome.failure", _MAYBE_FAILURE),
 }
-"""Names and shapes that do not follow from the field's own name and type: by name, or by struct and name.
+"""Names and shapes that do not follow from a field's own name and type. The key is the field's name, or its struct and
+name.
 
-A dot leads into an object; a leading slash leads out of the attributes, to the event itself.
+A dot leads into a nested object. A leading slash leads out of the attributes, to the event itself.
 """
 
 _NOT_WRITTEN = frozenset(
     {
-        (h.ActivityTaskStarted, "began_ns"),  # the time of the event itself
+        (h.ActivityTaskStarted, "began_ns"),  # the timestamp of the event itself
         *((ActivitySpec, name) for name in THE_WORKERS),
         (ChildWorkflowSpec, "cancellation_type"),
         (h.WorkflowExecutionContinuedAsNew, "execution_timeout"),
@@ -322,21 +322,23 @@ _NOT_WRITTEN = frozenset(
         (h.WorkflowExecutionContinuedAsNew, "fairness_weight"),
         (h.WorkflowExecutionContinuedAsNew, "static_summary"),
         (h.WorkflowExecutionContinuedAsNew, "static_details"),
-        (h.WorkflowExecutionContinuedAsNew, "versioning"),  # internal to a server
+        (h.WorkflowExecutionContinuedAsNew, "versioning"),  # used only inside a server
     }
 )
-"""Fields that Temporal's events do not have: needed only by the worker, or part of the next run's first event."""
+"""Fields that Temporal's events do not have, because only the worker needs them or because they are part of the next
+run's first event.
+"""
 
 _DEFAULTS: dict[tuple[type[Any], str] | str, Any] = {
     "attempt": 1,
     (h.LocalActivityMarkerRecorded, "attempt"): 0,
     (h.WorkflowExecutionCompleted, "result"): h.NO_RESULT,
 }
-"""Values of missing fields that differ from protobuf's defaults: early servers left these fields out."""
+"""Values of missing fields that differ from protobuf's defaults, because early servers omitted these fields."""
 
 
 class _Row(NamedTuple):
-    """One field: its path in the struct, its keys in JSON, and its shape."""
+    """A field: its path in the struct, its keys in JSON, and its shape."""
 
     attribute: str
     key: str
@@ -345,7 +347,7 @@ class _Row(NamedTuple):
 
 
 class Table:
-    """The conversion of one kind of struct."""
+    """The conversion of a kind of struct to and from JSON."""
 
     def __init__(self, kind: type[Any]) -> None:
         self._kind = kind
@@ -391,7 +393,7 @@ class Table:
             yield _Row(f"{prefix}{field.name}", key, inner, shape or _shape(bare, optional))
 
     def write(self, value: Any) -> Json:
-        """Return a struct as JSON."""
+        """Convert a struct to JSON."""
         document: Json = {}
         for (key, inner, write, always), field_value in zip(self._write, self._get(value), strict=True):
             if field_value or (always and field_value is not None):
@@ -402,11 +404,11 @@ class Table:
         return document
 
     def write_metadata(self, value: Any) -> Json:
-        """Return the fields of an event outside its attributes: its summary and details."""
+        """Convert the fields of an event that are outside its attributes (its summary and details) to JSON."""
         return {key: write(text) for get, key, write in self._metadata if (text := get(value)) is not None}
 
     def read(self, document: Any, metadata: Any = None) -> Any:
-        """Return a struct from JSON."""
+        """Convert a struct from JSON."""
         fields = self._unset.copy()
         if isinstance(document, dict):
             _read(document, self._known, fields)
@@ -439,7 +441,7 @@ def _held(found: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _put(readers: dict[str, Any], row: _Row) -> None:
-    """Add the readers of a field, under the names of JSON and of protobuf."""
+    """Add the readers of a field, under the field's names in JSON and in protobuf."""
     for key in {row.key, snake(row.key)}:
         if not row.inner:
             readers[key] = (row.attribute, row.shape.read)
@@ -456,7 +458,7 @@ def _read(document: Mapping[str, Any], readers: Mapping[str, Any], fields: dict[
         if type(entry) is tuple:
             if (
                 read := entry[1](value)
-            ) is not None:  # an empty list of payloads is no payload: the unset value stays
+            ) is not None:  # an empty list of payloads counts as no payload, so the field stays unset
                 fields[entry[0]] = read
         elif isinstance(value, dict):
             _read(value, entry, fields)
@@ -481,5 +483,5 @@ def _without_none(kind: Any) -> tuple[Any, bool]:
 
 @cache
 def table(kind: type[Any]) -> Table:
-    """Return the conversion of a kind of struct. Cached."""
+    """Return the table of a kind of struct. Cached."""
     return Table(kind)

@@ -1,4 +1,4 @@
-"""Times and durations in protobuf's JSON: RFC 3339, and "1.5s". Pure; everything else uses nanoseconds."""
+"""Times and durations in protobuf's JSON: RFC 3339, and "1.5s". Pure. All other code uses nanoseconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DURATION = re.compile(r"(-?)(\d+)(?:\.(\d{1,9}))?s", re.ASCII).fullmatch
 
 
 def moment_text(ns: int) -> str:
-    """Format nanoseconds since the epoch as RFC 3339 in UTC, with no, 3, 6 or 9 digits of a second, as protobuf does."""
+    """Format nanoseconds since the epoch as RFC 3339 in UTC. As in protobuf, the fraction has 0, 3, 6 or 9 digits."""
     seconds, fraction = divmod(ns, SECOND)
     if fraction % 1000:
         return f"{_to_the_second(seconds)}.{fraction:09d}Z"
@@ -33,9 +33,7 @@ def moment_text(ns: int) -> str:
 
 
 def plain_moment(text: str) -> int | None:
-    """Parse RFC 3339 in UTC, in protobuf's own format, to nanoseconds since the epoch; None for any other
-    format.
-    """
+    """Parse RFC 3339 in protobuf's own format, in UTC, to nanoseconds since the epoch. Return None for any other format."""
     parts = _PLAIN(text)
     if parts is None:
         return None
@@ -48,7 +46,9 @@ def plain_moment(text: str) -> int | None:
 
 
 def moment(text: str) -> int | None:
-    """Parse RFC 3339 in any time zone (default UTC) to nanoseconds since the epoch; None if it is not a time."""
+    """Parse RFC 3339 in any time zone (default UTC) to nanoseconds since the epoch. Return None if the text is not a
+    time.
+    """
     plain = plain_moment(text)
     if plain is not None:
         return plain
@@ -78,7 +78,7 @@ def duration_text(ns: int) -> str:
 
 
 def duration(text: str) -> int | None:
-    """Parse a protobuf duration to nanoseconds; None if it is not one."""
+    """Parse a protobuf duration to nanoseconds. Return None if the text is not a duration."""
     parts = _DURATION(text)
     if parts is None:
         return None
@@ -89,10 +89,10 @@ def duration(text: str) -> int | None:
 
 @lru_cache(maxsize=1000)
 def _day(text: str) -> int:
-    """Return the seconds from the epoch to the start of a day. Raise `ValueError`."""
+    """Return the seconds from the epoch to the start of a day. Raise `ValueError` for an invalid date."""
     return (date.fromisoformat(text).toordinal() - _EPOCH) * 86_400
 
 
-@lru_cache(maxsize=64)  # events come in bursts
+@lru_cache(maxsize=64)  # many events have the same second
 def _to_the_second(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"

@@ -1,17 +1,17 @@
-"""A history divided into workflow tasks, each with the events that it delivered and the commands that it issued;
+"""A history divided into workflow tasks, each with the events that it delivered and the commands that it issued,
 and the rules that every server's history follows. Pure. Invariants of `tasks_of`:
 
-- Tasks that failed or timed out are left out; the next completed task delivers the events before them.
-- Commands belong to the last completed task before them, by position and not by the task number that they name, because
-  test servers number tasks differently. Immediate results of a command (an activity cancelled before it started) may
-  stand between commands.
+- Tasks that failed or timed out are left out. The next completed task delivers the events before them.
+- A command belongs to the last completed task before it. This follows from its position, not from the task number in
+  its event, because test servers number tasks differently. Immediate results of a command (an activity cancelled before
+  it started) may occur between commands.
 - A history that ends within a task has a last task with unknown commands.
 
-The rules (`check`): event ids count from 1; one workflow task at a time: scheduled, started, then completed,
-failed or timed out; the event of a command names the completed task that issued it; an event about its
-outcome names the event that started it, and ends it once; nothing follows the end of the run. They are
-checked because Core trusts histories: with some that break them it panics, with others it hangs. A
-`HistoryError` names the event.
+The rules (`check`): Event ids count from 1. There is one workflow task at a time: it is scheduled, started, and then
+completed, failed or timed out. The event of a command refers to the completed task that issued the command. The event
+of a command's outcome refers to the event of the command, and there is only one outcome. No event follows the end of
+the run. The rules are checked because Core trusts histories: some invalid histories make Core panic, and others make
+it hang. A `HistoryError` contains the id of the event.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _OF_TASKS: frozenset[type[h.Attributes]] = frozenset(
 )
 
 ASKED = (_OF_TASKS | _ANSWERS) - MARKERS
-"""The kinds of events of commands, except markers: they name the task that issued the command, unless they
-respond to updates.
+"""The kinds of events that commands lead to, except markers. These events contain the id of the task that issued the
+command, unless they answer updates.
 """
 
 
 class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One workflow task."""
+    """A workflow task of a history."""
 
     new_events: tuple[h.HistoryEvent, ...]
     command_events: tuple[h.HistoryEvent, ...] = ()
@@ -57,7 +57,7 @@ class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def updates(self) -> tuple[h.WorkflowExecutionUpdateAccepted, ...]:
-        """The updates that were accepted in it, which it also delivered."""
+        """The updates that were accepted in this task. The task also delivered them."""
         return tuple(
             event.attributes
             for event in self.command_events
@@ -66,7 +66,7 @@ class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tasks_of(events: Sequence[h.HistoryEvent]) -> list[WorkflowTask]:
-    """Return the tasks of a history, in order. Raise `HistoryError`."""
+    """Return the workflow tasks of a history, in order. Raise `HistoryError` if a command belongs to no completed task."""
     tasks: list[WorkflowTask] = []
     new_events: list[h.HistoryEvent] = []
     started: h.HistoryEvent | None = None
@@ -119,7 +119,7 @@ def _task(
 def _commands_of(
     events: Sequence[h.HistoryEvent], position: int
 ) -> tuple[list[h.HistoryEvent], list[h.HistoryEvent], list[h.HistoryEvent], int]:
-    """Return the commands of a task, its markers, the events between them, and the position of the next task."""
+    """Return the command events of a task, its markers, the events between them, and the position of the next task."""
     command_events: list[h.HistoryEvent] = []
     markers: list[h.HistoryEvent] = []
     between: list[h.HistoryEvent] = []
@@ -151,14 +151,16 @@ def _snake(attributes: h.Attributes) -> str:
 
 
 def is_patch_index(attributes: h.Attributes) -> bool:
-    """Whether the SDK itself changed search attributes to record a version or patch."""
+    """Whether an event is a change of search attributes that the SDK itself made to record a version or patch."""
     return isinstance(attributes, h.UpsertWorkflowSearchAttributes) and set(attributes.search_attributes) == {
         h.PATCHES
     }
 
 
 def meant(attributes: h.Attributes) -> h.Attributes:
-    """Return the end of a run in current terms: early servers recorded retries and cron runs as continue-as-new."""
+    """Return the event that ends a run, in current terms. Early servers recorded retries and cron runs as
+    continue-as-new.
+    """
     if not isinstance(attributes, h.WorkflowExecutionContinuedAsNew):
         return attributes
     again, task = attributes.initiator, attributes.task_completed_event_id
@@ -175,7 +177,7 @@ def meant(attributes: h.Attributes) -> h.Attributes:
     return attributes
 
 
-# Events that start something, by the kind of thing.
+# The events that start an operation (an activity, a timer, …), each with the kind of operation.
 _BEGINS: dict[type[h.Attributes], str] = {
     h.ActivityTaskScheduled: "activity",
     h.TimerStarted: "timer",
@@ -185,7 +187,7 @@ _BEGINS: dict[type[h.Attributes], str] = {
     h.NexusOperationScheduled: "Nexus operation",
 }
 
-# Events that continue it: the kind of thing, and the field that names the event that started it.
+# The events that report progress of an operation: its kind, and the field with the id of the event that started it.
 _GOES_ON: dict[type[h.Attributes], tuple[str, str]] = {
     h.ActivityTaskStarted: ("activity", "scheduled_event_id"),
     h.ActivityTaskCancelRequested: ("activity", "scheduled_event_id"),
@@ -194,7 +196,7 @@ _GOES_ON: dict[type[h.Attributes], tuple[str, str]] = {
     h.NexusOperationCancelRequested: ("Nexus operation", "scheduled_event_id"),
 }
 
-# Events that end it.
+# The events that report the outcome of an operation, in the same form.
 _ENDS_IT: dict[type[h.Attributes], tuple[str, str]] = {
     **dict.fromkeys(h.ATTEMPT_ENDS, ("activity", "scheduled_event_id")),
     h.TimerFired: ("timer", "started_event_id"),
@@ -226,7 +228,7 @@ _FROM_OUTSIDE: frozenset[type[h.Attributes]] = frozenset(
 )
 
 _TOLD = _FROM_OUTSIDE.union(_GOES_ON, _ENDS_IT) - ASKED - {h.ActivityTaskStarted}
-"""The kinds of events that a run receives: from outside, and the outcomes of its commands."""
+"""The kinds of events that a run is notified of: events from outside, and the outcomes of its commands."""
 
 _STEPS: dict[type[h.Attributes], tuple[str, tuple[str, ...]]] = {
     h.WorkflowTaskScheduled: ("scheduled", ("none",)),
@@ -235,7 +237,7 @@ _STEPS: dict[type[h.Attributes], tuple[str, tuple[str, ...]]] = {
     h.WorkflowTaskFailed: ("failed", ("scheduled", "started")),
     h.WorkflowTaskTimedOut: ("timed out", ("scheduled", "started")),
 }
-"""The state of a workflow task after each kind of event, and the states allowed before it."""
+"""The state of a workflow task after each kind of event, and the states that are allowed before the event."""
 
 _AFTER_START = (
     h.WorkflowTaskCompleted,
@@ -247,10 +249,10 @@ _AFTER_START = (
 
 
 def check(events: Sequence[h.HistoryEvent], *, of_core: bool = True) -> None:
-    """Raise `HistoryError` at the first event that no server would have written there.
+    """Raise `HistoryError` for the first event that no server would have written at its position.
 
-    A history that is not `of_core` is never passed to Core: the task named as the origin of an event is not
-    checked then, because the test servers of other SDKs number tasks differently.
+    If `of_core` is false, the history is never passed to Core. The task that an event refers to is then not checked,
+    because the test servers of other SDKs number tasks differently.
     """
     _check_order(events)
     tasks = _Tasks()
@@ -293,7 +295,7 @@ def _check_order(events: Sequence[h.HistoryEvent]) -> None:
             raise HistoryError(f"event {at} of this history carries the number {event.id}")
         if at > 1 and kind is h.WorkflowExecutionStarted:
             raise HistoryError(f"event {at} starts the workflow a second time")
-        # Core's replay worker panics on any other event, and then never answers.
+        # Core's replay worker panics on any other event, and then never responds.
         if kind is h.WorkflowTaskStarted and at < len(events):
             _check_after_start(events[at])
 
@@ -304,7 +306,7 @@ def _check_after_start(event: h.HistoryEvent) -> None:
 
 
 def check_start(event: h.HistoryEvent) -> None:
-    """Raise `HistoryError` if an event cannot be the first of a history."""
+    """Raise `HistoryError` if an event cannot be the first event of a history."""
     started = event.attributes
     if not isinstance(started, h.WorkflowExecutionStarted):
         raise HistoryError("a history begins with the event that starts its workflow")
@@ -327,7 +329,7 @@ def _follow(event: h.HistoryEvent, thing: str, field: str, open_things: dict[int
 
 
 class _Tasks:
-    """The workflow tasks of a history, one at a time."""
+    """The state of the workflow tasks of a history, one at a time."""
 
     def __init__(self) -> None:
         self._state = "none"
@@ -336,7 +338,7 @@ class _Tasks:
         self._completed: set[int] = set()
 
     def take(self, event: h.HistoryEvent) -> None:
-        """Advance by one event. Raise `HistoryError` if it is not allowed there."""
+        """Advance the state by one event. Raise `HistoryError` if the event is not allowed in the current state."""
         attributes = event.attributes
         step, allowed = _STEPS[type(attributes)]
         if self._state not in allowed:
@@ -358,7 +360,8 @@ class _Tasks:
             self._complete(event.id, attributes.started_event_id)
 
     def _complete(self, event_id: int, started: int) -> None:
-        # Java's test server names no start, and names the start where others name the completion.
+        # Java's test server omits the started event here, and refers to it where other servers refer to the completed
+        # event.
         if started not in (self._started, 0):
             raise HistoryError(
                 f"event {event_id}: the completed workflow task names event {started} "
@@ -369,7 +372,7 @@ class _Tasks:
             self._completed.add(self._started)
 
     def check_origin(self, event: h.HistoryEvent) -> None:
-        """Check that the event of a command names the task that issued it."""
+        """Raise `HistoryError` if the event of a command does not refer to a completed task."""
         origin = getattr(event.attributes, "task_completed_event_id", 0)
         if origin and origin not in self._completed:
             raise HistoryError(

@@ -1,5 +1,5 @@
-"""The commands that a history records: which events each command causes, and these events in the terms and words
-of the commands (`_evaluator.words`). Pure.
+"""The commands that a history records: the events that each command leads to, and these events in the terms and words of
+commands (`_evaluator.words`). Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _Commands = type[c.Command] | tuple[type[c.Command], ...]
 
 
 def recorded(event: h.HistoryEvent) -> CommandSummary | None:
-    """Return the command that caused an event; None if no command causes events of its kind."""
+    """Return the command that led to an event, or None if no command leads to events of this kind."""
     attributes = meant(event.attributes)
     row = _TELL.get(type(attributes))
     if row is None:
@@ -28,13 +28,13 @@ def recorded(event: h.HistoryEvent) -> CommandSummary | None:
 
 
 def all_recorded(events: Iterable[h.HistoryEvent]) -> tuple[CommandSummary, ...]:
-    """Return the commands that caused these events, except markers."""
+    """Return the commands that led to these events, except markers."""
     commands = (recorded(event) for event in events if type(event.attributes) not in _MARKERS)
     return tuple(command for command in commands if command is not None)
 
 
 def describe_event(event: h.HistoryEvent) -> str:
-    """Return an event in a few words."""
+    """Describe an event in a few words."""
     command = recorded(event)
     return spaced(h.kind_of(event.attributes)) if command is None else describe(command)
 
@@ -136,4 +136,4 @@ _TELL: dict[type[h.Attributes], tuple[_Commands, Callable[[Any], _Facts]]] = {
 }
 
 COMMAND_OF: dict[type[h.Attributes], _Commands] = {kind: commands for kind, (commands, _) in _TELL.items()}
-"""The commands that cause events of each kind."""
+"""The commands that lead to events of each kind."""

@@ -1,5 +1,5 @@
-"""Limits of `hourglass.limits` that the engine itself enforces.
+"""The limits of `hourglass.limits` that the engine itself enforces.
 
-bursts   debounce: the calls of one key become one later workflow
-keepers  slots and throttles, by key
+bursts   debounced calls: the calls of a key become one later workflow
+keepers  slots and throttle turns, by key
 """

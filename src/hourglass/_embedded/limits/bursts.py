@@ -2,8 +2,8 @@
 
 The workflow starts once no call has arrived for a while, with the arguments of the last call. Must not know: requests,
 handles, when a burst is over (see `hourglass._contract.limits`). Invariants: an answered call is durable, and so is the
-id of its future workflow (assigned before the start); the start of the workflow and the end of its burst are
-one change of the store.
+id of its future workflow, which is assigned before the start. The start of the workflow and the end of its burst are one
+change of the store.
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ from hourglass.errors import ServiceError, StorageError
 logger = logging.getLogger("hourglass.embedded")
 
 NOTE = "limit/"
-"""The common prefix of the store's notes about limits."""
+"""The common prefix of the names under which the store keeps limits."""
 
 _RETRY_NS = 5 * SECOND
 """The delay before a failed start of a burst's workflow is retried."""
 _REPEAT_NS = 60 * SECOND
-"""The time for which a key remembers a finished burst, for calls repeated after their answer was lost."""
+"""The retention time of a finished burst. It is used to recognise calls that are repeated because their answer was lost."""
 _MAX_TICKETS = 100
-"""The number of tickets of a burst that are remembered, to recognise repeated calls."""
+"""The number of a burst's tickets to remember, to recognise repeated calls."""
 
 
 def keep_note(runs: RunTable, name: str, data: bytes) -> None:
-    """Store the data of a limit, or delete it if there is none."""
+    """Store the data of a limit, or delete the stored data if `data` is empty."""
     runs.keep_schedule(NoteChange(schedule_id=NOTE + plain(name), data=data))
 
 
 class KeptBurst(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of one key: pending, to become the workflow `becomes`, or, if `fired_ns` is set, already started as it."""
+    """The calls of a key. They are pending and will become the workflow `becomes`, or that workflow has already started
+    (`fired_ns` is set).
+    """
 
     burst: Burst
     becomes: str
@@ -62,7 +64,7 @@ _call_decoder = msgspec.json.Decoder(DebounceCall)
 
 
 class Bursts:
-    """The debounced calls of an engine (see the module). They act from `begin` on."""
+    """The debounced calls of an engine (see the module). Workflows are started only after `begin`."""
 
     def __init__(self, runs: RunTable) -> None:
         self._runs = runs
@@ -72,21 +74,21 @@ class Bursts:
         """Rings when a burst was started or dropped."""
 
     def load(self, id: str, data: bytes) -> None:
-        """Restore a stored key. Raises `msgspec.MsgspecError` or `ValueError` for invalid data."""
+        """Restore the stored state of a key. Raise `msgspec.MsgspecError` or `ValueError` for invalid data."""
         self._bursts[id] = stored = _burst_decoder.decode(data)
         self._due.set(id, 0 if stored.fired_ns else stored.due_ns)
         self._due.set_alarm()
 
     def unload(self, id: str) -> None:
-        """Forget the state of a key that cannot be stored."""
+        """Remove the state of a key from memory, because the state cannot be stored."""
         self._bursts.pop(id, None)
         self._due.set(id, 0)
         self._due.set_alarm()
 
     def debounce(self, request: StartWorkflow) -> Started | None:
-        """Add a client's call to its burst. Return None if a workflow must handle it.
+        """Add a client's call to its burst. Return None if a workflow must handle the call.
 
-        That is the case if the keeper workflow is open, or if the engine cannot read the call.
+        A workflow must handle it if the keeper workflow of the key is open, or if the engine cannot decode the call.
         """
         id = request.workflow_id
         if request.signal_name != "call" or not id.startswith(BURSTS) or not request.signal_arguments:
@@ -122,7 +124,7 @@ class Bursts:
         return Started("", started=pending is None, becomes=updated.becomes)
 
     def is_waiting(self, becomes: str, id: str) -> bool:
-        """Whether the calls that will become this workflow are still pending."""
+        """Whether the calls that will become the workflow `becomes` are still pending."""
         stored = self._bursts.get(id)
         return stored is not None and stored.becomes == becomes and not stored.fired_ns
 
@@ -132,7 +134,7 @@ class Bursts:
         keep_note(self._runs, id, msgspec.msgpack.encode(stored))
 
     def _fire(self, id: str, stored: KeptBurst, now: int) -> None:
-        """Start the workflow of a burst."""
+        """Start the workflow of a burst, or schedule a retry if the store does not accept new workflows."""
         call = stored.burst.call
         request = StartWorkflow(
             workflow_id=stored.becomes,
@@ -174,7 +176,7 @@ class Bursts:
         return stored is not None and not stored.fired_ns and self.forget(id)
 
     def forget(self, id: str) -> bool:
-        """Forget a key with pending or finished calls. Return whether it existed."""
+        """Remove a key, whether its calls are pending or finished. Return whether the key existed."""
         if id not in self._bursts:
             return False
         with self._runs.transaction():
@@ -189,23 +191,23 @@ class Bursts:
         keep_note(self._runs, id, b"")
 
     def begin(self) -> None:
-        """Act from now on."""
+        """Begin to start the workflows of due bursts."""
         if self._bursts:
             self._rebase()
         self._due.begin()
 
     def stop(self) -> None:
-        """Stop acting."""
+        """Start no more workflows."""
         self._due.stop()
         self.fired.ring()
 
     def realign(self) -> None:
-        """Adjust after the clock jumped: calls from a time when it was ahead count as made now."""
+        """Adjust the times after the clock has jumped. Calls that were made while the clock was ahead count as made now."""
         self._rebase()
         self._due.realign()
 
     def sweep(self) -> None:
-        """Forget bursts that were started a while ago."""
+        """Forget bursts whose workflows were started more than a minute ago."""
         now = self._runs.clock.now_ns()
         expired = [
             id
@@ -218,7 +220,7 @@ class Bursts:
                     self.forget(id)
 
     def _elapse(self) -> None:
-        """Start the workflows of bursts that have become quiet. Called by the alarm."""
+        """Start the workflows of all due bursts. Called by the alarm."""
         now = self._runs.clock.now_ns()
         while (id := self._due.take(now)) is not None:
             self._fire(id, self._bursts[id], now)

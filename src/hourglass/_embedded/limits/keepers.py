@@ -1,20 +1,20 @@
-"""Limits of `hourglass.limits` that the engine itself enforces: slots and throttle turns, by key. Debounced calls are
-in `bursts`.
+"""The limits of `hourglass.limits` that the engine itself enforces: slots and throttle turns, by key. Debounced calls
+are in `bursts`.
 
-On a Temporal server a small workflow enforces the limit of each key. Here the engine answers in its place, by the same
-protocol and rules (`hourglass._contract.limits`): a run signals the workflow `hourglass.slots:KEY`, which need not
-exist, and the answer arrives as the signal that the workflow would send. Histories are therefore equal to those on a server, and
-runs can move there; and a limit needs no worker, no run and no history.
+On a Temporal server a small workflow enforces the limit of each key. Here the engine answers in the workflow's place, by
+the same protocol and rules (`hourglass._contract.limits`). A run signals the workflow `hourglass.slots:KEY`, which need
+not exist, and receives the same signal that the workflow would send. Histories are therefore equal to those on a server,
+so runs can move there, and a limit needs no worker, no run and no history.
 
-An open workflow that enforces a key continues to do so: one that was started by an older engine, or for runs with
-payloads that the engine cannot read because a codec encodes them.
+An open workflow that enforces a key continues to do so. It may have been started by an older engine, or for runs whose
+payloads the engine cannot read because a codec encodes them.
 
 Must not know: requests, handles, the rules' decisions. Invariants: the effects of a message, all answers to it, and the
-step of the run that sent it are one change of the store; a closing run releases its claims in the change that
-closes it. No cleanup is therefore necessary, and after a crash runs and limits agree.
+step of the run that sent it are one change of the store. A closing run releases its claims in the change that closes it.
+No cleanup is therefore necessary, and runs and limits agree after a crash.
 
-The claims of each run on the slots of a key are a separate row in the store: the cost of a run's request does not
-depend on how many runs wait. An unused key leaves no data behind.
+The claims of each run on the slots of a key are a separate row in the store, so the cost of a run's request does not
+depend on the number of waiting runs. An unused key leaves no data behind.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ _MESSAGES: dict[tuple[str, str], msgspec.json.Decoder[Any]] = {
 
 
 class ClaimRow(msgspec.Struct, frozen=True, array_like=True):
-    """The claims of one run on the slots of one key. `number` orders the requests; `limit` and `notice` are those of
-    the run's last request, `last`."""
+    """The claims of a run on the slots of a key. `number` orders the requests. `limit` and `notice` are those of the
+    run's last request, whose number is `last`.
+    """
 
     workflow_id: str
     limit: int
@@ -86,7 +87,7 @@ _throttle = msgspec.msgpack.Decoder(Throttle)
 
 
 class KeySlots:
-    """The slots of one key, and the order of each run's claims."""
+    """The slots of a key, and the order of each run's claims."""
 
     def __init__(self) -> None:
         self.book = SlotBook()
@@ -101,13 +102,13 @@ class KeySlots:
         return self._count
 
     def record_claims(self, claims: Iterable[SlotClaim]) -> None:
-        """Record claims of a run."""
+        """Record the order of these claims and the last request of their runs."""
         for claim in claims:
             self.orders.setdefault(claim.run_id, {}).setdefault(claim.ticket, self.number())
             self.last_request[claim.run_id] = self.number()
 
     def row(self, run_id: str) -> bytes:
-        """Return the row to store for a run; empty if it has no claims."""
+        """Return the row to store for a run, or b"" if the run has no claims."""
         book, own_order = self.book, self.orders.get(run_id, {})
         own_order = {
             ticket: number
@@ -128,7 +129,7 @@ class KeySlots:
         return msgspec.msgpack.encode(row)
 
     def restore(self, rows: Sequence[tuple[str, ClaimRow]]) -> None:
-        """Restore the stored rows, by run id."""
+        """Restore the claims from the stored rows, each with its run id."""
         held: list[tuple[int, SlotClaim]] = []
         waiting: list[tuple[int, SlotClaim]] = []
         for run_id, row in rows:
@@ -148,7 +149,9 @@ class KeySlots:
 
 
 class Keepers:
-    """The limits of an engine (see the module). `runs.claims` contains the keys of each run. They act from `begin` on."""
+    """The limits of an engine (see the module). `runs.claims` contains the keys that each run uses. Expired loans are
+    ended only after `begin`.
+    """
 
     def __init__(self, runs: RunTable) -> None:
         self._runs = runs
@@ -160,7 +163,9 @@ class Keepers:
         self.load(runs.store.notes(NOTE))
 
     def load(self, notes: Iterable[tuple[str, bytes]]) -> None:
-        """Restore stored limits. Unreadable ones are dropped: waiting runs ask again and report what they hold."""
+        """Restore stored limits. Unreadable ones are dropped. Waiting runs then repeat their requests and report the
+        slots that they hold.
+        """
         slots: dict[str, list[tuple[str, ClaimRow]]] = {}
         for name, data in notes:
             id = name.removeprefix(NOTE)
@@ -182,19 +187,19 @@ class Keepers:
             self._enrol(id, set(kept_slots.orders))
 
     def begin(self) -> None:
-        """Act from now on."""
+        """Begin to end expired loans and to start due bursts."""
         if self._turns:
             self._rebase()
         self._due.begin()
         self.bursts.begin()
 
     def stop(self) -> None:
-        """Stop acting."""
+        """Stop ending loans and starting bursts."""
         self._due.stop()
         self.bursts.stop()
 
     def read_again(self, name: str) -> None:
-        """Discard the state of a key that cannot be stored, and use the stored state."""
+        """Discard the state of a key that could not be stored, and use the stored state."""
         id = name.removeprefix(NOTE).partition("\n")[0]
         for table in (self._slots, self._turns):
             table.pop(id, None)
@@ -205,11 +210,13 @@ class Keepers:
         self._due.set_alarm()
 
     def keeps(self, id: str) -> bool:
-        """Whether the engine enforces this limit now; then no workflow can become its keeper."""
+        """Whether the engine currently enforces this limit. If so, no workflow can become its keeper."""
         return id in self._slots or id in self._turns
 
     def read(self, signal: h.SignalExternalWorkflowExecutionInitiated) -> Message | None:
-        """Decode a run's message to a keeper; None if the engine cannot read it or does not enforce the limit."""
+        """Decode a run's message to a keeper. Return None if the engine cannot decode the message or does not enforce
+        the limit.
+        """
         id = signal.workflow_id
         if signal.run_id or signal.child_only or len(signal.arguments) != 1 or not is_keeper(id):
             return None
@@ -224,7 +231,7 @@ class Keepers:
         return message if isinstance(message, Lease | TurnAsk) or self.keeps(id) else None
 
     def receive(self, sender: LoadedRun, id: str, message: Message) -> None:
-        """Apply a run's message to a keeper, within the transaction of the run's step."""
+        """Apply a run's message to a keeper. Must be called within the transaction of the run's step."""
         match message:
             case TurnAsk() | Used():
                 book = self._turns.setdefault(id, TurnBook())
@@ -249,7 +256,7 @@ class Keepers:
                 self._serve_slots(id, slots, changed)
 
     def run_closed(self, run_id: str) -> None:
-        """Release the slots, places and loans of a closed run, within the transaction of its last step."""
+        """Release the claims and loans of a closed run. Must be called within the transaction of the run's last step."""
         for id in sorted(self._runs.claims.pop(run_id, ())):
             if (slots := self._slots.get(id)) is not None:
                 slots.book.give_back(slots.orders.get(run_id, ()))
@@ -278,9 +285,10 @@ class Keepers:
             del self._slots[id]
 
     def _dead_holders(self, slots: KeySlots) -> list[SlotClaim]:
-        """Return holders that have closed or cannot be read.
+        """Return the claims of holders that have closed or cannot be read.
 
-        None is expected, but a lost slot would be lost forever; so this checks now and then while other runs wait.
+        There should be none, but a slot of a closed run would be lost permanently. So this method checks the holders
+        from time to time while other runs wait.
         """
         now = self._runs.clock.now_ns()
         if not slots.book.waiting or now < slots.checked_ns + int(slots.book.notice * SECOND):
@@ -311,11 +319,13 @@ class Keepers:
         return self._runs.clock.now_ns() // 1000
 
     def _lead(self, record: LoadedRun) -> int:
-        """Return by how many microseconds a run's time is ahead: the times of its events do not go back with the clock."""
+        """Return how far a run's time is ahead of the engine's time, in microseconds. The timestamps of a run's events
+        never go back, even if the clock is set back.
+        """
         return max(0, record.run.latest_ns // 1000 - self._now())
 
     def forget(self, id: str) -> bool:
-        """Forget a key, as if its workflow had been terminated. Return whether it existed."""
+        """Forget a key, as if its keeper workflow had been terminated. Return whether the key existed."""
         if not self.keeps(id):
             return self.bursts.forget(id)
         with self._runs.transaction():
@@ -330,7 +340,7 @@ class Keepers:
         return True
 
     def view(self, id: str = "") -> Iterator[KeptLimit]:
-        """Yield the state of a key, or of all keys in use."""
+        """Yield the state of a key, or of all used keys."""
         for key, slots in self._slots.items() if not id else ((id, self._slots.get(id)),):
             if slots is not None:
                 yield KeptLimit(key, slots=slots.book.table)
@@ -340,7 +350,7 @@ class Keepers:
         yield from self.bursts.view(id)
 
     def query(self, id: str, query: str) -> Payload | None:
-        """Answer a query that the workflow of a key would answer; None if it would not."""
+        """Answer a query to the keeper workflow of a key. Return None for an unknown query."""
         limit = next(self.view(id), KeptLimit(id))
         answer: SlotTable | Turns
         match id.partition(":")[0] + ":", query:
@@ -353,19 +363,19 @@ class Keepers:
         return Payload(msgspec.json.encode(answer))
 
     def realign(self) -> None:
-        """Adjust after the clock jumped."""
+        """Adjust the times after the clock has jumped."""
         self._rebase()
         self._due.realign()
         self.bursts.realign()
 
     def _rebase(self) -> None:
-        """Move turns from a time when the clock was ahead to the current time."""
+        """Move the turns that were granted while the clock was ahead to the current time."""
         with self._runs.transaction():
             for id, book in [entry for entry in self._turns.items() if entry[1].is_ahead(self._now())]:
                 self._serve_turns(id, book)
 
     def sweep(self) -> None:
-        """Forget expired turns and finished bursts."""
+        """Forget keys with expired turns, and finished bursts."""
         now = self._now()
         turns = [id for id, book in self._turns.items() if book.is_forgettable(now)]
         if turns:
@@ -385,7 +395,7 @@ class Keepers:
         self._runs.queues.dispatch()
 
     def _send(self, id: str, answer: Answer) -> bool:
-        """Signal an answer to a run. Return whether the run is open."""
+        """Send an answer to a run as a signal. Return whether the run is open."""
         record = self._open_run(answer.place)
         if record is None:
             return False
@@ -411,7 +421,7 @@ class Keepers:
         return record if is_it else None
 
     def _enrol(self, id: str, members: set[str]) -> None:
-        """Make these runs, and no others, the members of a key."""
+        """Make these runs the only members of a key."""
         for run_id in self._members.get(id, set()) - members:
             self._enrol_run(id, run_id, is_member=False)
         for run_id in members:
@@ -429,7 +439,9 @@ class Keepers:
 
 
 def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
-    """Convert a message of a run that is `lead` ahead to the engine's time. The run gets no loan: it would last too long."""
+    """Convert a message to the engine's time. The sending run's time is ahead by `lead`. Such a run gets no loan,
+    because the loan would last too long.
+    """
     if not lead:
         return message
     if isinstance(message, Used):
@@ -440,13 +452,13 @@ def _by_engine_time(message: TurnAsk | Used, lead: int) -> TurnAsk | Used:
 
 
 def _by_run_time(answers: Answers, lead: int) -> Answers:
-    """Convert the moments of answers to the time of a run that is ahead by `lead`."""
+    """Convert the times in an answer to the time of a run that is ahead by `lead`."""
     numbers = tuple(None if moment is None else moment + lead for moment in answers.numbers)
     return dataclasses.replace(answers, numbers=numbers)
 
 
 def _is_of(name: str, id: str) -> bool:
-    """Whether a note belongs to this key, and not to another with the same prefix."""
+    """Whether a stored name belongs to this key, and not to another key with the same prefix."""
     suffix = name.removeprefix(NOTE + id)
     return not suffix or (suffix.startswith("\n") and "\n" not in suffix[1:])
 

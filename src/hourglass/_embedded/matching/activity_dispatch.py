@@ -1,7 +1,7 @@
 """Dispatch of activity attempts (`ActivityDispatch`): from the runs that schedule them to workers, and back.
 
-Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariant: an attempt is with
-one worker at most.
+Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariant: at most one
+worker has an attempt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hourglass.converter import ApplicationFailure, CanceledFailure, Failure
 
 
 def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
-    """Return the task of a started attempt, for its worker. Pure."""
+    """Return the task that is sent to a worker for a started attempt. A pure function."""
     scheduled, spec, own = activity.scheduled, activity.spec, run.started.spec
     if own.priority_key or own.fairness_key or own.fairness_weight:
         spec = with_priority_of(own, spec)
@@ -56,7 +56,7 @@ def activity_task(namespace: str, run: Run, activity: OpenActivity, token: bytes
 
 
 def _standalone_task(namespace: str, run: Run, activity: OpenActivity, token: bytes) -> ActivityTask:
-    """Return the task of an attempt that belongs to no workflow."""
+    """Return the task of an attempt of a standalone activity, which belongs to no workflow."""
     scheduled = activity.scheduled
     return ActivityTask(
         token=token,
@@ -76,8 +76,8 @@ def _standalone_task(namespace: str, run: Run, activity: OpenActivity, token: by
 
 
 def unasked(failure: Failure) -> Failure:
-    """Return the failure of an attempt that was cancelled because its worker shuts down, and not by its run: it is
-    retried.
+    """Return the failure to record for an attempt that was cancelled because its worker is shutting down. The run did
+    not request the cancellation, so the attempt is retried.
     """
     return Failure(
         failure.message or "the attempt stopped without being asked to",
@@ -87,11 +87,13 @@ def unasked(failure: Failure) -> Failure:
 
 
 NEGLIGIBLE = 100
-"""A wait for a commit shorter than this fraction of an attempt's shortest timeout is not added to its timeouts."""
+"""The wait for a commit is excluded from an attempt's timeouts only if it exceeds the shortest timeout divided by this
+number.
+"""
 
 
 class ActivityDispatch:
-    """Assigns attempts of activities to workers, and records on the run which worker has which attempt."""
+    """Assigns activity attempts to workers, and records on each run which worker has which attempt."""
 
     def __init__(self, runs: RunTable, namespace: str, deployments: Deployments) -> None:
         self._runs = runs
@@ -99,7 +101,7 @@ class ActivityDispatch:
         self._deployments = deployments
 
     def assign(self, poller: QueuePoller) -> None:
-        """Assign attempts of its queue to a worker, until none is left or the worker has no free slot."""
+        """Assign attempts from a worker's queue to this worker until the queue is empty or the worker has no free slot."""
         waiting, attempts = poller.queue.attempts, poller.attempts
         while waiting and len(attempts) < poller.attempt_slots:
             started = self.take(poller)
@@ -113,7 +115,7 @@ class ActivityDispatch:
         poller.receiver.begin_attempt(task, attempt.record.number)
 
     def take(self, poller: QueuePoller) -> tuple[ActivityTask, TakenAttempt] | None:
-        """Start an attempt for a worker, if one waits in the backlog. Return None if there is none."""
+        """Start a waiting attempt for a worker. Return its task, or None if the backlog has no attempt for this worker."""
         runs = self._runs
         now, pollers = runs.clock.now_ns(), runs.queues.pollers
         for run_id, scheduled in () if runs.stopped else runs.queues.attempts(poller):
@@ -128,20 +130,21 @@ class ActivityDispatch:
                 continue
             if pollers.shared and not pollers.is_best_for_attempt(poller, activity.scheduled.activity_type):
                 if pollers.uniform:
-                    return None  # other workers have a smaller load, whatever the type
+                    return None  # a less loaded worker receives it, and that holds for every type
                 continue
             token = AttemptToken(run_id, scheduled, activity.attempt)
             attempt = record.attempts[scheduled] = TakenAttempt(token, poller, record)
             if self._start(record, activity, poller.identity):
-                return self.take(poller)  # the run was ended, which has changed the queues
+                return self.take(poller)  # the start ended the run, which changed the queues
             started = record.run.activities[scheduled]
             return activity_task(self._namespace, record.run, started, token.encode()), attempt
         return None
 
     def hand_out(self, task: ActivityTask, attempt: TakenAttempt) -> ActivityTask:
-        """Start the timeouts of an attempt that is now sent to its worker, and return its task.
+        """Start the timeouts of an attempt that is now being sent to its worker, and return its task.
 
-        The preceding wait for a commit counts toward no timeout. If it was negligible, nothing is written.
+        The time that the attempt waited for a commit does not count toward its timeouts. If the wait was negligible,
+        nothing is written.
         """
         record, scheduled = attempt.record, attempt.token.scheduled_event_id
         activity = record.run.activities.get(scheduled)
@@ -156,10 +159,10 @@ class ActivityDispatch:
         return task if started is None else activity_task(self._namespace, record.run, started, task.token)
 
     def eager(self, poller: QueuePoller) -> Eager | None:
-        """Return a request to start attempts together with the completion of a workflow task of the same worker.
+        """Return a request to start new attempts in the same change as the completion of a workflow task on this worker.
 
-        It names at most as many as the worker has free slots. None if it has none, or if other attempts have waited
-        longer.
+        The request is limited to the worker's free slots. Return None if there are no free slots, or if other attempts
+        have waited longer.
         """
         queues, slots, types = self._runs.queues, poller.attempt_slots - len(poller.attempts), None
         if slots <= 0 or poller.queue.attempts or not queues.allows_eager:
@@ -171,7 +174,9 @@ class ActivityDispatch:
         return Eager(poller.identity, poller.task_queue, self._runs.limits, slots, types)
 
     def begin_eager(self, poller: QueuePoller, record: LoadedRun, since: int) -> None:
-        """Give a worker the attempts that were started by its completion, which wrote the events from this index on."""
+        """Pass to a worker the attempts that its completion has started. The events of the completion begin at index
+        `since`.
+        """
         run = record.run
         for event in record.events[since:] if run.activities else ():
             activity = run.activities.get(event.id)
@@ -187,7 +192,7 @@ class ActivityDispatch:
         )
 
     def find(self, token: AttemptToken) -> tuple[LoadedRun, OpenActivity] | None:
-        """Return the run and the attempt of a token; None if the attempt is no longer the current one."""
+        """Return the run and the activity of a token, or None if the token's attempt is no longer the current one."""
         record = self._runs.record(token.run_id)
         activity = record.run.activities.get(token.scheduled_event_id) if record else None
         if record is None or activity is None or activity.attempt != token.attempt or not activity.started_ns:
@@ -195,8 +200,10 @@ class ActivityDispatch:
         return record, activity
 
     def end(self, token: AttemptToken, result: ActivityResult, who: str, eager: Eager | None = None) -> bool:
-        """End an attempt with this result. As on a server, the result of an attempt that is no longer the current one is
-        dropped. Return whether its worker received the run's next task with the same change (`eager`).
+        """Apply the result of an attempt. Return whether the worker received the run's next task in the same change
+        (`eager`).
+
+        As on a server, the result of an attempt that is no longer the current one is dropped.
         """
         current = self.find(token)
         if current is None:
@@ -204,7 +211,7 @@ class ActivityDispatch:
             return False
         record, activity = current
         if record.attempts.pop(token.scheduled_event_id, None) is None:
-            eager = None  # the run was loaded again: no worker has it
+            eager = None  # the run was reloaded, so no worker has this attempt
         change = self._runs.change
         match result:
             case ActivityOk(result=value):
@@ -231,14 +238,16 @@ class ActivityDispatch:
         return False
 
     def record_heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Record a heartbeat of an attempt, with its details."""
+        """Record a heartbeat of an attempt, with the heartbeat details."""
         current = self.find(AttemptToken.decode(token))
         if current is not None:
             record, activity = current
             self._runs.change(record, lambda run, now: transitions.heartbeat(run, activity, details, now))
 
     def release(self, token: AttemptToken) -> None:
-        """Forget which worker has an attempt: it is no longer notified of timeouts and cancellations."""
+        """Forget which worker has an attempt. The worker is no longer notified of the attempt's timeouts and
+        cancellation.
+        """
         record = self._runs.in_memory(token.run_id)
         attempt = record.attempts.get(token.scheduled_event_id) if record is not None else None
         if record is not None and attempt is not None and attempt.token == token:
@@ -246,7 +255,7 @@ class ActivityDispatch:
             self._runs.note_in_flight(record)
 
     def lose(self, token: AttemptToken) -> None:
-        """Fail an attempt because the process of its worker has ended. It is retried by its policy."""
+        """Fail an attempt because its worker's process has ended. The attempt is retried according to its retry policy."""
         self.release(token)
         current = self.find(token)
         if current is not None and not current[1].deferred:
@@ -256,7 +265,7 @@ class ActivityDispatch:
             log_lost(before, record.run, (activity.scheduled_event_id,), LOST_WITH_PROCESS)
 
     def give_back(self, token: AttemptToken) -> None:
-        """Offer an attempt again that was not sent to its worker."""
+        """Return to the backlog an attempt that was not sent to its worker."""
         self.release(token)
         current = self.find(token)
         if current is not None:

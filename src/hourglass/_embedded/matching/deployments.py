@@ -1,12 +1,14 @@
-"""Worker deployments: the versions that workers have had, the current one, and which worker may receive which task.
+"""Worker deployments: the versions that workers have had, the current version, and the rules for which worker may
+receive which task.
 
-Must not know: how a task is assigned, activations, requests. The store keeps all deployments under one name, because
-they change only with a deployment. While no worker has ever had a version, nothing here is called (`in_use`).
+Must not know: how a task is assigned, activations, requests. The store keeps all deployments in one record, because they
+change rarely: only when a version is deployed. Until the first worker with a version joins, this module is not used
+(`in_use`).
 
-Invariants: a version is known forever once its first worker has joined; a queue belongs to the versions whose workers
-have served it; the current version of a queue is the most recently set one among the deployments with this queue. A
-ramping version receives a percentage of the tasks of the current one. The workflow id decides which, so that a run that
-has moved does not move back.
+Invariants: a version remains known once its first worker has joined. A queue belongs to the versions whose workers have
+served it. The current version of a queue is the most recently set one among the deployments with this queue. A ramping
+version receives a percentage of the workflows of the current version. The workflow id decides which workflows these are,
+so that a run that has moved to the ramping version does not move back.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ NOTE = "deployments"
 
 
 class Build(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One version: when its first worker joined, the queues that its workers have served, and when it last became current or
-    began to ramp (0: never).
+    """A version: the time at which its first worker joined, the queues that its workers have served, and the time at
+    which the version last became current or began to ramp (0: never).
     """
 
     created_ns: int
@@ -44,8 +46,8 @@ class Build(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Deployment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The builds of a deployment by id, oldest first; the current one (empty: none) and when it was set; the ramping one, and
-    its percentage of the runs.
+    """A deployment: its builds by id, the oldest first; the id of the current build ("": none) and the time at which it
+    became current; the id of the ramping build, and the percentage of runs that it receives.
     """
 
     builds: dict[str, Build] = {}
@@ -55,14 +57,16 @@ class Deployment(msgspec.Struct, frozen=True, omit_defaults=True):
     percentage: float = 0.0
 
     def part_of(self, build_id: str) -> str:
-        """Return Temporal's name for the state of a build; empty if it is neither current nor ramping."""
+        """Return Temporal's name for the state of a build: "CURRENT", "RAMPING", or "" for any other."""
         if build_id == self.current:
             return "CURRENT"
         return "RAMPING" if build_id == self.ramping else ""
 
 
 class Route(NamedTuple):
-    """The versions for the unpinned runs of a queue: the current one, and the ramping one with its percentage."""
+    """The versions that receive the unpinned runs of a queue: the current version, and the ramping version with its
+    percentage.
+    """
 
     current: WorkerDeploymentVersion | None
     ramping: WorkerDeploymentVersion | None = None
@@ -70,7 +74,9 @@ class Route(NamedTuple):
 
 
 def _share(workflow_id: str) -> float:
-    """Return a percentage for a workflow: the same in every process, and for all its runs."""
+    """Return a number from 0 to 100 for a workflow id. The number is the same in every process and for all runs of the
+    workflow.
+    """
     return int.from_bytes(hashlib.sha256(workflow_id.encode()).digest()[:4]) / 2**32 * 100
 
 
@@ -89,7 +95,7 @@ class Deployments:
         """The routes by queue: a cache that is emptied when a deployment changes."""
 
     def load(self) -> None:
-        """Read the deployments from the store, once. A transaction on a file without an owner reads them only if necessary."""
+        """Read the deployments from the store, unless they are already loaded."""
         if self._loaded:
             return
         data = self._runs.store.note(NOTE)
@@ -103,7 +109,7 @@ class Deployments:
         self._take_up(table)
 
     def joined(self, poller: QueuePoller) -> None:
-        """Record the version of a worker that begins to serve its queue."""
+        """Record the version of a worker that has started to serve its queue."""
         version, queue = poller.version, poller.task_queue
         if version is None:
             return
@@ -119,7 +125,11 @@ class Deployments:
         )
 
     def set_current(self, name: str, build_id: str) -> WorkerDeploymentVersion | None:
-        """Make a version current, or none. Return the one before. Raises `ServiceError` for an unknown version."""
+        """Set the current version of a deployment, or clear it if `build_id` is empty. Return the previous current
+        version.
+
+        Raise `ServiceError` for an unknown version.
+        """
         deployment = self._with_build(name, build_id)
         previous = deployment.current
         if previous != build_id:
@@ -128,7 +138,7 @@ class Deployments:
 
     def _make_current(self, name: str, deployment: Deployment, build_id: str) -> None:
         now = self._runs.clock.now_ns()
-        ramps = deployment.ramping if deployment.ramping != build_id else ""  # it receives all tasks now
+        ramps = deployment.ramping if deployment.ramping != build_id else ""  # it receives all runs now
         changed = Deployment(
             self._used(deployment, build_id, now),
             build_id,
@@ -141,10 +151,10 @@ class Deployments:
     def set_ramping(
         self, name: str, build_id: str, percentage: float
     ) -> tuple[WorkerDeploymentVersion | None, float]:
-        """Let a version receive this percentage of the runs of the current one, or none. Return the previous ramping
-        version and its percentage.
+        """Set the ramping version and the percentage of runs that it receives, or clear it if `build_id` is empty.
+        Return the previous ramping version and its percentage.
 
-        Raises `ServiceError` for a version that is unknown or current.
+        Raise `ServiceError` if the version is unknown or is already the current one.
         """
         deployment = self._with_build(name, build_id)
         if build_id and build_id == deployment.current:
@@ -181,7 +191,7 @@ class Deployments:
         return deployment
 
     def find(self, name: str) -> Deployment:
-        """Return the deployment of this name. Raises `ServiceError` if there is none."""
+        """Return the deployment with this name. Raise `ServiceError` if there is none."""
         self.load()
         deployment = self._table.get(name)
         if deployment is None:
@@ -192,7 +202,9 @@ class Deployments:
         return deployment
 
     def has_version(self, override: VersioningOverride, task_queue: str) -> bool:
-        """Whether some worker of a queue has had the version that an override names; True if it names none."""
+        """Whether a worker of the queue has ever had the version that an override names. True if the override names no
+        version.
+        """
         try:
             self.check(override, task_queue)
         except ServiceError:
@@ -200,7 +212,7 @@ class Deployments:
         return True
 
     def check(self, override: VersioningOverride, task_queue: str) -> None:
-        """Raise `ServiceError` if an override pins a run to a version that no worker of its queue has had."""
+        """Raise `ServiceError` if an override pins a run to a version that no worker of the queue has ever had."""
         if isinstance(override, AutoUpgradeVersioningOverride):
             return
         self.load()
@@ -215,14 +227,14 @@ class Deployments:
             )
 
     def target(self, task_queue: str, workflow_id: str) -> WorkerDeploymentVersion | None:
-        """Return the version whose workers receive an unpinned workflow; None: workers without a version receive it."""
+        """Return the version whose workers receive an unpinned workflow. None means workers without a version."""
         route = self.route(task_queue)
         if route.ramping is not None and _share(workflow_id) < route.percentage:
             return route.ramping
         return route.current
 
     def route(self, task_queue: str) -> Route:
-        """Return the versions for the unpinned runs of a queue."""
+        """Return the versions that receive the unpinned runs of a queue."""
         self.load()
         route = self._routes.get(task_queue)
         if route is None:
@@ -236,8 +248,8 @@ class Deployments:
         )
 
     def takes_attempt(self, poller: QueuePoller, run: Run, activity: OpenActivity) -> bool:
-        """Whether a worker's version may receive an activity's attempt: if the run is pinned, only its version, where
-        it serves the queue.
+        """Whether a worker's version may receive an activity attempt. If the run is pinned to a version that serves the
+        queue, only that version may receive the attempt.
         """
         queue, pinned = activity.spec.task_queue, pinned_version(run)
         if pinned is not None and self._serves(pinned, queue):
@@ -245,8 +257,8 @@ class Deployments:
         return poller.version == self.target(queue, run.started.workflow_id)
 
     def elsewhere(self, run: Run) -> WorkerDeploymentVersion | None:
-        """Return the version that an unpinned run would move to now, for a run that is pinned by its own code; None if
-        the run has declined it.
+        """Return the version that a run would move to if its own code did not pin it. Return None if the run would stay,
+        or if it has declined that version.
         """
         if override_of(run) is not None or pinned_version(run) is None:
             return None

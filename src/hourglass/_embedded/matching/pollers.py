@@ -1,11 +1,12 @@
-"""A task queue (`TaskQueue`), the workers that serve it (`QueuePoller`), and the choice among several (`QueuePollers`).
+"""A task queue (`TaskQueue`), the workers that serve it (`QueuePoller`), and the choice among several workers
+(`QueuePollers`).
 
-A handle grants the slots of its worker, and from then on the matcher alone decides which tasks the worker receives: it
-uses a slot for each task, and passes the task to the `receiver`. It queries neither handle nor worker. The handle
-returns a slot when the worker has completed the task.
+A handle grants the slots of its worker. From then on the matcher alone decides which tasks the worker receives: it uses
+a slot for each task and passes the task to the `receiver`. The matcher asks neither the handle nor the worker. The
+handle returns the slot when the worker has completed the task.
 
-Must not know: activations, how runs change, how the backlog is filled. Invariants: a worker receives no more tasks and
-attempts than it has slots; a run with an activation in progress uses one slot, an attempt uses one.
+Must not know: activations, how runs change, how the backlog is filled. Invariants: a worker never receives more tasks or
+attempts than it has slots. A run with an activation in progress uses one slot, and so does an attempt.
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ if TYPE_CHECKING:
 
 
 class TaskReceiver(Protocol):
-    """A worker as the matcher sees it: it accepts whatever is assigned, and is not queried."""
+    """A worker as the matcher sees it. The worker accepts every task that is assigned and is not asked first."""
 
     def begin_task(self, record: LoadedRun) -> None:
         """Start working on a run's task."""
         ...
 
     def begin_queries(self, record: LoadedRun) -> None:
-        """Start answering the queries of a run."""
+        """Start answering a run's queries."""
         ...
 
     def begin_attempt(self, task: ActivityTask, depends_on: int) -> None:
-        """Execute an attempt of an activity once the change with this number is durable."""
+        """Execute an activity attempt once the change with the number `depends_on` is durable."""
         ...
 
     def cancel_attempt(self, token: bytes, reason: str, depends_on: int) -> None:
-        """Stop an attempt once the change with this number is durable."""
+        """Cancel an activity attempt once the change with the number `depends_on` is durable."""
         ...
 
     def closed(self, run_id: str) -> None:
@@ -49,20 +50,20 @@ class TaskReceiver(Protocol):
         ...
 
     def request_eviction(self, run_id: str) -> None:
-        """Forget a run that another worker has cached now."""
+        """Evict a run, because another worker caches it now."""
         ...
 
     def realign(self) -> None:
-        """Arm all alarms again: the clock has jumped."""
+        """Rearm all timers after the clock has jumped."""
         ...
 
     def break_off(self, why: HandleBroken) -> None:
-        """Receive no more work: the engine has ended, or cannot assign work."""
+        """Stop receiving work because the engine has stopped or cannot assign work."""
         ...
 
 
 class TaskQueue:
-    """One task queue: its backlog, and the numbers of tasks and attempts that its workers have received."""
+    """A task queue: its backlog, and the numbers of tasks and attempts that its workers have received."""
 
     __slots__ = ("attempts", "attempts_received", "tasks", "tasks_received")
 
@@ -73,13 +74,13 @@ class TaskQueue:
         self.attempts_received = 0
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Return the size of the backlog and the number received, for workflow tasks and for attempts."""
+        """Return the backlog size and the number of received tasks, then the same two numbers for attempts."""
         return len(self.tasks), self.tasks_received, len(self.attempts), self.attempts_received
 
 
 class HostProcess(NamedTuple):
-    """The process of a worker. `key` is 0 for the engine's own process and unique among others: processes in different
-    containers may have the same id. `namespace` is the PID namespace, 0 if unknown.
+    """The operating system process of a worker. `key` is 0 for the engine's own process and unique among the others:
+    processes in different containers may have the same id. `namespace` is the PID namespace, 0 if unknown.
     """
 
     id: int
@@ -88,10 +89,11 @@ class HostProcess(NamedTuple):
 
 
 class QueuePoller:
-    """A worker of one task queue: its identity, the types that it can execute, its slots and their use, and its sticky
-    backlog.
+    """A worker of one task queue: its identity, the types that it can execute, its slots, its work in progress, and its
+    sticky backlog.
 
-    `task_slots` and `attempt_slots` are the numbers of slots that its handle has granted: 0 while it is paused.
+    `task_slots` and `attempt_slots` are the numbers of slots that the worker's handle has granted. They are 0 while the
+    handle is paused.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class QueuePoller:
         self.identity = config.identity
         self.version = config.version
         self.workflow_types = config.workflow_types
-        """The workflow types that the worker can execute; None: possibly all."""
+        """The workflow types that the worker can execute. None means that the types are unknown and may be all."""
         self.activity_types = config.activity_types
         self.serves_workflows = config.workflows
         self.serves_activities = config.activities and config.remote_activities
@@ -112,17 +114,19 @@ class QueuePoller:
         self.attempt_limit = config.max_concurrent_activities if self.serves_activities else 0
         self.task_slots = 0
         self.active_runs: set[str] = set()
-        """The runs of which the worker has an activation, or is about to. Each uses a slot for workflow tasks."""
+        """The runs for which the worker has an activation or is about to receive one. Each run uses a slot for workflow
+        tasks.
+        """
         self.resting_runs: set[str] = set()
-        """The runs whose task waits for a local activity. They use no slot."""
+        """The runs whose workflow task waits for a local activity. These runs use no slot."""
         self.attempt_slots = 0
         self.attempts: dict[bytes, TakenAttempt] = {}
-        """The attempts that the worker has, or is about to, by token. Each uses a slot for activities."""
+        """The attempts that the worker has or is about to receive, by token. Each attempt uses a slot for activities."""
         self.own_tasks: PriorityQueue[str] = PriorityQueue()
-        """The runs that the worker has cached and whose task is waiting, if other workers serve its queue, too."""
+        """The sticky backlog: cached runs whose task is waiting. It is used only if a queue has several workers."""
 
     def close(self) -> None:
-        """Stop using slots."""
+        """Revoke all slots, so that the worker receives no more tasks."""
         self.task_limit = self.attempt_limit = self.task_slots = self.attempt_slots = 0
 
     def is_busy(self, run_id: str) -> bool:
@@ -137,16 +141,16 @@ class QueuePollers:
 
     def __init__(self) -> None:
         self.shared = False
-        """Whether a queue has several workers, so that one must be chosen for each task."""
+        """Whether any queue has several workers, so that the matcher must choose one for each task."""
         self.uniform = True
-        """Whether the workers of each queue can execute the same types. Then a worker that may not have the first
-        waiting task may have none.
+        """Whether all workers of a queue can execute the same types. If so, a worker that is not the best choice for the
+        first waiting task need not be checked against the next ones.
         """
         self.handicap = 1.0
-        """The weight of work in the engine's own process, relative to other processes, which have all their time for
-        work.
+        """The weight of work in the engine's own process, relative to work in other processes.
 
-        0: it has no weight there, and other processes receive only tasks for which there is no slot.
+        The other processes spend all their time on work, and the engine's process does not. With 0, work in the engine's
+        process has no weight: other processes receive only tasks for which the engine's process has no slot.
         """
         self._by_queue: dict[str, list[QueuePoller]] = defaultdict(list)
 
@@ -156,7 +160,7 @@ class QueuePollers:
         self._compare()
 
     def remove(self, poller: QueuePoller) -> None:
-        """Remove a worker, if it is there."""
+        """Remove a worker. Has no effect if the worker was never added."""
         if poller in self._by_queue[poller.task_queue]:
             self._by_queue[poller.task_queue].remove(poller)
             self._compare()
@@ -182,15 +186,16 @@ class QueuePollers:
         return tuple(sorted(queue for queue, pollers in self._by_queue.items() if pollers))
 
     def load(self, poller: QueuePoller) -> float:
-        """Return the number of tasks and attempts of a worker, weighted by the handicap of the engine's own process.
+        """Return the number of tasks and attempts that a worker has in progress, multiplied by the handicap for the
+        engine's own process.
 
-        An idle worker in that process comes before all others, because nothing has to be sent to it.
+        An idle worker in the engine's process is preferred to all others, because no data must be sent to it.
         """
         load = len(poller.active_runs) + len(poller.attempts)
         return load if poller.process.key else (load * self.handicap or -1.0)
 
     def is_best_for_task(self, poller: QueuePoller, workflow_type: str) -> bool:
-        """Whether this worker is the best in its queue for a task that any of them may receive."""
+        """Whether this worker is the best choice in its queue for a task that is not bound to a worker."""
         knows, load = _knows(poller.workflow_types, workflow_type), self.load(poller)
         for rival in self._by_queue[poller.task_queue]:
             if rival is not poller and _knows(rival.workflow_types, workflow_type):
@@ -201,7 +206,7 @@ class QueuePollers:
         return True
 
     def is_best_for_attempt(self, poller: QueuePoller, activity_type: str) -> bool:
-        """Whether this worker is the best in its queue for an attempt that any of them may receive."""
+        """Whether this worker is the best choice in its queue for an attempt."""
         knows, load = _knows(poller.activity_types, activity_type), self.load(poller)
         for rival in self._by_queue[poller.task_queue]:
             if rival is not poller and _knows(rival.activity_types, activity_type):
@@ -212,16 +217,16 @@ class QueuePollers:
         return True
 
     def may_replay(self, poller: QueuePoller, workflow_type: str) -> bool:
-        """Whether a worker can execute a workflow type, or no other worker of its queue can either."""
+        """Whether a worker may replay this workflow type: it can execute the type, or no worker of its queue can."""
         return _knows(poller.workflow_types, workflow_type) or not any(
             _knows(rival.workflow_types, workflow_type) for rival in self._by_queue[poller.task_queue]
         )
 
     def share(self, poller: QueuePoller, slots: int) -> int:
-        """Return how many attempts a worker may receive together with its completion, ahead of waiting ones.
+        """Return how many attempts a worker may receive together with its completion, ahead of waiting attempts.
 
-        Its load may hardly exceed that of the others. An attempt that stays in the process that requested it need not
-        be sent.
+        The limit keeps the worker's load close to that of the others. Some excess is allowed, because an attempt that
+        stays in the process that scheduled it need not be sent.
         """
         loads = [
             self.load(rival)

@@ -1,11 +1,11 @@
 """The backlog of one task queue (`PriorityQueue`): the most urgent task first, and fair within a priority.
 
-Within a priority, fairness keys take turns, each by its weight. Tasks without a key are grouped by workflow type and
-activity type. Fresh tasks, just requested by clients, alternate with late ones (timers, and tasks that were waiting
-when the file was opened). So no flood of one kind delays the others.
+Within a priority, fairness keys take turns, in proportion to their weights. Tasks without a key are grouped by workflow
+type and activity type. Fresh tasks, just requested by clients, alternate with late tasks. Late tasks come from timers or
+were waiting when the file was opened. So a flood of one kind cannot delay the others.
 
-Must not know: tasks, workers. Invariants: a key is in the queue once; adding, receiving and dropping a key takes
-constant time, however many wait.
+Must not know: tasks, workers. Invariants: a key is in the queue at most once. Adding, receiving and dropping a key takes
+constant time, however many are waiting.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 Sharer: TypeAlias = tuple[str, str, str]
-"""The unit of fairness: a fairness key; without one, a workflow type, for an attempt together with its activity type."""
+"""The unit of fairness: a fairness key, or without a key the workflow type, and for attempts also the activity type."""
 
 NO_SHARER: Sharer = ("", "", "")
 
 
 class _Share(Generic[K]):
-    """The tasks of one sharer at one level: fresh and late ones, which alternate, each in order of arrival.
+    """The tasks of one sharer at one priority. Fresh and late tasks alternate, each in order of arrival.
 
-    `turn` is the sharer's position among the others: the cost of the tasks that it has received.
+    `turn` is the sharer's position among the others: the total cost of the tasks that the sharer has received.
     """
 
     __slots__ = ("cost", "fresh", "late", "late_is_next", "level", "place", "sharer", "turn")
@@ -38,7 +38,7 @@ class _Share(Generic[K]):
         self.late_is_next = False
 
     def in_order(self) -> Iterator[K]:
-        """Return all tasks; the first is the next."""
+        """Return an iterator over all tasks, starting with the next one."""
         if not self.late or not self.fresh:
             return iter(self.fresh or self.late)
         return chain(self.late, self.fresh) if self.late_is_next else chain(self.fresh, self.late)
@@ -51,7 +51,7 @@ class _Share(Generic[K]):
 
 
 class _Level(Generic[K]):
-    """The tasks of one priority. Sharers take turns, equally often or by weight."""
+    """The tasks of one priority. Sharers take turns, equally often or in proportion to their weights."""
 
     __slots__ = ("_heap", "_now", "_places", "shares")
 
@@ -62,7 +62,7 @@ class _Level(Generic[K]):
         self._places = count()
 
     def share(self, level: int, sharer: Sharer) -> _Share[K]:
-        """Return the share of this sharer. A new one starts at the turn of the others."""
+        """Return the share of a sharer. A new share gets the current turn, so that it has no advantage over the others."""
         share = self.shares.get(sharer)
         if share is None:
             place = next(self._places)
@@ -73,7 +73,9 @@ class _Level(Generic[K]):
         return share
 
     def first(self) -> _Share[K] | None:
-        """Return the share whose turn it is. Shares that were served or are empty are moved in the heap only here."""
+        """Return the share whose turn it is. Only this method updates the heap for shares that have been served or are
+        empty.
+        """
         heap = self._heap
         while heap:
             turn, place, share = heap[0]
@@ -88,7 +90,7 @@ class _Level(Generic[K]):
         return None
 
     def in_turn(self) -> list[_Share[K]]:
-        """Return all shares in the order of their turns."""
+        """Return all non-empty shares in the order of their turns."""
         shares = [share for share in self.shares.values() if share.fresh or share.late]
         return sorted(shares, key=_turn) if len(shares) > 1 else shares
 
@@ -98,9 +100,10 @@ def _turn(share: _Share[Any]) -> tuple[float, int]:
 
 
 class PriorityQueue(dict[K, "_Share[K]"]):
-    """The backlog of one queue: the most urgent task first; within a priority the sharers take turns.
+    """The backlog of one queue: the most urgent task first. Within a priority the sharers take turns.
 
-    It is a dict, because each step checks whether a task waits, and a dict answers that without a Python call.
+    The class is a dict, because each step checks whether a task is waiting, and a dict answers that without a Python
+    call.
     """
 
     __slots__ = ("_by_level",)
@@ -115,8 +118,8 @@ class PriorityQueue(dict[K, "_Share[K]"]):
             if first is None:
                 continue
             yield next(first.in_order())
-            # The task was not received. A caller that continues sees the next task of each other sharer, then
-            # all remaining ones.
+            # The caller did not receive this task. If it continues, it sees the next task of each other sharer, then
+            # all remaining tasks.
             shares = level.in_turn()
             for share in shares[1:]:
                 yield next(share.in_order())
@@ -124,7 +127,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
                 yield from islice(share.in_order(), 1, None)
 
     def urgent(self) -> Iterator[K]:
-        """Iterate over the tasks that must not wait: neither late ones nor those of long lines."""
+        """Iterate over the tasks that must not wait: fresh tasks of sharers with few waiting tasks."""
         for level in self._by_level.values():
             for share in level.in_turn():
                 if len(share.fresh) <= MANY:
@@ -133,9 +136,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
     def put(
         self, key: K, level: int, sharer: Sharer = NO_SHARER, *, late: bool = False, weight: float = 0.0
     ) -> None:
-        """Add a task. A task that is already waiting keeps its place, unless its priority, sharer or lateness has
-        changed.
-        """
+        """Add a task. A waiting task keeps its position unless its priority, sharer or lateness has changed."""
         share = self.get(key)
         if share is not None:
             if share.level == level and share.sharer == sharer and late is (key in share.late):
@@ -152,7 +153,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
         self[key] = share
 
     def heads(self) -> list[K]:
-        """Return the oldest task of each priority and sharer."""
+        """Return the oldest fresh and the oldest late task of each sharer at each priority."""
         return [
             next(iter(tasks))
             for level in self._by_level.values()
@@ -162,7 +163,7 @@ class PriorityQueue(dict[K, "_Share[K]"]):
         ]
 
     def drop(self, key: K) -> None:
-        """Remove a task, if it is waiting."""
+        """Remove a task if it is waiting."""
         share = self.pop(key, None)
         if share is not None:
             share.drop(key)
@@ -173,4 +174,6 @@ class PriorityQueue(dict[K, "_Share[K]"]):
 
 
 MANY = 64
-"""While the engine is behind, tasks in a line longer than this may wait; shorter lines go first."""
+"""While the engine is behind, the tasks of a sharer with more fresh tasks than this may wait. The tasks of other sharers
+go first.
+"""

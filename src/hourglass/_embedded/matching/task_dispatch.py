@@ -1,7 +1,8 @@
 """Dispatch of workflow tasks and queries (`TaskDispatch`): from runs to workers, and back.
 
 Must not know: activations, how runs change (see `transitions`), which clients wait for an answer. Invariants: at most
-one worker has a task; the queries of a run wait while it has a task; a run that a worker has cached goes to no other.
+one worker has a run's task. The queries of a run wait while the run has a task. A run that a worker has cached goes to
+no other worker.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ logger = logging.getLogger("hourglass.embedded")
 
 
 class TaskDispatch:
-    """Assigns workflow tasks and queries to workers, and applies the answers to tasks."""
+    """Assigns workflow tasks and queries to workers, and applies the completions of tasks."""
 
     def __init__(self, runs: RunTable, deployments: Deployments) -> None:
         self._runs = runs
@@ -43,7 +44,7 @@ class TaskDispatch:
         """The runs with waiting queries, by run id."""
 
     def assign(self, poller: QueuePoller) -> None:
-        """Assign tasks and queries to a worker, until none is left or it has no free slot."""
+        """Assign tasks and queries to a worker until none is left or the worker has no free slot."""
         active, tasks = poller.active_runs, poller.queue.tasks
         while len(active) < poller.task_slots and (tasks or poller.own_tasks or self.queried):
             if (tasks or poller.own_tasks) and (record := self.take(poller)) is not None:
@@ -55,10 +56,10 @@ class TaskDispatch:
                 return
 
     def eager(self, poller: QueuePoller, record: LoadedRun) -> Eager | None:
-        """Return a request to start a run's next task together with the end of one of its attempts, both on this
-        worker.
+        """Return a request to start a run's next workflow task in the same change as the completion of one of its
+        attempts, on the same worker.
 
-        None if the worker has no free slot or has not cached the run, or if other tasks have waited longer.
+        Return None if the worker has no free slot or has not cached the run, or if other tasks have waited longer.
         """
         run, task = record.run, record.run.task
         if record.sticky is not poller or len(poller.active_runs) >= poller.task_slots:
@@ -74,7 +75,7 @@ class TaskDispatch:
         )
 
     def take(self, poller: QueuePoller) -> LoadedRun | None:
-        """Start a run's task for a worker, if one waits in the backlog. Return None if there is none."""
+        """Start a waiting task for a worker. Return its run, or None if the backlog has no task for this worker."""
         queues = self._runs.queues
         pollers = queues.pollers
         for run_id in () if self._runs.stopped else queues.tasks(poller):
@@ -86,11 +87,11 @@ class TaskDispatch:
                     and not pollers.is_best_for_task(poller, record.run.started.workflow_type)
                 ):
                     if pollers.uniform:
-                        return None  # other workers have a smaller load, whatever the type
+                        return None  # a less loaded worker receives it, and that holds for every type
                     continue
                 self._start(record, poller)
-                # The run had outgrown its limits and was ended instead. Start again, because the queue
-                # changed under the loop.
+                # If the run exceeded its limits, it was ended instead of started. Then search again, because the queue
+                # has changed during the iteration.
                 task = record.run.task
                 return record if task is not None and task.started_event_id else self.take(poller)
         return None
@@ -102,8 +103,8 @@ class TaskDispatch:
         runs.change(record, tasks.start_task, who, runs.limits, target, to_worker=True)
 
     def take_queries(self, poller: QueuePoller) -> LoadedRun | None:
-        """Return a run with waiting queries for a worker; None if there is none, or each has a task that must be done
-        before.
+        """Return a run with waiting queries that this worker can answer. Return None if there is none, or if each such
+        run has a task that must be completed first.
         """
         for record in self.queried.values():
             if record.run.task is None and self._is_for(record, poller) and self._knows(record, poller):
@@ -113,14 +114,14 @@ class TaskDispatch:
         return None
 
     def add_query(self, record: LoadedRun, query: WaitingQuery) -> None:
-        """Add a query to a run."""
+        """Add a query to a run's waiting queries."""
         record.queries.append(query)
         self.queried[record.run.run_id] = record
         self._runs.note_in_flight(record)
         self._runs.queues.wake(record.run.started.spec.task_queue)
 
     def remove_query(self, record: LoadedRun, query: WaitingQuery) -> None:
-        """Remove a query that its client no longer waits for, unless it is answered already."""
+        """Remove a query whose client no longer waits for the answer. Has no effect if the query is no longer waiting."""
         if query in record.queries:
             record.queries.remove(query)
             if not record.queries:
@@ -128,11 +129,13 @@ class TaskDispatch:
             self._runs.note_in_flight(record)
 
     def take_waiting_queries(self, record: LoadedRun) -> list[WaitingQuery]:
-        """Remove and return the queries of a run for the caller to answer; none if a task must be done before."""
+        """Remove and return the waiting queries of a run, which the caller must answer. Return none if the run has a
+        task, which must be completed first.
+        """
         return [] if record.run.task is not None or not record.queries else self.take_all_queries(record)
 
     def take_all_queries(self, record: LoadedRun) -> list[WaitingQuery]:
-        """Remove and return the queries of a run, even if it has a task, for the caller to answer."""
+        """Remove and return the waiting queries of a run, even if the run has a task. The caller must answer them."""
         queries, record.queries = record.queries, []
         self.queried.pop(record.run.run_id, None)
         self._runs.note_in_flight(record)
@@ -144,14 +147,14 @@ class TaskDispatch:
         self._runs.note_in_flight(record)
 
     def refuse_hopeless_queries(self, record: LoadedRun) -> None:
-        """Reject the queries of a run whose task keeps failing: they would wait forever."""
+        """Reject the queries of a run whose task keeps failing, because they would never be answered."""
         task = record.run.task
         if task is not None and task.attempt > 2:
             message = "Cannot query workflow: its workflow task keeps failing"
             self.refuse_queries(record, ServiceError(message, status="FAILED_PRECONDITION"))
 
     def unstick(self, record: LoadedRun, poller: QueuePoller) -> None:
-        """Let other workers receive the tasks of a run that this worker had cached."""
+        """Let other workers receive the tasks of a run that this worker no longer caches."""
         if record.sticky is poller:
             record.sticky = None
             self._runs.queues.release(poller, record.run.run_id)
@@ -166,9 +169,9 @@ class TaskDispatch:
     def finish(
         self, record: LoadedRun, number: int, answer: tasks.TaskAnswer, eager: Eager | None = None
     ) -> str:
-        """Apply the answer to a task. Return the reason for which the run must be evicted, or "".
+        """Apply the completion of a workflow task. Return the reason for evicting the run, or "" if it stays cached.
 
-        `eager`: its worker receives attempts that the answer schedules.
+        `eager` requests that the worker immediately receives attempts that the completion schedules.
         """
         task = record.run.task
         if task is None or task.number != number or not task.started_event_id:
@@ -210,17 +213,17 @@ class TaskDispatch:
     def fail(
         self, record: LoadedRun, number: int, cause: int | TaskFailureCause, failure: Failure | None, who: str
     ) -> None:
-        """Fail a task; it will be offered again."""
+        """Fail a workflow task. The task will be retried."""
         if _is_started(record.run, number):
             self._runs.change(record, lambda run, now: tasks.fail_task(run, int(cause), failure, who, now))
 
     def lose(self, record: LoadedRun, number: int) -> None:
-        """Offer a task again at once, because the process of its worker has ended."""
+        """Return a workflow task to the backlog immediately, because its worker's process has ended."""
         if _is_started(record.run, number):
             self._runs.change(record, transitions.lose_task)
 
     def return_queries(self, record: LoadedRun, queries: Sequence[WaitingQuery]) -> None:
-        """Let another worker answer these queries, because the worker that had them has ended."""
+        """Let another worker answer these queries, because their worker has ended."""
         for query in queries:
             if not query.answer.done():
                 self.add_query(record, query)
@@ -240,19 +243,19 @@ class TaskDispatch:
             return sticky is None or sticky is poller
         if not versions.takes_task(poller, record.run):
             return False
-        # A worker that has cached the run but no longer has its version keeps no other worker from receiving
-        # it.
+        # If a worker caches the run but may no longer receive its tasks because of its version, other workers may
+        # receive them.
         return sticky is None or sticky is poller or not versions.takes_task(sticky, record.run)
 
     def _knows(self, record: LoadedRun, poller: QueuePoller) -> bool:
-        """Whether a worker that could answer a run's queries can execute its workflow type, or no other of the queue
-        can either.
+        """Whether a worker that might answer a run's queries can execute the workflow type, or no other worker of the
+        queue can.
         """
         pollers = self._runs.queues.pollers
         return not pollers.shared or pollers.may_replay(poller, record.run.started.workflow_type)
 
     def _stick(self, record: LoadedRun, poller: QueuePoller) -> None:
-        """Record that this worker alone has cached the run."""
+        """Record that this worker alone caches the run. The previous worker must evict it."""
         before, record.sticky = record.sticky, poller
         if before is not None and before is not poller:
             self._runs.queues.release(before, record.run.run_id)
@@ -260,8 +263,8 @@ class TaskDispatch:
 
 
 def _requests_of_updates(record: LoadedRun, answer: tasks.TaskAnswer) -> Iterator[str]:
-    """Return the ids of the requests that an answer carries out by accepting updates: of the updates and of their
-    calls.
+    """Return the ids of the requests that a completion carries out by accepting updates: the ids of the updates and of
+    the calls that wait for them.
     """
     for sent in answer.commands:
         if sent.update is None or type(sent.command) is not AcceptUpdate:

@@ -1,16 +1,16 @@
-"""All task queues (`TaskQueues`): additions to the backlog of each, and the moment at which tasks are assigned to
-workers.
+"""All task queues (`TaskQueues`): additions to each backlog, and the moment at which tasks are assigned to workers.
 
-Must not know: how a task is assigned, activations. An offer that has lapsed (received, timed out, run closed) is
-withdrawn when its run or activity is offered again, so assigning a task includes checking it. Invariant: a task that
-becomes available is assigned by the next `dispatch`, at the latest in the loop's next turn. `dispatch` is called at the
-end of an operation, so that its changes and the start of the task can become durable together.
+Must not know: how a task is assigned, activations. An offer may become obsolete: the task was received, timed out, or
+its run closed. An obsolete offer is withdrawn only when its run or activity is offered again, so every assignment checks
+the task first. Invariant: an available task is assigned by the next `dispatch`, at the latest in the next iteration of
+the event loop. `dispatch` is called at the end of an operation, so that the operation's changes and the start of the
+task can become durable together.
 
 If several workers serve a queue (see `pollers`), each has a separate backlog for the tasks of runs that it has cached.
-So no worker searches tasks that only another may receive.
+So a worker never searches through tasks that only another worker may receive.
 
-The backlog of a queue is shared fairly (`PriorityQueue`). While the engine is behind its store, tasks that are late or
-in a long line wait, and the others go first.
+The backlog of a queue is shared fairly (`PriorityQueue`). While the engine is behind its store, late tasks and tasks of
+sharers with a long backlog wait until the others have been assigned.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ from hourglass._embedded.runs.write_behind import WriteBehind
 from hourglass._embedded.transitions.run import OpenActivity, Run, level_of
 
 FEW_TASKS = 32
-"""While the engine is behind, a worker with this number of workflow tasks in progress receives no more low-priority
-ones: tasks are short, and each further one would delay the others.
+"""While the engine is behind, a worker with this many workflow tasks in progress receives no more low-priority ones.
+Workflow tasks are short, and each additional one would delay the others.
 """
 
 RATE_WINDOW = 30.0
-"""The period over which rates are computed, in seconds; it equals a server's."""
+"""The period over which rates are computed, in seconds. A server uses the same period."""
 
 _SAMPLE_EVERY = 5.0
 
 
 class DispatchPolicy:
-    """Decisions that only the engine of a test environment makes differently. By default a worker may receive every
-    task of its queue, everything that is due at the same moment happens at that moment, and run ids are random.
+    """Decisions that only the engine of a test environment makes differently. By default a worker may receive every task
+    of its queue, all timers that are due at the same time fire at that time, and run ids are random.
     """
 
     is_selective = False
     """Whether `may_take` must be called."""
 
     def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
-        """Whether a worker may receive an activity's attempt, or a run's task (event id 0), now."""
+        """Whether a worker may receive an activity's attempt now, or a run's workflow task (`scheduled_event_id` 0)."""
         return True
 
     def due_now(self, due: list[int]) -> list[int]:
-        """Return which of the timers and timeouts that are due at the same moment happen now, in order; the others
-        happen next.
+        """Return the timers and timeouts that happen now, in order, out of those due at the same time. The others happen
+        next.
         """
         return due
 
@@ -59,7 +59,7 @@ class DispatchPolicy:
 
 
 class TaskQueues:
-    """All task queues. `assign` gives a worker the tasks that wait for it, as long as it has free slots."""
+    """All task queues. `assign` passes waiting tasks to a worker until it has no free slot."""
 
     def __init__(
         self, writes: WriteBehind, assign: Callable[[QueuePoller], None], policy: DispatchPolicy | None = None
@@ -67,7 +67,7 @@ class TaskQueues:
         self.policy = DispatchPolicy() if policy is None else policy
         self.pollers = QueuePollers()
         self.versioned = False
-        """Whether workers have versions, so that a worker may not receive every task of its queue."""
+        """Whether workers have versions. If so, a worker may not receive every task of its queue."""
         self.is_paced = False
         """Whether low-priority tasks wait while the engine is behind its store."""
         self._writes = writes
@@ -82,27 +82,25 @@ class TaskQueues:
         self._held_back: dict[str, None] = {}
 
     def of(self, task_queue: str) -> TaskQueue:
-        """Return the queue of this name."""
+        """Return the queue with this name."""
         return self._queues[task_queue]
 
     def join(self, poller: QueuePoller) -> None:
-        """Let a worker serve its queue."""
+        """Add a worker to its queue."""
         self.pollers.add(poller)
 
     def leave(self, poller: QueuePoller) -> None:
-        """Assign no more tasks to a worker. Tasks in its own backlog wait for the other workers."""
+        """Assign no more tasks to a worker. The tasks in its sticky backlog become available to the other workers."""
         self.pollers.remove(poller)
         for run_id in tuple(poller.own_tasks):
             self.release(poller, run_id)
-        if not self.pollers.shared:  # from now on all tasks of a queue are in one backlog
+        if not self.pollers.shared:  # no queue needs sticky backlogs any more
             for remaining in self.pollers.all():
                 for run_id in tuple(remaining.own_tasks) if remaining.own_tasks else ():
                     self.release(remaining, run_id)
 
     def release(self, poller: QueuePoller, run_id: str) -> None:
-        """Let any worker of the queue receive the waiting task of a run, because this worker has no longer cached the
-        run.
-        """
+        """Let any worker of the queue receive the waiting task of a run that this worker no longer caches."""
         share = poller.own_tasks.get(run_id)
         if share is not None:
             late = run_id in share.late
@@ -112,9 +110,9 @@ class TaskQueues:
             self.wake(poller.task_queue)
 
     def tasks(self, poller: QueuePoller) -> Iterator[str]:
-        """Return the runs whose tasks wait for this worker or for any of its queue, the most urgent first.
+        """Return the runs whose tasks wait for this worker or for any worker of its queue, the most urgent first.
 
-        A caller that receives one stops iterating: the backlog changes under the iterator.
+        A caller that starts a task must stop iterating, because the backlog has changed.
         """
         policy, waiting, own = self.policy, poller.queue.tasks, poller.own_tasks
         if self.is_paced and (len(poller.active_runs) >= FEW_TASKS or self._is_held(poller.task_queue)):
@@ -126,14 +124,16 @@ class TaskQueues:
         return iter(waiting)
 
     def attempts(self, poller: QueuePoller) -> Iterator[tuple[str, int]]:
-        """Return the attempts that wait for this worker, as (run id, scheduled event id). See `tasks`."""
+        """Return the attempts that wait in this worker's queue, as (run id, scheduled event id). See `tasks`."""
         policy, waiting = self.policy, poller.queue.attempts
         if self.is_paced and self._is_held(poller.task_queue):
             return waiting.urgent()
         return (key for key in waiting if policy.may_take(*key)) if policy.is_selective else iter(waiting)
 
     def _is_held(self, task_queue: str) -> bool:
-        """Whether low-priority dispatch is paused because the engine is behind. Paused queues are woken once it has caught up."""
+        """Whether low-priority dispatch is paused because the engine is behind. Paused queues are woken once the engine
+        has caught up.
+        """
         if not self._writes.is_behind():
             return False
         if not self._held_back:
@@ -148,13 +148,13 @@ class TaskQueues:
 
     @property
     def allows_eager(self) -> bool:
-        """Whether a worker may receive a task with its completion, without a wait in the backlog: neither the policy
-        nor versions restrict which worker receives a task, and when.
+        """Whether a worker may receive a task together with its completion, without a wait in the backlog. This is
+        allowed only if neither the policy nor worker versions restrict the assignment of tasks.
         """
         return not self.versioned and not self.policy.is_selective
 
     def waiting_tasks(self) -> list[str]:
-        """Return the runs whose tasks wait on a queue with a worker, regardless of the policy."""
+        """Return the runs whose tasks wait in a queue that has a worker, regardless of the policy."""
         return [
             run_id
             for name in self.pollers.served_queues()
@@ -164,7 +164,7 @@ class TaskQueues:
         ]
 
     def waiting_attempts(self) -> list[tuple[str, int]]:
-        """Return the attempts that wait on a queue with a worker, as (run id, scheduled event id), regardless of the
+        """Return the attempts that wait in a queue that has a worker, as (run id, scheduled event id), regardless of the
         policy.
         """
         return [key for name in self.pollers.served_queues() for key in self._queues[name].attempts]
@@ -178,10 +178,10 @@ class TaskQueues:
         *,
         late: bool = False,
     ) -> None:
-        """Bring the backlog up to date with a run's task and these of its activities.
+        """Update the backlog for a run's task and for the activities with these event ids.
 
-        `sticky` is the worker that has cached the run. `late`: no client requested this; the engine loaded the run, or
-        a timer fired.
+        `sticky` is the worker that has cached the run. `late` means that no client requested this work: the engine
+        loaded the run, or a timer fired.
         """
         task, run_id, name = run.task, run.run_id, run.started.spec.task_queue
         waiting = self._queues[name].tasks
@@ -223,7 +223,7 @@ class TaskQueues:
             self.wake(name)
 
     def offer_again(self, run: Run, now_ns: int, sticky: QueuePoller | None) -> None:
-        """Move the waiting task and attempts of a run whose priority has changed to their new places."""
+        """Update the backlog position of the task and the attempts of a run whose priority has changed."""
         for event_id in run.activities:
             self._withdraw_attempt((run.run_id, event_id))
         self.offer(run, frozenset(run.activities), now_ns, sticky)
@@ -234,7 +234,7 @@ class TaskQueues:
             self._queues[name].attempts.drop(key)
 
     def late(self, task_queue: str) -> int:
-        """Return the number of late tasks and attempts that wait on a queue."""
+        """Return the number of late tasks and attempts in a queue's backlog."""
         queue = self._queues[task_queue]
         return queue.tasks.late() + queue.attempts.late()
 
@@ -246,8 +246,8 @@ class TaskQueues:
         }
 
     def sample(self) -> bool:
-        """Record the counts of all queues for `rates`, if it is time to. Called every second. Return whether it was
-        time.
+        """Record the counts of all queues for `rates`, if the sampling interval has passed. Return whether it had.
+        Called every second.
         """
         now, samples = monotonic(), self._samples
         if samples and now - samples[-1][0] < _SAMPLE_EVERY:
@@ -258,7 +258,8 @@ class TaskQueues:
         return True
 
     def rates(self, task_queue: str, activities: bool) -> tuple[float, float]:
-        """Return the recent rates per second at which tasks or attempts were added to a queue, and received by workers.
+        """Return the recent rates per second at which tasks or attempts were added to a queue, and were received by
+        workers.
 
         Additions are computed from the growth of the backlog and the number received, so withdrawn tasks do not count.
         """
@@ -271,14 +272,14 @@ class TaskQueues:
         return max(0, waiting + received) / elapsed, received / elapsed
 
     def wake(self, task_queue: str) -> None:
-        """Assign the backlog of a queue at the next `dispatch`, or in the loop's next turn."""
+        """Mark a queue for assignment by the next `dispatch`, at the latest in the next iteration of the event loop."""
         if not self._will_dispatch and not self._dispatching:
             self._will_dispatch = True
             asyncio.get_running_loop().call_soon(self._dispatch_later)
         self._to_dispatch[task_queue] = None
 
     def wake_all(self) -> None:
-        """Assign the backlogs of all queues with a worker, as `wake` does."""
+        """Mark all queues that have a worker, as `wake` does."""
         for name in self.pollers.served_queues():
             self.wake(name)
 
@@ -287,12 +288,12 @@ class TaskQueues:
         self.dispatch()
 
     def dispatch(self, poller: QueuePoller | None = None) -> None:
-        """Assign the backlogs of the queues that were woken. Assigned tasks may wake more queues.
+        """Assign the backlogs of all queues that were marked by `wake`. Assigned tasks may mark more queues.
 
-        `worker` has returned a slot, so it may receive a task even if its queue was not woken.
+        `poller` is a worker that has returned a slot. It may receive a task even if its queue was not marked.
         """
         if self._dispatching or not (self._to_dispatch or poller is not None):
-            return  # nothing to do, or called while a task is being assigned: the loop below continues
+            return  # nothing to do, or called during an assignment: the loop below will handle it
         self._dispatching = True
         try:
             if poller is not None and poller.task_queue not in self._to_dispatch:
@@ -308,9 +309,9 @@ class TaskQueues:
             self._dispatching = False
 
     def _spread(self, queue: TaskQueue, pollers: tuple[QueuePoller, ...]) -> None:
-        """Assign tasks to the workers of a queue in turns, until none receives more.
+        """Assign tasks to the workers of a queue in rounds, until no worker receives more.
 
-        At each turn a worker receives only enough to bring its load level with the others'.
+        In each round a worker receives only enough to bring its load level with that of the others.
         """
         load = sum(map(self.pollers.load, pollers))
         while queue.tasks or queue.attempts:

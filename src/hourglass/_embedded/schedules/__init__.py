@@ -3,6 +3,6 @@
 calendars    calendar specs as sets of days and of seconds of a day
 times        the times of a schedule's spec, or of a cron string
 transitions  a schedule as data, and its pure transitions as time passes
-search       computes the times of large schedules in a thread
-scheduler    runs each schedule when it is due
+search       a thread that computes the times of large schedules
+scheduler    the processing of each schedule when it is due
 """

@@ -1,11 +1,11 @@
-"""Calendars as sets: the days that a calendar matches, and the seconds of such a day.
+"""Calendars as sets: the days that a calendar matches, and the seconds of those days.
 
 Must not know: time zones, intervals, specs. Pure.
 
 A set of days, or of seconds of a day, is one large int whose bit n represents the number n. Union, difference and the
-search for the next number are then single operations, at the same cost however rarely a calendar matches. A
-calendar that never matches is the empty set, detected when it is compiled. Scanning day by day up to the last year took
-milliseconds for each rare calendar, at every step of its schedule.
+search for the next number are then single operations, and their cost does not depend on how rarely a calendar matches. A
+calendar that never matches is the empty set, detected when it is compiled. The alternative, a day-by-day scan up to the
+last year, took milliseconds for each rare calendar, at every step of its schedule.
 
 `WallTimes` is a union of products (days, seconds of the day). Exclusions are subtracted from it once.
 """
@@ -32,7 +32,7 @@ Numbers = frozenset[int]
 
 
 class NumberSet:
-    """A non-empty set of non-negative integers, as bits starting with its first number."""
+    """A non-empty set of non-negative integers, stored as a bit mask that starts at the smallest member."""
 
     __slots__ = ("_bits", "first", "last")
 
@@ -42,7 +42,7 @@ class NumberSet:
         self._bits = mask >> self.first
 
     def next_from(self, number: int) -> int | None:
-        """Return the first member >= `number`; None if there is none."""
+        """Return the first member >= `number`, or None if there is none."""
         if number <= self.first:
             return self.first
         bits = self._bits >> (number - self.first)
@@ -51,13 +51,15 @@ class NumberSet:
 
 @dataclass(frozen=True)
 class Product:
-    """The times of a calendar: every second of `seconds` on every day of `days`, counted from 1970-01-01."""
+    """The times that a calendar matches: every second in `seconds` on every day in `days`. Days are counted from
+    1970-01-01.
+    """
 
     days: NumberSet
     seconds: NumberSet
 
     def from_wall(self, wall: int) -> int | None:
-        """Return the first time >= `wall`; None if there is none."""
+        """Return the first time >= `wall`, or None if there is none."""
         day, second = divmod(max(wall, 0), DAY)
         matching_day = self.days.next_from(day)
         if matching_day == day:
@@ -77,14 +79,14 @@ class WallTimes:
         self.last = max((p.days.last * DAY + p.seconds.last for p in self.products), default=-1)
 
     def from_wall(self, wall: int) -> int | None:
-        """Return the first time >= `wall`; None if there is none."""
+        """Return the first time >= `wall`, or None if there is none."""
         if wall > self.last:
             return None
         candidates = (product.from_wall(wall) for product in self.products)
         return min((time for time in candidates if time is not None), default=None)
 
     def without(self, calendars: Iterable[ScheduleCalendarSpec]) -> WallTimes:
-        """Return the times at which none of these calendars matches."""
+        """Return these times, excluding all times that any of the given calendars matches."""
         remaining = self._masks
         for seconds, days in _products(calendars).items():
             reduced: dict[int, int] = {}
@@ -95,7 +97,7 @@ class WallTimes:
         return WallTimes(remaining)
 
     def every(self, step: int, remainder: int) -> WallTimes:
-        """Return the times with a second of the day of this remainder modulo `step`; `step` must divide a day."""
+        """Return the times whose second of the day has this remainder modulo `step`. `step` must divide a day."""
         pattern = _repeat(1 << remainder, step, DAY // step)
         selected: dict[int, int] = {}
         for seconds, days in self._masks.items():
@@ -112,7 +114,7 @@ def wall_times(calendars: Iterable[ScheduleCalendarSpec]) -> WallTimes:
 
 
 def _products(calendars: Iterable[ScheduleCalendarSpec]) -> dict[int, int]:
-    """Return the days by the seconds of the day; calendars that share either are merged."""
+    """Return the matching days by seconds of the day. Calendars with equal days or equal seconds are merged."""
     by_days: dict[int, int] = {}
     for calendar in calendars:
         days = _days(
@@ -140,7 +142,7 @@ def _numbers(ranges: tuple[ScheduleRange, ...]) -> Numbers:
 
 @lru_cache(maxsize=256)
 def _seconds(second: Numbers, minute: Numbers, hour: Numbers) -> int:
-    """Return the matching seconds of a day as bits."""
+    """Return the matching seconds of a day as a bit mask."""
     within_minute = sum(1 << number for number in second)
     within_hour = sum(within_minute << 60 * number for number in minute)
     return sum(within_hour << 3600 * number for number in hour)
@@ -148,7 +150,7 @@ def _seconds(second: Numbers, minute: Numbers, hour: Numbers) -> int:
 
 @lru_cache(maxsize=256)
 def _days(day_of_month: Numbers, month: Numbers, day_of_week: Numbers, year: Numbers) -> int:
-    """Return the matching days as bits; an empty `year` matches every year."""
+    """Return the matching days as a bit mask. An empty `year` matches every year."""
     by_kind: dict[tuple[int, bool], str] = {}
     digits: list[str] = []
     for number in range(
@@ -167,7 +169,7 @@ def _days(day_of_month: Numbers, month: Numbers, day_of_week: Numbers, year: Num
 def _days_of_year(
     day_of_month: Numbers, month: Numbers, day_of_week: Numbers, first_weekday: int, leap: bool
 ) -> str:
-    """Return the matching days of a year as binary digits, the last day first."""
+    """Return the matching days of a year as binary digits, with the last day first."""
     digits: list[str] = []
     for number, usual_length in enumerate(_MONTH_LENGTHS, 1):
         length = usual_length + (leap and number == 2)

@@ -1,14 +1,15 @@
-"""The schedules of an engine: keeps their records, processes each at its time, and carries out its decisions.
+"""The schedules of an engine: keeps their records, processes each schedule when it is due, and carries out its
+decisions.
 
 Must not know: requests, the meaning of specs, overlap policies (see `transitions`). Invariants: a schedule's step, the
-workflows that it starts, and those that it ends are one change of the store, so that after a crash all or none of it
-has happened; a workflow that a schedule awaits reports its end in the change that ends it; a schedule that
-cannot be read, or whose workflow cannot be started, does not keep other schedules from acting.
+workflows that it starts, and those that it ends form one change of the store, so that a crash leaves all or none of it.
+A workflow that a schedule awaits reports its end in the change that ends it. A schedule that cannot be read, or whose
+workflow cannot be started, does not keep other schedules from acting.
 
-After the first access all schedules are known as short entries (`ScheduleEntry`). A record is read when it is needed,
-and dropped when there are many and everything is durable. `ScheduleListing` lists schedules by Temporal's filters. Its
-index is created by the first query and kept up to date for a while, so that the cost of a page depends only on the page
-and on recent changes.
+After the first access all schedules are in memory as short entries (`ScheduleEntry`). A record is read when it is
+needed. Records are evicted when there are many and all changes are durable. `ScheduleListing` lists schedules by
+Temporal's filters. Its index is created by the first query and kept up to date for a while, so that the cost of a page
+depends only on the page and on recent changes.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ from hourglass.converter import Failure, SearchAttributeKey, encode_search_attri
 from hourglass.errors import HourglassError, ServiceError, StorageError
 
 SLICE = 50
-"""Number of schedules that act, or are listed, before other work gets its turn."""
+"""The number of schedules that are processed or listed before the event loop runs other tasks."""
 MAX_CACHED_RECORDS = 1000
-"""Approximate maximum number of records in memory."""
+"""The approximate maximum number of cached records."""
 INDEX_LIFETIME = 60.0
-"""Seconds without a query after which the index of schedules is dropped."""
+"""The time without a query after which the index of schedules is dropped, in seconds."""
 RETRY_START_NS = 5 * SECOND
-"""The delay before checking again whether there is room for new workflows."""
+"""The delay before checking again whether the store accepts new workflows."""
 
 logger = logging.getLogger("hourglass.embedded")
 
@@ -64,7 +65,7 @@ def _unchanged(record: ScheduleRecord) -> ScheduleRecord:
 
 
 class Schedules:
-    """The schedules of an engine (see the module). An `EndListener`. They act from `begin` on."""
+    """The schedules of an engine (see the module). An `EndListener`. Schedules act only after `begin`."""
 
     def __init__(self, runs: RunTable, doubt: Callable[[StorageError], None]) -> None:
         self._runs = runs
@@ -82,19 +83,19 @@ class Schedules:
         )
 
     def load(self) -> None:
-        """Read the entries of all schedules, unless they are known. Raises `StorageError`."""
+        """Read the entries of all schedules, unless they are already loaded. Raise `StorageError` if that fails."""
         if not self._loaded:
             self._loaded = True
             for entry in self._runs.store.schedules():
                 self._enter(entry)
 
     def begin(self) -> None:
-        """Act from now on, beginning with the times that have passed since an engine last ran."""
+        """Start processing schedules, beginning with the times that have passed since an engine last ran."""
         self.load()
         self._due.begin()
 
     def stop(self) -> None:
-        """Stop acting."""
+        """Stop processing schedules."""
         self._due.stop()
         for task in self._searches:
             task.cancel()
@@ -102,35 +103,38 @@ class Schedules:
         self.listing.close()
 
     def get(self, schedule_id: str) -> ScheduleRecord | None:
-        """Return a schedule that will be changed, and cache its record."""
+        """Return a schedule that the caller will change, and cache its record. Return None if the schedule does not
+        exist.
+        """
         record = self.find(schedule_id)
         if record is not None:
             self._records[schedule_id] = record
         return record
 
     def find(self, schedule_id: str) -> ScheduleRecord | None:
-        """Return a schedule for reading; None if it does not exist."""
+        """Return a schedule for reading, or None if it does not exist."""
         self.load()
         if schedule_id not in self._entries:
             return None
         return self._records.get(schedule_id) or self._runs.store.schedule(schedule_id)
 
     def put(self, record: ScheduleRecord) -> None:
-        """Store a new or changed schedule, and let it act if it is due."""
+        """Store a new or changed schedule, and process it if it is due."""
         self.load()
         self._act(record)
         self._due.set_alarm()
 
     def delete(self, schedule_id: str) -> None:
-        """Delete a schedule. The workflows that it has started continue."""
+        """Delete a schedule. The workflows that it has started keep running."""
         self._forget(schedule_id)
         self._runs.keep_schedule(ScheduleChange(schedule_id=schedule_id))
         self._due.set_alarm()
 
     def read_again(self, schedule_id: str) -> None:
-        """Discard the record of a schedule that cannot be stored, and use the stored one.
+        """Discard the record of a schedule that could not be stored, and use the stored record.
 
-        It does not act before a request changes it or the store is opened again: it would only repeat the same step.
+        The schedule does not act before a request changes it or the store is reopened, because it would only repeat the
+        same step.
         """
         self._forget(schedule_id)
         try:
@@ -186,14 +190,14 @@ class Schedules:
         self._runs.queues.dispatch()
 
     def _find_readable(self, schedule_id: str) -> ScheduleRecord | None:
-        """Return a schedule; None if it is unreadable (`_process` reports that)."""
+        """Return a schedule, or None if it is unreadable. `_process` reports the error."""
         try:
             return self.find(schedule_id)
         except StorageError:
             return None
 
     def _search_and_process(self, record: ScheduleRecord) -> None:
-        """Process a schedule after searching for its next times in the thread."""
+        """Search for a schedule's next times in the thread, then process the schedule."""
 
         async def search() -> None:
             await self.search.look_ahead(record.schedule.spec, record.schedule_id, record.seen_ns)
@@ -208,19 +212,19 @@ class Schedules:
     def _process(
         self, schedule_id: str, change: Callable[[ScheduleRecord], ScheduleRecord] = _unchanged
     ) -> None:
-        """Process one schedule, after a change. An error concerns only this schedule."""
+        """Apply a change to one schedule and process it. An error affects only this schedule."""
         try:
             record = self.get(schedule_id)
             if record is not None:
                 self._act(change(record))
         except HourglassError as error:
-            # It stays as it is until a request changes it or the file is opened again.
+            # The schedule stays as it is until a request changes it or the file is reopened.
             logger.error("schedule %r cannot act: %s", schedule_id, error)
             if isinstance(error, StorageError):
                 self._doubt(error)
 
     def _act(self, record: ScheduleRecord) -> None:
-        """Carry out and store a schedule's due step, as one change."""
+        """Process a schedule's due actions and store the result, as one change."""
         now = self._runs.clock.now_ns()
         with self._runs.transaction():
             if self._runs.store.refuses_starts():  # no action is missed: the schedule catches up later
@@ -235,7 +239,9 @@ class Schedules:
             self._end_others(step)
 
     def _start_all(self, step: ScheduleStep, now_ns: int) -> tuple[ScheduleRecord, bool]:
-        """Start the workflows of a step. Return whether any start failed; a failed start is dropped, as on a server."""
+        """Start the workflows of a step. Return the new record, and whether any start failed. As on a server, a failed
+        start is dropped.
+        """
         record, has_failed = step.record, False
         for start in step.starts:
             try:
@@ -253,7 +259,7 @@ class Schedules:
         return record, has_failed
 
     def _start(self, record: ScheduleRecord, start: Start) -> str:
-        # The count distinguishes two starts for the same time: it may be backfilled or triggered twice.
+        # The count distinguishes two starts for the same time, which may have been backfilled or triggered twice.
         parts = (record.schedule_id, record.create_time_ns, record.action_count, start.due.nominal_ns)
         request = start_request(record, start, "/".join(("schedule", *map(str, parts))))
         last = (record.last_result, record.last_failure)
@@ -279,7 +285,7 @@ class Schedules:
             self._runs.change(record, lambda run, now_ns: transition(run, now_ns=now_ns))
 
     def _open_run(self, workflow: Running) -> LoadedRun | None:
-        """Return the open run of a workflow; None if it has closed."""
+        """Return the open run of a workflow, or None if the workflow has closed."""
         workflow_id, first_run_id = workflow
         current = self._runs.current(workflow_id)
         if current is None or not current.run.is_open or current.run.started.first_run_id != first_run_id:
@@ -302,7 +308,7 @@ class Schedules:
         self._due.set(entry.schedule_id, entry.wake_ns)
 
     def _evict_records(self) -> None:
-        """Drop the cached records if all changes are durable and they can be read again. Not allowed inside a transaction."""
+        """Drop the cached records if there are many and all changes are durable. Must not be called inside a transaction."""
         if len(self._records) > MAX_CACHED_RECORDS and self._runs.writes.is_all_stored():
             self._records.clear()
 
@@ -322,7 +328,7 @@ class Schedules:
 
 
 def _outcome(record: LoadedRun) -> tuple[Payloads, Failure | None]:
-    """Return the result or the failure of a run."""
+    """Return the result and the failure of a closed run."""
     match record.run.final:
         case h.WorkflowExecutionCompleted(result=result):
             return (result,), None
@@ -339,10 +345,11 @@ _PAUSED = SearchAttributeKey.for_bool("TemporalSchedulePaused")
 class ScheduleListing:
     """The list of schedules, newest first.
 
-    A server keeps each schedule as a workflow, so that filters over schedules are filters over these workflows. Here
-    each schedule is entered into an index of runs as a workflow, too. `ScheduleId`, `TemporalSchedulePaused` and a
-    schedule's own attributes can be queried. `unlisted` contains the ids of schedules added, changed or deleted since
-    the last query. Without `keep` the index is created for each page: a list on virtual time takes no time.
+    A server keeps each schedule as a workflow, so that its filters over schedules are filters over these workflows. Here
+    each schedule is entered into an index of runs as a workflow, too. Filters can use `ScheduleId`,
+    `TemporalSchedulePaused` and a schedule's own attributes. `unlisted` contains the ids of schedules added, changed or
+    deleted since the last query. Without `keep` the index is created for each page, and the list is created without
+    pauses, because a list on virtual time takes no time.
     """
 
     def __init__(
@@ -363,9 +370,9 @@ class ScheduleListing:
         self._close_timer: asyncio.TimerHandle | None = None
 
     async def page(self, text: str, token: bytes, limit: int) -> Page:
-        """Return one page of schedules that match a filter, as workflows with schedule ids as run ids.
+        """Return one page of the schedules that match a filter, as workflows whose run ids are the schedule ids.
 
-        Raises `ServiceError` for an invalid filter or token.
+        Raise `ServiceError` for an invalid filter or token.
         """
         self._load()
         if self._index is None:
@@ -379,7 +386,7 @@ class ScheduleListing:
             self._close_later()
 
     async def _enter_changes(self, index: MemoryListing) -> None:
-        """Enter changed schedules into the index. Other tasks run in between and may change more."""
+        """Enter changed schedules into the index. Other tasks run in between and may change more schedules."""
         changed: list[str] = []
         while self._unlisted:
             for schedule_id in list(islice(self._unlisted, SLICE)):
@@ -392,7 +399,7 @@ class ScheduleListing:
                     self._shown[schedule_id] = _as_run(record)
             if self._keep:
                 await sleep(0)
-        # In a fixed order, however often the index is created: the pages of one list may come from two indexes.
+        # The order is always the same, because the pages of one list may come from two indexes.
         for schedule_id in sorted(changed, key=self._sort_key):
             index.changed(schedule_id)
 
@@ -417,7 +424,7 @@ class ScheduleListing:
             return None
 
     def close(self) -> None:
-        """Drop the index; the next query creates it again."""
+        """Drop the index. The next query creates it again."""
         self._unlisted |= dict.fromkeys(self._shown)
         self._shown.clear()
         if self._close_timer is not None:

@@ -1,11 +1,11 @@
 """Searches for the times of large schedules, in a thread, ahead of the step that needs them.
 
-Compiling a spec of hundreds of calendars takes up to half a second. On the control loop this would delay all other
-work at each request for the schedule and at each action. A thread therefore does it first; the step on the control loop
-then uses the compiled timetable and its cached times.
+Compiling a spec of hundreds of calendars takes up to half a second. On the control loop this would delay all other work
+at each request for the schedule and at each action. So a thread compiles the spec first, and the step on the control
+loop uses the compiled timetable and its cached times.
 
-Must not know: records, requests. Invariants: one search at a time, so that requests cannot occupy all processors; small
-specs and virtual time need no thread.
+Must not know: records, requests. Invariants: one search at a time, so that requests cannot occupy all CPUs. Small specs
+and virtual time need no thread.
 """
 
 from __future__ import annotations
@@ -39,18 +39,20 @@ class ScheduleSearch:
         return self._in_thread and parts > _LARGE
 
     async def settle(self, schedule: EngineSchedule, schedule_id: str, after_ns: int) -> EngineSchedule:
-        """Return a new schedule with defaults, once its next times are cached. Raises `UsageError` for an invalid spec."""
+        """Return a new schedule with defaults filled in, after caching its next times. Raise `UsageError` for an invalid
+        spec.
+        """
         if not self.takes_long(schedule.spec):
             return with_defaults(schedule)
         return await self._run(partial(_settle, schedule, schedule_id, after_ns))
 
     async def look_ahead(self, spec: ScheduleSpec, schedule_id: str, after_ns: int) -> None:
-        """Wait until the next times of a schedule are cached."""
+        """Compute and cache the next times of a large schedule, in the thread. Has no effect for a small schedule."""
         if self.takes_long(spec):
             await self._run(partial(look_ahead, spec, schedule_id, after_ns))
 
     def stop(self) -> None:
-        """Start no more searches. Does not wait for one in progress."""
+        """Start no more searches, without waiting for one in progress."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 

@@ -1,16 +1,17 @@
 """The action times of a schedule, or of a workflow with a cron string. Pure: no clock; reads only the time zone
 database.
 
-The rule is the one that Temporal documents: a calendar matches a time if the wall clock of its zone, at that time,
-shows numbers within all its ranges. A wall time that a clock change skips therefore never matches, and one that it
-repeats matches twice. (Temporal's server 1.32 follows this rule where clocks skip an hour, and where they go back west
-of Greenwich; east of it, and where they skip half an hour, it loses or misplaces times. We follow the rule.)
+The rule is the one that Temporal documents: a calendar matches a time if the local wall clock at that time shows numbers
+within all ranges of the calendar. A wall time that a clock change skips therefore never matches, and a wall time that a
+clock change repeats matches twice. (Temporal's server 1.32 follows this rule where clocks skip an hour, and where clocks
+west of Greenwich are set back. East of Greenwich, and where clocks skip half an hour, the server loses or misplaces
+times. We follow the rule.)
 
-The cron dialect of workflows is that of the Temporal server, not that of its schedules: five fields; if both a day of
-the month and a day of the week are restricted, either is sufficient, as in crontab; `@every` counts from the previous
-run, in full seconds; `?` means `*`. Times that pass while a run is open are skipped.
+The cron dialect of workflows is that of the Temporal server, which differs from that of its schedules. There are five
+fields. If both the day of the month and the day of the week are restricted, one match is sufficient, as in crontab.
+`@every` counts from the previous run, in full seconds. `?` means `*`. Times that pass while a run is open are skipped.
 
-All times are nanoseconds since the epoch; times of a spec are full seconds, except for their jitter.
+All times are nanoseconds since the epoch. The times of a spec are full seconds, except for their jitter.
 """
 
 from __future__ import annotations
@@ -40,27 +41,31 @@ from hourglass.errors import UsageError
 NANOS = 1_000_000_000
 _SECOND = timedelta(seconds=1)
 _END = int(datetime(LAST_YEAR + 1, 1, 1, tzinfo=UTC).timestamp())
-_STRIDE = 5 * DAY  # no zone changes its offset twice within this time
-_BLOCK = 3650 * DAY  # clock changes of a zone are computed and cached per block of this length
-_LARGEST_SHIFT = 2 * DAY  # an upper bound for how far a change sets a clock back
+_STRIDE = 5 * DAY  # no zone changes its offset twice within this period
+_BLOCK = 3650 * DAY  # clock changes of a zone are computed and cached for blocks of this length
+_LARGEST_SHIFT = 2 * DAY  # an upper bound for how far a clock is set back
 _UTC = ZoneInfo("UTC")  # ZoneInfo returns the same object for each lookup by name
-_CACHED_SEARCHES = 64  # searches whose results a timetable keeps
-_MAX_SKIPS = 10_000  # steps over excluded times, for all intervals together, before they count as exhausted
+_CACHED_SEARCHES = 64  # the number of search results that a timetable caches
+_MAX_SKIPS = 10_000  # the number of excluded times that a search skips before it stops
 
 MOST_PARTS = 500
-"""Maximum number of calendars, intervals, cron strings and exclusions of a schedule."""
+"""The maximum number of calendars, intervals, cron strings and exclusions of a schedule."""
 MOST_PAIRS = 10_000
-"""Maximum number of exclusions times the calendars they apply to: the work of compiling a schedule."""
+"""The maximum number of exclusions times the number of calendars that they apply to. It limits the work of compiling a
+schedule.
+"""
 MOST_RANGES = 200
-"""Maximum number of ranges in a field of a calendar; no field has that many values."""
+"""The maximum number of ranges in a field of a calendar. No field has that many values."""
 MOST_INTERVAL_PAIRS = 1_000
-"""Maximum number of exclusions times intervals: the work of each search, which may step over many excluded times."""
+"""The maximum number of exclusions times the number of intervals. It limits the work of each search, which may skip many
+excluded times.
+"""
 LONGEST_CRON = 1000
-"""Maximum length of a cron string."""
+"""The maximum length of a cron string."""
 
 
 class ScheduledTime(NamedTuple):
-    """A time that a spec matches (`nominal_ns`), and the time to act, with jitter (`due_ns`)."""
+    """A time that a spec matches (`nominal_ns`), and the same time with jitter, at which the schedule acts (`due_ns`)."""
 
     nominal_ns: int
     due_ns: int
@@ -74,32 +79,34 @@ class Interval(NamedTuple):
 
     @classmethod
     def of(cls, spec: ScheduleIntervalSpec) -> Interval:
-        """Return the interval of a spec."""
+        """Convert an interval spec to full seconds."""
         return cls(spec.every // _SECOND, spec.offset // _SECOND)
 
     def next(self, second: int) -> int:
-        """Return the first time of the interval after `second`."""
+        """Return the interval's first time after `second`."""
         return ((second - self.offset) // self.every + 1) * self.every + self.offset
 
 
 @dataclass(frozen=True)
 class Zone:
-    """The offset of a time zone from UTC."""
+    """A time zone and its offsets from UTC."""
 
     info: ZoneInfo
 
     @property
     def never_changes(self) -> bool:
-        """Whether this is UTC itself, and not a zone of that name from a spec's own time zone data."""
+        """Whether this is UTC itself, as opposed to a zone named UTC in a spec's own time zone data."""
         return self.info is _UTC
 
     def offset(self, second: int) -> int:
-        """Return the zone's offset from UTC at this time, in seconds."""
+        """Return the zone's offset from UTC at a time, in seconds."""
         utc_offset = datetime.fromtimestamp(second, UTC).astimezone(self.info).utcoffset()
         return 0 if utc_offset is None else int(utc_offset.total_seconds())
 
     def first_change(self, begin: int, end: int) -> int | None:
-        """Return the time of the first clock change after `begin` and until `end`, inclusive; None if there is none."""
+        """Return the time of the first clock change after `begin` and up to `end`, inclusive. Return None if there is
+        none.
+        """
         if self.never_changes:
             return None
         for block in range(begin // _BLOCK, end // _BLOCK + 1):
@@ -129,7 +136,7 @@ def _changes(zone: Zone, block: int) -> tuple[int, ...]:
 
 
 def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
-    """Return the first second after `after` when the zone's clocks show one of these times."""
+    """Return the first second after `after` at which the zone's wall clock shows one of these times."""
     begin = after + 1
     searched: int | None = None
     wall: int | None = None
@@ -138,17 +145,18 @@ def next_match(times: WallTimes, zone: Zone, after: int) -> int | None:
         if searched is None or begin + offset < searched or (wall is not None and begin + offset > wall):
             searched = begin + offset
             wall = times.from_wall(searched)
-        # After the last matching wall time only a clock that is set back can show it again.
+        # After the last matching wall time, only a clock that is set back can show a matching time again.
         until = times.last + _LARGEST_SHIFT if wall is None else wall - offset
         change = zone.first_change(begin, min(until, _END)) if begin <= until else None
         if change is None:
             return wall if wall is None else until
-        # The clock runs evenly until the change, so no time before it matches; from the change on it shows other times.
+        # The clock runs evenly until the change, so no time before the change matches. From the change on the wall
+        # clock shows other times.
         begin = change
 
 
 def check_limits(spec: ScheduleSpec) -> None:
-    """Raise `UsageError` for a spec that would cost the engine too much."""
+    """Raise `UsageError` for a spec that would take the engine too long to compile or search."""
     part_count = len(spec.calendars) + len(spec.intervals) + len(spec.cron_expressions)
     if part_count + len(spec.skip) > MOST_PARTS:
         raise UsageError(
@@ -176,10 +184,10 @@ def check_limits(spec: ScheduleSpec) -> None:
 
 
 class Timetable:
-    """The times of one schedule. The jitter depends on the time and on `seed`, the schedule's id.
+    """The action times of one schedule. The jitter depends on the time and on `seed`, the schedule's id.
 
-    The cost of a search depends neither on how far away the next time is nor on whether there is one. The latest
-    results are cached, so that a thread can search ahead of the control loop: a timetable may be used in several
+    The cost of a search does not depend on how far away the next time is, or whether there is one. The latest results
+    are cached, so that a thread can search ahead of the control loop. A timetable may therefore be used in several
     threads.
     """
 
@@ -193,16 +201,16 @@ class Timetable:
         self._remaining = self._matching.without(self.spec.skip) if self.spec.skip else self._matching
         self._allowed = ALL_TIMES.without(self.spec.skip) if self.spec.skip else ALL_TIMES
         self._allowed_by_step: dict[tuple[int, int], WallTimes] = {}
-        self._exhausted_ns = LATEST_NS  # no times from here on; set by the search that found none
+        self._exhausted_ns = LATEST_NS  # there are no times from here on; set by the search that found none
         self._cache: tuple[tuple[int, ScheduledTime], ...] = ()  # seconds, each with the first time after it
 
     @property
     def size(self) -> int:
-        """The number of sets of times that a search examines."""
+        """The number of sets of times that each search must examine."""
         return len(self._remaining.products) + len(self.spec.intervals)
 
     def next(self, after_ns: int) -> ScheduledTime | None:
-        """Return the first time after `after_ns`; None if there is none."""
+        """Return the first time after `after_ns`, or None if there is none."""
         if after_ns >= self._exhausted_ns:
             return None
         second = storable(after_ns) // NANOS
@@ -238,7 +246,7 @@ class Timetable:
         return ScheduledTime(nominal * NANOS, later(nominal * NANOS, self._jitter(nominal)))
 
     def _next_allowed(self, interval: Interval, second: int) -> int | None:
-        """Return the interval's first time after this second that is not excluded."""
+        """Return the interval's first time after `second` that is not excluded, or None if the search finds none."""
         time = interval.next(second)
         if not self.spec.skip:
             return time
@@ -257,7 +265,7 @@ class Timetable:
         return None
 
     def _allowed_of(self, interval: Interval, offset: int) -> WallTimes:
-        """Return the seconds of a day that this interval can match and that are not excluded, for this offset from UTC."""
+        """Return the times that are not excluded and that this interval can match at this offset from UTC."""
         step = math.gcd(interval.every, DAY)
         key = step, (interval.offset + offset) % step
         if key not in self._allowed_by_step:
@@ -265,7 +273,7 @@ class Timetable:
         return self._allowed_by_step[key]
 
     def _jitter(self, second: int) -> int:
-        """Return the delay from jitter in nanoseconds; less than the distance to the next time."""
+        """Return the delay caused by jitter, in nanoseconds. It is shorter than the time until the next match."""
         max_ms = 0 if self.spec.jitter is None else self.spec.jitter // timedelta(milliseconds=1)
         if not max_ms:
             return 0
@@ -282,12 +290,12 @@ _CRON_FIELDS = 5
 
 
 def check_cron(text: str) -> None:
-    """Raise `UsageError` for a cron string that a workflow cannot have."""
+    """Raise `UsageError` if the cron string is invalid for a workflow."""
     _parse_schedule(text)
 
 
 def backoff_until_next(text: str, since_ns: int, now_ns: int) -> float | None:
-    """Return the seconds, rounded up, until the next run of a cron workflow; None if there is no further run.
+    """Return the seconds until the next run of a cron workflow, rounded up, or None if there is no further run.
 
     `since_ns` is the scheduled time of the previous run.
     """
@@ -310,7 +318,7 @@ def _next(schedule: Timetable | int, after_ns: int) -> int | None:
 
 @lru_cache(maxsize=256)
 def _parse_schedule(text: str) -> Timetable | int:
-    """Return a timetable, or for `@every` the nanoseconds from run to run."""
+    """Return the timetable of a cron string, or for `@every` the nanoseconds from run to run."""
     cron = parse_cron(text.replace("?", "*"))
     if cron.interval is not None:
         if "/" in text:

@@ -1,17 +1,18 @@
 """A schedule of the embedded engine as data, and pure transitions from record to record, with the workflows to start
 and to end.
 
-Must not know: clocks, stores, workflows. The engine keeps a `ScheduleRecord` for each schedule and drives it:
+Must not know: clocks, stores, workflows. The engine keeps a `ScheduleRecord` for each schedule. It calls:
 
-- `advance` when its time (`ScheduleStep.wake_ns`) has come, after every request, and after every `closed`. The engine
-  starts `starts` (with `start_request`), calls `started` for each success, requests cancellation of `cancel` and
-  terminates `terminate`; all in the transaction that stores the new record.
-- `closed` when a workflow that the record lists as running has closed, including retries and continuations.
-- `create`, `patch` and `update` for requests; `describe` and `summarize` for queries.
+- `advance` when the schedule is due (`ScheduleStep.wake_ns`), after every request, and after every `closed`. The engine
+  then starts the workflows in `starts` (with `start_request`) and calls `started` for each success. It requests the
+  cancellation of those in `cancel` and terminates those in `terminate`. All this happens in the transaction that stores
+  the new record.
+- `closed` when a workflow that the record lists as running has closed, including its retries and continuations.
+- `create`, `patch` and `update` for requests, `describe` and `summarize` for queries.
 
 Times are nanoseconds since the epoch. Overlap and catch-up are decided as in Temporal's scheduler: the overlap policy
-determines for each buffered start whether it is executed now, stays buffered, or is skipped. A buffered start
-keeps the policy of its request, or uses the schedule's policy at the time of the decision.
+determines for each buffered start whether it is executed now, stays buffered, or is skipped. A buffered start has the
+policy of its request. Without one, the schedule's policy at the time of the decision applies.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Failure, Payload, SearchAttributeKey, encode_search_attributes
 
 MAX_BUFFERED = 1000
-"""Maximum number of buffered starts; further ones are dropped and counted."""
+"""The maximum number of buffered starts. Further starts are dropped and counted."""
 
 Running: TypeAlias = tuple[str, str]
-"""A workflow of a schedule that has not closed: workflow id and first run id."""
+"""A workflow of a schedule that has not closed, as its workflow id and first run id."""
 
 
 class BufferedStart(msgspec.Struct, frozen=True, array_like=True):
-    """A buffered start: its nominal time, the same time with jitter, and the options of a manual request."""
+    """A buffered start: its nominal time, the same time with jitter, its overlap policy, and whether a request caused it."""
 
     nominal_ns: int
     due_ns: int
@@ -66,7 +67,9 @@ class BufferedStart(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OverlapDecision(NamedTuple):
-    """The decision about the buffered starts: to start together, alone, or later; and whether to end running workflows."""
+    """The decision about the buffered starts: those to start together, the one to start alone, those that stay buffered,
+    the number skipped, and whether to end the running workflows.
+    """
 
     together: tuple[BufferedStart, ...] = ()
     alone: BufferedStart | None = None
@@ -79,7 +82,7 @@ class OverlapDecision(NamedTuple):
 def decide_overlap(
     waiting: Sequence[BufferedStart], running: bool, default: ScheduleOverlapPolicy
 ) -> OverlapDecision:
-    """Decide about each start in order, by its own policy or the schedule's."""
+    """Decide about each buffered start in order, by the start's own overlap policy or the schedule's."""
     decision = OverlapDecision()
     for start in waiting:
         policy = start.overlap or default or ScheduleOverlapPolicy.SKIP
@@ -90,7 +93,7 @@ def decide_overlap(
         else:
             decision = _overlapping(decision, start, policy, running)
     if decision.cancel or decision.terminate:
-        # They would be ended at once: a policy that ends running workflows applies to them, too.
+        # A policy that ends running workflows would immediately end these starts, too.
         decision = decision._replace(together=())
     return decision
 
@@ -105,7 +108,7 @@ def _overlapping(
         case ScheduleOverlapPolicy.BUFFER_ALL:
             return buffered
         case ScheduleOverlapPolicy.CANCEL_OTHER | ScheduleOverlapPolicy.TERMINATE_OTHER if not running:
-            return decision._replace(alone=start)  # the other workflow is not running yet
+            return decision._replace(alone=start)  # replaces an earlier start, not a running workflow
         case ScheduleOverlapPolicy.CANCEL_OTHER:
             return buffered._replace(cancel=True)
         case ScheduleOverlapPolicy.TERMINATE_OTHER:
@@ -118,15 +121,17 @@ YEAR = timedelta(days=365)
 SHORTEST_CATCHUP = timedelta(seconds=10)
 RECENT, UPCOMING = 10, 10
 REQUEST_IDS = 32
-"""Number of remembered request ids. They prevent that a repeated request is carried out twice if its answer was lost."""
+"""The number of recent request ids to remember. A request that is repeated because its answer was lost is then not
+carried out twice.
+"""
 
 RECENT_LISTED, UPCOMING_LISTED = 5, 5
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete state of a schedule. Its times up to `seen_ns` are processed; `schedule.spec` is canonical.
+    """The complete state of a schedule. Its times up to `seen_ns` have been processed. `schedule.spec` is canonical.
 
-    The result of the last completed workflow, and a failure since then, are passed to the next workflow.
+    The result of the last completed workflow, and the failure of a later one, are passed to the next workflow.
     `terminated_ns` is the last time at which the overlap policy terminated a workflow.
     """
 
@@ -160,7 +165,7 @@ def with_request(record: ScheduleRecord, request_id: str) -> ScheduleRecord:
 
 
 def token_of(record: ScheduleRecord) -> bytes:
-    """Return the conflict token of this version, to be named by an update."""
+    """Return the conflict token of this version of the schedule, which updates refer to."""
     return record.token.to_bytes(8)
 
 
@@ -204,7 +209,7 @@ def summarize(record: ScheduleRecord) -> ScheduleSummary:
 
 @lru_cache(maxsize=1000)
 def timetable(spec: ScheduleSpec, schedule_id: str) -> Timetable:
-    """Return the timetable of a schedule, compiled once."""
+    """Return the timetable of a schedule. Recently used timetables are cached."""
     return Timetable(spec, schedule_id)
 
 
@@ -222,7 +227,7 @@ def look_ahead(spec: ScheduleSpec, schedule_id: str, after_ns: int) -> None:
 def with_defaults(schedule: EngineSchedule) -> EngineSchedule:
     """Return a schedule with its defaults filled in, as servers show it.
 
-    Raises `UsageError` for an invalid or too large spec.
+    Raise `UsageError` for an invalid or too large spec.
     """
     check_limits(schedule.spec)
     policy = schedule.policy
@@ -235,12 +240,14 @@ def with_defaults(schedule: EngineSchedule) -> EngineSchedule:
     )
 
 
-BATCH = 500  # times that one step processes: a year of seconds must not block the engine
-SEARCHED_AHEAD = 32  # times that are searched ahead: fewer than a timetable caches
-BACKFILL_BATCH = 50  # starts that one step takes from backfills
+BATCH = 500  # maximum number of times per step: a spec that matches every second of a year must not block the engine
+SEARCHED_AHEAD = 32  # number of times to search ahead; must be lower than the number that a timetable caches
+BACKFILL_BATCH = 50  # maximum number of starts per step from backfills
 
 TERMINATE_NS = 100_000_000
-"""The time that a server needs to replace a workflow that it terminates; triggers during it all start the same workflow."""
+"""The time that a server needs to replace a workflow that it terminates. All triggers during this time start the same
+workflow.
+"""
 
 _MILLI = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -250,7 +257,7 @@ _STARTED_FOR = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
 
 
 class Start(NamedTuple):
-    """A workflow to start now. The schedule awaits its end unless its policy allows overlap."""
+    """A workflow to start now. The schedule awaits the workflow's end unless the policy allows overlap."""
 
     due: BufferedStart
     workflow_id: str
@@ -258,7 +265,9 @@ class Start(NamedTuple):
 
 
 class ScheduleStep(NamedTuple):
-    """The result of processing a schedule, and when to process it again if nothing happens before (None: never)."""
+    """The result of processing a schedule, and the time at which to process it again if nothing happens before (None:
+    never).
+    """
 
     record: ScheduleRecord
     starts: tuple[Start, ...] = ()
@@ -268,8 +277,8 @@ class ScheduleStep(NamedTuple):
 
 
 def advance(record: ScheduleRecord, now_ns: int) -> ScheduleStep:
-    """Process the time until now: buffer, start or skip the due actions."""
-    now_ns = max(now_ns, record.seen_ns)  # a clock that went back must not repeat actions
+    """Process the time up to `now_ns`: buffer, start or skip the due actions."""
+    now_ns = max(now_ns, record.seen_ns)  # a clock that was set back must not repeat actions
     record, wake_ns = _buffer_due(record, now_ns)
     record = _buffer_backfills(record)
     record, starts, cancel, terminate = _decide(record)
@@ -284,11 +293,11 @@ def _buffer_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, in
         return msgspec.structs.replace(record, seen_ns=now_ns), None
     oldest = now_ns - _nanoseconds(record.schedule.policy.catchup_window or YEAR)
     missed, waiting, seen_ns = 0, list(record.waiting), record.seen_ns
-    wake_ns: int | None = now_ns  # if the batch ends too early: continue immediately
+    wake_ns: int | None = now_ns  # if the batch ends too early, continue immediately
     for moment in _batch(table, record.seen_ns):
         if moment is None or moment.due_ns > now_ns:
             wake_ns = None if moment is None else moment.due_ns
-            # A nominal time that has passed while its jitter has not must be found again.
+            # A nominal time that has passed must be found again if its jitter has not passed.
             seen_ns = now_ns if moment is None else min(now_ns, moment.nominal_ns - 1)
             break
         seen_ns = moment.due_ns
@@ -305,7 +314,7 @@ def _buffer_due(record: ScheduleRecord, now_ns: int) -> tuple[ScheduleRecord, in
 
 
 def _batch(table: Timetable, after_ns: int) -> Iterator[ScheduledTime | None]:
-    """Yield some times, and None after the last time of the schedule."""
+    """Yield the next times, up to a limit. Yield None if the schedule has no further times."""
     count, limit = 0, _batch_size(table)
     for moment in islice(table.moments(after_ns), limit):
         count += 1
@@ -315,12 +324,14 @@ def _batch(table: Timetable, after_ns: int) -> Iterator[ScheduledTime | None]:
 
 
 def _batch_size(table: Timetable) -> int:
-    """Return how many times a step may process: fewer if each takes longer to find."""
+    """Return the number of times that a step may process. It is lower if each time takes longer to find."""
     return max(10, BATCH // (1 + table.size // 10))
 
 
 def _buffer_backfills(record: ScheduleRecord) -> ScheduleRecord:
-    """Buffer the starts of backfills, a batch at a time and while there is room: half of the buffer is for due times."""
+    """Buffer the starts of backfills, one batch per step and only while the buffer is less than half full. The other
+    half is reserved for due times.
+    """
     table = timetable(record.schedule.spec, record.schedule_id)
     waiting, backfills = list(record.waiting), list(record.backfills)
     room = min(BACKFILL_BATCH, _batch_size(table), MAX_BUFFERED // 2 - len(waiting))
@@ -342,7 +353,9 @@ def _buffer_backfills(record: ScheduleRecord) -> ScheduleRecord:
 def _decide(
     record: ScheduleRecord,
 ) -> tuple[ScheduleRecord, tuple[Start, ...], tuple[Running, ...], tuple[Running, ...]]:
-    """Decide about all buffered starts. Drop starts that the schedule's state forbids (paused, no actions left)."""
+    """Decide about all buffered starts. Drop starts that the schedule's state forbids: it is paused or has no actions
+    left.
+    """
     starts: list[Start] = []
     running = record.running
     while True:
@@ -369,7 +382,9 @@ def _decide(
 
 
 def _backfill_wake(record: ScheduleRecord, now_ns: int) -> int | None:
-    """Return now if a backfill can continue; a backfill with buffered starts continues when a workflow closes."""
+    """Return `now_ns` if a backfill can continue immediately. A backfill with buffered starts continues when a workflow
+    closes.
+    """
     return now_ns if record.backfills and not record.waiting else None
 
 
@@ -378,12 +393,12 @@ def _earlier(first: int | None, second: int | None) -> int | None:
 
 
 def identity(record: ScheduleRecord) -> str:
-    """Return the identity of a schedule in the histories of its workflows."""
+    """Return the identity that a schedule reports in the histories of its workflows."""
     return f"hourglass-scheduler-{record.schedule_id}"
 
 
 def start_request(record: ScheduleRecord, start: Start, request_id: str) -> StartWorkflow:
-    """Return the request that starts a workflow of this schedule."""
+    """Return the request that starts a workflow of a schedule."""
     nominal = _time(start.due.nominal_ns)
     schedule_attributes = encode_search_attributes(
         [_STARTED_BY.value_set(record.schedule_id), _STARTED_FOR.value_set(nominal)]
@@ -400,7 +415,7 @@ def start_request(record: ScheduleRecord, start: Start, request_id: str) -> Star
 
 
 def started(record: ScheduleRecord, start: Start, run_id: str, now_ns: int) -> ScheduleRecord:
-    """Record that a workflow of the schedule was started."""
+    """Record that the schedule has started a workflow."""
     action = ScheduleActionResult(
         scheduled_at=_time(start.due.due_ns),
         started_at=_time(now_ns),
@@ -422,7 +437,7 @@ def closed(
     result: Payloads = (),
     failure: Failure | None = None,
 ) -> ScheduleRecord:
-    """Record that a workflow of the schedule has closed for good, with its result or failure."""
+    """Record that a workflow of the schedule has closed and does not continue in another run, with its result or failure."""
     running = tuple(workflow for workflow in record.running if workflow[0] != workflow_id)
     if len(running) == len(record.running):
         return record
@@ -442,7 +457,7 @@ def closed(
 
 
 def create(request: CreateSchedule, now_ns: int) -> ScheduleRecord:
-    """Create a schedule. Raises `UsageError` for an invalid spec."""
+    """Create a schedule. Raise `UsageError` for an invalid spec."""
     record = ScheduleRecord(
         schedule_id=request.schedule_id,
         schedule=with_defaults(request.schedule),
@@ -460,7 +475,7 @@ def create(request: CreateSchedule, now_ns: int) -> ScheduleRecord:
 
 
 def patch(record: ScheduleRecord, request: PatchSchedule, now_ns: int) -> ScheduleRecord:
-    """Trigger, backfill, pause or unpause, after processing due times."""
+    """Process the due times, then apply a request to trigger, backfill, pause or unpause the schedule."""
     record, _ = _buffer_due(record, max(now_ns, record.seen_ns))
     if request.trigger is not None:
         record = _with_trigger(record, request.trigger, now_ns)
@@ -474,15 +489,16 @@ def patch(record: ScheduleRecord, request: PatchSchedule, now_ns: int) -> Schedu
 
 
 def update(record: ScheduleRecord, request: UpdateSchedule, now_ns: int) -> ScheduleRecord:
-    """Replace the schedule, after processing due times.
+    """Process the due times, then replace the schedule.
 
-    An update that is based on an older version is ignored, as on servers; clients check whether theirs was applied.
+    As on servers, an update that is based on an older version is ignored. Clients check whether their update was
+    applied.
     """
     if request.conflict_token and request.conflict_token != token_of(record):
         return record
     record, _ = _buffer_due(record, max(now_ns, record.seen_ns))
     schedule = with_defaults(request.schedule)
-    # A time still counts while its jitter has not passed.
+    # A time still counts if its jitter has not passed.
     seen_ns = now_ns - _nanoseconds(schedule.spec.jitter or timedelta())
     return msgspec.structs.replace(
         record, schedule=schedule, seen_ns=seen_ns, update_time_ns=now_ns, token=record.token + 1
@@ -490,7 +506,7 @@ def update(record: ScheduleRecord, request: UpdateSchedule, now_ns: int) -> Sche
 
 
 def may_act(record: ScheduleRecord) -> bool:
-    """Whether a schedule starts workflows on its own: it is not paused and has actions left."""
+    """Whether a schedule starts workflows automatically: it is not paused and has actions left."""
     state = record.schedule.state
     return not state.paused and (not state.limited_actions or state.remaining_actions > 0)
 
@@ -511,7 +527,7 @@ def _with_state(record: ScheduleRecord, **changes: object) -> ScheduleRecord:
 def _with_trigger(record: ScheduleRecord, overlap: ScheduleOverlapPolicy, now_ns: int) -> ScheduleRecord:
     terminates = (overlap or record.schedule.policy.overlap) is ScheduleOverlapPolicy.TERMINATE_OTHER
     if terminates and 0 <= now_ns - record.terminated_ns < TERMINATE_NS:
-        return record  # the replacement that is starting now serves this trigger, too
+        return record  # the replacement that is starting now also serves this trigger
     return _with_buffer(record, [*record.waiting, BufferedStart(now_ns, now_ns, overlap, manual=True)])
 
 

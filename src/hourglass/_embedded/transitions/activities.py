@@ -1,7 +1,7 @@
-"""Decisions about one activity: its deadlines, whether a failed attempt is retried, its end. Pure.
+"""Decisions about one activity: its deadlines, the retry of a failed attempt, its outcome. Pure.
 
-Must not know: other parts of the run, handles, clocks. Messages, retry states and the precedence of timeouts are those of a
-Temporal server (1.32, recorded from a real one).
+Must not know: other parts of the run, handles, clocks. Messages, retry states and the precedence of timeouts are those
+of a Temporal server (recorded from version 1.32).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ NOT_STARTED = Payload(b'"ACTIVITY_ID_NOT_STARTED"', "json/plain")
 def plan(
     command: ScheduleActivity, task_queue: str, run_timeout: float, task_completed_event_id: int
 ) -> h.ActivityTaskScheduled:
-    """Return the event of a schedule command, with timeouts and retry policy completed as a server does."""
+    """Return the event of a `ScheduleActivity` command, with timeouts and retry policy filled in as a server does."""
     complete = (
         _complete if run_timeout else _complete_once
-    )  # the remaining time of a run differs for each activity
+    )  # not cached: a run's remaining time differs for each activity
     spec = complete(command.spec, task_queue, run_timeout)
     return h.ActivityTaskScheduled(
         command.activity_id,
@@ -64,19 +64,19 @@ def _complete(spec: ActivitySpec, task_queue: str, run_timeout: float) -> Activi
 
 
 _complete_once = lru_cache(maxsize=1024)(_complete)
-"""All calls of an activity share one spec, and so its completed form, too."""
+"""All calls of an activity share one spec, so the spec with defaults is cached and shared, too."""
 
 
 _USUAL_RETRY = complete_retry(RetryRule())
 
 
 def retry_rule(activity: OpenActivity) -> RetryRule:
-    """Return the policy by which failed attempts are retried."""
+    """Return the retry policy of an activity, or the default policy."""
     return activity.spec.retry_policy or _USUAL_RETRY
 
 
 def next_attempt(activity: OpenActivity, failure: Failure, now_ns: int) -> OpenActivity | RetryState:
-    """Return the activity with its next attempt pending, or the reason why there is none."""
+    """Return the activity with its next attempt pending, or the reason why it is not retried."""
     if activity.cancel_requested_event_id:
         return RetryState.CANCEL_REQUESTED
     rule = retry_rule(activity)
@@ -100,8 +100,8 @@ def next_attempt(activity: OpenActivity, failure: Failure, now_ns: int) -> OpenA
 
 
 def deadline(activity: OpenActivity) -> tuple[int, TimeoutType]:
-    """Return when the activity times out next, and by which timeout; of simultaneous ones the narrower wins. (0, …)
-    means never.
+    """Return the next deadline of an activity and the timeout that sets it. If several timeouts expire at the same time,
+    the narrowest wins. A deadline of 0 means never.
     """
     spec = activity.spec
     when, kind = 0, TimeoutType.UNSPECIFIED
@@ -126,14 +126,14 @@ def deadline(activity: OpenActivity) -> tuple[int, TimeoutType]:
 
 @lru_cache(maxsize=1024)
 def narrowest_timeout(spec: ActivitySpec) -> float:
-    """Return the shortest timeout that runs while a worker has an attempt; 0 if there is none."""
+    """Return the shortest timeout that applies while a worker has an attempt, or 0 if there is none."""
     limits = (spec.start_to_close_timeout, spec.heartbeat_timeout, spec.schedule_to_close_timeout)
     return min([limit for limit in limits if limit], default=0.0)
 
 
 def put_off(activity: OpenActivity, withheld_ns: int) -> OpenActivity:
-    """Exclude this time from the activity's timeouts, because the engine could not give it to a worker. Return the
-    activity.
+    """Return the activity with its timeouts extended by `withheld_ns`, the time during which the engine could not assign
+    the activity to a worker.
     """
     return msgspec.structs.replace(
         activity,
@@ -143,16 +143,14 @@ def put_off(activity: OpenActivity, withheld_ns: int) -> OpenActivity:
 
 
 def timeout_failure(activity: OpenActivity, kind: TimeoutType) -> Failure:
-    """Return the failure of a timeout, with a server's message."""
-    outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # the server has one message for all timeouts
+    """Return the failure for a timeout, with the message that a server uses."""
+    outright = kind is TimeoutType.SCHEDULE_TO_CLOSE  # a server has its own message for this timeout
     message = NO_TIME_LEFT if outright else f"activity {h.TIMEOUT_NAMES[kind]} timeout"
     return Failure(message, TimeoutFailure(kind, activity.heartbeat_details), source="Server")
 
 
 def without_details(failure: Failure) -> Failure:
-    """Return a timeout without its heartbeat details, as the last failure for the next attempt, which gets the details
-    separately.
-    """
+    """Return a timeout failure without its heartbeat details. The next attempt receives the details separately."""
     if not isinstance(failure.info, TimeoutFailure):
         return failure
     return msgspec.structs.replace(failure, info=TimeoutFailure(failure.info.type))
@@ -162,7 +160,7 @@ LOST = "activity Heartbeat timeout: the process that ran this attempt has ended 
 
 
 def lost_failure(activity: OpenActivity) -> Failure:
-    """Return the failure of an attempt whose process ended: the one that a heartbeat timeout would report later."""
+    """Return the failure of an attempt whose process has ended. A heartbeat timeout would report the same failure later."""
     return Failure(
         LOST,
         TimeoutFailure(TimeoutType.HEARTBEAT, activity.heartbeat_details),
@@ -173,7 +171,7 @@ def lost_failure(activity: OpenActivity) -> Failure:
 def completed(
     activity: OpenActivity, result: Payload | None, identity: str
 ) -> tuple[h.Attributes, h.Attributes]:
-    """Return the events of an activity that returned."""
+    """Return the events of an activity that has completed with a result."""
     return (
         _started(activity),
         h.ActivityTaskCompleted(
@@ -188,7 +186,7 @@ def completed(
 def failed(
     activity: OpenActivity, failure: Failure, state: RetryState, identity: str
 ) -> tuple[h.Attributes, ...]:
-    """Return the events of an activity that has failed and is not retried."""
+    """Return the events of an activity that has failed and will not be retried."""
     return (
         _started(activity),
         h.ActivityTaskFailed(
@@ -202,7 +200,7 @@ def failed(
 
 
 def timed_out(activity: OpenActivity, failure: Failure, state: RetryState) -> tuple[h.Attributes, ...]:
-    """Return the events of an activity that has timed out and is not retried. The failure of the previous attempt is the
+    """Return the events of an activity that has timed out and is not retried. The previous attempt's failure becomes the
     cause.
     """
     started = activity.started_ns != 0
@@ -222,7 +220,7 @@ def timed_out(activity: OpenActivity, failure: Failure, state: RetryState) -> tu
 
 
 def canceled(activity: OpenActivity, details: Payloads, identity: str) -> tuple[h.Attributes, ...]:
-    """Return the events of an activity that ended as cancelled, or that is cancelled before it has started."""
+    """Return the events of an activity that was cancelled by its worker, or before it was started."""
     started = activity.started_ns != 0
     end = h.ActivityTaskCanceled(
         scheduled_event_id=activity.scheduled_event_id,

@@ -1,14 +1,14 @@
-"""The builder of a change: writes events with their ids and times, and keeps the run in step with them.
+"""The builder of a change: writes events with their ids and times, and keeps the run consistent with them.
 
-Must not know: how a task or an attempt starts and ends, queues, handles. A builder lives inside one transition and never
-leaves it; the transition as a whole stays a function of its arguments. It knows the one rule that all transitions share:
-while a worker has the run's task, other events are held back and written after the task's end, as Temporal does it, so that
-a worker's answer never meets events that it has not seen.
+Must not know: how a task or an attempt starts and ends, queues, handles. A builder exists only within one transition, so
+that the transition as a whole is a function of its arguments. The builder implements the one rule that all transitions
+share: while a worker has the run's task, other events are held back and written after the task's completion, as Temporal
+does it. So a worker's completion never conflicts with events that the worker has not seen.
 
-Invariants: pending activities, timers and children change only by `put_*` and `drop_*`, which note what they touch; the run
-that a builder began with, and its tables, are never changed: it writes on a copy of its own, which it hands out when it is
-done; if nothing has changed it returns the run that it began with. (A frozen run is written to only here, before anybody
-else has it: a step takes a dozen changes, and a new object for each was a tenth of the engine's time.)
+Invariants: pending activities, timers and children change only by `put_*` and `drop_*`, which record the changed ids.
+The original run and its tables are never changed: the builder writes on its own copy and returns the copy at the end. If
+nothing has changed, it returns the original run. (Frozen runs are modified only here, before any other code has a
+reference to them. A step takes a dozen changes, and creating a new object for each took a tenth of the engine's time.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from hourglass._history.events import ChildEnd, ChildWorkflowExecutionStarted
 
 
 class ChangeBuilder:
-    """The events written so far, and the run in its current state."""
+    """The events written so far, and the current state of the run."""
 
     __slots__ = (
         "_before",
@@ -63,9 +63,9 @@ class ChangeBuilder:
         self.run = replace(run)
         self.now_ns = now_ns
         self.time_ns = now_ns if now_ns > run.latest_ns else run.latest_ns
-        """The time of events that are written now: the latest event's time if the clock was set back."""
+        """The timestamp of new events: the current time, or the latest event's timestamp if the clock was set back."""
         self.length = run.length
-        """The number of events of the run. `run` itself gets it when the change is built."""
+        """The number of events of the run. `run.length` is updated only when the change is built."""
         self.touched: set[int] = set()
         self.written: list[h.HistoryEvent] = []
         """The events of this transition so far."""
@@ -85,7 +85,7 @@ class ChangeBuilder:
             force_setattr(self.run, name, value)
 
     def set_task(self, task: PendingTask | None) -> None:
-        """Set the run's task, or remove it."""
+        """Set or remove the run's workflow task."""
         self._changed = True
         force_setattr(self.run, "task", task)
 
@@ -109,12 +109,12 @@ class ChangeBuilder:
             self.touched.add(scheduled_event_id)
 
     def put_timer(self, timer: PendingTimer) -> None:
-        """Add or replace a running timer."""
+        """Add or replace a pending timer."""
         self._timers()[timer.started_event_id] = timer
         self.touched.add(timer.started_event_id)
 
     def drop_timer(self, started_event_id: int) -> None:
-        """Remove a running timer."""
+        """Remove a pending timer."""
         if started_event_id in self.run.timers:
             del self._timers()[started_event_id]
             self.touched.add(started_event_id)
@@ -131,14 +131,14 @@ class ChangeBuilder:
             self.touched.add(initiated_event_id)
 
     def add_effect(self, effect: Effect) -> None:
-        """Request an effect on another run, which is carried out after this transition."""
+        """Request an effect on another run. The effect is carried out after this transition."""
         if self._effects is None or self._effect_counts is None:
             self._effects, self._effect_counts = [], {}
         self._effects.append(effect)
         self._effect_counts[type(effect)] = self.count_effects(type(effect)) + 1
 
     def count_effects(self, kind: type[Effect]) -> int:
-        """Return the number of effects of a kind so far."""
+        """Return the number of effects of a kind that have been requested so far."""
         return 0 if self._effect_counts is None else self._effect_counts.get(kind, 0)
 
     def _timers(self) -> dict[int, PendingTimer]:
@@ -154,13 +154,13 @@ class ChangeBuilder:
         return self.run.children
 
     def write(self, attributes: h.Attributes) -> int:
-        """Write an event. Return its id."""
+        """Write an event and return its id."""
         self.length = number = self.length + 1
         self.written.append(h.HistoryEvent(number, self.time_ns, attributes))
         return number
 
     def write_at(self, attributes: h.Attributes, time_ns: int) -> int:
-        """Write an event with this time, which may be before that of earlier events. Return its id."""
+        """Write an event with this timestamp, which may be before those of earlier events. Return the event's id."""
         self.length = number = self.length + 1
         self.written.append(h.HistoryEvent(number, time_ns, attributes))
         if time_ns > self.time_ns:
@@ -168,13 +168,13 @@ class ChangeBuilder:
         return number
 
     def group(self, first: int, groups: tuple[EventGroupMarker, ...]) -> None:
-        """Add the events from this index on to these groups. They must not have been measured yet."""
+        """Add the events from index `first` onwards to these groups. The events must not have been measured yet."""
         self.written[first:] = [replace(event, event_groups=groups) for event in self.written[first:]]
 
     def measure(self) -> int:
-        """Return the size of the run's history in bytes, including the events of this transition, which are encoded for it."""
+        """Return the size of the run's history in bytes. The events of this transition are encoded for the measurement."""
         count, measured = len(self.written), self._measured
-        if count > measured:  # everything written since the last call is encoded at once
+        if count > measured:  # all events written since the last call are encoded together
             encoded = encode_events(self.written[measured:] if measured else self.written)
             self._encoded = self._encoded + encoded if measured else encoded
             self._measured = count
@@ -182,9 +182,10 @@ class ChangeBuilder:
         return self._size
 
     def happen(self, *attributes: h.Attributes, at_once: bool = False) -> None:
-        """Write events from outside the workflow task and schedule a task, or hold the events while a worker has the task.
+        """Write events that occur outside the workflow task and schedule a task. While a worker has the task, hold the
+        events back.
 
-        `at_once`: also if the run is still waiting for its first task.
+        `at_once`: schedule the task even if the run is still waiting for its first task.
         """
         task = self.run.task
         if task is not None:
@@ -197,7 +198,7 @@ class ChangeBuilder:
             self.want_task(at_once=at_once)
 
     def write_occurrences(self, occurrences: tuple[h.Attributes, ...]) -> None:
-        """Write events from outside the workflow task without scheduling a task."""
+        """Write events that occur outside the workflow task, without scheduling a task."""
         attributes: Any
         for attributes in occurrences:
             kind = type(attributes)
@@ -211,7 +212,7 @@ class ChangeBuilder:
                 self.write(attributes)
 
     def happen_again(self, attributes: h.Attributes) -> None:
-        """Write an event that the run had before it was reset, unless the activity, timer or child that it refers to is gone."""
+        """Write an event that the run had before it was reset. Skip the event if the child that it refers to is gone."""
         initiated = getattr(attributes, "initiated_event_id", 0)
         if initiated and initiated not in self.run.children:
             return
@@ -245,7 +246,9 @@ class ChangeBuilder:
             self.put_child(replace(child, started_event_id=number))
 
     def want_task(self, *, at_once: bool = False) -> None:
-        """Schedule a task, unless the run has one or, without `at_once`, is still waiting for its first."""
+        """Schedule a task, unless the run has a task. Without `at_once`, do not schedule one if the run is still waiting
+        for its first task.
+        """
         run = self.run
         if run.task is not None:
             return
@@ -262,7 +265,7 @@ class ChangeBuilder:
         self._schedule(1, self.now_ns)
 
     def want_update_task(self, *, silent: bool) -> None:
-        """Schedule a task for updates, which wait in memory: a speculative one, unless it is the run's first."""
+        """Schedule a task for updates, which wait in memory. The task is speculative unless it is the run's first."""
         if self.run.task is None and self.run.paused is None:
             speculative = self.run.task_count > 0
             self._schedule(1, self.now_ns, speculative=speculative, silent=speculative and silent)
@@ -270,16 +273,16 @@ class ChangeBuilder:
     def drop_speculative_task(self) -> None:
         """Remove a speculative task that no worker has received, because an event needs an ordinary task in its place.
 
-        A Temporal server writes the scheduled event of the speculative task before that event. Right behind an empty task
-        Core takes that for a heartbeat and replays the two tasks as one, which is wrong if the update is rejected. Without
-        a trace of the speculative task there is nothing to mistake.
+        A Temporal server writes the speculative task's scheduled event before that event. If the preceding task was
+        empty, Core takes this for a heartbeat and replays the two tasks as one, which is wrong if the update is
+        rejected. Without any trace of the speculative task, Core cannot make this mistake.
         """
         task = self.run.task
         if task is not None and task.speculative and not task.started_event_id:
             self.set_task(None)
 
     def want_task_again(self, attempt: int, available_ns: int, *, silent: bool = False) -> None:
-        """Schedule the next attempt of a task. It leaves no event unless it succeeds."""
+        """Schedule the next attempt of a task. The attempt is recorded in the history only if it succeeds."""
         self._schedule(attempt, available_ns, speculative=silent, silent=silent)
 
     def _schedule(
@@ -311,11 +314,14 @@ class ChangeBuilder:
         force_setattr(run, "task_count", number)
 
     def close(self, final: h.Attributes, status: WorkflowStatus) -> None:
-        """Write the last event and remove everything pending. The close policies of children become effects."""
+        """Write the last event and remove all pending work. The parent close policies of the run's children become
+        effects.
+        """
         self.write(final)
         run = self.run
         self.touched.update(run.activities, run.timers, run.children)
-        # A child without a run id never starts: the engine carries out a `StartChild` only while its run is open.
+        # A child without a run id will never start, because the engine carries out a `StartChild` only while its run is
+        # open.
         for child in run.children.values():
             if child.run_id:
                 self.add_effect(ApplyClosePolicy(child))
@@ -336,7 +342,9 @@ class ChangeBuilder:
         follower: h.WorkflowExecutionStarted | None = None,
         signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
     ) -> Change:
-        """Return the change. `follower` is the first event of the next run, which begins with these signals."""
+        """Return the change. `follower` is the first event of the next run, and `signals` are the signals that the next
+        run starts with.
+        """
         run, before, written = self.run, self._before, self.written
         if run.activities is not before.activities and (
             self._has_failed_activity or REPORTED_PROBLEMS in run.search_attributes
@@ -371,8 +379,8 @@ UNTOUCHED: frozenset[int] = frozenset()
 
 
 def _placed(attributes: Any, before: int) -> h.Attributes:
-    """Return an event that follows the event with this id. If it ends the attempt that began there, the id becomes its
-    link.
+    """Return an event that will follow the event with the id `before`. If the returned event is the result of the
+    attempt that this event started, link it to the event's id.
     """
     if type(attributes) in h.ATTEMPT_ENDS and attributes.started_event_id == JUST_BEFORE:
         attributes = replace(attributes, started_event_id=before)

@@ -1,10 +1,11 @@
 """Relations between runs, from the point of view of one of them: `(run, cause, now) -> Change`. Pure.
 
-First the rules for every start of a workflow, by a client or by a parent; then the commands of a task, the outcomes that
-the requesting run gets, the events of the other run, and which run follows another.
+The order is: the rules for every start of a workflow, by a client or by a parent; the commands of a task; the outcomes
+that the requesting run receives; the events of the other run; and the choice of the next run of a chain.
 
-Must not know: requests, how the other run is found, the store. Invariants: each effect on another run is answered in the
-history by one event that refers to the event of its request; a child is pending from that event to its end.
+Must not know: requests, how the other run is found, the store. Invariants: each effect on another run is answered by one
+event in the history, which refers to the event of the request. A child is pending from that event until the child has
+closed.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ from hourglass.errors import RetryState, TimeoutType
 
 DEFAULT_TASK_TIMEOUT = 10.0
 LONGEST = 100 * 365 * 86_400.0
-"""The longest execution timeout, run timeout and start delay, in seconds. A server reduces longer ones."""
+"""The longest execution timeout, run timeout and start delay, in seconds. Like a server, the engine reduces longer
+values to this maximum.
+"""
 
 _GOOD_ENDS = (WorkflowStatus.COMPLETED, WorkflowStatus.CONTINUED_AS_NEW)
 
 
 def may_reuse(policy: IdReusePolicy, status: WorkflowStatus) -> bool:
-    """Whether the id of a closed workflow with this status may be used again."""
+    """Whether the id of a closed workflow with this status may be reused."""
     match policy:
         case IdReusePolicy.REJECT_DUPLICATE:
             return False
@@ -74,11 +77,11 @@ def complete(spec: StartSpec, task_queue: str = "") -> StartSpec:
 
 
 ENGINE = "history-service"
-"""The identity of the engine when it acts for a run on another, in Temporal's words."""
+"""The identity of the engine when it acts for one run on another. Temporal uses the same name."""
 
 
 def initiate_child(builder: ChangeBuilder, command: c.StartChildWorkflow, completed: int) -> None:
-    """Write the request to start a child."""
+    """Write the event that requests the start of a child, and add the effect to the change."""
     own = builder.run.started.spec.task_queue
     spec, options = complete(command.spec, own), command.child
     if not options.parent_close_policy or not options.id_reuse_policy:
@@ -104,7 +107,7 @@ def initiate_child(builder: ChangeBuilder, command: c.StartChildWorkflow, comple
 
 
 def initiate_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, completed: int) -> None:
-    """Write the request to signal another workflow."""
+    """Write the event that requests a signal to another workflow, and add the effect to the change."""
     spec = h.SignalExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
@@ -121,7 +124,7 @@ def initiate_signal(builder: ChangeBuilder, command: c.SignalExternalWorkflow, c
 def initiate_cancel(
     builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild, completed: int
 ) -> None:
-    """Write the request to cancel another workflow."""
+    """Write the event that requests the cancellation of another workflow, and add the effect to the change."""
     spec = h.RequestCancelExternalWorkflowExecutionInitiated(
         namespace=command.namespace,
         workflow_id=command.workflow_id,
@@ -138,8 +141,8 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Change:
     builder = ChangeBuilder(run, now_ns)
     child = run.children[initiated]
     initiated_event = child.initiated
-    # The child starts right after the task that requested it, when no worker can have the next one: this event is never
-    # held.
+    # The child starts right after the task that requested it, before a worker can receive the next task. So this event
+    # is never held back.
     builder.put_child(msgspec.structs.replace(child, run_id=run_id))
     builder.happen(
         h.ChildWorkflowExecutionStarted(
@@ -155,7 +158,7 @@ def child_started(run: Run, initiated: int, run_id: str, now_ns: int) -> Change:
 
 
 def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, now_ns: int) -> Change:
-    """Record that a child could not be started."""
+    """Record that a child could not be started, and the cause."""
     builder = ChangeBuilder(run, now_ns)
     initiated_event = run.children[initiated].initiated
     builder.drop_child(initiated)
@@ -172,7 +175,7 @@ def child_not_started(run: Run, initiated: int, cause: h.StartChildFailedCause, 
 
 
 def child_ended(run: Run, initiated: int, last: Run, now_ns: int) -> Change:
-    """Record the end of a child, whose last run has closed."""
+    """Record the result of a child whose last run has closed."""
     builder = ChangeBuilder(run, now_ns)
     child = run.children[initiated]
     builder.drop_child(initiated)
@@ -205,7 +208,7 @@ def _end(last: Run, names: dict[str, Any]) -> h.ChildEnd:
 
 
 def signal_sent(run: Run, effect: SendSignal, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
-    """Record that a signal was delivered, or why it could not be."""
+    """Record that a signal was delivered, or the cause if it could not be delivered."""
     builder = ChangeBuilder(run, now_ns)
     names = _names(effect)
     if cause is None:
@@ -216,7 +219,7 @@ def signal_sent(run: Run, effect: SendSignal, cause: h.ExternalFailedCause | Non
 
 
 def cancel_sent(run: Run, effect: SendCancel, cause: h.ExternalFailedCause | None, now_ns: int) -> Change:
-    """Record that a request to cancel was delivered, or why it could not be."""
+    """Record that a cancellation request was delivered, or the cause if it could not be delivered."""
     builder = ChangeBuilder(run, now_ns)
     names = _names(effect)
     if cause is None:
@@ -236,7 +239,7 @@ def _names(effect: SendSignal | SendCancel) -> dict[str, Any]:
 
 
 def first_event(parent: Run, child: OpenChild, run_id: str, now_ns: int) -> h.WorkflowExecutionStarted:
-    """Return the first event of a child."""
+    """Return the first event of a child's history."""
     initiated_event = child.initiated
     own = parent.started
     spec = with_priority_of(own.spec, initiated_event.spec)
@@ -266,12 +269,12 @@ def first_event(parent: Run, child: OpenChild, run_id: str, now_ns: int) -> h.Wo
 
 
 def is_child_of(run: Run, parent: Run) -> bool:
-    """Whether a run belongs to a child of another."""
+    """Whether a run belongs to a child of the other run."""
     return bool(run.started.parent_run_id) and run.started.parent_run_id == parent.run_id
 
 
 def signalled_by(run: Run, sender: Run, effect: SendSignal, now_ns: int) -> Change:
-    """Record a signal of another run."""
+    """Record a signal that another run has sent."""
     builder = ChangeBuilder(run, now_ns)
     builder.happen(
         h.WorkflowExecutionSignaled(
@@ -287,7 +290,7 @@ def signalled_by(run: Run, sender: Run, effect: SendSignal, now_ns: int) -> Chan
 
 
 def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads, now_ns: int) -> Change:
-    """Record a signal of the engine, which manages a limit in place of the workflow `keeper`."""
+    """Record a signal that the engine has sent. The engine manages a limit in place of the workflow `keeper`."""
     builder = ChangeBuilder(run, now_ns)
     builder.happen(
         h.WorkflowExecutionSignaled(
@@ -298,7 +301,9 @@ def signalled_by_keeper(run: Run, keeper: str, signal: str, arguments: Payloads,
 
 
 def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int) -> Change:
-    """Record another run's request to cancel, unless there was an earlier one. `initiated` is 0 if a parent has closed."""
+    """Record a cancellation request by another run, unless the run has an earlier request. `initiated` is 0 if the
+    request was made because a parent has closed.
+    """
     builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
         builder.update(cancel_requested=True)
@@ -316,7 +321,7 @@ def cancelled_by(run: Run, sender: Run, reason: str, initiated: int, now_ns: int
 
 
 def terminated_by_engine(run: Run, reason: str, now_ns: int) -> Change:
-    """Terminate a run because of another: its parent has closed, or its workflow id is needed."""
+    """Terminate a run because its parent has closed, or because another run needs its workflow id."""
     builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(reason=reason, identity=ENGINE)
     builder.close(final, WorkflowStatus.TERMINATED)
@@ -329,7 +334,9 @@ _TIMED_OUT = Failure("workflow timeout", TimeoutFailure(TimeoutType.START_TO_CLO
 def retry_follower(
     run: Run, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> h.WorkflowExecutionStarted | RetryState:
-    """Return the next attempt of a run that has failed or timed out (no failure), or the reason why there is none."""
+    """Return the first event of the next attempt of a run that has failed, or timed out (`failure` is None). Return the
+    retry state if there is no next attempt.
+    """
     rule = run.started.spec.retry_policy
     expiration = run.started.expiration_ns
     if expiration and now_ns >= expiration:
@@ -358,8 +365,8 @@ def retry_follower(
 def next_attempt_or_run(
     run: Run, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> tuple[RetryState, h.WorkflowExecutionStarted | None]:
-    """Return the state of the retries of a run that has failed or timed out (no failure), and its successor: the next
-    attempt, or else the next run of its cron schedule.
+    """Return the retry state of a run that has failed, or timed out (`failure` is None), and the first event of the next
+    run: the next attempt, or else the next run of the cron schedule.
     """
     follower = retry_follower(run, failure, new_run_id, now_ns)
     if isinstance(follower, RetryState):
@@ -371,8 +378,8 @@ def next_attempt_or_run(
 def cron_follower(
     run: Run, result: Payloads, failure: Failure | None, new_run_id: str, now_ns: int
 ) -> h.WorkflowExecutionStarted | None:
-    """Return the next run of a cron schedule, with the last result and the last failure; None without a schedule or
-    remaining time.
+    """Return the first event of the next run of a cron schedule, with the last result and the last failure. Return None
+    if the run has no cron schedule or no time is left.
     """
     started = run.started
     if not started.spec.cron_schedule:
@@ -398,7 +405,9 @@ def cron_follower(
 
 
 def continue_follower(run: Run, command: ContinueAsNew, new_run_id: str) -> h.WorkflowExecutionStarted:
-    """Return the run that a continue-as-new opens. Options that the command does not set are inherited."""
+    """Return the first event of the run that a continue-as-new opens. Options that the command does not set are
+    inherited.
+    """
     old, options = run.started.spec, command.spec
     queue = options.task_queue or old.task_queue
     spec = msgspec.structs.replace(

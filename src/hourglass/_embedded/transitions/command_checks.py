@@ -1,7 +1,7 @@
 """Checks of a worker's commands by Temporal's rules, with Temporal's messages. Pure.
 
 A command is checked against the run as the previous commands have left it. Must not know: how an accepted command is
-written. Invariant: an answer with one rejected command has no effect (`AnswerRefused`).
+written. Invariant: if one command is rejected (`AnswerRefused`), the whole completion has no effect.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from hourglass.errors import UsageError
 
 
 class AnswerRefused(Exception):
-    """The answer is rejected: the task fails with this cause (Temporal's number) and is scheduled again, unless the run is
-    terminated for it.
+    """The rejection of a workflow task's completion. The task fails with `cause` (Temporal's number) and is retried,
+    unless the run is terminated (`ends_run`).
     """
 
     def __init__(self, cause: int, reason: str, message: str, *, ends_run: bool = False) -> None:
@@ -73,7 +73,7 @@ _VALUES: dict[type[c.Command], str] = {
     c.CompleteUpdate: "result",
     c.UpsertMemo: "memo",
 }
-"""The field of a command that is stored as its author passed it, and may be too large."""
+"""The field of each command that contains its author's values and may be too large."""
 
 
 class _CommandNames(NamedTuple):
@@ -120,14 +120,14 @@ _NAMES: dict[type[c.Command], _CommandNames] = {
         {"workflow_id": "WorkflowId on RequestCancelExternalWorkflowExecutionCommand exceeds length limit"},
     ),
 }
-"""The names that may be too long, with a server's messages. The name of a signal may have any length, as on a server."""
+"""The names that may be too long, with a server's messages. A signal name may have any length, as on a server."""
 
 _named = {name: attrgetter(name) for checked in _NAMES.values() for name in checked.names}
 
 
 def check_size(command: c.Command, limits: Limits) -> None:
-    """Raise `AnswerRefused` for a command whose values are too large. They can only be too large if the command's
-    events are.
+    """Raise `AnswerRefused` for a command whose values are too large. Need not be called if the command's events are
+    small.
     """
     name = _VALUES.get(type(command))
     size = blob_size(getattr(command, name)) if name else 0
@@ -201,7 +201,7 @@ CHECKS: dict[type[c.Command], Callable[[ChangeBuilder, Any, Limits], None]] = {
     RequestCancelChild: _check_cancel_child,
     c.ContinueAsNew: _check_continue,
 }
-"""The check of each kind of command that can be rejected: it raises `AnswerRefused`."""
+"""The checks of the commands that can be rejected. Each check raises `AnswerRefused`."""
 
 
 def _of_no_activity(command: c.StartChildWorkflow) -> None:
@@ -223,8 +223,8 @@ def _of_a_cron_schedule(command: c.StartChildWorkflow) -> None:
 
 
 def _of_its_own_id(builder: ChangeBuilder, command: c.ScheduleActivity) -> None:
-    """Reject an activity id that is already pending. An id that the author did not choose is the command's number,
-    which is always new.
+    """Reject an activity id that is already pending. If the author did not choose an id, it is the command's number,
+    which is always unique.
     """
     if any(
         activity.scheduled.activity_id == command.activity_id for activity in builder.run.activities.values()
@@ -247,7 +247,7 @@ def _within(limit: int, pending: int, which: _Limit) -> None:
 
 
 def _not_just_started(builder: ChangeBuilder, command: c.RequestCancelExternal | RequestCancelChild) -> None:
-    """Reject the cancellation of a child that the same task starts."""
+    """Reject the cancellation of a child that is started by the same workflow task."""
     for child in builder.run.children.values() if builder.count_effects(StartChild) else ():
         if not child.run_id and child.initiated.workflow_id == command.workflow_id:
             raise AnswerRefused(
@@ -272,7 +272,7 @@ SETS_ATTRIBUTES: dict[type[c.Command], tuple[int, str, str]] = {
         "invalid SearchAttributes on ContinueAsNewWorkflowExecutionCommand: ",
     ),
 }
-"""The commands with search attributes, with the cause and the messages of their rejection."""
+"""The commands that set search attributes, each with the cause and the messages of its rejection."""
 
 
 def search_attributes_of(command: c.Command) -> Mapping[str, Payload]:
@@ -287,8 +287,8 @@ def search_attributes_of(command: c.Command) -> Mapping[str, Payload]:
 
 
 def attributes_refused(command: c.Command, flaw: str, *, too_large: bool) -> AnswerRefused:
-    """Return the rejection of a command with invalid search attributes. A server terminates a run whose attributes are too
-    large.
+    """Return the rejection of a command with invalid search attributes. As on a server, the run is terminated if the
+    attributes are too large.
     """
     cause, reason, where = SETS_ATTRIBUTES[type(command)]
     if too_large:

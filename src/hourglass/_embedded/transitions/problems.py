@@ -1,13 +1,14 @@
-"""The search attribute that lists runs whose workflow task or activity keeps failing: it is set, and removed when a task is
+"""The search attribute that marks runs whose workflow task or activity keeps failing. It is removed when a task is
 completed or the activity ends. Pure.
 
-Must not know: how a task fails, how it is retried (see `tasks`). The rule for tasks is a server's: it counts the failures
-and timeouts of tasks since one was last completed, even if attempts are counted from 1 again because an event has arrived
-or the run was reset; the values are those of the last failure in the history, and they stay when the run closes. Only the
-threshold is different, and a server can be configured for it: its default, 5, is reached here after more than a minute,
-because a task waits longer before each attempt. The second attempt is made at once, so that the second failure in a row
-shows at once that the code, or its input, needs a fix. A server does not report activities; here an activity is reported
-from the same number of failures in a row on, until it ends or its run closes.
+Must not know: how a task fails, how it is retried (see `tasks`). The rule for tasks is a server's. It counts the
+failures and timeouts of tasks since the last completed task, even if attempts are counted from 1 again because an event
+has arrived or the run was reset. The values are those of the last failure in the history, and they remain when the run
+closes. Only the threshold differs, and a server can be configured to use the same one. Its default, 5, would be reached
+here only after more than a minute, because a task waits longer before each attempt. The second attempt is made
+immediately, so the second consecutive failure quickly shows that the code, or its input, needs a fix. A server does not
+report activities. Here an activity is reported after the same number of consecutive failures, until it ends or its run
+closes.
 
 Invariant: a run whose tasks and activities never fail has no such data, neither in memory nor in its rows.
 """
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
     from hourglass._embedded.transitions.change_builder import ChangeBuilder
 
 REPORTED_AFTER = 2
-"""The number of consecutive failures from which the problem is reported. On a server:
+"""The number of consecutive failures after which a problem is reported. The corresponding setting of a server is
 `system.numConsecutiveWorkflowTaskProblemsToTriggerSearchAttribute`.
 """
 
 
 def is_failing(activity: OpenActivity) -> bool:
-    """Whether an activity has failed often enough in a row to be reported."""
+    """Whether the number of consecutive failures of an activity requires a report."""
     return activity.last_failure is not None and activity.tries > REPORTED_AFTER
 
 
 def note_failure(builder: ChangeBuilder, task: PendingTask, cause: int | None, *, is_told: bool) -> None:
-    """Count a failure of a task with one of Temporal's causes, or a timeout (None). `is_told`: the history has an event
-    for it.
+    """Count a failure of a workflow task. `cause` is Temporal's number, or None for a timeout. `is_told` is whether the
+    history has an event for the failure.
     """
     run = builder.run
     earlier = run.trouble
@@ -51,8 +52,8 @@ def note_failure(builder: ChangeBuilder, task: PendingTask, cause: int | None, *
 
 
 def forget_failures(builder: ChangeBuilder) -> None:
-    """Remove the failures of tasks after a task was completed. A value that a client or a workflow has set is removed, too,
-    as on a server.
+    """Clear the failures of workflow tasks after a task was completed. As on a server, a value that a client or a
+    workflow has set is removed, too.
     """
     if builder.run.trouble is not None:
         builder.update(trouble=None)
@@ -60,7 +61,9 @@ def forget_failures(builder: ChangeBuilder) -> None:
 
 
 def note_activities(builder: ChangeBuilder, touched: Iterable[int]) -> None:
-    """Report these activities if one of them keeps failing; remove the report if no activity of the run does."""
+    """Report activity failures if one of these activities keeps failing. Remove the report if no activity of the run
+    keeps failing.
+    """
     run = builder.run
     if run.is_standalone_activity:
         return
@@ -78,7 +81,7 @@ def _reports_activities(run: Run) -> bool:
 
 
 def _report(builder: ChangeBuilder) -> None:
-    """Set the attribute to the current problems, or remove it if there are none."""
+    """Set the search attribute to the current problems, or remove it if there are none."""
     run, reported = builder.run, list[str]()
     if run.trouble is not None and run.trouble.failures >= REPORTED_AFTER:
         reported += values(run.trouble.cause)
@@ -93,17 +96,19 @@ def _report(builder: ChangeBuilder) -> None:
 
 
 def without_problems(attributes: dict[str, Payload]) -> dict[str, Payload]:
-    """Return the search attributes without the reported problems."""
+    """Return the search attributes without the one that reports problems."""
     if REPORTED_PROBLEMS not in attributes:
         return attributes
     return {name: value for name, value in attributes.items() if name != REPORTED_PROBLEMS}
 
 
 def values(cause: int | None) -> tuple[str, str]:
-    """Return the attribute's values for a failure with this cause; None: the worker did not answer in time."""
+    """Return the attribute's values for a failure with this cause. The cause None means that the worker did not answer
+    in time.
+    """
     if cause is None:
         return TASK_TIMES_OUT, "cause=WorkflowTaskTimedOutCauseStartToClose"
-    from hourglass._history.tables import TASK_FAILURE_CAUSES  # large, and most runs never fail
+    from hourglass._history.tables import TASK_FAILURE_CAUSES  # a large module, and most runs never fail
 
     name = TASK_FAILURE_CAUSES.get(cause, TASK_FAILURE_CAUSES[0])
     words = "".join(word.capitalize() for word in name.split("_"))

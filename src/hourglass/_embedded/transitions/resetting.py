@@ -1,13 +1,13 @@
-"""Resets: a new run continues from one of the workflow tasks of another. Pure.
+"""Resets: a new run continues from a workflow task of another run. Pure.
 
-Must not know: how runs are found, what happens to the run that is replaced. As on a Temporal server the new run has the
-history of the old one up to that task, which fails there; what arrived from outside afterwards is sent to the new run
-again, in order: signals, updates (as admitted), and the outcomes of children that were started before. `rebuild` makes the
-run that the kept events lead to: activities that were pending are scheduled again, at their first attempt and with all
-their time; timers keep their due times.
+Must not know: how runs are found, what happens to the run that is replaced. As on a Temporal server, the new run has the
+history of the old run up to that task, which fails in the new run. Events that arrived later from outside are sent to
+the new run again, in order: signals, updates (as admitted), and the outcomes of children that had been started before.
+`rebuild` creates the run that results from the retained events. Pending activities are scheduled again, at their first
+attempt and with their full timeouts. Timers keep their due times.
 
-Invariants: the old run's history is never changed; for a history that the engine has written, what is pending after
-`rebuild` is what was pending in the engine then.
+Invariants: the old run's history is never changed. For a history that the engine has written, `rebuild` returns exactly
+the pending work that the engine had at that point.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hourglass.errors import ServiceError
 
 
 class _Rebuilt:
-    """The activities, timers, children and effects that the events so far leave pending."""
+    """The pending activities, timers, children and effects after the events read so far."""
 
     def __init__(self, started: h.WorkflowExecutionStarted, now_ns: int) -> None:
         self.now_ns = now_ns
@@ -157,7 +157,7 @@ class _Rebuilt:
 
 
 def rebuild(run_id: str, events: Sequence[h.HistoryEvent], now_ns: int) -> tuple[Run, tuple[Effect, ...]]:
-    """Return the run that results from these events, and its requested effects on other runs without an outcome."""
+    """Return the run that results from these events, and the effects on other runs that have no outcome yet."""
     started = events[0].attributes
     if not isinstance(started, h.WorkflowExecutionStarted):
         raise ValueError("the history does not begin with its start")
@@ -193,7 +193,7 @@ def _merge(known: dict[str, Payload], changes: dict[str, Payload]) -> None:
 
 ENGINE = "history-service"
 RESETTER = "history-resetter"
-"""The identity by which the engine terminates a run that is reset, in Temporal's words."""
+"""The identity with which the engine terminates a run that is reset. Temporal uses the same name."""
 
 
 def reset(
@@ -204,8 +204,9 @@ def reset(
     new_run_id: str,
     now_ns: int,
 ) -> Change:
-    """Return the new run. `later` are the events of the runs after the base. Raises `ServiceError` for an event at
-    which no run can start.
+    """Return the change that opens the new run. `later` are the events of the runs that follow the base run.
+
+    Raise `ServiceError` for an event at which no run can start.
     """
     point = request.event_id
     if not 1 < point <= len(history):
@@ -234,8 +235,10 @@ def reset(
 
 
 def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: str, now_ns: int) -> Change:
-    """Open a run of this workflow id with a history that exists already, and continue at its end. A task that a worker had
-    at the end is scheduled again. Raises `ServiceError` for a history that no other run can continue.
+    """Open a run of this workflow id with an existing history, and continue at its end. If a worker had a task at the
+    end, the task is scheduled again.
+
+    Raise `ServiceError` for a history that another run cannot continue.
     """
     started = history[0].attributes if history else None
     if not isinstance(started, h.WorkflowExecutionStarted):
@@ -247,8 +250,8 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
         raise _refused(f"this engine has no {type(foreign.attributes).__name__}, as event {foreign.id} is")
     if isinstance(history[-1].attributes, h.FINAL):
         raise _refused("the history is that of a workflow that has ended")
-    # The run id from which the code's random numbers are derived stays (`original_run_id`): the code repeats what it did
-    # before.
+    # The new run keeps `original_run_id`, from which the random numbers of workflow code are derived, so that the code
+    # repeats its earlier decisions.
     begun = msgspec.structs.replace(
         started,
         workflow_id=workflow_id,
@@ -282,7 +285,7 @@ def begin_with(history: Sequence[h.HistoryEvent], workflow_id: str, new_run_id: 
 
 
 def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.Attributes]:
-    """Yield those of these events that are sent to the new run."""
+    """Yield the events that must be sent to the new run."""
     for attributes in events:
         match attributes:
             case h.WorkflowExecutionSignaled() if request.reapply_signals:
@@ -300,10 +303,10 @@ def again(events: Iterable[h.Attributes], request: ResetWorkflow) -> Iterator[h.
 
 
 def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Change:
-    """Terminate an open run because another replaces it.
+    """Terminate an open run because a new run replaces it.
 
-    Children that the new run also has belong to it from now on, and it notifies the parent of its end. Children that it
-    does not have continue, whatever their policies: a server's rule.
+    Children that the new run also has now belong to the new run, which also notifies the parent when it closes. As on a
+    server, other children keep running, whatever their parent close policies are.
     """
     builder = ChangeBuilder(run, now_ns)
     builder.close(h.WorkflowExecutionTerminated(reason=reason, identity=RESETTER), WorkflowStatus.TERMINATED)
@@ -318,7 +321,7 @@ def give_way(run: Run, reason: str, new_run_id: str, now_ns: int) -> Change:
 
 
 def note_reset(run: Run, new_run_id: str, now_ns: int) -> Change:
-    """Record that a closed run was reset: requests for it go to the run that replaced it."""
+    """Record that a closed run was reset. Requests for it then go to the run that replaced it."""
     builder = ChangeBuilder(run, now_ns)
     builder.update(reset_run_id=new_run_id)
     return builder.build()
@@ -350,7 +353,7 @@ def _fail_task(builder: ChangeBuilder, base_run_id: str, reason: str) -> None:
 
 
 def _missing_children(run: Run) -> tuple[Effect, ...]:
-    """Return the starts of requested children whose outcome is not in the history."""
+    """Return the starts of children that were requested but whose outcome is not in the history."""
     return tuple(StartChild(child) for child in run.children.values() if not child.run_id)
 
 

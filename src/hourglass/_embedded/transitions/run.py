@@ -1,11 +1,11 @@
-"""A run as the engine stores it: frozen data that follows from its history, its work in progress, its relations to other runs,
-and its priority.
+"""A run as the engine stores it: frozen data derived from its history, its work in progress, its relations to other
+runs, and its priority.
 
 Must not know: clocks, handles, how decisions are made, how a request to another run is carried out (see
-`runs.transactions`). Invariants: `length` is the number of events written; while a task is started nothing but its end is
-written, and other events are held in `held`; a closed run has no task, timer, activity or child. A transition may request
-effects on other runs (`Change.effects`); the engine carries them out after it, in the same change of the store. So both
-runs agree after every crash, and no effect is ever repeated.
+`runs.transactions`). Invariants: `length` is the number of events written. While a worker has the task, only the task's
+completion is written, and other events are held back in `held`. A closed run has no task, timer, activity or child. A
+transition may request effects on other runs (`Change.effects`). The engine carries these out after the transition, in
+the same change of the store. So both runs agree after every crash, and no effect is ever repeated.
 
 None of these objects can be part of a reference cycle, so the garbage collector need not track them (`gc=False`).
 """
@@ -31,17 +31,19 @@ from hourglass._history import events as h
 from hourglass.converter import Failure, Payload
 
 LEVELS = (1, 2, 3, 4, 5)
-"""The priority keys of a Temporal server: 1 is the most urgent, keys above 5 count as 5."""
+"""The priority keys of a Temporal server: 1 is the most urgent. Keys above 5 count as 5."""
 
 _USUAL = 3
-"""The level without a priority key."""
+"""The priority level of work without a priority key."""
 
 
 S = TypeVar("S", ActivitySpec, StartSpec)
 
 
 class OpenChild(msgspec.Struct, frozen=True, kw_only=True):
-    """A child of a run, from its request to its end. `run_id` is its first run, once it has started."""
+    """A child of a run, from the request to start it until it has closed. `run_id` is the child's first run, once it has
+    started.
+    """
 
     initiated_event_id: int
     initiated: h.StartChildWorkflowExecutionInitiated
@@ -50,7 +52,7 @@ class OpenChild(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestCancelChild(Command, frozen=True, kw_only=True):
-    """Core's own command: request the cancellation of a child. The run does not learn whether the request was delivered."""
+    """Core's own command: request the cancellation of a child. The run is not notified whether the request was delivered."""
 
     workflow_id: str
     namespace: str
@@ -59,41 +61,41 @@ class RequestCancelChild(Command, frozen=True, kw_only=True):
 
 
 class StartChild(msgspec.Struct, frozen=True):
-    """Start this child."""
+    """Start a child of the run."""
 
     child: OpenChild
 
 
 class SendSignal(msgspec.Struct, frozen=True):
-    """Send this signal, which the run requested with the event `initiated_event_id`."""
+    """Send a signal that the run requested with the event `initiated_event_id`."""
 
     initiated_event_id: int
     spec: h.SignalExternalWorkflowExecutionInitiated
 
 
 class SendCancel(msgspec.Struct, frozen=True):
-    """Cancel this workflow, which the run requested with the event `initiated_event_id`."""
+    """Request a cancellation that the run requested with the event `initiated_event_id`."""
 
     initiated_event_id: int
     spec: h.RequestCancelExternalWorkflowExecutionInitiated
 
 
 class ApplyClosePolicy(msgspec.Struct, frozen=True):
-    """Apply the close policy of this child: the run has closed."""
+    """Apply a child's parent close policy, because the run has closed."""
 
     child: OpenChild
 
 
 class NotifyParent(msgspec.Struct, frozen=True):
-    """Notify the parent: the run has closed, and no other run follows it."""
+    """Notify the parent that the run has closed and no other run follows it."""
 
 
 class NotifySchedule(msgspec.Struct, frozen=True):
-    """Notify the schedules that wait for the end of this workflow: the run has closed."""
+    """Notify the schedules that await this workflow that the run has closed."""
 
 
 class ReleaseClaims(msgspec.Struct, frozen=True):
-    """Release the slots of limits that the run holds or waits for: the run has closed."""
+    """Release the slots of limits that the run holds or waits for, because the run has closed."""
 
 
 Effect: TypeAlias = (
@@ -104,11 +106,11 @@ Effect: TypeAlias = (
 RUNNING = WorkflowStatus.RUNNING
 
 JUST_BEFORE = -1
-"""In a link of a held event, which has no id yet: the event written immediately before it."""
+"""A placeholder in a held event, which has no id yet. It refers to the event written immediately before the held event."""
 
 
 class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A pending activity, at its current attempt."""
+    """A pending activity with its current attempt."""
 
     scheduled_event_id: int
     scheduled: h.ActivityTaskScheduled
@@ -117,7 +119,7 @@ class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     available_ns: int
     attempt: int = 1
     earlier: int = 0
-    """The number of attempts before its last reset. They do not count for its retry policy."""
+    """The number of attempts before the activity's last reset. They do not count for the retry policy."""
     started_ns: int = 0
     last_started_ns: int = 0
     heartbeat_ns: int = 0
@@ -126,41 +128,45 @@ class OpenActivity(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     identity: str = ""
     cancel_requested_event_id: int = 0
     after_ns: int = 0
-    """The time of the event that scheduled the activity, if the clock was set back since: its other events are not
-    earlier.
+    """The timestamp of the event that scheduled the activity, if the clock has been set back since. Later events of the
+    activity must not have earlier timestamps.
     """
     paused: bool = False
-    """Whether a client has paused it: no new attempt begins."""
+    """Whether a client has paused the activity. While it is paused, no new attempt begins."""
     changed: ActivitySpec | None = None
-    """The options that a client has set since; `spec` contains them. None: the options of `scheduled` still hold."""
+    """The options that a client has set after scheduling, or None if the options of `scheduled` still apply. `spec`
+    contains the current options in both cases.
+    """
     deferred: bool = False
-    """Whether a client will complete this attempt by its token (asynchronous completion). Such an attempt outlives its
-    worker process.
+    """Whether a client will complete this attempt by its token (asynchronous completion). The attempt then continues
+    even if its worker process ends.
     """
 
     @property
     def tries(self) -> int:
-        """The number of this attempt for the retry policy; 0 after a reset, before its first attempt."""
+        """The number of this attempt for the retry policy. It is 0 after a reset, until the first attempt begins."""
         return self.attempt - self.earlier
 
 
 class PendingTimer(msgspec.Struct, frozen=True, gc=False):
-    """A running timer."""
+    """A pending timer."""
 
     timer_id: str
     started_event_id: int
     due_ns: int
     began_ns: int = 0
-    """The clock's time when the timer started. Its event may have a later time, if the clock was set back."""
+    """The clock's time when the timer was started. If the clock was set back, the timer's event may have a later
+    timestamp.
+    """
 
 
 class PendingTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """A workflow task that is scheduled or, once `started_event_id` is set, started: a worker has it.
+    """A workflow task that is scheduled or, if `started_event_id` is set, started: a worker has received it.
 
-    From its second attempt on a task is transient: its first two events are written only when it succeeds, so that a run
-    that fails for a month does not fill its history. A speculative task, which is scheduled for updates alone, is
-    transient, too: if all updates are rejected it leaves no trace, and if it is silent, neither does its failure. `number`
-    identifies a task within its run, attempts included.
+    From its second attempt on, a task is transient: its first two events are written only when it succeeds, so that a
+    run that fails for a month does not fill its history. A speculative task is scheduled for updates alone and is also
+    transient. If all its updates are rejected, it leaves no events. If it is silent, its failure leaves no events
+    either. `number` identifies a task within its run and differs for each attempt.
     """
 
     number: int
@@ -175,14 +181,14 @@ class PendingTask(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
     identity: str = ""
     suggest_continue_as_new: bool = False
     target_version: WorkerDeploymentVersion | None = None
-    """The version that the run would move to if it were not pinned to another one; None: it would stay."""
+    """The version that the run would move to if it were not pinned to another version. None means that it would stay."""
     after_refusal: bool = False
-    """Whether the previous task tried to close the run and was rejected, because an event had arrived meanwhile."""
+    """Whether the previous task tried to close the run and was rejected because an event had arrived in the meantime."""
 
 
 class Trouble(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The failures of workflow tasks since the last completed one: their number, and Temporal's number of the last cause in
-    the history. None: the worker did not answer in time.
+    """The failures of workflow tasks since the last completed task: their number, and Temporal's number for the last
+    cause in the history. The cause None means that the worker did not answer in time.
     """
 
     failures: int
@@ -190,8 +196,8 @@ class Trouble(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Pause(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The pause of a run: its reason, and whatever is withheld from workers: its task, or (`missed`) an event that
-    would have led to a task.
+    """The pause of a run: its reason, and the work that is withheld from workers. This is the run's task, or an event
+    that would have led to a task (`missed`).
     """
 
     reason: str = ""
@@ -209,20 +215,20 @@ class RunPriority(msgspec.Struct, frozen=True, omit_defaults=True):
     fairness_weight: float = 0.0
 
     def of(self, started: h.WorkflowExecutionStarted) -> h.WorkflowExecutionStarted:
-        """Return a start event with this priority."""
+        """Return the start event with this priority."""
         return msgspec.structs.replace(
             started, spec=msgspec.structs.replace(started.spec, **msgspec.structs.asdict(self))
         )
 
 
 STANDALONE = "activity"
-"""The `root_run_id` of a run that holds one activity without a workflow. No run of a workflow has it."""
+"""The `root_run_id` of a run that consists of a standalone activity. No run of a workflow has this value."""
 
 
 class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A run without its history.
 
-    Pending activities, timers and children are stored by the id of the event that started each.
+    Pending activities, timers and children are stored by the id of the event that started them.
     """
 
     run_id: str
@@ -233,7 +239,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     final: h.Attributes | None = None
     length: int = 0
     latest_ns: int = 0
-    """The latest time of its events. Later events are not earlier."""
+    """The latest timestamp of the run's events. New events never have an earlier one."""
     history_size: int = 0
     task: PendingTask | None = None
     task_count: int = 0
@@ -245,27 +251,27 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     search_attributes: dict[str, Payload] = {}
     cancel_requested: bool = False
     reset_run_id: str = ""
-    """The run that replaced it, if it was reset."""
+    """The id of the run that replaced this run, if this run was reset."""
     version: WorkerDeploymentVersion | None = None
-    """The version of the worker that completed the last task, or the version for which the run was started."""
+    """The version of the worker that completed the last task, or the version that the run was started for."""
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     override: VersioningOverride | None = None
-    """The versioning override that a client has set since the start. It counts if `override_changed` is true."""
+    """The versioning override that a client has set since the start. It applies only if `override_changed` is true."""
     override_changed: bool = False
     priority: RunPriority | None = None
-    """The priority that a client has set since its start. In memory `started` has it, too."""
+    """The priority that a client has set since the run's start. In memory, `started` contains the same priority."""
     paused: Pause | None = None
-    """Its pause. A paused run is open, and has no task that a worker could receive."""
+    """The pause of the run, or None. A paused run is open, but has no task that a worker could receive."""
     trouble: Trouble | None = None
-    """The failures of its tasks, if the last one failed (see `problems`)."""
+    """The failures of workflow tasks, if the last task failed (see `problems`)."""
 
     def pending(self, event_id: int) -> OpenActivity | PendingTimer | OpenChild | None:
-        """Return the pending activity, timer or child that this event started."""
+        """Return the pending activity, timer or child that the event with this id started. Return None if there is none."""
         return self.activities.get(event_id) or self.timers.get(event_id) or self.children.get(event_id)
 
     @property
     def is_standalone_activity(self) -> bool:
-        """Whether the run is an activity without a workflow. Such a run has no code and never gets a workflow task."""
+        """Whether the run is a standalone activity. Such a run has no code and never gets a workflow task."""
         return self.started.root_run_id == STANDALONE
 
     @property
@@ -285,7 +291,7 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def deadline_ns(self) -> int:
-        """The time at which the run times out; 0: never."""
+        """The time at which the run times out. 0 means never."""
         started = self.started
         expiration = started.expiration_ns
         if not started.spec.run_timeout:
@@ -295,21 +301,22 @@ class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 def first_task_ns(run: Run) -> int:
-    """Return when the run may have its first task."""
+    """Return the earliest time of the run's first task."""
     return later(run.start_ns, to_ns(run.started.first_task_backoff))
 
 
 def is_backing_off(run: Run, now_ns: int) -> bool:
-    """Whether the run is still waiting for its first task, because its start is delayed or it is a later attempt or cron run."""
+    """Whether the first task of the run is delayed, because the run has a start delay, is a retry, or is a cron run."""
     return run.task_count == 0 and now_ns < first_task_ns(run)
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
     """The result of a transition.
 
-    `run` is the run afterwards, `events` are the new events, and `encoded` the same as concatenated bytes. `touched` has
-    the ids of the events that started the activities, timers and children which were added, changed or removed. `follower`
-    is the first event of the run that follows, if any, which begins with `signals`. `effects` are those on other runs.
+    `run` is the run afterwards. `events` are the new events, and `encoded` is their encoded form. `touched` contains the
+    ids of the events that started the activities, timers and children that were added, changed or removed. `follower` is
+    the first event of the next run, if any, and `signals` are the signals that the next run starts with. `effects` are
+    the effects on other runs.
     """
 
     run: Run
@@ -322,7 +329,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 def with_priority_of(own: StartSpec, spec: S) -> S:
-    """Return a spec with the priority and fairness of its workflow where it names none."""
+    """Return a spec that inherits unset priority and fairness options from its workflow."""
     return msgspec.structs.replace(
         spec,
         priority_key=spec.priority_key or own.priority_key,
@@ -332,11 +339,11 @@ def with_priority_of(own: StartSpec, spec: S) -> S:
 
 
 def key_of(run: Run, activity: OpenActivity) -> int:
-    """Return the priority key of an activity, or that of its workflow; 0 if neither has one."""
+    """Return the priority key of an activity, or that of its workflow. Return 0 if neither has one."""
     return activity.spec.priority_key or run.started.spec.priority_key
 
 
 def level_of(run: Run, activity: OpenActivity | None = None) -> int:
-    """Return the level at which a run's task waits, or an attempt of one of its activities."""
+    """Return the priority level of a run's task, or of an attempt of an activity."""
     key = run.started.spec.priority_key if activity is None else key_of(run, activity)
     return min(key, LEVELS[-1]) if key > 0 else _USUAL

@@ -1,6 +1,6 @@
-"""Limits on sizes and counts: Temporal's values, and its messages for exceeding them. Pure.
+"""Limits on sizes and counts: Temporal's values, and Temporal's messages for exceeding them. Pure.
 
-Must not know: the engine, transitions. The limits hold by default, so that a program that runs here also runs on a
+Must not know: the engine, transitions. The limits apply by default, so that a program that runs here also runs on a
 server.
 """
 
@@ -35,43 +35,45 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Overgrown(Exception):
-    """A change is too large to be written at once. The run is terminated instead, with this reason."""
+    """Raised for a change that is too large for one transaction. The run is terminated instead, with this reason."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits: sizes in bytes, or counts."""
+    """Limits on sizes, in bytes, and on counts."""
 
     blob_bytes: int = 2 * MEGABYTE
     history_events: int = 51_200
     history_bytes: int = 50 * MEGABYTE
     pending: int = 2_000
     held_events: int = 5_000
-    """The number of events that may be held during one workflow task before the task fails.
+    """The number of events that may be held back during one workflow task before the task fails.
 
-    A server allows 100, to save its memory; here that would make a run with hundreds of activities repeat its task from
-    the whole history again and again.
+    A server allows 100 to save memory. Here, that would make a run with hundreds of activities repeat its task from the
+    whole history many times.
     """
     held_bytes: int = 25 * MEGABYTE
-    """The same in bytes: held events are written with every change of the run."""
+    """The maximum total size of held events, in bytes. Held events are written with every change of the run."""
     transaction_bytes: int = 100 * MEGABYTE
-    """The size of one change of a run. It becomes one row, and a row of a store has less than a gigabyte."""
+    """The maximum size of one change of a run. The change becomes one row, and a row of a store must be smaller than a
+    gigabyte.
+    """
     updates_in_flight: int = 10
     updates: int = 2_000
     signals: int = 10_000
     name_bytes: int = 1_000
-    """The length of an id, of a type's name, and of the name of a task queue or signal."""
+    """The maximum length of an id, of a workflow or activity type, and of the name of a task queue or signal."""
     attributes: int = 100
     attribute_bytes: int = 2 * 1024
     attributes_bytes: int = 40 * 1024
     payloads_warn: int = 512 * 1024
-    """The size of the values of one request or command at which a warning is logged; 0: never."""
+    """The size of the values of a request or command above which a warning is logged. 0 disables the warning."""
     memo_warn: int = 2 * 1024
-    """The size of a memo at which a warning is logged."""
+    """The size of a memo above which a warning is logged. 0 disables the warning."""
     suggest_events: int = 4_096
     suggest_bytes: int = 4 * MEGABYTE
 
     def overgrown(self, run: Run) -> str:
-        """Return the reason why a run must not continue; an empty string if it may."""
+        """Return the reason why a run has exceeded its limits and must not continue, or "" if it may continue."""
         if run.length > self.history_events:
             return TOO_MANY_EVENTS
         if run.history_size > self.history_bytes:
@@ -79,14 +81,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     def check_step(self, size: int) -> None:
-        """Raise `Overgrown` if a change of this size is too large to be written at once."""
+        """Raise `Overgrown` if a change of this size is too large for one transaction."""
         if size > self.transaction_bytes:
             raise Overgrown(
                 f"{TOO_LARGE_TRANSACTION} (one step of this run writes more than {self.transaction_bytes} bytes)"
             )
 
     def check(self, request: Request[Any]) -> None:
-        """Raise `ServiceError` for a request with a value that is too large, or a name that is too long."""
+        """Raise `ServiceError` if a value of the request is too large or a name is too long."""
         try:
             size = len(_encode(request))
         except (TypeError, ValueError, OverflowError):  # a value of the request cannot be encoded
@@ -120,7 +122,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             self.warn(size, name, type(request).__name__)
 
     def warn(self, size: int, name: str, what: str) -> None:
-        """Log a warning about large values, if warnings are enabled."""
+        """Log a warning about large values, if this warning is enabled."""
         most = self.memo_warn if name == "memo" else self.payloads_warn
         if most and size > most:
             logger.warning(
@@ -134,7 +136,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def is_too_long(self, name: str) -> bool:
-        """Whether a name is too long, counted in bytes as a server does."""
+        """Whether a name is too long. Its length is counted in bytes, as on a server."""
         return len(name) * 4 > self.name_bytes and len(name.encode(errors="replace")) > self.name_bytes
 
 
@@ -154,11 +156,13 @@ _NAMES: Mapping[type[Request[Any]], Mapping[str, str]] = {
     CancelWorkflow: {"request_id": "RequestId length exceeds limit."},
     UpdateWorkflow: {"update_id": "UpdateId length exceeds limit."},
 }
-"""The names that are checked, with a server's messages. A name by which something is only looked up is simply not found."""
+"""The names that are checked, with a server's messages. Names that are only looked up are not checked, because a name
+that is too long is not found.
+"""
 
 
 def blob_size(value: object) -> int:
-    """Return the size of the encoded values in a field of a request."""
+    """Return the total size of the encoded values in a field of a request."""
     match value:
         case Payload():
             return len(value.data)
@@ -173,5 +177,5 @@ def blob_size(value: object) -> int:
 
 
 def encoded_size(value: object) -> int:
-    """Return the size of a value when it is stored."""
+    """Return the size of a value in its stored encoding."""
     return len(encode(value))

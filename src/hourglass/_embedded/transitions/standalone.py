@@ -1,8 +1,8 @@
-"""Activities without a workflow: each is a run that has one activity, no code and no workflow task. Pure.
+"""Standalone activities: each is a run that has one activity, no code and no workflow task. Pure.
 
-Its run begins with the activity and closes with its end; the rules for attempts, retries and timeouts in `activities` and
-`transitions` apply. It differs from other runs by its `root_run_id`, and is found by a workflow id that no workflow can
-have. Lists distinguish the two by that id (`api.activity_requests`).
+The run opens with the activity and closes when the activity ends. The rules for attempts, retries and timeouts are those
+in `activities` and `transitions`. The run is marked by its `root_run_id`, and has a workflow id that no workflow can
+have. Lists distinguish activities from workflows by that id (`api.activity_requests`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hourglass._history import events as h
 from hourglass.converter import Payload
 
 PREFIX = "__activity/"
-"""The prefix of the workflow ids of such runs."""
+"""The prefix of the workflow ids of standalone activities."""
 
 RESERVED = (
     f"workflow ids that begin with {PREFIX!r} belong to activities without a workflow: choose another id"
@@ -38,7 +38,7 @@ STATUS = {
 
 
 def begin(request: StartActivity, run_id: str, now_ns: int) -> Change:
-    """Open the run of a new activity, whose first attempt waits for a worker."""
+    """Open the run of a new standalone activity. Its first attempt waits for a worker."""
     spec = request.spec
     started = h.WorkflowExecutionStarted(
         workflow_id=PREFIX + request.activity_id,
@@ -80,7 +80,7 @@ def begin(request: StartActivity, run_id: str, now_ns: int) -> Change:
 
 
 def end(builder: ChangeBuilder, events: tuple[h.Attributes, ...]) -> None:
-    """Close the run with the events that end its activity."""
+    """Write the events that end the activity, and close the run."""
     builder.write_occurrences(events)
     match events[-1]:
         case h.ActivityTaskCompleted(result=result):
@@ -100,7 +100,9 @@ def end(builder: ChangeBuilder, events: tuple[h.Attributes, ...]) -> None:
 
 
 def request_cancel(run: Run, request: CancelActivity, now_ns: int) -> Change:
-    """Record a client's request to cancel the activity: a running attempt is notified, a waiting one never begins."""
+    """Record a client's request to cancel the activity. A running attempt is notified, and a waiting attempt never
+    starts.
+    """
     builder = ChangeBuilder(run, now_ns)
     if run.cancel_requested:
         return builder.build()

@@ -1,9 +1,9 @@
 """The start of a workflow task and of an attempt, when a worker receives it. Pure.
 
-Must not know: how a task or an attempt ends, queues, handles. A worker with free slots eagerly receives the results of
-its own completion, such as an attempt that the completion schedules: the completion and the start are then one change,
-at half the cost of two. Invariant: the worker receives only what it would have received next anyway, with the same
-events and times.
+Must not know: how a task or an attempt ends, queues, handles. A worker with free slots eagerly receives the work that
+its own completion creates, such as an attempt that the completion schedules. The completion and the start are then one
+change, at half the cost of two. Invariant: the worker receives only work that it would have received next in any case,
+with the same events and timestamps.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hourglass._history import events as h
 
 
 class Eager(msgspec.Struct, frozen=True, gc=False):
-    """A worker that eagerly receives the results of its completion: the run's task, or at most `attempts` attempts on
-    its task queue.
+    """A worker that eagerly receives the work that its completion creates: the run's next task, or at most `attempts`
+    attempts on the worker's task queue.
     """
 
     identity: str
@@ -28,11 +28,11 @@ class Eager(msgspec.Struct, frozen=True, gc=False):
     limits: Limits
     attempts: int = 0
     types: frozenset[str] | None = None
-    """The activity types that the worker can execute, if another worker may know more; None: all scheduled ones."""
+    """The activity types that the worker can execute, if another worker may know more types. None means all types."""
 
 
 def take_task(builder: ChangeBuilder, eager: Eager) -> None:
-    """Give the task that the builder has scheduled, if any, to the worker whose completion led to it."""
+    """Start the task that the builder has scheduled, if any, on the worker whose completion led to the task."""
     task = builder.run.task
     if task is None or task.started_event_id or task.available_ns > builder.now_ns:
         return
@@ -49,7 +49,7 @@ def start_attempt(run: Run, activity: OpenActivity, identity: str, now_ns: int) 
 
 
 def take_attempts(builder: ChangeBuilder, eager: Eager) -> None:
-    """Give the worker the attempts on its own queue that its commands have scheduled, as many as it has slots for."""
+    """Start attempts that the worker's commands have scheduled on its own task queue, up to its number of free slots."""
     run, limits = builder.run, eager.limits
     if (
         builder.length > limits.history_events
@@ -72,7 +72,9 @@ def take_attempts(builder: ChangeBuilder, eager: Eager) -> None:
 
 
 def unwritten(run: Run) -> tuple[h.HistoryEvent, ...]:
-    """Return the first two events of a started transient task, as its worker must see them: they are not in the history yet."""
+    """Return the first two events of a started transient task, which its worker must see although they are not in the
+    history yet.
+    """
     task = run.task
     if task is None or not task.transient or not task.started_event_id:
         return ()
@@ -92,7 +94,7 @@ def write_unwritten(builder: ChangeBuilder) -> None:
 
 
 def task_of(run: Run) -> PendingTask:
-    """Return the task of a run that must have one."""
+    """Return the workflow task of a run. Raise `RuntimeError` if the run has none."""
     if run.task is None:
         raise RuntimeError(f"run {run.run_id} has no task")
     return run.task
@@ -106,8 +108,8 @@ def begin_task(
     size: int,
     target: WorkerDeploymentVersion | None = None,
 ) -> None:
-    """Mark the task as started by the worker with this identity. `size` is that of the history, in bytes; `target` is the version
-    that the run would move to if it were not pinned.
+    """Mark the task as started by the worker with this identity. `size` is the size of the history in bytes. `target` is
+    the version that the run would move to if it were not pinned.
     """
     suggest = builder.length >= limits.suggest_events or size >= limits.suggest_bytes
     started = builder.length + 2

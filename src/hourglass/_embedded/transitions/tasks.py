@@ -1,12 +1,13 @@
 """The transitions of a workflow task: start, completion, failure, timeout. Pure: `(run, answer, now) -> Change`.
 
-Must not know: activations, caches, handles. A command comes with the event that it refers to (`Sent.link`), because Core's
-sequence numbers belong to the worker. Each command is checked against the run as the previous commands have left it
-(`command_checks`).
+Must not know: activations, caches, handles. A command comes with the id of the event that it refers to (`Sent.link`),
+because only the worker knows Core's sequence numbers. Each command is checked against the run as the previous commands
+have left it (`command_checks`).
 
-Invariants: commands are applied in order, a terminal one last; a terminal command is rejected while events are held
-(UnhandledCommand), but not twice in a row because of signals if it continues as new: then the next run gets them; a command
-that exceeds a limit is rejected, too, and then the whole answer has no effect.
+Invariants: commands are applied in order, with a terminal command last. A terminal command is rejected while events are
+held back (UnhandledCommand). A continue-as-new command is not rejected twice in a row because of signals: the second
+time, the next run receives the signals. A command that exceeds a limit is also rejected, and the whole completion then
+has no effect.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ from hourglass.converter import Failure, Payload
 
 
 def write_answer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
-    """Write the acceptance or the completion of an update. The rejection of an update that was not accepted never reaches
-    this function.
+    """Write the acceptance or the completion of an update. Never called for updates that were rejected before their
+    acceptance.
 
-    `sent.link` is the event of its admission, if there is one, or of its acceptance, if that belongs to an earlier task.
+    `sent.link` is the id of the admission event, if there is one. For a completion, it is the id of the acceptance event
+    if an earlier task accepted the update.
     """
     command, request, link = sent.command, sent.update, sent.link
     if request is None:
@@ -66,8 +68,8 @@ def write_answer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
         builder.write(
             WorkflowExecutionUpdateAccepted(
                 update_id=request.update_id,
-                # A worker sees waiting updates right before the start of its task, which is followed by the
-                # task's end.
+                # A worker sees waiting updates right before the started event of its task, which is followed by the
+                # completed event.
                 sequencing_event_id=link or completed - 2,
                 request=None if link else request,
             )
@@ -93,16 +95,16 @@ def _accepted_just_now(builder: ChangeBuilder, update_id: str) -> int:
 
 
 _MANY = 20
-"""An answer with more events than this is measured after each command, so that excessive requests are rejected before
-all of them are encoded.
+"""If a completion leads to more events than this, its size is checked after each command, so that excessive requests are
+rejected before all of them are encoded.
 """
 
 LONGEST_WAIT = 600.0
-"""The longest wait before the next attempt of a failing task, in seconds."""
+"""The longest delay before the next attempt of a failing workflow task, in seconds."""
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
-    """A command as it reaches the engine, with the id of the event that it refers to, and with the update that it answers."""
+    """A command as the engine receives it, with the id of the event that it refers to, and the update that it answers."""
 
     command: c.Command
     link: int = 0
@@ -110,7 +112,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
 
 class TaskAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A worker's answer to a task."""
+    """A worker's completion of a workflow task."""
 
     commands: tuple[Sent, ...] = ()
     flags: tuple[int, ...] = ()
@@ -119,25 +121,27 @@ class TaskAnswer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     version: WorkerDeploymentVersion | None = None
     behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     again: bool = False
-    """Whether the worker waits for local activities and requests the next task at once."""
+    """Whether the worker waits for local activities and immediately requests the next task."""
 
 
 def may_be_followed(answer: TaskAnswer) -> bool:
-    """Whether an answer may open another run, which then needs an id."""
+    """Whether a completion may open another run, which then needs a run id."""
     return (
         bool(answer.commands) and type(answer.commands[-1].command) in c.TERMINAL_KINDS
     )  # a terminal command comes last
 
 
 def leaves_no_trace(task: PendingTask, answer: TaskAnswer) -> bool:
-    """Whether a speculative task leaves no event, because all its updates were rejected."""
+    """Whether a speculative task leaves no event because all its updates were rejected."""
     return task.speculative and not answer.commands and not answer.again
 
 
 def start_task(
     run: Run, identity: str, limits: Limits, target: WorkerDeploymentVersion | None, now_ns: int
 ) -> Change:
-    """Record that a worker has received the run's task. `target` is the version that a pinned run would move to otherwise."""
+    """Record that a worker has received the run's task. `target` is the version that a pinned run would otherwise move
+    to.
+    """
     builder = ChangeBuilder(run, now_ns)
     begin_task(builder, task_of(run), identity, limits, run.history_size, target)
     return builder.build()
@@ -146,8 +150,10 @@ def start_task(
 def complete_task(
     run: Run, answer: TaskAnswer, new_run_id: str, limits: Limits, eager: Eager | None, now_ns: int
 ) -> Change:
-    """Apply a worker's answer to its task. With `eager`, the worker receives attempts that the answer schedules. Raises
-    `AnswerRefused` if the answer is rejected.
+    """Apply the completion of a run's task. With `eager`, the worker immediately receives attempts that the completion
+    schedules.
+
+    Raise `AnswerRefused` if the completion is rejected.
     """
     signals = _signals_for_next(run, answer) if run.held else ()
     if run.held and not signals and may_be_followed(answer):
@@ -192,8 +198,8 @@ def complete_task(
             builder.group(written, command.event_groups)
         if len(builder.written) > _MANY:
             limits.check_step(builder.measure() - run.history_size)
-    # A command's values can only be too large if its events are. The events are measured in any case, so that almost no
-    # command's payloads need a look.
+    # A command's values can be too large only if its events are. The size of the events is known in any case, so the
+    # payloads of most commands need not be checked.
     size = builder.measure() - run.history_size
     if size > limits.blob_bytes or size > limits.payloads_warn > 0:
         for sent in answer.commands:
@@ -209,11 +215,11 @@ def complete_task(
 
 
 def _signals_for_next(run: Run, answer: TaskAnswer) -> tuple[h.WorkflowExecutionSignaled, ...]:
-    """Return the signals that arrived during the task, if the run continues as new and there are no other events.
+    """Return the signals that arrived during the task, if the run continues as new and has no other held events.
 
-    The next run gets them, as if each had arrived a moment later. A Temporal server rejects such an answer every time,
-    so a run that receives signals continuously would never continue, until the limit on its history ends it. Here only
-    the first answer is rejected.
+    The next run receives these signals, as if each had arrived a moment later. A Temporal server rejects such a
+    completion every time. A run that receives signals continuously would then never continue as new, until it is
+    terminated because of its history's size. Here only the first completion is rejected.
     """
     is_continued = bool(answer.commands) and type(answer.commands[-1].command) is c.ContinueAsNew
     if not is_continued or not task_of(run).after_refusal:
@@ -223,7 +229,9 @@ def _signals_for_next(run: Run, answer: TaskAnswer) -> tuple[h.WorkflowExecution
 
 
 def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_ns: int) -> Change:
-    """Fail the task, because the worker could not handle it or its answer was rejected, and schedule it again."""
+    """Fail the run's task because the worker could not process it or its completion was rejected. Schedule the next
+    attempt.
+    """
     task = task_of(run)
     builder = ChangeBuilder(run, now_ns)
     if _is_recorded(task):
@@ -245,7 +253,9 @@ def fail_task(run: Run, cause: int, failure: Failure | None, identity: str, now_
 
 
 def time_out_task(builder: ChangeBuilder, *, at_once: bool = False) -> None:
-    """Time out the task, and schedule it again; without a pause if `at_once`, after the end of its worker's process."""
+    """Time out the run's task and schedule the next attempt. With `at_once`, after the worker's process has ended, there
+    is no delay.
+    """
     task = task_of(builder.run)
     if _is_recorded(task):
         write_unwritten(builder)
@@ -259,12 +269,12 @@ def time_out_task(builder: ChangeBuilder, *, at_once: bool = False) -> None:
 
 
 def _is_recorded(task: PendingTask) -> bool:
-    """Whether the history gets an event if this task fails."""
+    """Whether a failure of this task is recorded in the history."""
     return not task.transient or (task.speculative and not task.silent)
 
 
 def forget_speculative_task(builder: ChangeBuilder) -> None:
-    """Remove a speculative task that has led to nothing, as if it had never existed."""
+    """Remove a speculative task that had no effect, as if it had never been scheduled."""
     builder.update(task=None)
     if builder.flush():
         builder.want_task()
@@ -280,8 +290,8 @@ def _want_again(builder: ChangeBuilder, task: PendingTask, *, at_once: bool = Fa
 
 
 def wait_before(run: Run, attempt: int) -> float:
-    """Return the longest wait in seconds before this attempt of a task: none after the first failure, then longer and
-    longer.
+    """Return the delay before this attempt of a workflow task, in seconds. There is no delay after the first failure.
+    Later the delay doubles each time, up to a limit.
     """
     first = run.started.spec.task_timeout
     return 0.0 if attempt <= 2 else min(first * 2.0 ** min(attempt - 3, 20), LONGEST_WAIT)
@@ -315,7 +325,9 @@ def _upsert_memo(builder: ChangeBuilder, command: c.UpsertMemo, completed: int) 
 
 
 def _index_patch(builder: ChangeBuilder, patch_id: str, completed: int) -> None:
-    """Index the run by its patches. On a server Core does this, and expects to find it in the history."""
+    """Add a patch to the run's search attribute for patches. On a server Core does this, and Core expects the event in
+    the history.
+    """
     attribute = builder.run.search_attributes.get(h.PATCHES)
     patches = sorted({*(msgspec.json.decode(attribute.data) if attribute is not None else ()), patch_id})
     changes = {h.PATCHES: Payload(msgspec.json.encode(patches), "json/plain", {"type": b"KeywordList"})}
@@ -326,7 +338,7 @@ def _index_patch(builder: ChangeBuilder, patch_id: str, completed: int) -> None:
 
 
 def _without_own_patches(run: Run) -> Run:
-    """Return the run as its successor sees it: like Core, without the patches that it has used itself."""
+    """Return the run without the patches that it has used itself, for its next run. Core does the same."""
     if run.search_attributes.get(h.PATCHES) == run.started.spec.search_attributes.get(h.PATCHES):
         return run
     began = {name: value for name, value in run.started.spec.search_attributes.items() if name == h.PATCHES}
@@ -407,8 +419,8 @@ def _start_timer(builder: ChangeBuilder, command: c.StartTimer, completed: int) 
 def _cancel_timer(builder: ChangeBuilder, sent: Sent, completed: int) -> None:
     assert isinstance(sent.command, c.CancelTimer)
     timer_id, started = str(sent.command.seq), sent.link
-    # The timer may have fired while the worker had the task. The worker has not seen that, so for the run it
-    # never happened.
+    # The timer may have fired while the worker had the task. The worker did not see that, so its cancellation takes
+    # precedence.
     held = tuple(
         event
         for event in builder.run.held
@@ -446,7 +458,7 @@ def _cancel_activity(builder: ChangeBuilder, sent: Sent, completed: int) -> None
         h.ActivityTaskCancelRequested(scheduled_event_id=scheduled, task_completed_event_id=completed)
     )
     activity = builder.run.activities.get(scheduled)
-    if activity is None:  # its end is among the held events
+    if activity is None:  # the activity's end is among the held events
         return
     activity = msgspec.structs.replace(activity, cancel_requested_event_id=requested)
     if activity.started_ns:
@@ -468,8 +480,8 @@ _APPLY: dict[type[c.Command], Callable[[ChangeBuilder, Any, int], None]] = {
     c.UpsertSearchAttributes: _upsert_search_attributes,
     c.UpsertMemo: _upsert_memo,
 }
-"""The handlers of commands that neither end the run nor refer to an earlier event. The number is the id of the task's
-completion event.
+"""The handlers of commands that neither close the run nor refer to an earlier event. The last argument is the id of the
+task's completed event.
 """
 
 _APPLY_TO: dict[type[c.Command], Callable[[ChangeBuilder, Sent, int], None]] = {

@@ -1,12 +1,12 @@
-"""Transitions for requests of clients, for time that passes, for ends of activities, and for recovery: `(run, cause, now)
+"""Transitions for client requests, the passage of time, the completion of activities, and recovery: `(run, cause, now)
 -> Change`. Pure.
 
-Must not know: handles, queues, stores, the source of time, which requests were carried out before, how the engine detects
-the end of a process. The transitions of a workflow task (start, completion, failure) are in `tasks`.
+Must not know: handles, queues, stores, the source of time, which requests were carried out before, how the engine
+detects the end of a process. The transitions of a workflow task (start, completion, failure) are in `tasks`.
 
-Invariants: a closed run never changes; a transition examines only those pending activities and timers that its arguments
-name. After recovery no worker has a task or an attempt that a worker of the ended process had; a deferred attempt
-continues, because a client will complete it; a run without work in progress does not change.
+Invariants: a closed run never changes. A transition examines only the pending activities and timers that its arguments
+name. After recovery, no worker has a task or an attempt that a worker of the ended process had. A deferred attempt
+continues, because a client will complete it. A run without work in progress does not change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hourglass.converter import Failure, Payload
 from hourglass.errors import RetryState
 
 NO_REASON = "terminated by user via frontend"
-"""The reason of a termination whose request gives none, in Temporal's words."""
+"""The reason of a termination whose request gives no reason. Temporal uses the same text."""
 
 
 def open_run(
@@ -48,7 +48,7 @@ def open_run(
     now_ns: int,
     signals: tuple[h.WorkflowExecutionSignaled, ...] = (),
 ) -> Change:
-    """Open a run. Its history begins with these signals, before the first task."""
+    """Open a run. Its history begins with the start event and these signals, before the first task."""
     run = Run(
         run_id=run_id,
         started=started,
@@ -67,9 +67,10 @@ def open_run(
 
 
 def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool = False) -> Change:
-    """Record a signal of a client.
+    """Record a client's signal.
 
-    A signal that came with a start ends the delay before the run's first task; a plain signal does not, as on a server.
+    As on a server, a signal that came with a start ends the delay before the run's first task, and a plain signal does
+    not.
     """
     builder = ChangeBuilder(run, now_ns)
     builder.happen(signaled(request), at_once=with_start)
@@ -77,7 +78,7 @@ def signal(run: Run, request: SignalWorkflow, now_ns: int, *, with_start: bool =
 
 
 def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
-    """Return the event of a signal."""
+    """Return the history event for a signal."""
     return h.WorkflowExecutionSignaled(
         signal_name=request.signal_name,
         arguments=request.arguments,
@@ -88,8 +89,8 @@ def signaled(request: SignalWorkflow) -> h.WorkflowExecutionSignaled:
 
 
 def request_cancel(run: Run, request: CancelWorkflow, now_ns: int) -> Change:
-    """Record a client's request to cancel the run, unless there was an earlier one. It ends the delay before the run's
-    first task.
+    """Record a client's cancellation request, unless the run has an earlier one. The request ends the delay before the
+    run's first task.
     """
     builder = ChangeBuilder(run, now_ns)
     if not run.cancel_requested:
@@ -110,7 +111,9 @@ def terminate(run: Run, request: TerminateWorkflow, now_ns: int) -> Change:
 
 
 def pause(run: Run, request: PauseWorkflow, now_ns: int) -> Change:
-    """Pause the run: its waiting task and attempts are withheld. A worker that has its task or an attempt may complete it."""
+    """Pause the run. Its waiting task and attempts are withheld from workers. A worker that has received the task or an
+    attempt may complete it.
+    """
     builder = ChangeBuilder(run, now_ns)
     builder.drop_speculative_task()
     waiting = builder.run.task if not builder.run.task_is_started else None
@@ -125,7 +128,7 @@ def pause(run: Run, request: PauseWorkflow, now_ns: int) -> Change:
 
 
 def unpause(run: Run, request: UnpauseWorkflow, now_ns: int) -> Change:
-    """Unpause the run: it gets the withheld task, or a task for the events that have occurred meanwhile."""
+    """Unpause the run. It gets back the withheld task, or a new task for the events that have occurred during the pause."""
     builder = ChangeBuilder(run, now_ns)
     pause = run.paused or Pause()
     _write_or_hold(builder, h.WorkflowExecutionUnpaused(identity=request.identity, reason=request.reason))
@@ -139,7 +142,9 @@ def unpause(run: Run, request: UnpauseWorkflow, now_ns: int) -> Change:
 
 
 def _write_or_hold(builder: ChangeBuilder, attributes: h.Attributes) -> None:
-    """Write an event that schedules no task; while a worker has the task, hold it until the task's end."""
+    """Write an event that schedules no task. While a worker has the task, hold the event back until the task's
+    completion.
+    """
     if builder.run.task_is_started:
         builder.happen(attributes)
     else:
@@ -147,7 +152,7 @@ def _write_or_hold(builder: ChangeBuilder, attributes: h.Attributes) -> None:
 
 
 def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now_ns: int) -> Change:
-    """Reset the attempts of an activity. An attempt in progress continues, and the next one is the first."""
+    """Reset the attempts of an activity. An attempt in progress continues, and the next attempt has number 1."""
     builder = ChangeBuilder(run, now_ns)
     if activity.started_ns:
         changed = msgspec.structs.replace(activity, earlier=activity.attempt)
@@ -160,7 +165,7 @@ def reset_activity(run: Run, activity: OpenActivity, forget_heartbeat: bool, now
 
 
 def change_override(run: Run, override: VersioningOverride | None, identity: str, now_ns: int) -> Change:
-    """Set the version that the run belongs to."""
+    """Set or remove the versioning override of the run."""
     builder = ChangeBuilder(run, now_ns)
     _write_or_hold(
         builder, h.WorkflowExecutionOptionsUpdated(identity=identity, versioning_override=override)
@@ -179,14 +184,14 @@ def change_priority(run: Run, priority: RunPriority, identity: str, now_ns: int)
 
 
 def pause_activity(run: Run, activity: OpenActivity, paused: bool, now_ns: int) -> Change:
-    """Pause or unpause an activity: while it is paused, no new attempt begins."""
+    """Pause or unpause an activity. While it is paused, no new attempt begins."""
     builder = ChangeBuilder(run, now_ns)
     builder.put_activity(msgspec.structs.replace(activity, paused=paused))
     return builder.build()
 
 
 def change_activity(run: Run, activity: OpenActivity, spec: ActivitySpec, now_ns: int) -> Change:
-    """Set the options of an activity, from now on."""
+    """Set the current options of an activity."""
     builder = ChangeBuilder(run, now_ns)
     changed = None if spec == activity.scheduled.spec else spec
     builder.put_activity(msgspec.structs.replace(activity, spec=spec, changed=changed))
@@ -194,7 +199,7 @@ def change_activity(run: Run, activity: OpenActivity, spec: ActivitySpec, now_ns
 
 
 def end_overgrown(run: Run, reason: str, now_ns: int) -> Change:
-    """Terminate a run that has outgrown its limits."""
+    """Terminate a run that has exceeded its limits."""
     builder = ChangeBuilder(run, now_ns)
     final = h.WorkflowExecutionTerminated(reason=reason, identity="history-service")
     builder.close(final, WorkflowStatus.TERMINATED)
@@ -202,7 +207,7 @@ def end_overgrown(run: Run, reason: str, now_ns: int) -> Change:
 
 
 def give_back_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
-    """Return an attempt that has not reached its worker to the backlog, as if it had not been received."""
+    """Return an attempt that has not reached its worker to the backlog, as if no worker had received it."""
     builder = ChangeBuilder(run, now_ns)
     waits = activities.put_off(activity, max(0, now_ns - activity.started_ns))
     builder.put_activity(msgspec.structs.replace(waits, started_ns=0, heartbeat_ns=0))
@@ -210,7 +215,7 @@ def give_back_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
 
 
 def hand_out_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
-    """Start the timeouts of an attempt that had to wait for a commit and reaches its worker now."""
+    """Start the timeouts of an attempt that had to wait for a commit and now reaches its worker."""
     builder = ChangeBuilder(run, now_ns)
     late = activities.put_off(activity, max(0, now_ns - activity.started_ns))
     builder.put_activity(
@@ -220,8 +225,8 @@ def hand_out_attempt(run: Run, activity: OpenActivity, now_ns: int) -> Change:
 
 
 def began_later(run: Run, now_ns: int) -> bool:
-    """Whether a timer, attempt or task of the run began later than now, because the clock was wrong then and was set
-    back.
+    """Whether a timer, attempt or task of the run has a start time in the future, because the clock was ahead and has
+    been set back.
     """
     task = run.task
     return (
@@ -238,14 +243,16 @@ def _activity_began_later(activity: OpenActivity, now_ns: int) -> bool:
 
 
 def _latest_task(run: Run, now_ns: int) -> int:
-    """Return the latest time at which a run's task may become available, assuming that the previous one failed just
+    """Return the latest time at which a run's task may become available, assuming that the previous attempt failed just
     now.
     """
     return now_ns if run.task is None else now_ns + to_ns(wait_before(run, run.task.attempt))
 
 
 def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
-    """Return the latest time at which the next attempt may be due, assuming that the previous one failed just now."""
+    """Return the latest time at which the next attempt may become available, assuming that the previous attempt failed
+    just now.
+    """
     if activity.attempt == 1:
         return now_ns
     delay = next_delay(activities.retry_rule(activity), max(activity.tries - 1, 1), activity.last_failure)
@@ -253,7 +260,9 @@ def _latest_attempt(activity: OpenActivity, now_ns: int) -> int:
 
 
 def set_back(run: Run, now_ns: int) -> Change:
-    """Let everything that began while the clock was ahead begin now. Past events stay."""
+    """Move the start times of timers, activities and tasks that began while the clock was ahead to the current time.
+    Events in the history keep their timestamps.
+    """
     builder = ChangeBuilder(run, now_ns)
     for timer in tuple(run.timers.values()):
         if timer.began_ns > now_ns:
@@ -284,8 +293,8 @@ def set_back(run: Run, now_ns: int) -> Change:
 
 
 def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns: int) -> Change:
-    """Exclude the time since `since_ns` from the timeouts of these waiting activities, because the store wrote nothing
-    and no worker could receive them.
+    """Exclude the time since `since_ns` from the timeouts of these waiting activities, because the store was stalled and
+    no worker could receive them.
     """
     builder = ChangeBuilder(run, now_ns)
     for event_id in event_ids:
@@ -296,7 +305,7 @@ def put_off_activities(run: Run, event_ids: Iterable[int], since_ns: int, now_ns
 
 
 def defer_activity(run: Run, activity: OpenActivity, now_ns: int) -> Change:
-    """Leave an attempt to a client, which will complete it by its token (asynchronous completion)."""
+    """Mark an attempt as deferred: a client will complete it by its token (asynchronous completion)."""
     builder = ChangeBuilder(run, now_ns)
     builder.put_activity(msgspec.structs.replace(activity, deferred=True))
     return builder.build()
@@ -317,7 +326,7 @@ def complete_activity(
     eager: Eager | None,
     now_ns: int,
 ) -> Change:
-    """Complete an activity with its result. With `eager`, its worker receives the task that this leads to."""
+    """Complete an activity with its result. With `eager`, the worker immediately receives the resulting workflow task."""
     builder = ChangeBuilder(run, now_ns)
     _end(builder, activity, activities.completed(activity, result, identity))
     if eager is not None:
@@ -328,7 +337,9 @@ def complete_activity(
 def fail_activity(
     run: Run, activity: OpenActivity, failure: Failure, identity: str, now_ns: int, *, details: Payloads = ()
 ) -> Change:
-    """Fail an attempt: retry the activity, or fail it. `details` replace those of the last heartbeat."""
+    """Fail an attempt: retry the activity, or fail it if it cannot be retried. `details` replace those of the last
+    heartbeat.
+    """
     builder = ChangeBuilder(run, now_ns)
     if details:
         activity = msgspec.structs.replace(activity, heartbeat_details=details)
@@ -343,7 +354,7 @@ def fail_activity(
 def cancel_activity(
     run: Run, activity: OpenActivity, details: Payloads, identity: str, now_ns: int
 ) -> Change:
-    """End an attempt that was cancelled."""
+    """End an activity whose attempt was cancelled."""
     builder = ChangeBuilder(run, now_ns)
     _end(builder, activity, activities.canceled(activity, details, identity))
     return builder.build()
@@ -352,10 +363,10 @@ def cancel_activity(
 def elapse(
     run: Run, event_ids: Iterable[int], new_run_id: str, now_ns: int, *, task_is_withheld: bool = False
 ) -> Change:
-    """Apply the due deadlines of these activities and timers, earliest first, and of the run as a whole.
+    """Apply the due deadlines of these activities and timers, the earliest first, and of the run as a whole.
 
-    A task that may not have reached its worker because the store is stalled does not time out: its timeout starts
-    again.
+    `task_is_withheld`: the task may not have reached its worker, because the store is stalled. The task's timeout then
+    starts again instead of expiring.
     """
     builder = ChangeBuilder(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
@@ -393,7 +404,7 @@ def _expire(builder: ChangeBuilder, activity: OpenActivity) -> None:
 
 
 def lose_attempt(builder: ChangeBuilder, activity: OpenActivity, failure: Failure) -> None:
-    """Time out an attempt: retry the activity, or end it."""
+    """Time out an attempt: retry the activity, or end it if it cannot be retried."""
     match activities.next_attempt(activity, failure, builder.now_ns):
         case OpenActivity() as again:
             failure = activities.without_details(failure)
@@ -403,7 +414,7 @@ def lose_attempt(builder: ChangeBuilder, activity: OpenActivity, failure: Failur
 
 
 def time_out_run(builder: ChangeBuilder, new_run_id: str) -> Change:
-    """Time out the run, and retry it if its policy says so."""
+    """Time out the run. Open the next run if the retry policy or the cron schedule requires it."""
     state, follower = next_attempt_or_run(builder.run, None, new_run_id, builder.now_ns)
     following = "" if follower is None else new_run_id
     builder.close(
@@ -421,7 +432,7 @@ def _end(builder: ChangeBuilder, activity: OpenActivity, events: tuple[h.Attribu
 
 
 def needs_recovery(run: Run) -> bool:
-    """Whether a worker had the task or an attempt of this run."""
+    """Whether a worker may have had the task or an attempt of this run."""
     return run.task_is_started or _is_speculative(run) or any(map(_was_executing, run.activities.values()))
 
 
@@ -436,9 +447,10 @@ def recover(
 ) -> Change:
     """Recover a run after the end of the process that served it.
 
-    Its attempts are lost as if their heartbeats had timed out, and retried by their policies, or at once if another process
-    has taken over. Attempts of workers in `living` (by identity) continue; with `keep_attempts` all do. The task times out
-    and is scheduled again at once.
+    The attempts are lost as if their heartbeats had timed out. They are retried according to their policies, or
+    immediately with `at_once`, if another process has taken over. Attempts of workers whose identity is in `living`
+    continue. With `keep_attempts` all attempts continue. The run's task times out, and the next attempt of the task is
+    scheduled immediately.
     """
     builder = ChangeBuilder(run, now_ns)
     if run.deadline_ns and now_ns >= run.deadline_ns:
@@ -454,17 +466,18 @@ def recover(
 
 
 def lose_attempt_of(run: Run, activity: OpenActivity, now_ns: int) -> Change:
-    """Lose an attempt because its worker's process has ended, while other processes still serve the run."""
+    """Lose an attempt because its worker's process has ended. Other processes still serve the run."""
     builder = ChangeBuilder(run, now_ns)
     _lose_with_process(builder, activity, True)
     return builder.build()
 
 
 def _lose_with_process(builder: ChangeBuilder, activity: OpenActivity, at_once: bool) -> None:
-    """Lose an attempt with its process.
+    """Lose an attempt because its process has ended.
 
-    That is not the activity's fault: if another process is there, it is retried at once, if its policy allows. If the
-    previous attempt was lost, too, the activity may be what ends the processes: then the policy's interval applies.
+    The activity is probably not the cause. With `at_once`, it is therefore retried immediately if its policy allows a
+    retry. If the previous attempt was lost as well, the activity may be what ends the processes, so the policy's
+    interval applies.
     """
     before = activity.last_failure
     lose_attempt(builder, activity, activities.lost_failure(activity))
@@ -474,20 +487,20 @@ def _lose_with_process(builder: ChangeBuilder, activity: OpenActivity, at_once: 
 
 
 def lose_task(run: Run, now_ns: int) -> Change:
-    """Schedule the task of a run again at once, because its worker's process has ended."""
+    """Time out the run's task because its worker's process has ended, and schedule the next attempt immediately."""
     builder = ChangeBuilder(run, now_ns)
     time_out_task(builder, at_once=True)
     return builder.build()
 
 
 def is_backing_off(run: Run, now_ns: int) -> bool:
-    """Whether the run's task keeps failing and is waiting before its next attempt."""
+    """Whether the run's task keeps failing and the run is waiting before the next attempt."""
     task = run.task
     return task is not None and task.attempt > 1 and not task.started_event_id and task.available_ns > now_ns
 
 
 def try_now(run: Run, now_ns: int) -> Change:
-    """Retry a failing task now, because another process serves the run, perhaps with fixed code."""
+    """Retry a failing task immediately, because another process now serves the run, perhaps with fixed code."""
     builder = ChangeBuilder(run, now_ns)
     task = run.task
     if task is not None and is_backing_off(run, now_ns):
@@ -497,10 +510,12 @@ def try_now(run: Run, now_ns: int) -> Change:
 
 
 def _is_speculative(run: Run) -> bool:
-    """Whether the run's task was for updates that waited in memory. They are lost, and their clients repeat them."""
+    """Whether the run's task was scheduled for updates that waited in memory. Such updates are lost with the process,
+    and their clients repeat them.
+    """
     return run.task is not None and run.task.speculative
 
 
 def _was_executing(activity: OpenActivity) -> bool:
-    """Whether a process had the attempt. A deferred attempt outlives its process."""
+    """Whether a process was executing the attempt. A deferred attempt does not need its process any more."""
     return activity.started_ns != 0 and not activity.deferred

@@ -1,13 +1,13 @@
-"""The updates of one run: waiting, accepted, and completed ones.
+"""The updates of one run: those that wait, are accepted, or are completed.
 
-Must not know: clients, queues, the engine. Accepted and completed updates follow from the history, which is read once and
-then as it grows; waiting ones are in memory only, as on a Temporal server: until an update is accepted the engine has
-promised nothing, and the client that waits for it repeats the request after a crash. The exception are updates that a reset
-has written into the history.
+Must not know: clients, queues, the engine. Accepted and completed updates follow from the history. The history is read
+completely once, and then incrementally. As on a Temporal server, waiting updates are in memory only: until an update is
+accepted, the engine has promised nothing, and the client that waits for the update repeats the request after a crash.
+Updates that a reset has written into the history are an exception.
 
-Invariants: an id names one update along all runs of a chain, unless that is rejected: the id of an accepted update is
-stored as a request that the run has carried out, and so are the ids of the calls for it; a rejected update is forgotten,
-and only the clients that wait for it are notified.
+Invariants: an id identifies one update in all runs of a chain, unless the update is rejected. The id of an accepted
+update is stored as a request that the run has carried out, and so are the ids of the calls for the update. A rejected
+update is forgotten, and only the clients that wait for it are notified.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hourglass.converter import ApplicationFailure, Failure
 def request_id(run: Run, update_id: str) -> str:
     """Return the request id under which the acceptance of an update is stored.
 
-    The runs of a chain share it. Those of another workflow that uses the workflow id later do not, because people
-    choose update ids.
+    All runs of a chain share this id. A later workflow with the same workflow id has different request ids, because
+    people choose update ids and may reuse them.
     """
     return f"update/{run.started.first_run_id}/{update_id}"
 
 
 def call_id(request_id: str) -> str:
-    """Return the request id under which the run that accepted an update stores a call for it, valid for all runs of the
-    workflow.
+    """Return the request id of a call for an update. The id is stored by the run that accepted the update, and is valid
+    for all runs of the workflow.
     """
     return f"{request_id}/update"
 
@@ -41,7 +41,7 @@ ABANDONED = Failure(
     ApplicationFailure(type="AcceptedUpdateCompletedWorkflow", non_retryable=True),
     source="Server",
 )
-"""The failure of an accepted update whose run closes before it is completed."""
+"""The failure of an accepted update whose run closes before the update is completed."""
 
 UNPROCESSED = Failure(
     "Workflow Update is rejected because it wasn't processed by worker. Probably, Workflow Update is not "
@@ -49,13 +49,13 @@ UNPROCESSED = Failure(
     ApplicationFailure(type="UnprocessedUpdate", non_retryable=True),
     source="Server",
 )
-"""The failure of an update that a worker has received but not answered."""
+"""The failure of an update that a worker has received but neither accepted nor rejected."""
 
 
 @dataclass(eq=False, slots=True)
 class Waiting:
-    """An update that is not accepted yet. `task_number` is the task with which a worker received it, `calls` are the ids of
-    the calls for it.
+    """An update that has not been accepted yet. `task_number` is the workflow task with which a worker received the
+    update. `calls` are the ids of the calls for the update.
     """
 
     request: h.UpdateRequest
@@ -70,14 +70,14 @@ class Updates:
     def __init__(self) -> None:
         self.waiting: dict[str, Waiting] = {}
         self.written: dict[str, Waiting] = {}
-        """Waiting updates that are in the history."""
+        """Waiting updates whose admission is in the history."""
         self.accepted: dict[str, int] = {}
         self.completed: dict[str, h.WorkflowExecutionUpdateCompleted] = {}
         self._read = 0
         self._asked: tuple[str, ...] = ()
 
     def read(self, events: Sequence[h.HistoryEvent]) -> None:
-        """Read the events that are new since the last call."""
+        """Read the events that were added since the last call."""
         for event in events[self._read :] if self._read < len(events) else ():
             match event.attributes:
                 case h.WorkflowExecutionUpdateAdmitted(request=request):
@@ -91,7 +91,7 @@ class Updates:
                 case h.WorkflowTaskCompleted():
                     self._asked = tuple(self.written)
                 case h.WorkflowTaskScheduled() if self._asked:
-                    # Updates that a task has received and not accepted are rejected.
+                    # Updates that a worker has received with a task and not accepted are rejected.
                     for update_id in self._asked:
                         self.written.pop(update_id, None)
                     self._asked = ()
@@ -101,41 +101,43 @@ class Updates:
 
     @property
     def in_flight(self) -> int:
-        """The number of updates that are not completed."""
+        """The number of updates that have not been completed."""
         return len(self.waiting) + len(self.written) + len(self.accepted) - len(self.completed)
 
     @property
     def total(self) -> int:
-        """The number of updates, including completed ones."""
+        """The number of updates, including completed updates."""
         return len(self.waiting) + len(self.written) + len(self.accepted)
 
     def knows(self, update_id: str) -> bool:
-        """Whether there is an update of this id."""
+        """Whether there is an update with this id, accepted or waiting."""
         return update_id in self.accepted or self.find(update_id) is not None
 
     def find(self, update_id: str) -> Waiting | None:
-        """Return the update with this id if it is waiting."""
+        """Return the waiting update with this id, or None if there is none."""
         return self.waiting.get(update_id) or self.written.get(update_id)
 
     def admit(self, request: h.UpdateRequest) -> Waiting:
-        """Admit an update with a new id."""
+        """Admit an update whose id is new."""
         return self.waiting.setdefault(request.update_id, Waiting(request))
 
     def give(self, task_number: int) -> tuple[h.UpdateRequest, ...]:
-        """Return all updates that wait in memory, for the worker that receives this task."""
+        """Return all updates that wait in memory, and mark them as received with this task."""
         for update in self.waiting.values():
             update.task_number = task_number
         return tuple(update.request for update in self.waiting.values())
 
     def refuse(self, update_id: str, failure: Failure) -> None:
-        """Reject an update, with a worker's failure."""
+        """Reject an update with the failure that the worker returned."""
         for table in (self.waiting, self.written):
             update = table.pop(update_id, None)
             if update is not None:
                 update.refusal = failure
 
     def answered(self, task_number: int) -> None:
-        """Reject the updates that were received with this task but neither accepted nor rejected in its answer."""
+        """Reject the updates that a worker has received with this task but neither accepted nor rejected in its
+        completion.
+        """
         for update_id, update in tuple(self.waiting.items()):
             if update.task_number == task_number:
                 self.refuse(update_id, UNPROCESSED)

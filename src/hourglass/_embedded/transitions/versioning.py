@@ -1,8 +1,8 @@
-"""The worker version that a run belongs to, and its search attributes. Pure.
+"""The worker version that a run belongs to, and the search attributes that report it. Pure.
 
-Must not know: workers, task queues, which versions exist (see `matching.deployments`). The rules are Temporal's: a pinned
-run stays with its version, and so do its children on the same queue and the runs that it continues as; any other run goes
-to the version that is current when its next task is received.
+Must not know: workers, task queues, which versions exist (see `matching.deployments`). The rules are Temporal's. A
+pinned run stays with its version, and so do its children on the same queue and the runs that it continues as. Any other
+run moves to the version that is current when a worker receives its next task.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ _VERSION = "TemporalWorkerDeploymentVersion"
 _BEHAVIOR = "TemporalWorkflowVersioningBehavior"
 _USED = "TemporalUsedWorkerDeploymentVersions"
 ATTRIBUTES = frozenset((_DEPLOYMENT, _VERSION, _BEHAVIOR, _USED))
-"""The search attributes of a run's version. The engine sets them; a successor begins without them."""
+"""The search attributes that report a run's version. The engine sets them. The next run of a chain starts without them."""
 
 
 def override_of(run: Run) -> VersioningOverride | None:
-    """Return the latest versioning override that a client has set; None if there is none."""
+    """Return the latest versioning override that a client has set, or None if there is none."""
     return run.override if run.override_changed else run.started.versioning_override
 
 
 def pinned_version(run: Run) -> WorkerDeploymentVersion | None:
-    """Return the version that a run must stay with, or move to once; None if it moves on."""
+    """Return the version that a run must stay with or is about to move to once. Return None if the run follows the
+    current version.
+    """
     override = override_of(run)
     if isinstance(override, PinnedVersioningOverride):
         return override.version
@@ -50,7 +52,7 @@ def pinned_version(run: Run) -> WorkerDeploymentVersion | None:
 
 
 def behavior(run: Run) -> VersioningBehavior:
-    """Return the versioning behavior of a run: a client's override, or else what its workflow declares."""
+    """Return the versioning behavior of a run: a client's override, or else the behavior that the workflow declares."""
     override = override_of(run)
     if override is None or isinstance(override, OneTimeVersioningOverride):
         return run.behavior
@@ -58,13 +60,15 @@ def behavior(run: Run) -> VersioningBehavior:
 
 
 def inherited(run: Run, task_queue: str) -> WorkerDeploymentVersion | None:
-    """Return the version with which a child or a successor begins on this queue; None: it begins like any other run."""
+    """Return the version that a child or the next run inherits on this queue. None means that the new run starts like
+    any other run.
+    """
     return pinned_version(run) if task_queue == run.started.spec.task_queue else None
 
 
 def inherited_override(run: Run, task_queue: str) -> PinnedVersioningOverride | None:
-    """Return the override that a child on the same queue inherits: one that pins its parent to a version. An override by
-    which the parent moves on is not inherited.
+    """Return the override that a child on the same queue inherits: only an override that pins the parent to a version is
+    inherited.
     """
     override = override_of(run)
     pins = isinstance(override, PinnedVersioningOverride) and task_queue == run.started.spec.task_queue
@@ -72,7 +76,7 @@ def inherited_override(run: Run, task_queue: str) -> PinnedVersioningOverride | 
 
 
 def without_version(attributes: h.Fields) -> h.Fields:
-    """Return the search attributes that a run passes on: all but those of its version."""
+    """Return the search attributes that a run passes on: all except those that report its version."""
     if ATTRIBUTES.isdisjoint(attributes):
         return attributes
     return {name: value for name, value in attributes.items() if name not in ATTRIBUTES}
@@ -81,7 +85,7 @@ def without_version(attributes: h.Fields) -> h.Fields:
 def after_task(
     run: Run, version: WorkerDeploymentVersion | None, behaves: VersioningBehavior
 ) -> dict[str, Any]:
-    """Return the fields of a run that change because a worker of this version has completed its task; usually none."""
+    """Return the fields of a run that change because a worker of this version has completed its task. Usually none do."""
     once = run.override if run.override_changed else run.started.versioning_override
     if once is not None and isinstance(once, OneTimeVersioningOverride) and once.target_version == version:
         over = {"override": None, "override_changed": True}
@@ -120,5 +124,5 @@ def _keyword(text: str) -> Payload:
 
 
 def external_name(version: WorkerDeploymentVersion) -> str:
-    """Return a version in the form of Temporal's search attributes and messages."""
+    """Return a version in the format of Temporal's search attributes and messages."""
     return f"{version.deployment_name}:{version.build_id}"
