@@ -281,8 +281,7 @@ class Registrar:
             self._end(registration, WorkerNotRegistered, message, HandleSignal.RECYCLED)
 
     def open(self, registration: Registration) -> asyncio.Task[None]:
-        """Ensure that a handle is being opened for a registration that has none. Return the task that opens the handle.
-        """
+        """Ensure that a handle is being opened for a registration that has none. Return the task that opens it."""
         if registration.opening is None or registration.opening.done():
             task = self._tables.spawn(open_handle(self._tables, registration, self._connect), bounded=True)
             task.add_done_callback(lambda _: registration.changed.notify_all())
