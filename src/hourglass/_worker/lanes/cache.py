@@ -40,8 +40,8 @@ _PART_OF_MEMORY = 8
 
 
 def most_cached() -> int:
-    """Return the default maximum of cached runs that are all busy: as many as fit into an eighth of the memory that
-    this process may use.
+    """Return the default for the maximum number of cached runs if all are busy: as many as fit into an eighth of the
+    memory that this process may use.
     """
     return max(FEWEST_CACHED, min(_MOST_CACHED, memory_limit() // _PART_OF_MEMORY // _BYTES_PER_RUN))
 
@@ -273,8 +273,8 @@ class StateCache:
             return [owned.pop(key) for key in old]
 
     def to_evict(self, entry: Entry) -> list[Key]:
-        """Return the runs on the same handle as `entry` whose eviction must be requested now. Each run is returned only
-        once.
+        """Return the keys of the runs whose eviction must be requested now, of the same handle as `entry`. Each key is
+        returned only once.
 
         A run is evicted because its journal is too long, because there are too many states, or because all journals
         together are too large.

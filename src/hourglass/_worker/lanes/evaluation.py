@@ -142,8 +142,8 @@ class Evaluations:
         return verdict
 
     def recheck(self) -> None:
-        """Verify every open run that has had activations since its last verification. Record each run that differs as
-        parked.
+        """Verify every open run that has had activations since its last verification. If the second execution of a run
+        differs, record the run as parked.
         """
         for entry in self._cache.owned(self):
             if entry.verified and not entry.run.closed and entry.activations > entry.checked:

@@ -28,7 +28,7 @@ LOOK = 0.02
 _DELAYED_AFTER = 0.04
 _LONGEST_GAP = 0.5  # of the timeout; a longer time between two checks counts as this much
 _COMPUTES = 0.02  # of the time between two checks; a thread that mostly sleeps uses less CPU time
-_STARVED = 10  # timeouts that a lane may take if it is short of CPU time
+_STARVED = 10  # a lane that is short of CPU time may take this many timeouts
 _MOST_POINTS = 200_000  # fibers of a run that start or end; more do not count as progress
 
 
@@ -77,8 +77,8 @@ class _Observation:
     steps: int
     seconds: float
     computed: float
-    """The CPU time in seconds without progress. The time before the first check counts fully, because its CPU time is
-    unknown.
+    """The CPU time in seconds without progress. The time before the first check counts as CPU time, because it was not
+    measured.
     """
     cpu_time: float | None
 

@@ -159,7 +159,7 @@ class Lane:
 
     @property
     def progress(self) -> int:
-        """A number that increases while the thread unwinds its fibers; 0 before."""
+        """A number that increases while the thread unwinds its fibers, and is 0 before."""
         return 0 if self._phase is LanePhase.WORKING else 1 + self.evaluations.unwound
 
     def start(self) -> None:
@@ -167,7 +167,7 @@ class Lane:
         self._thread.start()
 
     def submit(self, activation: Activation, reply: Reply, generation: int = 0) -> None:
-        """Queue an activation; `reply` is called with the verdict on the control loop."""
+        """Queue an activation. `reply` is called with the verdict on the control loop."""
         self._work.append(LaneJob(activation, reply, generation))
         # Wake the thread at the end of this iteration of the control loop. Until then the thread would only wait for
         # the interpreter, and each wake-up switches threads twice. All activations of one iteration wake the thread

@@ -1,4 +1,4 @@
-"""The lanes of a worker: each run has one, and a lane that hangs or dies is replaced.
+"""The lanes of a worker: each run has a lane, and a lane that hangs or dies is replaced.
 
 A run stays on the lane on which it started, because its fibers cannot leave the thread that made them. Runs that wait
 behind slow code move to another lane (`Relief`). When a lane hangs (`HangDetector`) its task fails with the stack of

@@ -86,7 +86,7 @@ class Places:
         del self._places[place.name]
 
     def least_busy(self) -> LanePlace:
-        """Return the place for a new run: the open one with the fewest runs."""
+        """Return the place for a new run: the open place with the fewest runs."""
         return min(self.open, key=lambda place: place.runs)
 
     def settle(self, run: RunKey, place: LanePlace) -> None:

@@ -32,7 +32,9 @@ class TurnRules:
         self._newer: dict[str, None] = {}
 
     def settings(self, run_id: str, usual: RunSettings) -> RunSettings:
-        """Return the settings of a run that is executed from its start: `usual`, or with the newer order of turns."""
+        """Return the settings of a run that is executed from its start. They differ from `usual` if the run uses the
+        newer order of turns.
+        """
         return msgspec.structs.replace(usual, newer_turns=True) if run_id in self._newer else usual
 
     def learn(self, evicted: RunEvicted, entry: Entry | None) -> bool:

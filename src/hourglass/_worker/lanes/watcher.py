@@ -81,7 +81,7 @@ class Watcher:
         self._judging = False
 
     def renewed(self) -> Watcher:
-        """Return a watcher for another lane's thread, which does not repeat the log messages of this one."""
+        """Return a watcher for another lane's thread. The new watcher does not repeat the log messages of this watcher."""
         other = Watcher(self._action)
         other._logged = self._logged
         return other
