@@ -1,7 +1,7 @@
 """The worker process's connection to its parent (`guardian`).
 
 A separate thread writes a beat to a pipe whenever it gets the interpreter. If no beat arrives, another thread holds the
-interpreter. The process writes its stack when the parent sends a signal for that, and notes its runs for the parent
+interpreter. The process writes its stack when the parent sends `STACK_SIGNAL`, and notes its runs for the parent
 (`incidents`). The parent stops the process with SIGTERM. A terminal or a service manager may send signals to the whole
 process group. However many signals arrive, the process finishes its tasks, and only the parent kills it.
 
@@ -83,7 +83,7 @@ class Guarded:
         leaving.start()
 
     def stop(self, *_: object) -> None:
-        """Stop the worker. This is also the signal handler."""
+        """Stop the worker. This method is also the handler of SIGINT and SIGTERM."""
         if _guarded is not self:
             return  # a forked child
         if self._on_stop is None:

@@ -35,7 +35,7 @@ _FIRST_DELAY, _LAST_DELAY, _HEALTHY_AFTER = 1.0, 30.0, 60.0
 _MARGIN = 15.0  # seconds that a process has to end
 _TURN = 0.2  # the longest wait for a message: a signal does not end a `select`
 SUSPENDED_LIMIT = 10.0
-"""The number of seconds after which a process is replaced that a signal has stopped (Ctrl-Z)."""
+"""The number of seconds after which a process that a signal has stopped (Ctrl-Z) is replaced."""
 _REASONS = {
     0: "ended without being asked to",
     USAGE_ERROR: "could not start (exit code 2)",
@@ -217,7 +217,7 @@ class Guardian:
         self._checked = monotonic()
 
     def run(self) -> int:
-        """Guard until all processes have ended after a signal; return the exit code."""
+        """Keep the processes running until a signal arrives and all processes have ended. Return the exit code."""
         handlers = {number: signal.signal(number, lambda n, _: self._signals.append(n)) for number in SIGNALS}
         try:
             while self._deadline is None or self._processes():

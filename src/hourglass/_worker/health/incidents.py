@@ -307,7 +307,7 @@ def _count(incidents: dict[str, Incident], incident: Incident) -> Incident:
 
 
 def _read(folder: Path) -> dict[str, Incident]:
-    """Return the recorded incidents by run id; none if the file is damaged or another user's."""
+    """Return the recorded incidents by run id; empty if the file is damaged or belongs to another user."""
     with suppress(OSError, msgspec.MsgspecError, RecursionError), open(folder / _RECORD, "rb") as file:
         if os.fstat(file.fileno()).st_uid == os.geteuid():
             incidents = msgspec.json.decode(file.read(_LONGEST), type=list[Incident])
@@ -363,7 +363,9 @@ def _notes_folder() -> Path:
 
 
 def _make_own(folder: Path) -> Path:
-    """Create a folder, or reject one that another user can write to: its content decides which runs are executed."""
+    """Create a folder. Reject an existing folder that another user can write to, because its content decides whether
+    runs are executed.
+    """
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(0o700)

@@ -35,8 +35,8 @@ def hung_stack(
     """Return the stack of the thread that holds the interpreter of a process, and the run that the thread is executing.
 
     All other threads wait, so the busy thread is the one that has used CPU time since `ticks_before`. That thread is
-    made to write its stack to the file `dumps`. If the system does not show the threads of another process, all threads
-    write their stacks, and a run is found only if exactly one lane is executing.
+    made to write its stack to the file `dumps`. If the system does not show the threads of another process, the stack
+    is found only if exactly one lane is executing: all threads then write their stacks.
     """
     if SHOWS_THREADS:
         lanes = {noted.native_id: noted for noted in notes}

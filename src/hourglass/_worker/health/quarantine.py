@@ -65,7 +65,7 @@ class IncidentRecord(Protocol):
 @dataclass(frozen=True)
 class HeldRun:
     """A run that hung or killed processes. `times` is the number of incidents, `at` is the monotonic time of the last
-    one, `stack` is the place of the hang.
+    one, `stack` is the stack of the hung code.
 
     `code` identifies the code. After a hang it is the definition and its compiled body, after a death the digest of the
     workflow's file ("" if unknown). It is None if only time releases the run. `owed` is set if no task has failed for
@@ -180,8 +180,8 @@ class Quarantine:
         self._release(run_id, activity_id)
 
     def held(self, run_id: str, definition: WorkflowDefinition | None) -> HeldRun | None:
-        """Return the incident because of which a run must not be executed now; None if the run may be executed.
-        `definition` is None until it has been resolved.
+        """Return the reason for not executing a run now, as a `HeldRun`; None if the run may be executed. `definition`
+        is None until it has been resolved.
         """
         if not self.runs:
             return None

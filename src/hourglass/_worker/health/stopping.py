@@ -34,11 +34,12 @@ from hourglass._worker.code_origin import STDLIB
 
 logger = logging.getLogger("hourglass.worker")
 
-STUCK_AFTER = 8  # attempts: about a quarter of a second
+STUCK_AFTER = 8  # attempts, which take about a quarter of a second
 _FIRST_DELAY, _LAST_DELAY = 0.001, 5.0
-_UNWINDING_DELAY = 0.25  # how long a thread may take to unwind one of its runs
+_UNWINDING_DELAY = 0.25  # seconds that a thread may take to unwind one of its runs
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.01
-_LIBRARY_ATTEMPTS = 12  # then library code is interrupted too, unless it holds a lock of the whole process
+# after these attempts library code is also interrupted, unless it may hold a lock that all threads share
+_LIBRARY_ATTEMPTS = 12
 
 # All threads share the locks of these modules. A lock that is held forever would stop the process.
 _NEVER = tuple(
@@ -86,9 +87,9 @@ class _Settled(BaseException):
 
 
 def raise_briefly(thread_id: int, seconds: float) -> None:
-    """Raise `LaneStopped` in a thread; withdraw it if it is not delivered within `seconds`.
+    """Raise `LaneStopped` in a thread. Withdraw the exception if it is not delivered within `seconds`.
 
-    The thread must not end meanwhile, because another thread could get its id.
+    The thread must not end meanwhile, because another thread could then get the same id.
     """
     # Use one frame, and call only C functions: while the eval breaker is set, a traced thread does not complete its
     # next call, and this thread may be traced. Only a delivered exception resets the eval breaker, so this thread
