@@ -1,6 +1,6 @@
 """The BridgeHolder: owner of every handle of one Application, and the parts that open, watch and end its handles.
 
-It knows engines only by `_contract`. Lowest first:
+The package knows engines only through `_contract`. Lowest first:
 
     calls      a shared timer for overdue calls, a condition variable, a timeout that costs nothing without a limit
     inbox      the items of one kind from one handle: passed to a receiver immediately, or kept for the next one

@@ -33,7 +33,8 @@ class CallDeadlines:
     """Invokes a callback for each call that is not forgotten within the limit, in the order in which the calls were
     watched.
 
-    The limit is the same for all, so the dict's insertion order is the order of deadlines, and one timer is enough.
+    The limit is the same for all calls, so the dict's insertion order is the order of deadlines, and one timer is
+    enough.
     """
 
     __slots__ = ("_loop", "_timer", "_watched", "limit")

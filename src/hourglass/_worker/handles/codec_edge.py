@@ -199,7 +199,7 @@ class _DecodingQueue(Generic[T]):
         self.deliver: Callable[[Sequence[T]], object] | None = None
 
     def add(self, items: Sequence[T]) -> None:
-        """Decode and deliver these items after those added earlier."""
+        """Decode and deliver these items after all items that were added earlier."""
         self._items.extend(items)
         self._run_soon()
 
@@ -338,8 +338,8 @@ class CodecHandle:
             logger.debug("a completion was not accepted: the handle is broken")
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt is alive. Of the heartbeats that arrive while one is being encoded, only the newest
-        is kept.
+        """Report that an attempt is alive. If more heartbeats arrive while a heartbeat is being encoded, only the
+        newest is kept.
         """
         if not details:
             self._inner.heartbeat(token, details)

@@ -41,8 +41,8 @@ _LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled, ActivityBac
 
 
 def begin_drain(tables: HandleTables, record: HandleRecord, signal: HandleSignal) -> None:
-    """Stop receiving new work immediately, and drain the handle in the background. May be repeated: the earlier
-    deadlines apply.
+    """Stop receiving new work immediately, and drain the handle in the background. If the function is called again, the
+    earlier deadlines apply.
 
     With `RECYCLED` the worker keeps running, so its activities may finish. Otherwise the activities have the graceful
     period to finish.

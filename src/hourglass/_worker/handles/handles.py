@@ -128,7 +128,7 @@ class PendingCompletion(PendingCall, Protocol):
     """The completion of a workflow task that the handle has not accepted yet."""
 
     following: PendingCompletion | None
-    """The next completion of the same run, which is sent after this one."""
+    """The next completion of the same run, which is sent after this completion."""
 
     def send(self) -> None:
         """Send the completion now."""
@@ -395,7 +395,7 @@ class HandleTables:
         self.changed.notify_all()
 
     def is_used(self, connection: Connection, queue: str | None = None) -> bool:
-        """Whether a handle, open or being opened, uses this connection; with `queue`, only handles of that queue count."""
+        """Whether a handle, open or being opened, uses this connection. With `queue`, only handles of that queue count."""
         used = [(record.connection, record.queue) for record in self.records.values()] + self.opening
         return any(each is connection and queue in (None, whose) for each, whose in used)
 
@@ -458,7 +458,7 @@ class HandleTables:
 
 
 def notify(callback: Callable[..., object], *arguments: object) -> None:
-    """Call a method of the listener. Log an exception that the method raises, so that the tables' own work continues."""
+    """Call a method of the listener. Log an exception that the method raises, so that the work on the tables continues."""
     try:
         callback(*arguments)
     except Exception:

@@ -131,7 +131,7 @@ class BridgeHolder:
         self._registrar.void_all()
         for record in tuple(tables.records.values()):
             if record.drain is not None:
-                drive(tables, record, record.drain)  # the task that drained it may have died too
+                drive(tables, record, record.drain)  # the task that drained the handle may have died, too
 
     async def stop(self) -> None:
         """Unregister all workers and wait until every handle is closed or abandoned. If the call is cancelled, the
@@ -148,13 +148,13 @@ class BridgeHolder:
 
     @property
     def _in_charge(self) -> bool:
-        """Whether this holder is started and no later one has taken over the tables."""
+        """Whether this holder has been started, and no later holder has taken over the tables."""
         return self._epoch != 0 and self._epoch == self.tables.epoch
 
     async def register_worker(self, queue: str, config: HandleConfig, owner: Owner) -> None:
         """Open a handle for a queue on behalf of `owner`, whose death unregisters the queue.
 
-        Returns once there is a handle; temporary failures are retried. Raises `AlreadyRegistered`, the error of a
+        Returns once there is a handle. Temporary failures are retried. Raises `AlreadyRegistered`, the error of a
         permanent rejection, or `WorkerNotRegistered` if the queue was unregistered meanwhile.
         """
         self._check_in_charge(queue)
@@ -174,7 +174,7 @@ class BridgeHolder:
         if registration is not None:
             self._registrar.unregister(registration, returns=returns)
         elif not returns:
-            for record in self.tables.of_queue(queue):  # left by a worker that was expected to return
+            for record in self.tables.of_queue(queue):  # handles of a worker that was expected to return
                 begin_drain(self.tables, record, HandleSignal.UNREGISTERED)
 
     async def recycle(self, queue: str, reason: str) -> None:

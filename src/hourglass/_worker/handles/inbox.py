@@ -81,7 +81,7 @@ class Kept(Generic[T]):
 class Inbox(Generic[T]):
     """The items of one kind from one handle.
 
-    `keep` enters an item in the record's book; `notify` wakes the drain of the handle.
+    `keep` enters an item in the record's book. `notify` wakes the drain of the handle.
     """
 
     def __init__(

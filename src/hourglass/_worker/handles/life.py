@@ -1,8 +1,8 @@
 """The life cycle of a handle, and its limits: the transitions between its states, the time for each part, and the next
 step of a draining handle. Pure: uses no clock, event loop or handle.
 
-`draining` executes the steps. Invariants: a state changes only as `LIFE` allows; closed and abandoned are final; a
-handle is finalized only when its polls have ended, nothing is open and no call is in progress.
+`draining` executes the steps. Invariants: a state changes only as `LIFE` allows. Closed and abandoned are final. A
+handle is finalized only when its polls have ended, no item is open and no call is in progress.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class HandleLimits:
     ended.
     """
     adoption: float = 5.0
-    """The time that a healthy handle waits for its worker to return; 0 to disable waiting. It is half the default
-    workflow task timeout, so that its open tasks can still be failed and given to another worker before the engine
-    times them out.
+    """The time that a healthy handle waits for its worker to return; 0 to disable waiting. The default is half of the
+    default workflow task timeout, so that the handle's open tasks can still be failed and given to another worker
+    before the engine times them out.
     """
     workflow_grace: float = 2.0
     """The time that evaluators have to complete the activations of a draining handle."""
@@ -116,7 +116,7 @@ _UNUSABLE = frozenset(
 
 
 def is_hopeless(error: BaseException) -> bool:
-    """Whether a retry would be rejected again, so that the worker that registers should receive the error."""
+    """Whether a retry would be rejected again, so that the error should be raised to the worker that registers."""
     match error:
         case UsageError() | NamespaceNotFoundError() | ValueError() | TypeError():
             return True

@@ -191,8 +191,8 @@ def set_aside(tables: HandleTables, record: HandleRecord) -> None:
 
 
 def adopt(tables: HandleTables, registration: Registration) -> None:
-    """Assign the handle that waits for its worker to the worker's new registration, if there is such a handle. Drain
-    all other waiting handles of the queue.
+    """Assign the handle that waits for its worker, if there is one, to the worker's new registration. Drain all other
+    waiting handles of the queue.
     """
     for record in reversed(tables.of_queue(registration.queue)):
         if record.spare is None:
@@ -301,7 +301,7 @@ class Registrar:
             opening.result()
 
     def replace(self, registration: Registration, record: HandleRecord, reason: str) -> None:
-        """Drain this handle, and immediately start opening another one for the registration."""
+        """Drain this handle, and immediately start to open another handle for the registration."""
         logger.warning("the connection of task queue %r to its engine is replaced: %s", record.queue, reason)
         self._tables.counters.recycles += 1
         registration.current = None

@@ -145,7 +145,7 @@ class _PendingCompletion:
         self.deadlines.watch(self, _PendingCompletion._overdue)
 
     def follow(self, call: asyncio.Future[CompletionResult]) -> None:
-        """Finish this object's work when the handle's call has ended."""
+        """Wait for the handle's call to end, in a callback."""
         call.add_done_callback(self._ended)
 
     def send(self) -> None:
@@ -203,7 +203,7 @@ class _PendingCompletion:
 
 
 def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: str) -> None:
-    """Fail an activation that no evaluator will complete; an eviction is completed instead."""
+    """Fail an activation that no evaluator will complete. Complete an eviction instead, because evictions cannot fail."""
     entry = record.runs.open.get(run_id)
     if entry is not None and is_eviction(entry.item):
         send_completion(tables, record, Succeeded(run_id))
@@ -285,7 +285,7 @@ class _PendingResult:
         self.deadlines: CallDeadlines | None = None
 
     def follow(self, call: asyncio.Future[None]) -> None:
-        """Finish this object's work when the handle's call has ended."""
+        """Wait for the handle's call to end, in a callback."""
         tables = self.tables
         self.record.calls.add(self)
         # One deadline at a time: most results are accepted long before the first.
