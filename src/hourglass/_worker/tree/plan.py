@@ -37,9 +37,9 @@ _UNSPECIFIED = VersioningBehavior.UNSPECIFIED
 class WorkerDeploymentConfig:
     """The version of a worker: one build of one deployment.
 
-    Each workflow declares whether its runs stay with the version (`@workflow.defn(versioning_behavior=…)`);
-    `default_versioning_behavior` applies to those without a declaration. Without `use_worker_versioning` the build id
-    is informative only and has no effect.
+    Each workflow declares whether its runs stay with the version (`@workflow.defn(versioning_behavior=…)`).
+    `default_versioning_behavior` applies to workflows without a declaration. Without `use_worker_versioning` the build
+    id is informative only and has no effect.
     """
 
     version: WorkerDeploymentVersion

@@ -1,5 +1,5 @@
-"""The bodies of the tree's processes. Their common state is in `application`; the structure of the tree is in
-`subsystem`.
+"""The bodies of the tree's processes. The state that the processes share is in `application`, the structure of the tree
+is in `subsystem`.
 """
 
 from __future__ import annotations
@@ -128,10 +128,11 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
         type="supervisor",
         shutdown="infinity",
         start_timeout="infinity",
+        # shorter than the time that a handle waits for its worker; an unreachable engine has pauses of its own
         backoff=(
             0.05,
             2.0,
-        ),  # before the handle is given up; an engine that is unreachable has pauses of its own
+        ),
     )
 
 

@@ -40,8 +40,8 @@ _NO_ANSWER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 
 @dataclass(frozen=True)
 class Outage:
-    """A period in which the engine does not serve this worker: the reason, for people, and its start. `kind` stays the
-    same for the same problem.
+    """A period in which the engine does not serve this worker: its start, and the reason as readable text. `kind` stays
+    the same for the same problem.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Outage:
 
 
 class Reachability:
-    """The conclusion from the latest answers. Pure except for logging; the caller passes the time."""
+    """The conclusion from the engine's latest answers. Pure except for logging. The caller passes the time."""
 
     def __init__(self) -> None:
         self.outage: Outage | None = None
@@ -117,7 +117,7 @@ async def check_reachability(app: Application) -> bool:
 
 
 def _connections(app: Application) -> list[Connection]:
-    """Return the connections of serving handles; the client's own if there are none."""
+    """Return the connections of all handles that serve a queue, or the client's own connection if there are none."""
     current = [registration.current for registration in app.tables.registrations.values()]
     by_id = {id(record.connection): record.connection for record in current if record is not None}
     return list(by_id.values()) or [app.raw]

@@ -53,8 +53,8 @@ class PollKind(NamedTuple):
 
 
 class Sightings:
-    """The last answer for each kind of poll, and the time at which that answer first came. Pure except for this record.
-    The caller passes the time.
+    """The engine's last answer for each kind of poll, and the time at which this answer was first received. Pure except
+    for this record. The caller passes the time.
     """
 
     def __init__(self, limit: float) -> None:

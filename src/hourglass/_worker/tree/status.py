@@ -2,7 +2,7 @@
 `/metrics`.
 
 Opt-in, and on loopback by default. The server runs on the control loop, executes no user code, and accepts only GET and
-HEAD. Liveness and readiness are public; everything else needs a token.
+HEAD. Liveness and readiness are public, everything else requires a token.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
 
 
 def worker_processes(app: Application) -> tuple[WorkerProcess, ...]:
-    """Return the processes that work on the same file; empty if the engine is a server or in memory."""
+    """Return the processes that use the same file; empty if the engine is a server or in memory."""
     processes: tuple[WorkerProcess, ...] = getattr(app.raw, "processes", ())
     return processes
 
@@ -196,7 +196,7 @@ class StatusServer:
         await self._server.stop()
 
     def _check(self, request: HttpRequest) -> HttpResponse | int:
-        """Reject a request for another host, or one with another method than GET. Bodies are not read."""
+        """Reject a request for another host, or with a method other than GET or HEAD. Bodies are not read."""
         if not self._is_own_host(request.headers.get("host")):
             return _document(
                 421,

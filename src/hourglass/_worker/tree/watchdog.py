@@ -1,4 +1,4 @@
-"""The watchdog: checks every few seconds for states that should be impossible, and repairs those that persist.
+"""The watchdog: checks every few seconds for states that should be impossible, and repairs the states that persist.
 
 Normal processing does not depend on the watchdog: every part recovers automatically. The watchdog covers failures
 between the parts, after which a worker would look healthy but do nothing. Three states are suspicious: a handle without
@@ -54,7 +54,7 @@ class NobodyPolls:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """The engine waits for a completion of an item, and no job works on the item. `key` is a run id or a task token."""
+    """The engine waits for the completion of an item, but no job works on the item. `key` is a run id or a task token."""
 
     queue: str
     generation: int
@@ -64,7 +64,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class NoWorker:
-    """A queue should be served and has no Worker, not even one that is about to be restarted."""
+    """A queue should be served but has no Worker, not even a Worker that is about to be restarted."""
 
     queue: str
 
@@ -108,7 +108,7 @@ def watchdog(app: Application) -> Start:
 
 
 def check(app: Application, suspicions_so_far: Suspicions, now: float) -> None:
-    """Check once: repair what has been suspicious for too long."""
+    """Check once, and repair each state that has been suspicious for too long."""
     for suspicion in suspicions_so_far.overdue(suspicions(app), now):
         logger.error("the watchdog repairs: %r", suspicion)
         _repair(app, suspicion)

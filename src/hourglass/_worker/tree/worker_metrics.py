@@ -143,7 +143,7 @@ def _file_value(read: Callable[[Any], float]) -> Callable[[_Sources], float | No
     return lambda sources: None if sources.condition is None else read(sources.condition)
 
 
-# Metrics with labels of their own: the function yields samples.
+# Metrics with additional labels: the function yields the samples.
 _LABELLED: tuple[tuple[str, Kind, str, Callable[[_Sources], Iterable[Sample]]], ...] = (
     ("hourglass_workflows_closed", "counter", "Runs closed by this worker, by status.", _closed),
     (

@@ -32,8 +32,8 @@ State: TypeAlias = Literal["new", "starting", "running", "stopping", "stopped"]
 class WorkerLife:
     """The state of a worker: new → starting → running → stopping → stopped, and from there back to starting.
 
-    Any thread may start the worker and shut it down. Each transition is atomic: of two concurrent ones, one wins.
-    `over` is set at the end of a shutdown or by a signal, and cleared by the next start.
+    Any thread may start the worker and shut it down. Each transition is atomic: of two concurrent transitions, one
+    wins. `over` is set at the end of a shutdown or by a signal, and cleared by the next start.
     """
 
     def __init__(self) -> None:
@@ -123,8 +123,8 @@ T = TypeVar("T")
 class WorkerStatistics:
     """A snapshot of a worker's figures.
 
-    `parked` maps each run whose code raised a bug to the kind of bug and its location. `restarts` counts the restarts
-    of the whole tree, which the workers of one client share.
+    `parked` maps the id of each parked run to the kind of the error and its location. `restarts` counts the restarts of
+    the whole tree, which the workers of one client share.
     """
 
     task_queue: str
