@@ -189,7 +189,9 @@ class StateCache:
             return entry
 
     def put(self, entry: Entry, owner: object) -> bool:
-        """Store a run, replacing one with the same key. Return False if the owner is no longer admitted."""
+        """Store a run. Replace an earlier run with the same key, whoever owns it. Return False if the owner is no
+        longer admitted.
+        """
         key = entry.key
         with self._lock:
             owned = self._owned.get(owner)
@@ -351,7 +353,7 @@ class LiveRuns:
         return self.oldest() if len(self._runs) > self._limit else None
 
     def oldest(self) -> Entry | None:
-        """Return the least recently used run, None if there is none."""
+        """Return the least recently used run; None if no run has live fibers."""
         return next(iter(self._runs), None)
 
     def discard(self, entry: Entry) -> None:
@@ -374,7 +376,7 @@ class LostJournals:
         self._journals: OrderedDict[str, tuple[list[Activation], int]] = OrderedDict()
 
     def keep(self, run_id: str, journal: list[Activation], size: int) -> None:
-        """Remember a journal, and forget the oldest ones beyond the limits."""
+        """Remember a journal, and forget the oldest journals beyond the limits."""
         with self._lock:
             self._take(run_id)
             self._journals[run_id] = (journal, size)

@@ -47,7 +47,7 @@ from hourglass.errors import HourglassError, UsageError
 logger = logging.getLogger("hourglass.worker")
 
 Verify: TypeAlias = Literal["off", "always"] | float
-"""The runs that are executed twice and compared: none, all, or a fraction of them."""
+"""The runs that are verified by a second execution: none, all, or a fraction of all runs."""
 
 _DROP_ATTEMPTS = 3
 
@@ -168,7 +168,7 @@ class Evaluations:
         self._cache.release(self)
 
     def unwind(self) -> None:
-        """Drop all fibers. The states stay with their owners, which may be other lanes."""
+        """Drop all fibers. The states stay in the cache, with their owners, which may be other lanes."""
         if self._executing is not None:
             entry, self._executing = self._executing, None
             self._drop(entry)

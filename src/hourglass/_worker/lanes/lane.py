@@ -83,7 +83,7 @@ Work: TypeAlias = LaneJob | Chore
 
 @dataclass(frozen=True)
 class Remains:
-    """The work that an abandoned lane leaves: the job in progress, and the queue in order."""
+    """The unfinished work of an abandoned lane: the job in progress, and the queued work in order."""
 
     job: LaneJob | None
     queued: tuple[Work, ...]

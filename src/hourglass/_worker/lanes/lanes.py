@@ -43,7 +43,7 @@ _THREAD_DELAY = 1.0
 
 @dataclass(frozen=True)
 class LaneStatus:
-    """The state of one lane for `/status`. `stuck` is the number of its former threads that cannot be stopped."""
+    """The state of one lane for `/status`. `stuck` is the number of the lane's former threads that cannot be stopped."""
 
     name: str
     runs: int
@@ -53,7 +53,7 @@ class LaneStatus:
 
 
 class LaneSet:
-    """Assigns each run to a lane, and keeps the lanes working."""
+    """Assigns each run to a lane, and replaces lanes that hang or die."""
 
     def __init__(
         self,

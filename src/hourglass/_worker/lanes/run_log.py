@@ -80,7 +80,9 @@ class RunLog:
 
 
 def place_of(entry: Entry) -> str:
-    """Return ` at file:line` of the author's innermost frame in the first suspended fiber; empty if there is none."""
+    """Return ` at file:line` of the author's innermost frame in the first suspended fiber; empty if no author's frame
+    is found.
+    """
     live = entry.run.live
     for line in () if live is None else live.lines:
         for frame in line.frames():
