@@ -108,7 +108,7 @@ _guarded: Guarded | None = None
 
 
 def current() -> Guarded | None:
-    """Return the guarded side of this process; None if it has no parent."""
+    """Return the `Guarded` of this process; None if no guardian has started the process."""
     return _guarded
 
 

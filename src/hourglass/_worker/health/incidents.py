@@ -121,7 +121,7 @@ class Incidents:
         self.folder = folder
         self.users = 0
         self.fresh: list[Incident] = []
-        """The incidents of processes that have ended since a worker last opened this record."""
+        """The new incidents, of processes that have died or been killed since the record was last opened."""
         self._own: set[str] = set()
         self._notes_folder = _notes_folder()
         prefix = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]

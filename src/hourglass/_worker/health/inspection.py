@@ -1,4 +1,5 @@
-"""The state of another process, as its parent sees it: whether it is stopped, and the stack of the thread that hangs.
+"""The state of another process, as its parent sees it: whether the process is stopped, and the stack of its hung
+thread.
 
 A process in which a call into C holds the interpreter can execute no Python. `faulthandler` writes a stack from a
 signal handler, without the interpreter.

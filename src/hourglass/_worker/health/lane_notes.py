@@ -120,7 +120,9 @@ _all: weakref.WeakSet[LaneNotes] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Replace the shared memory by private memory: a lane of the child must not write the parent's notes."""
+    """Replace the shared memory with private memory in the child: a lane of the child must not write the parent's
+    notes.
+    """
     for notes in list(_all):
         inherited, notes.memory = notes.memory, bytearray(SIZE)
         if isinstance(inherited, mmap.mmap):

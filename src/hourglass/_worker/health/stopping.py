@@ -142,7 +142,7 @@ class _Abandoned:
 
 
 class Stopper:
-    """Interrupts abandoned threads until they end, and counts the stuck ones."""
+    """Interrupts abandoned threads until they end, and counts the stuck threads."""
 
     def __init__(self, max_stuck: int, on_too_many: Callable[[], object] | None) -> None:
         self._max_stuck = max_stuck
