@@ -59,7 +59,7 @@ class CallDeadlines:
             self._timer = loop.call_at(due, self._look)
 
     def forget(self, what: object) -> bool:
-        """Stop watching a call that has ended. Return whether it was still watched."""
+        """Stop watching a call that has ended. Return whether the call was still watched."""
         return self._watched.pop(what, None) is not None
 
     def _look(self) -> None:

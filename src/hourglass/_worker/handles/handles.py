@@ -138,7 +138,7 @@ class PendingCompletion(PendingCall, Protocol):
 class HandleRecord:
     """One open handle: its state, its inboxes, its open items, and the completions that it has not accepted yet.
 
-    It contains all that a drain needs, so it outlives the holder that opened the handle.
+    A record contains everything that a drain needs, because it outlives the holder that opened the handle.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class HandleRecord:
 
 
 class AlreadyRegistered(HourglassError):
-    """Another worker already serves this task queue, or is about to."""
+    """Another worker already serves this task queue, or is being registered for it."""
 
 
 class WorkerNotRegistered(HourglassError):
@@ -304,7 +304,7 @@ class Listener(Protocol):
     """The receiver of the handles' events: the holder that was started last."""
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
-        """Handle an active handle that ended unexpectedly, or whose completion failed permanently."""
+        """React to an active handle that ended unexpectedly or failed to send a completion."""
         ...
 
     def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:

@@ -279,7 +279,7 @@ class BridgeHolder:
         self._call_handle(record, lambda: record.handle.heartbeat(token, details))
 
     def request_eviction(self, queue: str, generation: int, run_id: str) -> None:
-        """Request the eviction of a run. A draining handle evicts all its runs anyway."""
+        """Request the eviction of a run. Does nothing for a draining handle, which evicts all its runs anyway."""
         record = self._find(queue, generation)
         if record is None:
             raise WorkerNotRegistered(f"generation {generation} of {queue!r} is gone")

@@ -24,8 +24,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 OURS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
-"""Exceptions that no engine raises. Any other is a failure of the engine, including a panic, which is not an
-`Exception`.
+"""Exceptions that no engine raises. Any other exception is a failure of the engine, including a Rust panic, which is
+not an `Exception`.
 """
 
 Receiver: TypeAlias = Callable[[T], object]

@@ -136,7 +136,7 @@ class Deadlines:
     stop_activities: float
     activities: float
     end: float
-    """The deadline for polls and calls to end. After it the handle is abandoned, even if it is not idle."""
+    """The deadline for polls and calls to end. After this deadline the handle is abandoned, even if it is not idle."""
 
     @staticmethod
     def after(now: float, limits: HandleLimits, graceful: float | None) -> Deadlines:
@@ -162,8 +162,8 @@ class Deadlines:
         )
 
     def for_one_more(self, now: float, limits: HandleLimits) -> Deadlines:
-        """Return the deadlines extended for a run that continues during the drain: by the usual grace, at most until
-        its activities' deadline.
+        """Return the deadlines extended for a run that continues during the drain: by the workflow grace period, at
+        most until the deadline of activities.
         """
         return replace(self, runs=max(self.runs, min(now + limits.workflow_grace, self.activities)))
 

@@ -224,7 +224,7 @@ class Registrar:
         self._connect = connect
 
     async def register(self, config: HandleConfig, owner: Owner) -> None:
-        """Register the queue of `config` and wait until it has a handle."""
+        """Register the task queue of `config`, and wait until a handle serves the queue."""
         queue = config.task_queue
         if queue in self._tables.registrations:
             raise AlreadyRegistered(f"the task queue {queue!r} has a worker already, or is about to have one")
