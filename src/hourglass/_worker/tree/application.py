@@ -152,8 +152,9 @@ class Application:
         return self._holder[0]
 
     def last_holder(self) -> BridgeHolder:
-        """Return the current or last holder. Completions go through it even after its death, because its tables outlive
-        it."""
+        """Return the current or last holder. Completions are sent through a holder even after its death, because its
+        tables outlive the holder.
+        """
         if self._holder is None:
             raise NotRunning("no BridgeHolder has been started yet")
         return self._holder[0]
@@ -285,7 +286,8 @@ class Application:
             raise
 
     async def stop_worker(self, queue: str) -> None:
-        """Stop serving a queue: unregister it, let work in progress finish within its limits, and free everything.
+        """Stop serving a queue: unregister it, let work in progress finish within its limits, and free the queue's
+        services.
 
         Cancelling the caller does not cancel the stop.
         """

@@ -133,7 +133,7 @@ class Work(Job):
 
 
 class Evaluation(Work):
-    """An activation in progress: evaluated on its lane, then completed."""
+    """An activation in progress. It is evaluated on its lane, then completed."""
 
     __slots__ = ("_unwanted",)
 
@@ -201,7 +201,7 @@ class Evaluation(Work):
 
 
 class Execution(Work):
-    """An attempt of an activity in progress: executed, then reported."""
+    """An activity attempt in progress. It is executed, then its result is reported."""
 
     __slots__ = ("_attempt",)
 

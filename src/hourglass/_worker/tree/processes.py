@@ -201,7 +201,7 @@ async def launch(app: Application, services: QueueServices) -> None:
 
 
 async def launch_first(app: Application, services: QueueServices) -> None:
-    """Start a worker for a caller that waits for it. Raise permanent errors."""
+    """Start a worker for a caller that waits for it. Temporary failures are retried, permanent errors are raised."""
     while app.is_configured(services):
         try:
             process = await app.workers.start_child(worker(app, services))

@@ -91,7 +91,7 @@ class Suspicions:
 
 
 def watchdog(app: Application) -> Start:
-    """Return the body of the Watchdog's process, which also runs the queries to the engine."""
+    """Return the body of the Watchdog's process, which also queries the engine in separate tasks."""
 
     async def body(context: Context) -> None:
         suspicions_so_far = Suspicions(app.watch.patience)
