@@ -4,9 +4,9 @@
 oldest is always the next to be overdue, and one timer serves thousands of calls. `Condition` wakes all waiters
 together.
 
-Must not know: what the calls are for. Everything belongs to one loop. Invariants: each watched call is reported at most
-once, and never after it was forgotten. A notification without a waiter is lost, so a caller checks its condition first
-and then waits, without an await in between.
+Must not know: the purpose of the calls. Everything belongs to one event loop. Invariants: each watched call is reported
+at most once, and never after it was forgotten. A notification without a waiter is lost. A caller must therefore check
+its condition and then wait, without an await in between.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ _NO_LIMIT: AbstractAsyncContextManager[object] = nullcontext()
 
 
 def within(seconds: float | None) -> AbstractAsyncContextManager[object]:
-    """Return `asyncio.timeout` for a call with a limit, and a context that costs nothing for a call without one."""
+    """Return `asyncio.timeout(seconds)`, or a context manager that does nothing if `seconds` is None."""
     return _NO_LIMIT if seconds is None else asyncio.timeout(seconds)
 
 
 class CallDeadlines:
-    """Calls back for each call that is not forgotten within the limit, in the order in which they were watched.
+    """Invokes a callback for each call that is not forgotten within the limit, in the order in which the calls were
+    watched.
 
-    The limit is the same for all, so the dict's insertion order is the order of deadlines, and one timer is enough.
+    The limit is the same for all calls, so the dict's insertion order is the order of deadlines, and one timer is
+    enough.
     """
 
     __slots__ = ("_loop", "_timer", "_watched", "limit")
@@ -47,8 +49,8 @@ class CallDeadlines:
         return len(self._watched)
 
     def watch(self, what: T, overdue: Callable[[T], object]) -> None:
-        """Invoke the `overdue` callback with `call` unless it is forgotten in time. A call is hashable, and watched
-        once at a time.
+        """Invoke `overdue` with the call `what` unless the call is forgotten within the limit. `what` must be hashable,
+        and can be watched only once at a time.
         """
         loop = self._loop = self._loop or asyncio.get_running_loop()
         due = loop.time() + self.limit
@@ -57,7 +59,7 @@ class CallDeadlines:
             self._timer = loop.call_at(due, self._look)
 
     def forget(self, what: object) -> bool:
-        """Stop watching a call that has ended. Return whether it was still watched."""
+        """Stop watching a call that has ended. Return whether the call was still watched."""
         return self._watched.pop(what, None) is not None
 
     def _look(self) -> None:
@@ -78,10 +80,10 @@ class CallDeadlines:
 
 
 class Condition:
-    """A condition variable for one loop: `notify_all` wakes all waiters together; a cancelled waiter consumes no
-    notification.
+    """A condition variable for one event loop. `notify_all` wakes all waiters together.
 
-    A notification without a waiter is lost.
+    A notification without a waiter is lost. A caller must therefore check its condition and then wait, without an await
+    in between.
     """
 
     __slots__ = ("_waiters",)

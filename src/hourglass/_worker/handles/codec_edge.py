@@ -1,13 +1,13 @@
 """A codec between a handle and its worker: payloads are decoded before the worker sees them, and encoded before the
-engine does.
+engine sees them.
 
 A codec is the user's code and may be slow, so it runs in threads of its own, never on the control loop. An item that
 cannot be decoded, or a completion that cannot be encoded, is still answered (I3): the task or the attempt fails, with a
-message that reveals nothing of the payloads.
+message that reveals nothing about the payloads.
 
 A codec that depends on the context of its payloads (`with_context`) is called separately for each event, command and
-task. The context of an event that answers a command is known from the command alone, so `ContextBook` stores it while
-the run is cached or the attempt is executing.
+task. The context of an event that answers a command follows only from the command, so `ContextBook` stores that context
+while the run is cached or the attempt is executing.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ _THREADS = 4
 
 
 def request_context(request: Request[Any], namespace: str) -> SerializationContext | None:
-    """Return the serialization context of a request and its answer; None if they belong to no single workflow or
-    activity.
+    """Return the serialization context of a request and its answer; None if the request does not concern a single
+    workflow or activity.
     """
     if isinstance(request, StartActivity):
         return ActivitySerializationContext(
@@ -97,7 +97,7 @@ class ContextBook:
     def of_event(self, run_id: str, event: e.AnyEvent) -> SerializationContext:
         """Return the context of an event of a run.
 
-        Raises `DecodeError` for an unknown run, which makes the engine send its whole history.
+        Raises `DecodeError` for an unknown run. The task then fails, and the engine sends the run's whole history.
         """
         if isinstance(event, e.RunEvicted):
             book = self._runs.pop(run_id, None)
@@ -118,8 +118,8 @@ class ContextBook:
         return None if book is None else book.own
 
     def of_command(self, run_id: str, command: c.Command) -> SerializationContext | None:
-        """Return the context of a command's payloads, and store it for the event that answers the command; None for an
-        unknown run.
+        """Return the context of a command's payloads, and store the context for the event that answers the command.
+        Return None for an unknown run.
         """
         book = self._runs.get(run_id)
         if book is None:
@@ -150,7 +150,7 @@ class ContextBook:
         return context
 
     def began(self, task: ActivityTask) -> SerializationContext:
-        """Return the context of an attempt that starts, and store it by its task token."""
+        """Return the context of an attempt that starts, and store the context under the attempt's task token."""
         found = self._attempts[task.token] = context_of(task)
         return found
 
@@ -183,12 +183,12 @@ _ANSWERS: dict[type[Any], str] = {
     e.NexusCompleted: NEXUS,
     e.NexusFailed: NEXUS,
 }
-"""The events that answer a command, with the kind of that command."""
+"""The events that answer a command, each with the kind of the command."""
 
 
 class _DecodingQueue(Generic[T]):
-    """A queue of items of one kind: they are decoded one after another and delivered in order, followed by the end of
-    the handle.
+    """A queue of items of one kind. The items are decoded one after another and delivered in order. The end of the
+    handle is reported after the last item.
     """
 
     def __init__(self, decode: Callable[[T], Coroutine[Any, Any, T | None]]) -> None:
@@ -199,12 +199,12 @@ class _DecodingQueue(Generic[T]):
         self.deliver: Callable[[Sequence[T]], object] | None = None
 
     def add(self, items: Sequence[T]) -> None:
-        """Decode and deliver these items after those added earlier."""
+        """Decode and deliver these items after all items that were added earlier."""
         self._items.extend(items)
         self._run_soon()
 
     def end(self, then: Callable[[], object]) -> None:
-        """Call `then` after the last item."""
+        """Call `then` once all items have been delivered."""
         self._end = then
         self._run_soon()
 
@@ -225,7 +225,7 @@ class _DecodingQueue(Generic[T]):
 
 
 class CodecHandle:
-    """A `Handle` whose payloads pass a codec."""
+    """A `Handle` whose payloads pass through a codec."""
 
     def __init__(
         self, inner: Handle, codec: Codec, converter: Converter, book: ContextBook | None = None
@@ -285,7 +285,7 @@ class CodecHandle:
             return None
 
     def complete_workflow_task(self, completion: c.Completion) -> asyncio.Future[CompletionResult]:
-        """Complete an activation; if the completion cannot be encoded, the task fails."""
+        """Complete an activation. If the completion cannot be encoded, fail the task."""
         return self._call(self._encode_and_complete(completion))
 
     async def _encode_and_complete(self, completion: c.Completion) -> CompletionResult:
@@ -303,12 +303,13 @@ class CodecHandle:
         return confirmation if isinstance(confirmation, CompletionResult) else await confirmation
 
     def complete_activity(self, result: ActivityResult) -> asyncio.Future[None]:
-        """Report the end of an attempt; if the result cannot be encoded, the attempt fails."""
+        """Report the result of an attempt. If the result cannot be encoded, report the attempt as failed."""
         return self._call(self._encode_and_report(result))
 
     async def _encode_and_report(self, result: ActivityResult) -> None:
         if (beating := self._beating.get(result.token)) is not None:
-            await asyncio.wait({beating})  # the details of the last heartbeat, for the next attempt
+            # send the last heartbeat first: the next attempt receives its details
+            await asyncio.wait({beating})
         book = self._book
         context = None if book is None else book.of_attempt(result.token)
         try:
@@ -337,8 +338,8 @@ class CodecHandle:
             logger.debug("a completion was not accepted: the handle is broken")
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt is alive. Of the heartbeats that arrive while one is being encoded, only the newest
-        is kept.
+        """Report that an attempt is alive. If more heartbeats arrive while a heartbeat is being encoded, only the
+        newest is kept.
         """
         if not details:
             self._inner.heartbeat(token, details)
@@ -357,7 +358,7 @@ class CodecHandle:
         self._inner.initiate_shutdown()
 
     async def finalize(self) -> None:
-        """Finalize the handle, and free everything it holds."""
+        """Finalize the handle, and free its threads once all calls have ended."""
         while self._beating or self._calls:
             await asyncio.wait({*self._beating.values(), *self._calls})
         self._is_freed = True
@@ -420,7 +421,7 @@ class CodecHandle:
 
 
 def _as_payload_error(error: Exception) -> PayloadError:
-    """Return an error whose message reveals nothing of the payloads."""
+    """Return an error whose message reveals nothing about the payloads."""
     if isinstance(error, PayloadError):
         return error
     return DecodeError(f"the codec failed with {type(error).__name__}")
@@ -431,7 +432,7 @@ def _failure(error: PayloadError) -> Failure:
 
 
 class CodecConnection:
-    """A `Connection` whose handles and requests pass a codec."""
+    """A `Connection` whose handles and requests pass through a codec."""
 
     def __init__(self, inner: Connection, codec: Codec, converter: Converter) -> None:
         self._inner = inner

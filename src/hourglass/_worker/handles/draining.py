@@ -1,13 +1,13 @@
-"""The end of a handle: carries out the steps of `life.next_step` until the handle is closed or abandoned.
+"""The drain of a handle: executes the steps from `life.next_step` until the handle is closed or abandoned.
 
-It needs only the tables, so a drain continues if the holder that began it dies, and can be started again from any
-point. Invariants: `initiate_shutdown` always comes first; every item that still arrives is answered; the handle is
-finalized once, with nothing in progress; no failure keeps the handle's life from ending.
+A drain needs only the tables, so it continues if the holder that began it dies, and can be resumed from any point.
+Invariants: `initiate_shutdown` is always called first. Every item that still arrives is answered. The handle is
+finalized once, when nothing is in progress. A failure never keeps a handle from being closed or abandoned.
 
-Items that arrive are answered as failed, so that another handle receives them, with one exception. The result of a
-local activity counts only in the workflow task that it belongs to, which only this worker has: as long as activities
-may finish, the run continues here, also with further local activities. If the drain has to stop a local activity, it
-fails the workflow task, and another handle starts the task from its beginning.
+Items that arrive during the drain are answered as failed, so that another handle receives them. There is one exception:
+the result of a local activity counts only in the workflow task that it belongs to, which only this worker has. As long
+as activities may finish, the run therefore continues on this handle, including further local activities. If the drain
+has to stop a local activity, it fails the workflow task, and another handle starts the task from its beginning.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ _LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled, ActivityBac
 
 
 def begin_drain(tables: HandleTables, record: HandleRecord, signal: HandleSignal) -> None:
-    """Stop receiving new work now, and drain the handle in the background. May be repeated: earlier deadlines still
-    hold.
+    """Stop receiving new work immediately, and drain the handle in the background. If the function is called again, the
+    earlier deadlines apply.
 
-    With `RECYCLED` the worker lives on and its activities may finish; otherwise they have the graceful period.
+    With `RECYCLED` the worker keeps running, so its activities may finish. Otherwise the activities have the graceful
+    period to finish.
     """
     record.stop_waiting()
     now = asyncio.get_running_loop().time()
@@ -65,7 +66,7 @@ def begin_drain(tables: HandleTables, record: HandleRecord, signal: HandleSignal
 
 
 def drive(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    """Ensure that a task is draining this handle: an earlier one may have died with its holder."""
+    """Ensure that a task is draining this handle: an earlier task may have died."""
     if not record.state.over and (drain.task is None or drain.task.done()):
         drain.task = tables.spawn(_drive(tables, record, drain))
 
@@ -125,7 +126,9 @@ async def _step(tables: HandleTables, record: HandleRecord, drain: Drain) -> Non
 
 
 def _consume(tables: HandleTables, record: HandleRecord, drain: Drain) -> None:
-    """Complete the kept items that have no job, because the handle can only end when nothing is open."""
+    """Dispatch the kept items of runs that continue during the drain, and fail all others. The handle can end only when
+    no item is open.
+    """
     now = asyncio.get_running_loop().time()
     while record.activations.kept:
         activation = record.activations.kept.popleft()
@@ -159,7 +162,7 @@ def _goes_on(record: HandleRecord, drain: Drain, activation: Activation, now: fl
 
 
 def _offer(tables: HandleTables, record: HandleRecord, item: Activation | ActivityItem) -> None:
-    """Pass an item to the current holder, if there is one, for dispatch."""
+    """Pass an item to the current holder for dispatch, if there is a holder."""
     if tables.listener is not None:
         notify(tables.listener.item_arrived, record, item)
 
@@ -195,7 +198,7 @@ async def _finalize(tables: HandleTables, record: HandleRecord, drain: Drain) ->
 
 
 def _abandon(tables: HandleTables, record: HandleRecord) -> None:
-    """Abandon a handle that does not end: nothing waits for it any longer, and it is counted."""
+    """Abandon a handle whose drain does not finish: stop waiting for its calls, and count the handle as abandoned."""
     if record.state.over:
         return
     logger.error(

@@ -1,13 +1,13 @@
 """The handles of one Application, as data that outlives the holder: the record of each handle with the books of its
 open items, the registrations of task queues, and the tables that contain them all.
 
-The holder that was started last listens to the tables. A handle that was lost would continue to poll and take tasks
-that nobody executes, so the tables survive a crash of the holder. Everything belongs to one loop. Must not know: how
-handles are opened, and how they are drained. Invariants:
+The holder that was started last is the tables' listener. The tables survive a crash of the holder, because a lost
+handle would keep polling and receive tasks that nobody executes. Everything belongs to one event loop. Must not know:
+the opening and the draining of handles. Invariants:
 
 - Generations and tokens are never reused, not even by later holders.
-- An item is entered in the book in the same step in which the handle delivers it; only the caller that then sends its
-  completion removes the entry.
+- An item is entered in the book in the same step in which the handle delivers the item. Only the caller that sends the
+  item's completion removes the entry.
 - A handle stays in the tables until it is closed or abandoned.
 - A registration that has ended never starts again, and records why it ended.
 """
@@ -50,17 +50,19 @@ class Drain:
     quiet_since: float
     stop_requested: bool = False
     unfinished: set[str] = field(default_factory=set)
-    """The runs of which the drain has stopped a local activity. The workflow must not see that result."""
+    """The runs whose local activity the drain has stopped. The workflow must not receive the result of the stopped
+    attempt.
+    """
     task: asyncio.Task[None] | None = None
     finalizing: asyncio.Task[None] | None = None
 
 
 class ActivationBook:
-    """The open activations of a handle by run id, each with its job and its token; and the closed runs that are not yet
-    evicted.
+    """The open activations of a handle by run id, each with its job and token, and the closed runs that are not evicted
+    yet.
 
-    The results of a run's local activities are held back from its terminal command until its eviction: the engine would
-    otherwise record them after the end of the run, and reject the task.
+    After a run's terminal command, the results of its local activities are held back until the run is evicted.
+    Otherwise the engine would record the results after the end of the run, and reject the task.
     """
 
     def __init__(self, next_token: Callable[[], int]) -> None:
@@ -91,7 +93,7 @@ class ActivationBook:
 
 
 class AttemptBook:
-    """The attempts whose results the engine waits for, by task token. Cancellations need no answer: only the inbox
+    """The attempts whose results the engine waits for, by task token. Cancellations need no answer, so only the inbox
     keeps them.
     """
 
@@ -107,7 +109,7 @@ class AttemptBook:
 
 @dataclass(frozen=True, kw_only=True)
 class HandleContext:
-    """The functions of the tables that a handle's record needs."""
+    """The functions of `HandleTables` that a handle's record uses."""
 
     next_token: Callable[[], int]
     now_ns: Callable[[], int]
@@ -126,7 +128,7 @@ class PendingCompletion(PendingCall, Protocol):
     """The completion of a workflow task that the handle has not accepted yet."""
 
     following: PendingCompletion | None
-    """The next completion of the same run, which is sent after this one."""
+    """The next completion of the same run, which is sent after this completion."""
 
     def send(self) -> None:
         """Send the completion now."""
@@ -136,7 +138,7 @@ class PendingCompletion(PendingCall, Protocol):
 class HandleRecord:
     """One open handle: its state, its inboxes, its open items, and the completions that it has not accepted yet.
 
-    It contains all that a drain needs, so it outlives the holder that opened the handle.
+    A record contains everything that a drain needs, because it outlives the holder that opened the handle.
     """
 
     def __init__(
@@ -172,7 +174,7 @@ class HandleRecord:
         self.activities = Inbox(handle, WorkKind.ACTIVITIES, self.attempts.keep, notify)
 
     def start(self) -> None:
-        """Make the handle deliver its items."""
+        """Start the handle, which then delivers its items to the inboxes."""
         self.handle.start(self.activations.receive, self.activities.receive, self._ended)
 
     def _ended(self, kind: WorkKind, why: Exception) -> None:
@@ -194,7 +196,7 @@ class HandleRecord:
 
     @property
     def healthy(self) -> bool:
-        """Whether the handle could continue to serve."""
+        """Whether the handle can keep serving: it is active and trusted, and delivers items of both kinds."""
         return (
             self.state is HandleState.ACTIVE
             and self.trusted
@@ -212,8 +214,8 @@ class HandleRecord:
         self.state = advance(self.state, signal)
 
     def detach(self) -> None:
-        """Keep the items that arrive from now on, and wake the poll loops, which find that the registration has ended
-        or has another handle.
+        """Make the inboxes keep the items that arrive from now on. Wake the poll loops, which find that the
+        registration has ended or has another handle.
         """
         for inbox in self.inboxes():
             inbox.detach()
@@ -221,7 +223,7 @@ class HandleRecord:
 
 
 class AlreadyRegistered(HourglassError):
-    """Another worker already serves this task queue, or is about to."""
+    """Another worker already serves this task queue, or is being registered for it."""
 
 
 class WorkerNotRegistered(HourglassError):
@@ -233,7 +235,7 @@ class StaleCompletion(WorkerNotRegistered):
 
 
 class Registration:
-    """A worker's registration for a task queue. Points to the handle that serves it now, if there is one."""
+    """A worker's registration for a task queue. `current` is the handle that serves the registration, if there is one."""
 
     def __init__(self, config: HandleConfig) -> None:
         self.queue = config.task_queue
@@ -260,7 +262,9 @@ class Registration:
             raise kind(message)
 
     def finish(self, kind: type[HourglassError], message: str) -> HandleRecord | None:
-        """End the registration, with the error for its waiters. Return the handle that served it."""
+        """End the registration. From now on `check` raises an error of this kind. Return the handle that served the
+        registration, if any.
+        """
         if self._end is not None:
             return None
         self._end = (kind, message)
@@ -271,7 +275,7 @@ class Registration:
         return record
 
     def serve(self, record: HandleRecord) -> None:
-        """Let this handle serve the registration from now on."""
+        """Make this handle serve the registration."""
         self.current, self.was_active = record, True
         self.changed.notify_all()
 
@@ -300,7 +304,7 @@ class Listener(Protocol):
     """The receiver of the handles' events: the holder that was started last."""
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
-        """Handle an active handle that ended unexpectedly, or whose completion failed permanently."""
+        """React to an active handle that ended unexpectedly or failed to send a completion."""
         ...
 
     def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
@@ -350,7 +354,7 @@ class HandleTables:
         )
 
     def enter(self, config: HandleConfig, handle: Handle, connection: Connection) -> HandleRecord:
-        """Enter a handle that was just opened."""
+        """Add and start a handle that was just opened. Return its record."""
         record = HandleRecord(next(self._generations), config, handle, connection, self._around)
         self.records[record.generation] = record
         self.counters.opened += 1
@@ -362,7 +366,7 @@ class HandleTables:
         return [record for record in self.records.values() if record.queue == queue]
 
     def distrust(self) -> None:
-        """Let no current handle be adopted, because its connection may be broken."""
+        """Exclude all current handles from adoption, because their connections may be broken."""
         for record in self.records.values():
             record.trusted = False
 
@@ -391,12 +395,12 @@ class HandleTables:
         self.changed.notify_all()
 
     def is_used(self, connection: Connection, queue: str | None = None) -> bool:
-        """Whether a handle, open or being opened, uses this connection; with `queue`, only handles of that queue count."""
+        """Whether a handle, open or being opened, uses this connection. With `queue`, only handles of that queue count."""
         used = [(record.connection, record.queue) for record in self.records.values()] + self.opening
         return any(each is connection and queue in (None, whose) for each, whose in used)
 
     def let_go(self, connection: Connection) -> None:
-        """Close a connection that was opened for a single handle and serves no other."""
+        """Close a connection, unless it is the shared connection or a handle still uses it."""
         if connection is not self.shared and not self.is_used(connection):
             self.spawn(self._close(connection), bounded=True)
 
@@ -418,12 +422,12 @@ class HandleTables:
         """Set the limits for all handles."""
         self.limits = limits
         self.completing = self.patience(limits.completion)
-        """The deadlines of completions that their handles have not accepted."""
+        """The deadlines of completions that handles have not accepted yet."""
         self.reporting = self.patience(limits.resend)
-        """The deadlines of attempts' results, which are sent again when one passes."""
+        """The deadlines of attempts' results. A result is sent again when its deadline passes."""
 
     def patience(self, limit: float) -> CallDeadlines:
-        """Return the timer for all calls with this limit in seconds."""
+        """Return the shared timer for all calls with this limit, in seconds."""
         patience = self._patience.get(limit)
         if patience is None:
             patience = self._patience[limit] = CallDeadlines(limit)
@@ -431,12 +435,12 @@ class HandleTables:
 
     @property
     def busy(self) -> bool:
-        """Whether a handle is not closed yet, or a task that ends by itself is still running."""
+        """Whether a handle is still open, or a task with a time limit of its own is still running."""
         return bool(self.records or self._bounded)
 
     def spawn(self, work: Coroutine[Any, Any, T], *, bounded: bool = False) -> asyncio.Task[T]:
-        """Run a task that belongs to the tables and survives the death of a holder. `bounded`: it has a time limit of
-        its own.
+        """Start a task that belongs to the tables and survives the death of a holder. A `bounded` task has a time limit
+        of its own.
         """
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -454,7 +458,7 @@ class HandleTables:
 
 
 def notify(callback: Callable[..., object], *arguments: object) -> None:
-    """Call a method of the listener; an exception of it is logged and must not harm the tables."""
+    """Call a method of the listener. Log an exception that the method raises, so that the work on the tables continues."""
     try:
         callback(*arguments)
     except Exception:

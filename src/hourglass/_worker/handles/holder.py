@@ -1,12 +1,14 @@
 """The BridgeHolder: owner of every handle of one Application, that is, of one target and namespace. All other parts
-reach handles through it alone.
+access handles only through the holder.
 
-Must not know: lanes, evaluators, executors, supervisors. It runs on the control loop, and a slow call of one caller never
-delays another. Its state is in `HandleTables`, so a holder that crashes at any point loses nothing: the next holder uses the
-same tables, waits for the workers to register again, and drains the handles whose workers do not return soon. Invariants:
+Must not know: lanes, evaluators, executors, supervisors. The holder runs on the control loop, and a slow call of one
+caller never delays another caller. All state is in `HandleTables`, so a holder that crashes at any point loses nothing:
+the next holder uses the same tables, waits for the workers to register again, and drains the handles whose workers do
+not return soon. Invariants:
 
-- A queue is registered once at a time; unregistering is immediate, and its polls then raise `Shutdown`.
-- Polls and completions are never cancelled; their callers may be, at any time.
+- A queue has at most one registration at a time. Unregistering takes effect immediately, and polls of the queue then
+  raise `Shutdown`.
+- Polls and completions are never cancelled, but their callers may be cancelled at any time.
 - A completion counts only for the generation and the token under which its item was dispatched.
 - A handle that breaks is replaced; no poll loop receives the error.
 """
@@ -87,7 +89,8 @@ class BridgeHolder:
     - `on_attempt_cancelled(queue, generation, cancel)`: an attempt should stop, but no poll loop can receive the cancellation.
     - `on_handle_ended(queue, generation)`: nothing more will come from this generation.
     - `on_run_evicted(record, run_id)`: a run was evicted, and no poll loop received the eviction.
-    - `on_item(record, item)`: an item of a draining handle. A callback that dispatches it enters the job in the record's book.
+    - `on_item(record, item)`: an item of a draining handle. A callback that dispatches the item enters the job in the
+      record's book.
     """
 
     def __init__(
@@ -115,8 +118,8 @@ class BridgeHolder:
         self._epoch = 0
 
     async def start(self) -> None:
-        """Take over the tables. Handles that an earlier holder left wait a little for their workers, or are drained and
-        closed.
+        """Take over the tables. Handles of an earlier holder wait briefly for their workers to return, and are
+        otherwise drained and closed.
         """
         tables = self.tables
         tables.epoch += 1
@@ -128,7 +131,7 @@ class BridgeHolder:
         self._registrar.void_all()
         for record in tuple(tables.records.values()):
             if record.drain is not None:
-                drive(tables, record, record.drain)  # the task that drained it may have died too
+                drive(tables, record, record.drain)  # the task that drained the handle may have died, too
 
     async def stop(self) -> None:
         """Unregister all workers and wait until every handle is closed or abandoned. If the call is cancelled, the
@@ -145,13 +148,13 @@ class BridgeHolder:
 
     @property
     def _in_charge(self) -> bool:
-        """Whether this holder is started and no later one has taken over the tables."""
+        """Whether this holder has been started, and no later holder has taken over the tables."""
         return self._epoch != 0 and self._epoch == self.tables.epoch
 
     async def register_worker(self, queue: str, config: HandleConfig, owner: Owner) -> None:
-        """Open a handle for a queue on behalf of `owner`, whose death unregisters it.
+        """Open a handle for a queue on behalf of `owner`, whose death unregisters the queue.
 
-        Returns once there is a handle; temporary failures are retried. Raises `AlreadyRegistered`, the error of a
+        Returns once there is a handle. Temporary failures are retried. Raises `AlreadyRegistered`, the error of a
         permanent rejection, or `WorkerNotRegistered` if the queue was unregistered meanwhile.
         """
         self._check_in_charge(queue)
@@ -161,9 +164,9 @@ class BridgeHolder:
         await self._registrar.register(config, owner)
 
     async def unregister_worker(self, queue: str, *, returns: bool = False) -> None:
-        """Stop serving a queue now; its handles are drained in the background. Idempotent.
+        """Stop serving a queue immediately, and drain its handles in the background. Idempotent.
 
-        `returns`: its worker will register again soon, so its activities may finish as after a recycle.
+        Set `returns` if the worker will register again soon: its activities may then finish, as after a recycle.
         """
         if not self._in_charge:
             return
@@ -171,11 +174,11 @@ class BridgeHolder:
         if registration is not None:
             self._registrar.unregister(registration, returns=returns)
         elif not returns:
-            for record in self.tables.of_queue(queue):  # left by a worker that was expected to return
+            for record in self.tables.of_queue(queue):  # handles of a worker that was expected to return
                 begin_drain(self.tables, record, HandleSignal.UNREGISTERED)
 
     async def recycle(self, queue: str, reason: str) -> None:
-        """Replace a queue's handle at once and let the old one drain. Returns when the new one is open.
+        """Replace a queue's handle immediately, and drain the old handle. Return when the new handle is open.
 
         A handle that is being opened or replaced is not replaced again.
         """
@@ -201,11 +204,11 @@ class BridgeHolder:
     async def serve_activations(
         self, queue: str, receiver_of: Callable[[HandleRecord], Receiver[Activation]]
     ) -> NoReturn:
-        """Pass each activation of a queue to a receiver, which dispatches it at once. `receiver_of` makes the receiver
-        of each handle that serves the queue.
+        """Pass each activation of a queue to a receiver, which dispatches the activation immediately. `receiver_of`
+        creates the receiver for each handle that serves the queue.
 
-        Raises `Shutdown` when the queue is unregistered, `WorkerNotRegistered` if no worker is registered, and whatever
-        a receiver raises: its item is kept for the next caller.
+        Raises `Shutdown` when the queue is unregistered, `WorkerNotRegistered` if no worker is registered, and any
+        exception of a receiver, whose item is then kept for the next caller.
         """
         await self._serve(queue, lambda record: record.activations, receiver_of)
 
@@ -247,9 +250,9 @@ class BridgeHolder:
     ) -> None:
         """Complete the activation whose entry has this token.
 
-        Raises `StaleCompletion` (a `WorkerNotRegistered`) if it is no longer open. Returns when the engine has accepted
-        the completion, or after the limit. Neither proves that it counts: the engine reports a rejection by an
-        eviction.
+        Raises `StaleCompletion` (a `WorkerNotRegistered`) if the activation is no longer open. Returns when the engine
+        has accepted the completion, or after the time limit. Neither proves that the completion was applied: the engine
+        reports a rejection by an eviction.
         """
         record = self._find(queue, generation)
         opened = None if record is None else record.runs.open.get(completion.run_id)
@@ -260,7 +263,7 @@ class BridgeHolder:
         await waiter.wait()
 
     async def complete_activity(self, queue: str, generation: int, result: ActivityResult) -> None:
-        """Report the end of an attempt. Errors and limit are those of `complete_activation`."""
+        """Report the result of an attempt. Errors and time limit are the same as for `complete_activation`."""
         record = self._find(queue, generation)
         if record is None or result.token not in record.attempts.open:
             raise self.stale("this attempt", queue, generation)
@@ -269,14 +272,14 @@ class BridgeHolder:
         await waiter.wait()
 
     def heartbeat(self, queue: str, generation: int, token: bytes, details: Payloads) -> None:
-        """Report that an attempt is alive. Raises `WorkerNotRegistered` if it is no longer open here."""
+        """Report that an attempt is alive. Raises `WorkerNotRegistered` if the attempt is no longer open here."""
         record = self._find(queue, generation)
         if record is None or token not in record.attempts.open:
             raise StaleCompletion(f"no such attempt is open on {queue!r} under generation {generation}")
         self._call_handle(record, lambda: record.handle.heartbeat(token, details))
 
     def request_eviction(self, queue: str, generation: int, run_id: str) -> None:
-        """Request the eviction of a run. A draining handle evicts all its runs anyway."""
+        """Request the eviction of a run. Does nothing for a draining handle, which evicts all its runs anyway."""
         record = self._find(queue, generation)
         if record is None:
             raise WorkerNotRegistered(f"generation {generation} of {queue!r} is gone")
@@ -292,7 +295,7 @@ class BridgeHolder:
             raise WorkerNotRegistered(f"{record!r} does not answer: {type(error).__name__}") from None
 
     def stale(self, what: str, queue: str, generation: int) -> StaleCompletion:
-        """Count a completion that is not sent, and return the error that says why."""
+        """Count a completion that is not sent, and return the error for its caller."""
         self.tables.counters.fenced += 1
         if self._find(queue, generation) is None:
             return StaleCompletion(f"generation {generation} of {queue!r} is gone")
@@ -303,19 +306,19 @@ class BridgeHolder:
         return record if record is not None and record.queue == queue else None
 
     def handle_broke(self, record: HandleRecord, error: BaseException) -> None:
-        """Replace a broken handle: at once the first time, then with back-off."""
+        """Replace a broken handle: immediately the first time, later with back-off."""
         self._registrar.replace_broken(record, type(error).__name__)
 
     def attempt_cancelled(self, record: HandleRecord, cancel: ActivityCancel) -> None:
-        """Pass on the cancellation of an attempt."""
+        """Pass the cancellation of an attempt to its callback."""
         self._on_attempt_cancelled(record.queue, record.generation, cancel)
 
     def handle_ended(self, record: HandleRecord) -> None:
-        """Pass on the end of a handle."""
+        """Pass the end of a handle to its callback."""
         self._on_handle_ended(record.queue, record.generation)
 
     def run_evicted(self, record: HandleRecord, run_id: str) -> None:
-        """Pass on the eviction of a run for which no eviction was dispatched."""
+        """Pass the eviction of a run to its callback, because no eviction was dispatched."""
         self._on_run_evicted(record, run_id)
 
     def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
@@ -323,5 +326,5 @@ class BridgeHolder:
         self._on_item(record, item)
 
     def too_many_abandoned(self) -> None:
-        """Report that the connections below the handles cannot be trusted any more."""
+        """Report that the connections below the handles can no longer be trusted."""
         self._on_too_many_abandoned()

@@ -1,12 +1,12 @@
-"""An inbox: the items of one kind from one handle. Each is passed to the attached receiver in the turn of the loop in
-which it arrives. Without a receiver it is kept for the next one.
+"""An inbox: the items of one kind from one handle. Each item is passed to the attached receiver in the iteration of the
+event loop in which the item arrives. Without a receiver the item is kept for the next receiver.
 
-Must not know: what items mean (the record's book does), generations, registrations. Invariants:
+Must not know: the meaning of items (the record's book does), generations, registrations. Invariants:
 
 - Between an item's arrival and its entry in the book there is no await, so no delivered item is ever unknown.
 - An item is in one place: kept, or passed to a receiver that did not raise.
-- Without a receiver the handle is paused: otherwise items would pile up here, while the engine counts them as received
-  by a worker and offers them to no other.
+- Without a receiver the handle is paused. Otherwise items would pile up here, while the engine counts them as received
+  and offers them to no other worker.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 OURS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)
-"""Exceptions that no engine raises. Any other is a failure of the engine, including a panic, which is not an
-`Exception`.
+"""Exceptions that no engine raises. Any other exception is a failure of the engine, including a Rust panic, which is
+not an `Exception`.
 """
 
 Receiver: TypeAlias = Callable[[T], object]
-"""Dispatches an item, and enters the job that works on it in the book. If it raises, the item is kept."""
+"""A function that dispatches an item, and enters the item's job in the book. If the function raises, the item is kept."""
 
 
 class InFlight(Protocol[T_co]):
@@ -44,12 +44,12 @@ class InFlight(Protocol[T_co]):
 
     @property
     def token(self) -> int:
-        """Unique among all entries."""
+        """A number that is unique among all entries."""
         ...
 
     @property
     def is_dispatched(self) -> bool:
-        """Whether a receiver has taken the item; otherwise its inbox keeps it."""
+        """Whether a receiver has accepted the item. Otherwise the inbox keeps the item."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class InFlight(Protocol[T_co]):
         ...
 
     def forgotten(self) -> bool:
-        """Handle the engine's answer that it no longer knows the run. Return whether the job has passed that on."""
+        """Handle the engine's answer that it no longer knows the run. Return whether the job has dropped the run."""
         ...
 
 
@@ -81,7 +81,7 @@ class Kept(Generic[T]):
 class Inbox(Generic[T]):
     """The items of one kind from one handle.
 
-    `keep` enters an item in the record's book; `notify` wakes the drain of the handle.
+    `keep` enters an item in the record's book. `notify` wakes the drain of the handle.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Inbox(Generic[T]):
         """Notified when an item is kept, the handle ends, or the receiver is detached."""
         self.kept: deque[T] = deque()
         self.end: BaseException | None = None
-        """The reason for which the handle delivers no more; None while it does."""
+        """The error with which the handle stopped delivering items; None before."""
         self.received = 0
         self._handle = handle
         self._keep = keep
@@ -102,13 +102,13 @@ class Inbox(Generic[T]):
 
     @property
     def is_open(self) -> bool:
-        """Whether the handle takes new work of this kind."""
+        """Whether the handle receives new work of this kind."""
         return not self._is_paused and self.end is None
 
     @property
     def is_attended(self) -> bool:
-        """Whether the handle receives new work of this kind and a poll loop takes the items that cannot be dispatched
-        at once.
+        """Whether the handle receives new work of this kind and a poll loop waits for the items that cannot be
+        dispatched immediately.
         """
         return self.is_open and self.changed.waiting > 0
 
@@ -120,7 +120,9 @@ class Inbox(Generic[T]):
             self._handle.resume(self.kind)
 
     def detach(self, receiver: Receiver[T] | None = None) -> None:
-        """Keep items from now on. Does nothing if another receiver than this one is attached."""
+        """Detach the receiver, and keep items from now on. Does nothing if a receiver other than `receiver` is
+        attached.
+        """
         if receiver is not None and self._receiver is not receiver:
             return
         self._receiver = None
@@ -129,13 +131,15 @@ class Inbox(Generic[T]):
             self._handle.pause(self.kind)
 
     def pass_kept(self) -> None:
-        """Pass the kept items to the receiver. Propagate its exception; that item and those behind it stay."""
+        """Pass the kept items to the receiver. If the receiver raises, the current item and all later items stay, and
+        the exception propagates.
+        """
         while self.kept and self._receiver is not None:
             self._receiver(self.kept[0])
             self.kept.popleft()
 
     def receive(self, items: Sequence[T]) -> None:
-        """Accept items from the handle, in order. They go to the receiver, unless earlier ones are still kept."""
+        """Accept items from the handle, in order. The items go to the receiver, unless earlier items are still kept."""
         self.received += len(items)
         passed, receiver = 0, self._receiver
         if receiver is not None and not self.kept:
@@ -145,7 +149,7 @@ class Inbox(Generic[T]):
                     passed += 1
                 return
             except Exception:
-                pass  # the poll loop is woken, and meets the same error
+                pass  # the poll loop is woken, and gets the same error
         for item in islice(items, passed, None):
             self._keep(item)
             self.kept.append(item)

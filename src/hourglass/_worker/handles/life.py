@@ -1,8 +1,8 @@
 """The life cycle of a handle, and its limits: the transitions between its states, the time for each part, and the next
-step of a draining handle. Pure: without a clock, a loop or a handle.
+step of a draining handle. Pure: uses no clock, event loop or handle.
 
-`draining` carries out the steps. Invariants: a state changes only as `LIFE` allows; closed and abandoned are final; a
-handle is finalized only when its polls have ended, nothing is open and no call is in progress.
+`draining` executes the steps. Invariants: a state changes only as `LIFE` allows. Closed and abandoned are final. A
+handle is finalized only when its polls have ended, no item is open and no call is in progress.
 """
 
 from __future__ import annotations
@@ -72,27 +72,30 @@ class HandleLimits:
     first_pause: float = 0.2
     longest_pause: float = 10.0
     completion: float = 30.0
-    """The time for which a caller waits until its completion is accepted. The call itself is not cancelled."""
+    """The maximum time that a caller waits for its completion to be accepted. The call itself is not cancelled."""
     resend: float = 5.0
     """The time after which a result that the handle has not accepted is sent again through the connection."""
     resending: float = 3600.0
-    """The time for which sending is retried: without it, the engine may never learn that the attempt has ended."""
+    """The maximum time for retrying to send a result. Without retries the engine might never learn that the attempt has
+    ended.
+    """
     adoption: float = 5.0
-    """The time for which a healthy handle waits for its worker to return; 0 for none. Half the default workflow task
-    timeout, so that its open tasks can still be failed and given to another worker before the engine times them out.
+    """The time that a healthy handle waits for its worker to return; 0 to disable waiting. The default is half of the
+    default workflow task timeout, so that the handle's open tasks can still be failed and given to another worker
+    before the engine times them out.
     """
     workflow_grace: float = 2.0
     """The time that evaluators have to complete the activations of a draining handle."""
     cancel_grace: float = 1.0
     """The time between the cancellation of activities and reporting them as failed."""
     recycled_activities: float = 3600.0
-    """The time for which activities may continue on a recycled handle, because their worker lives on."""
+    """The time for which activities may continue on a recycled handle, because their worker keeps running."""
     drain: float = 30.0
     """The time for polls to end and calls to return, once nothing else is open."""
     finalize: float = 35.0
     leave: float = 5.0
-    """The most that draining and finalizing may take together when the worker stops, after the last deadline of its
-    activities: the caller of `stop` waits for that.
+    """The maximum time for draining and finalizing together when the worker stops, counted from the last deadline of
+    its activities. The caller of `stop` waits that long.
     """
     max_abandoned: int = 5
 
@@ -113,7 +116,7 @@ _UNUSABLE = frozenset(
 
 
 def is_hopeless(error: BaseException) -> bool:
-    """Whether retrying would only be rejected again, so that the registering worker should receive the error."""
+    """Whether a retry would be rejected again, so that the error should be raised to the worker that registers."""
     match error:
         case UsageError() | NamespaceNotFoundError() | ValueError() | TypeError():
             return True
@@ -133,12 +136,12 @@ class Deadlines:
     stop_activities: float
     activities: float
     end: float
-    """The deadline for polls and calls to end. After it the handle is abandoned, even if it is not idle."""
+    """The deadline for polls and calls to end. After this deadline the handle is abandoned, even if it is not idle."""
 
     @staticmethod
     def after(now: float, limits: HandleLimits, graceful: float | None) -> Deadlines:
         """Return the deadlines of a drain that begins now. `graceful` is the worker's graceful period for activities;
-        None if the worker lives on.
+        None if the worker keeps running.
         """
         stop = now + (limits.recycled_activities if graceful is None else graceful)
         activities = stop + limits.cancel_grace
@@ -159,13 +162,13 @@ class Deadlines:
         )
 
     def for_one_more(self, now: float, limits: HandleLimits) -> Deadlines:
-        """Return the deadlines extended for a run that continues during the drain: by the usual grace, at most until
-        its activities' deadline.
+        """Return the deadlines extended for a run that continues during the drain: by the workflow grace period, at
+        most until the deadline of activities.
         """
         return replace(self, runs=max(self.runs, min(now + limits.workflow_grace, self.activities)))
 
     def finalizing(self, now: float, limits: HandleLimits) -> float:
-        """Return the deadline for finalizing the handle."""
+        """Return the time limit for finalizing the handle, in seconds."""
         return min(limits.finalize, max(self.end - now, limits.leave))
 
 
@@ -179,7 +182,7 @@ class DrainView:
     polls_ended: bool
     stop_requested: bool
     quiet_since: float
-    """When an item, answer or call was last seen on the handle."""
+    """The time at which an item, answer or call was last seen on the handle."""
 
 
 class DrainStep(Enum):

@@ -1,9 +1,9 @@
-"""The registrations of task queues: begins them, opens and replaces their handles, and ends them.
+"""The registrar of task queues: begins and ends registrations, and opens and replaces their handles.
 
-Must not know: polls and completions. It works on the tables and belongs to one holder; the tasks that it starts belong
-to the tables. Opening a handle is retried, with pauses, until it succeeds or the registration has ended. That needs
-only the tables and the registration, so a handle that arrives after the death of its holder, or after its worker was
-unregistered, is shut down at once.
+Must not know: polls and completions. A registrar works on the tables and belongs to one holder. The tasks that it
+starts belong to the tables. Opening a handle is retried, with pauses, until a handle is open or the registration has
+ended. The retries need only the tables and the registration, so a handle that arrives after the death of its holder, or
+after its worker was unregistered, is still shut down immediately.
 
 Ending a healthy handle is expensive: a task that the engine gives to an ending poll must time out before another worker
 gets it, and every run of the handle is replayed elsewhere. So if a worker died, or announced that it will return, its
@@ -12,12 +12,12 @@ worker returns, it adopts the handle unchanged.
 
 Invariants:
 
-- A queue is registered once at a time, also while the registration is in progress. A registration ends in one step, in
-  which its handles start to shut down.
+- A queue has at most one registration at a time, including a registration in progress. A registration ends in one step,
+  in which its handles start to shut down.
 - No handle or connection is lost, however late it arrives; no caller waits longer than the limits for one attempt.
-- A handle serves one registration at a time. One that is set aside is adopted or drained within `Limits.adoption`; only
-  a healthy one is adopted, and only by a worker with the same configuration. Generations and tokens stay the same, so
-  items that were dispatched earlier can still be completed.
+- A handle serves one registration at a time. A handle that is set aside is adopted or drained within
+  `HandleLimits.adoption`. Only a healthy handle is adopted, and only by a worker with the same configuration.
+  Generations and tokens stay the same, so items that were dispatched earlier can still be completed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def open_handle(tables: HandleTables, registration: Registration, connect:
     while not registration.has_ended():
         pause = tables.limits.pause(registration.setbacks)
         if pause and await registration.changed.wait(pause):
-            continue  # it ended or was served meanwhile: check again
+            continue  # the registration ended or was served meanwhile: check again
         if registration.current is not None:
             return
         try:
@@ -98,7 +98,7 @@ async def _attempt(tables: HandleTables, registration: Registration, connect: Co
         tables.opening.remove((connection, registration.queue))
         tables.let_go(connection)
         raise
-    # No await between the handle's arrival and its entry: from here on it cannot be lost.
+    # There is no await between the handle's arrival and its entry in the tables, so the handle cannot be lost.
     tables.opening.remove((connection, registration.queue))
     record = tables.enter(registration.config, handle, connection)
     if registration.has_ended():
@@ -132,7 +132,8 @@ def _came(late: asyncio.Task[Any]) -> bool:
 def _shared(tables: HandleTables, registration: Registration) -> Connection | None:
     """Return the shared connection for a registration's first handle, else None.
 
-    A failure may be the connection's fault, and an engine rejects a second handle for a queue on the same connection.
+    Later handles get new connections: a failure may be the connection's fault, and an engine rejects a second handle
+    for a queue on the same connection.
     """
     shared = tables.shared
     first = not registration.was_active and registration.setbacks == 0
@@ -180,7 +181,9 @@ def may_wait(tables: HandleTables, record: HandleRecord) -> bool:
 
 
 def set_aside(tables: HandleTables, record: HandleRecord) -> None:
-    """Let a healthy handle wait for its worker. Its poll loops wake and see that the registration has ended."""
+    """Make a healthy handle wait for its worker to return. Wake the handle's poll loops, which see that the
+    registration has ended.
+    """
     record.stop_waiting()
     loop = asyncio.get_running_loop()
     record.spare = loop.call_later(tables.limits.adoption, begin_drain, tables, record, HandleSignal.RECYCLED)
@@ -188,8 +191,8 @@ def set_aside(tables: HandleTables, record: HandleRecord) -> None:
 
 
 def adopt(tables: HandleTables, registration: Registration) -> None:
-    """Give a registration the handle that waits for it, if there is one. Other handles that wait for its queue are
-    drained.
+    """Assign the handle that waits for its worker, if there is one, to the worker's new registration. Drain all other
+    waiting handles of the queue.
     """
     for record in reversed(tables.of_queue(registration.queue)):
         if record.spare is None:
@@ -207,19 +210,21 @@ class Owner(Protocol):
     """The worker that registers. Its death can be observed."""
 
     def add_death_callback(self, callback: Callable[[], object], /) -> Callable[[], object]:
-        """Call `callback` when the worker dies, or at once if it is dead. Return a function that removes the callback."""
+        """Call `callback` when the worker dies, or immediately if the worker is already dead. Return a function that
+        removes the callback.
+        """
         ...
 
 
 class Registrar:
-    """Begins and ends registrations for one holder, and keeps a handle open for each."""
+    """Begins and ends registrations for one holder, and keeps a handle open for each registration."""
 
     def __init__(self, tables: HandleTables, connect: Connect) -> None:
         self._tables = tables
         self._connect = connect
 
     async def register(self, config: HandleConfig, owner: Owner) -> None:
-        """Register the queue of `config` and wait until it has a handle."""
+        """Register the task queue of `config`, and wait until a handle serves the queue."""
         queue = config.task_queue
         if queue in self._tables.registrations:
             raise AlreadyRegistered(f"the task queue {queue!r} has a worker already, or is about to have one")
@@ -235,21 +240,21 @@ class Registrar:
         except Shutdown as error:
             raise WorkerNotRegistered(f"{queue!r} was unregistered while it was being registered") from error
         except BaseException:
-            # Rejected, or the caller was cancelled: nobody would unregister the queue.
+            # Rejected, or the caller was cancelled: nobody else would unregister the queue.
             message = f"the task queue {queue!r} could not be registered"
             self._end(registration, WorkerNotRegistered, message, HandleSignal.RECYCLED)
             raise
 
     def unregister(self, registration: Registration, *, returns: bool = False) -> None:
-        """End a registration for its worker, which may register again soon (`returns`)."""
+        """End a registration on behalf of its worker. Set `returns` if the worker will register again soon."""
         message = f"the worker of {registration.queue!r} was unregistered"
         self._end(
             registration, Shutdown, message, HandleSignal.RECYCLED if returns else HandleSignal.UNREGISTERED
         )
 
     def _owner_died(self, registration: Registration) -> None:
-        # As after a recycle, its activities may finish: they run elsewhere, and the next handle is expected
-        # soon.
+        # As after a recycle, the worker's activities may finish: they run outside the dead process, and the next handle
+        # is expected soon.
         message = f"the worker of {registration.queue!r} died"
         self._end(registration, Shutdown, message, HandleSignal.RECYCLED)
 
@@ -270,13 +275,13 @@ class Registrar:
                 begin_drain(tables, record, signal)
 
     def void_all(self) -> None:
-        """End all registrations of a dead holder. Its handles wait for their workers."""
+        """End all registrations of a dead holder. The holder's handles wait for their workers to return."""
         for registration in tuple(self._tables.registrations.values()):
             message = "the holder of the handles was restarted; register again"
             self._end(registration, WorkerNotRegistered, message, HandleSignal.RECYCLED)
 
     def open(self, registration: Registration) -> asyncio.Task[None]:
-        """Ensure that a handle is being opened for a registration without one."""
+        """Ensure that a handle is being opened for a registration that has none. Return the task that opens it."""
         if registration.opening is None or registration.opening.done():
             task = self._tables.spawn(open_handle(self._tables, registration, self._connect), bounded=True)
             task.add_done_callback(lambda _: registration.changed.notify_all())
@@ -296,7 +301,7 @@ class Registrar:
             opening.result()
 
     def replace(self, registration: Registration, record: HandleRecord, reason: str) -> None:
-        """Replace this handle at once, and let it drain."""
+        """Drain this handle, and immediately start to open another handle for the registration."""
         logger.warning("the connection of task queue %r to its engine is replaced: %s", record.queue, reason)
         self._tables.counters.recycles += 1
         registration.current = None
@@ -304,7 +309,7 @@ class Registrar:
         self.open(registration)
 
     def replace_broken(self, record: HandleRecord, reason: str) -> None:
-        """Replace a handle that broke. If it never worked, the next one is opened after a pause."""
+        """Replace a handle that broke. If the handle never worked, the next handle is opened after a pause."""
         if record.spare is not None:
             begin_drain(self._tables, record, HandleSignal.RECYCLED)
         registration = self._tables.registrations.get(record.queue)

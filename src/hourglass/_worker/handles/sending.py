@@ -1,14 +1,14 @@
 """Completions on their way to an engine: fenced, in order per run, never cancelled.
 
-Must not know: registrations, callers. A completion that the handle accepts at once has no further cost. One that takes
-time is an object with a callback, and all of them share one timer. Invariants:
+Must not know: registrations, callers. A completion that the handle accepts immediately has no further cost. A
+completion that takes time is an object with a callback, and all these objects share one timer. Invariants:
 
-- Only an item that is open under the given token is completed; removing it from the book and sending its completion are
-  one step.
-- The caller is notified once, by `then`: when the handle has accepted the completion, or when the limit has passed. The
-  call itself continues.
-- No exception of an engine reaches the caller, which could not handle it: the handle is replaced, and the result of an
-  attempt is sent through the connection instead.
+- Only an item that is open under the given token is completed. The item is removed from the book and its completion is
+  sent in one step.
+- The caller is notified once, by `then`: when the handle has accepted the completion, or when the limit has passed.
+  After the limit the call itself continues.
+- No exception of an engine reaches the caller, which could not handle the exception: the handle is replaced, and the
+  result of an attempt is sent through the connection instead.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _error_of(call: asyncio.Future[Any]) -> BaseException | None:
 def send_completion(
     tables: HandleTables, record: HandleRecord, completion: Completion, then: Then = _nothing
 ) -> None:
-    """Close the activation of this run and send its completion, after earlier ones of the same run."""
+    """Close the run's activation and send its completion, after earlier completions of the same run."""
     run_id = completion.run_id
     entry = record.runs.open.pop(run_id, None)
     earlier = record.tails.get(run_id)
@@ -106,7 +106,9 @@ def _note_result(
     entry: InFlight[Activation] | None,
     result: CompletionResult,
 ) -> None:
-    """Notify the part of the worker that has the run if the engine no longer knows it, and count a rejection."""
+    """Count a rejected completion. If the engine no longer knows the run, notify the job or else the listener, so that
+    the worker drops the run.
+    """
     if result is CompletionResult.REFUSED:
         tables.counters.refused_completions += 1
     elif result is CompletionResult.RUN_FORGOTTEN:
@@ -116,8 +118,8 @@ def _note_result(
 
 
 class _PendingCompletion:
-    """The completion of a workflow task that its handle has not accepted yet. The run's next completion waits for it,
-    at most as long as the limit.
+    """The completion of a workflow task that its handle has not accepted yet. The run's next completion waits until
+    this one is accepted or overdue.
     """
 
     __slots__ = ("completion", "deadlines", "entry", "following", "record", "tables", "then")
@@ -143,7 +145,7 @@ class _PendingCompletion:
         self.deadlines.watch(self, _PendingCompletion._overdue)
 
     def follow(self, call: asyncio.Future[CompletionResult]) -> None:
-        """Wait for the end of the handle's call."""
+        """Wait for the handle's call to end, in a callback."""
         call.add_done_callback(self._ended)
 
     def send(self) -> None:
@@ -201,7 +203,7 @@ class _PendingCompletion:
 
 
 def fail_run(tables: HandleTables, record: HandleRecord, run_id: str, reason: str) -> None:
-    """Fail an activation that no evaluator will complete; an eviction is completed instead."""
+    """Fail an activation that no evaluator will complete. Complete an eviction instead, because evictions cannot fail."""
     entry = record.runs.open.get(run_id)
     if entry is not None and is_eviction(entry.item):
         send_completion(tables, record, Succeeded(run_id))
@@ -244,9 +246,10 @@ def send_result(
 
 
 def _as_ended_by_drain(drain: Drain, item: ActivityItem, result: ActivityResult) -> ActivityResult:
-    """Return the result of a local attempt that the drain stopped, marked so that it is not retried here.
+    """Return the result. If the drain has stopped this local attempt, mark the result so that the attempt is not
+    retried here.
 
-    The run does not see it: the workflow task fails, and another handle starts it again.
+    The workflow does not receive a marked result: the workflow task fails, and another handle starts the task again.
     """
     if not isinstance(result, AttemptFailed) or not isinstance(item, ActivityTask) or not item.is_local:
         return result
@@ -259,8 +262,8 @@ def _as_ended_by_drain(drain: Drain, item: ActivityItem, result: ActivityResult)
 class _PendingResult:
     """The result of an attempt that its handle has not accepted yet.
 
-    In an outage an engine can accept results and lose them silently, and repeating one is harmless: a result that is
-    not accepted in time is also sent through the connection.
+    During an outage an engine can receive results and lose them silently, and sending a result twice is harmless. A
+    result that is not accepted in time is therefore also sent through the connection.
     """
 
     __slots__ = ("deadlines", "is_settled", "item", "record", "result", "tables", "then")
@@ -282,7 +285,7 @@ class _PendingResult:
         self.deadlines: CallDeadlines | None = None
 
     def follow(self, call: asyncio.Future[None]) -> None:
-        """Wait for the end of the handle's call."""
+        """Wait for the handle's call to end, in a callback."""
         tables = self.tables
         self.record.calls.add(self)
         # One deadline at a time: most results are accepted long before the first.
@@ -315,7 +318,9 @@ class _PendingResult:
         self._resend()
 
     def abandon(self) -> None:
-        """Do nothing for the abandoned handle: the result is sent again when its call takes too long."""
+        """Detach this result from the abandoned handle. The result is still sent again if the handle's call takes too
+        long.
+        """
         self.record.calls.discard(self)
 
     def _watch_for(self, limit: float, overdue: Callable[[_PendingResult], object]) -> None:
@@ -327,7 +332,7 @@ class _PendingResult:
     def _overdue(self) -> None:
         self.is_settled = True
         limits = self.tables.limits
-        if limits.completion > limits.resend:  # else its caller was notified earlier
+        if limits.completion > limits.resend:  # otherwise the caller was notified earlier
             self._watch_for(limits.completion - limits.resend, _PendingResult._unanswered)
         self._resend()
 
@@ -337,8 +342,8 @@ class _PendingResult:
         if request is None:
             self._finish()
             return
-        # Perhaps sent twice: the task token makes the second one harmless, and the first may be lost
-        # silently.
+        # The result may be sent twice. The task token makes the second call harmless, and the first one may have been
+        # lost silently.
         self.tables.counters.resent += 1
         resending = self.tables.spawn(_send_again(self.tables, self.record, request))
         resending.add_done_callback(lambda _: self._finish())
@@ -360,7 +365,7 @@ class _PendingResult:
 async def _send_again(tables: HandleTables, record: HandleRecord, request: CompleteActivity) -> None:
     """Send the result of an attempt through any working connection, even if its caller no longer waits.
 
-    Otherwise the engine would wait for an attempt without a timeout as long as its process lives.
+    Otherwise the engine would wait for an attempt that has no timeout until the engine's process ends.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + tables.limits.resending
@@ -370,7 +375,7 @@ async def _send_again(tables: HandleTables, record: HandleRecord, request: Compl
             await tables.working_connection(record.connection).call(request)
             return
         except WorkflowNotFoundError:
-            return  # it arrived earlier, or nobody waits for it any longer
+            return  # the result arrived earlier, or nobody waits for it any longer
         except Exception as error:
             setbacks += 1
             pause = tables.limits.pause(setbacks)
@@ -395,6 +400,6 @@ def _as_request(result: ActivityResult) -> CompleteActivity | None:
 
 
 def fail_attempt(tables: HandleTables, record: HandleRecord, token: bytes, reason: str) -> None:
-    """Report an attempt as failed that no executor will complete, so that the engine retries it."""
+    """Report an attempt that no executor will complete as failed, so that the engine retries the activity."""
     tables.counters.forced_failures += 1
     send_result(tables, record, AttemptFailed(token, _failure(reason)))

@@ -1,8 +1,9 @@
 """Breakpoints and debuggers: a developer may stop workflow code for as long as they like.
 
-An engine waits a few seconds for a workflow task, people think longer. When the answer comes too late, the engine sends
-the whole run again, and the code would stop at the same place forever. So a breakpoint that this process has passed
-before, on the same events, is skipped; and a lane that has stopped at one does not hang.
+An engine waits a few seconds for a workflow task, but a developer needs longer at a breakpoint. When the answer comes
+too late, the engine sends the whole run again, and the code would stop at the same place forever. Two rules prevent
+this. A breakpoint that this process has already passed on the same events is skipped. A lane that has stopped at a
+breakpoint does not count as hung.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ stopped_threads: set[int] = set()
 
 
 def install() -> None:
-    """Wrap the hook of `breakpoint()`. The hook that is installed now is still called."""
+    """Wrap `sys.breakpointhook`. The current hook is still called."""
     global _installed
     with _lock:
         if _installed is None or sys.breakpointhook is not _installed:
@@ -34,7 +35,7 @@ def install() -> None:
 
 
 def activation_ended(thread_id: int) -> None:
-    """Forget the breakpoint at which the activation of a thread had stopped."""
+    """Forget that a thread has stopped at a breakpoint, because the thread's activation has ended."""
     stopped_threads.discard(thread_id)
 
 
@@ -58,7 +59,8 @@ def _wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
         if run is not None and run.quiet:
             return None
         if run is not None:
-            # pdb's set_trace returns at once and traces from then on: the mark stays until the activation has ended.
+            # pdb's set_trace returns immediately and traces from then on, so the mark stays until the activation has
+            # ended.
             stopped_threads.add(threading.get_ident())
         if original is sys.__breakpointhook__ and os.environ.get("PYTHONBREAKPOINT", "") == "":
             # pdb stops in the frame that it receives: the author's, not this one.
@@ -72,7 +74,7 @@ def _wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_debugger(tracer: object) -> bool:
-    """Whether a trace function is a debugger's. Tools for coverage trace too, and never stop."""
+    """Whether a trace function belongs to a debugger. Coverage tools also set trace functions, but never stop the code."""
     if tracer is None:
         return False
     return _is_debugger_module(getattr(tracer, "__module__", "")) or _is_debugger_module(

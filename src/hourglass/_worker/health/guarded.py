@@ -1,12 +1,12 @@
-"""The worker process's side of its parent (`guardian`).
+"""The worker process's connection to its parent (`guardian`).
 
-The process writes a beat to a pipe from a thread of its own, whenever that thread gets the interpreter; if no beat
-comes, another thread holds the interpreter. It writes its stack when the parent's signal asks for it, and notes its
-runs for the parent (`incidents`). The parent asks for the end with SIGTERM. A terminal or a service manager may send
-signals to the whole group: however many come, the process finishes its tasks, and only the parent kills it.
+A separate thread writes a beat to a pipe whenever it gets the interpreter. If no beat arrives, another thread holds the
+interpreter. The process writes its stack when the parent sends `STACK_SIGNAL`, and notes its runs for the parent
+(`incidents`). The parent stops the process with SIGTERM. A terminal or a service manager may send signals to the whole
+process group. However many signals arrive, the process finishes its tasks, and only the parent kills it.
 
-Invariants: the process does not survive its parent: the kernel kills it (Linux), or its next beat fails. A forked child
-is not guarded, and never writes to the pipe.
+Invariants: the process does not survive its parent, because the kernel kills the process (Linux) or its next beat
+fails. A forked child is not guarded, and never writes to the pipe.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ process id, the number of the process among its siblings, and the interval of be
 """
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 USAGE_ERROR = 2
-"""The exit code of a process that would fail again: a wrong option, a module that does not load."""
+"""The exit code of a process that would fail again after a restart: an invalid option, or a module that cannot be
+loaded.
+"""
 REPLACE_ME = 75  # the exit code of a process that has noticed that it is not healthy
 
 BEAT, LOADED, READY, LEAVING = b".", b"l", b"r", b"e"
 """The messages to the parent."""
-_REPLACE_LIMIT = 5.0  # for tasks in progress, in a process that is not healthy
+_REPLACE_LIMIT = 5.0  # seconds for the tasks in progress of an unhealthy process
 _PR_SET_PDEATHSIG = 1
 
 
@@ -57,21 +59,22 @@ class Guarded:
         threading.Thread(target=self._beat, args=(interval,), name="hourglass-guarded", daemon=True).start()
 
     def loaded(self, on_stop: Callable[[], object]) -> None:
-        """Report that all modules are loaded. `on_stop` ends the worker; it may be called several times."""
+        """Report that all modules are loaded. `on_stop` stops the worker and may be called several times."""
         self._on_stop = on_stop
         self._send(LOADED)
 
     def ready(self) -> None:
-        """Report that the worker runs."""
+        """Report that the worker is running."""
         self._send(READY)
 
     def leaving(self) -> None:
-        """Report that all tasks are finished: only the end of the interpreter is left, during which no thread can
-        beat."""
+        """Report that all tasks are finished. Only the shutdown of the interpreter remains, during which no thread can
+        send beats.
+        """
         self._send(LEAVING)
 
     def replace(self) -> None:
-        """Finish the tasks that can be finished soon, and end, so that the parent starts another process."""
+        """Stop the worker, and exit after a few seconds at the latest, so that the parent starts another process."""
         logger.error("this process must be replaced: too many of its threads cannot be stopped")
         self.exit_code = REPLACE_ME
         self.stop()
@@ -80,7 +83,7 @@ class Guarded:
         leaving.start()
 
     def stop(self, *_: object) -> None:
-        """End the worker. The handler of signals."""
+        """Stop the worker. This method is also the handler of SIGINT and SIGTERM."""
         if _guarded is not self:
             return  # a forked child
         if self._on_stop is None:
@@ -96,7 +99,7 @@ class Guarded:
         try:
             os.write(self._pipe, message)
         except BlockingIOError:
-            pass  # the parent has been stopped for hours
+            pass  # the pipe is full: the parent has been stopped for hours
         except OSError:
             os._exit(1)  # the parent has died
 
@@ -105,20 +108,20 @@ _guarded: Guarded | None = None
 
 
 def current() -> Guarded | None:
-    """Return the guarded side of this process; None if it has no parent."""
+    """Return the `Guarded` of this process; None if no guardian has started the process."""
     return _guarded
 
 
 def enter(environ: MutableMapping[str, str]) -> Guarded | None:
-    """Start beating if a guardian has started this process. On the main thread, early."""
+    """Start sending beats if a guardian has started this process. Must be called early, on the main thread."""
     global _guarded
-    value = environ.pop(VARIABLE, None)  # not for the programs that activities start
+    value = environ.pop(VARIABLE, None)  # removed, so that programs started by activities do not see it
     if value is None:
         return None
     pipe, stacks, parent, number, interval = json.loads(value)
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before that call
+    if os.getppid() != parent:  # the parent died before the call of prctl
         os._exit(1)
     for descriptor in (pipe, stacks):
         os.set_inheritable(descriptor, False)

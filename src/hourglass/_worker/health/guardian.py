@@ -1,13 +1,13 @@
 """The parent of worker processes: starts them, and replaces those that end or hang.
 
-A worker recovers from everything except a call into C that does not return and holds the interpreter (a catastrophic
-regular expression): no thread of the process can do anything then. The guardian notices that no beat comes, has the
+A worker recovers from everything except a C call that holds the interpreter and does not return, such as a catastrophic
+regular expression: no thread of the process can run during the call. The guardian notices the missing beats, makes the
 process write its stack, records the run to blame (`incidents.blame`), kills the process and starts the next one. The
-next process fails that run's task, and after the second time does not execute the run any more.
+next process fails that run's task. After the second hang the run is quarantined.
 
-Invariants: the guardian loads no code of the user's, has one thread, and waits only in its one `select` (and up to a
-second in `hung_stack`). A process is killed only after a second signal, after a limit, or because it hangs. Processes
-do not survive their guardian (see `guarded`).
+Invariants: the guardian loads no user code, has only one thread, and waits only in its one `select` (and up to a second
+in `hung_stack`). A process is killed only after a second signal, after a limit, or because it hangs. Processes do not
+survive their guardian (see `guarded`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from hourglass._worker.health.inspection import hung_stack, is_stopped, is_suspe
 logger = logging.getLogger("hourglass.guardian")
 
 _FIRST_DELAY, _LAST_DELAY, _HEALTHY_AFTER = 1.0, 30.0, 60.0
-_MARGIN = 15.0  # for a process that should end
+_MARGIN = 15.0  # seconds that a process has to end
 _TURN = 0.2  # the longest wait for a message: a signal does not end a `select`
 SUSPENDED_LIMIT = 10.0
-"""The number of seconds after which a process that a signal has stopped is replaced."""
+"""The number of seconds after which a process that a signal has stopped (Ctrl-Z) is replaced."""
 _REASONS = {
     0: "ended without being asked to",
     USAGE_ERROR: "could not start (exit code 2)",
@@ -46,16 +46,17 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Restarts:
-    """The earlier processes of one slot: failures in a row, and whether one of them ever worked."""
+    """The history of one slot: the number of consecutive failures, and whether any process of the slot ever worked."""
 
     failures: int = 0
     worked: bool = False
 
 
 def after_exit(earlier: Restarts, code: int, worked_for: float | None) -> tuple[float, Restarts] | None:
-    """Return the delay before another process starts, None if that would fail again.
+    """Return the delay before another process starts, and the slot's updated history. Return None if another process
+    would fail again.
 
-    `worked_for` is None if the process never worked.
+    `worked_for` is the time in seconds that the process worked; None if it never worked.
     """
     worked = earlier.worked or worked_for is not None
     if code == USAGE_ERROR and not worked:
@@ -65,14 +66,16 @@ def after_exit(earlier: Restarts, code: int, worked_for: float | None) -> tuple[
 
 
 def exit_reason(code: int) -> str:
-    """Return the end of a process in words."""
+    """Return the reason for the end of a process, in words."""
     return _REASONS.get(code) or (
         f"was killed by signal {-code}" if code < 0 else f"crashed with exit code {code}"
     )
 
 
 def silence_limit(deadlock_timeout: float | None, *, loaded: bool) -> float:
-    """Return how long a process may send no beat. While it imports large libraries, longer."""
+    """Return the maximum time between two beats. The limit is higher while the process loads, because it may import
+    large libraries.
+    """
     if not deadlock_timeout:
         return float("inf")
     return max(2 * deadlock_timeout, 1.0 if loaded else 60.0)
@@ -100,19 +103,19 @@ class GuardedProcess:
 
     def __init__(self, command: Sequence[str], number: int, interval: float) -> None:
         self.phase = ProcessPhase.LOADING
-        self.since = monotonic()  # of the phase
+        self.since = monotonic()  # when the phase began
         self.ready_at: float | None = None
-        self.silent = 0.0  # for how long no beat has come
-        self.suspended = 0.0  # for how long a signal has stopped it
-        self.ticks: dict[int, int] = {}  # the processor time of its threads when the silence became long
+        self.silent = 0.0  # seconds without a beat
+        self.suspended = 0.0  # seconds for which a signal has stopped the process
+        self.ticks: dict[int, int] = {}  # CPU ticks of each thread, taken at half of the silence limit
         self.killed_because = ""
         self.pipe, theirs = os.pipe()
         os.set_blocking(self.pipe, False)
         self._stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is open as long as the process
         passed = (theirs, self._stacks.fileno())
         variable = json.dumps([*passed, os.getpid(), number, interval])
-        # It starts with blocked signals, and unblocks them once its handlers are set: no traceback after
-        # Ctrl-C.
+        # The process starts with blocked signals, and unblocks them once its handlers are set. This avoids a traceback
+        # after Ctrl-C.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             environ = {**os.environ, guarded.VARIABLE: variable}
@@ -123,8 +126,8 @@ class GuardedProcess:
         self.pid = self._process.pid
 
     def poll(self, now: float) -> int | None:
-        """Read the messages and return the exit code, None while the process lives."""
-        code = self._process.poll()  # first: then all of its messages are read
+        """Read the messages and return the exit code; None while the process is running."""
+        code = self._process.poll()  # before reading, so that no message of an ended process is missed
         messages = b""
         with suppress(BlockingIOError):
             messages = os.read(self.pipe, 1 << 16)
@@ -142,12 +145,12 @@ class GuardedProcess:
         self._process.terminate()
 
     def kill(self, because: str = "") -> None:
-        """End the process immediately."""
+        """Kill the process. `because` is the reason to log."""
         self.phase, self.killed_because = ProcessPhase.KILLED, self.killed_because or because
         self._process.kill()
 
     def close(self) -> None:
-        """Free the resources of a process that ends."""
+        """Wait until the process has ended, and free its resources."""
         self._process.wait()
         self._stacks.close()
         os.close(self.pipe)
@@ -162,7 +165,7 @@ class GuardedProcess:
                 self.kill(f"had done its work, did not end within {_MARGIN:g} s and was killed")
             return
         self.silent += passed
-        # Ctrl-Z stops the guardian too. A process that is stopped alone keeps its file from all other processes.
+        # Ctrl-Z also stops the guardian. A process that is stopped alone blocks its file for all other processes.
         self.suspended = self.suspended + passed if self.silent and is_suspended(self.pid) else 0.0
         limit = silence_limit(deadlock_timeout, loaded=self.phase is not ProcessPhase.LOADING)
         if self.suspended >= SUSPENDED_LIMIT:
@@ -198,7 +201,7 @@ class _Slot:
 
 
 class Guardian:
-    """Keeps one process alive for each command until a signal ends it. Runs on the main thread."""
+    """Keeps one process running for each command until a signal stops the guardian. Runs on the main thread."""
 
     def __init__(
         self, commands: Sequence[Sequence[str]], *, deadlock_timeout: float | None, drain_timeout: float
@@ -214,7 +217,7 @@ class Guardian:
         self._checked = monotonic()
 
     def run(self) -> int:
-        """Guard until all processes have ended after a signal; return the exit code."""
+        """Keep the processes running until a signal arrives and all processes have ended. Return the exit code."""
         handlers = {number: signal.signal(number, lambda n, _: self._signals.append(n)) for number in SIGNALS}
         try:
             while self._deadline is None or self._processes():

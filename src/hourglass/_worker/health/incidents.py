@@ -1,16 +1,17 @@
 """Runs that hung or killed worker processes of a target, remembered across processes.
 
-Each worker process has a file with the notes of its lanes (`lane_notes`), locked while the process lives and removed
-when it ends in order. A file without a lock was left behind by a dead process. The next process that opens the record
-takes it over: the runs that were executing are suspects, with one more death each; if the parent killed the process
-because it hung, only the run that held the interpreter is blamed (`blame`). The files are in shared memory where the
-system has it: they need to survive a process, not the machine, and a lane must not wait for a disk.
+Each worker process has a file with the notes of its lanes (`lane_notes`). The file is locked while the process is
+running, and removed when the process ends normally. A file without a lock was left behind by a dead process. The next
+process that opens the record takes over the file: the runs that were executing are suspects, with one more death each.
+If the parent killed the process because it hung, only the run that held the interpreter is blamed (`blame`). The files
+are in shared memory if the system has it: they must survive a process but not the machine, and a lane must not wait for
+a disk.
 
-The incidents are counted in `incidents.json`, until the run makes progress or its code changes: in a folder beside
-the target's file (`orders.db-worker`), or for a server in the user's state directory. Nothing is recorded where the
-folders belong to another user or files cannot be locked.
+The incidents of a run are counted in `incidents.json`, until the run makes progress or its code changes. That file is
+in a folder beside the target's file (`orders.db-worker`), or in the user's state directory if the target is a server.
+Nothing is recorded if the folders belong to another user or files cannot be locked.
 
-Thread-safe. Must not know lanes, nor the consequences of an incident (see `quarantine.Quarantine`).
+Thread-safe. Must not know: lanes, the consequences of an incident (see `quarantine.Quarantine`).
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ logger = logging.getLogger("hourglass.worker")
 
 STATE_VARIABLE = "HOURGLASS_STATE_DIR"
 DEATHS = 2
-"""The number of deaths during the same run after which the run is the culprit."""
+"""The number of deaths during the same run after which the run counts as the culprit."""
 LOCAL_DEATHS = 3
-"""The number of deaths during the same local activity after which it is the culprit: several execute at a time, and for
-longer.
+"""The number of deaths during the same local activity after which the activity counts as the culprit. More deaths are
+needed than for a run, because several local activities execute at a time, and for longer.
 """
 SHARED_MEMORY = Path("/dev/shm")
 _RECORD = "incidents.json"
@@ -57,8 +58,8 @@ _STACK_FILE = re.compile(r'^  File "(.+)", line \d+', re.MULTILINE)
 
 
 class Incident(msgspec.Struct, frozen=True):
-    """A run whose code hung, or was executing when its process died; `times` in the same code, last at `at` (wall
-    time).
+    """A run whose code hung, or was executing when its process died. `times` is the number of incidents in the same
+    code, `at` is the wall-clock time of the last one.
 
     A hang has a `stack`, its innermost `place` and the digests of the `files` on the stack; a death has none of them.
     `code` is the digest of the workflow's file, `activity_id` the local activity that was executing instead of the
@@ -79,17 +80,17 @@ class Incident(msgspec.Struct, frozen=True):
 
     @property
     def died(self) -> bool:
-        """Whether the process died by itself."""
+        """Whether this is a death of the process, not a hang."""
         return not self.stack
 
     @property
     def ended_process(self) -> bool:
-        """Whether it ended its process."""
+        """Whether the incident ended its process, by a death or because the hung process was killed."""
         return self.died or self.stopped_process
 
     @property
     def limit(self) -> int:
-        """The number of deaths after which the run is the culprit."""
+        """The number of deaths after which the run or its local activity counts as the culprit."""
         return LOCAL_DEATHS if self.activity_id else DEATHS
 
     def is_current(self) -> bool:
@@ -111,14 +112,16 @@ def hang(run_id: str, workflow_type: str, stack: HungStack, *, stopped_process: 
 
 
 class Incidents:
-    """The record of one target, and the notes of this process for it. `close` when nothing is served there any more."""
+    """The record of one target, and the notes of this process for the target. Call `close` when this process no longer
+    serves the target.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Open the folder for the notes. Raises `OSError` if it cannot be used."""
         self.folder = folder
         self.users = 0
         self.fresh: list[Incident] = []
-        """The incidents of processes that have ended since a worker last opened this record."""
+        """The new incidents, of processes that have died or been killed since the record was last opened."""
         self._own: set[str] = set()
         self._notes_folder = _notes_folder()
         prefix = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
@@ -132,22 +135,22 @@ class Incidents:
         self.notes = LaneNotes(self._descriptor)
 
     def current(self) -> list[Incident]:
-        """Return the incidents that count."""
+        """Return the incidents that still count."""
         return [incident for incident in list(self._incidents.values()) if incident.is_current()]
 
     def add(self, incident: Incident) -> None:
-        """Record a run that hung in this process. It is removed again if the process ends in order."""
+        """Record a run that hung in this process. The entry is removed if the process ends normally."""
         self._own.add(incident.run_id)
         self._change(lambda recorded: _count(recorded, incident))
 
     def forget(self, *run_ids: str) -> None:
-        """Remove runs that have made progress."""
+        """Remove the entries of runs that have made progress."""
         if [run_id for run_id in run_ids if self._incidents.pop(run_id, None) or run_id in self._own]:
             self._own.difference_update(run_ids)
             self._change(lambda recorded: [recorded.pop(run_id, None) for run_id in run_ids])
 
     def close(self) -> None:
-        """Remove the files of this process, which ends in order."""
+        """Remove the notes of this process and the incidents that it added, because the process ends normally."""
         self.forget(*self._own)
         with suppress(OSError):
             self._path.unlink()
@@ -174,9 +177,10 @@ class Incidents:
 
 
 def open_incidents(target: Target) -> Incidents | None:
-    """Return the record of a target, shared by all who serve it in this process, who each call `close_incidents`.
+    """Return the record of a target. All workers of this process that serve the target share the record, and each
+    worker must call `close_incidents`.
 
-    Return None where nothing can be recorded.
+    Return None if nothing can be recorded.
     """
     folder = folder_of(target) if os.name == "posix" else None
     if folder is None:
@@ -195,7 +199,7 @@ def open_incidents(target: Target) -> Incidents | None:
 
 
 def close_incidents(record: Incidents) -> None:
-    """End one use of the record. The last one closes it."""
+    """End one use of the record. The last use closes the record."""
     with _lock:
         record.users -= 1
         if not record.users:
@@ -204,7 +208,7 @@ def close_incidents(record: Incidents) -> None:
 
 
 def known_deaths(target: str, namespace: str) -> list[Incident]:
-    """Return the runs at which processes of a target ended, for a command or a client on this machine."""
+    """Return the incidents that ended processes of a target, for a command or a client on this machine."""
     try:
         folder = folder_of(resolve(target, namespace=namespace)) if os.name == "posix" else None
     except TargetError:
@@ -214,7 +218,9 @@ def known_deaths(target: str, namespace: str) -> list[Incident]:
 
 
 def notes_of(pid: int) -> list[NotedRun] | None:
-    """Return the runs that a living process is executing, None if it notes none. For its parent."""
+    """Return the runs that a living process is executing, None if the process has no notes. Called by the parent of the
+    process.
+    """
     contents = []
     with suppress(OSError):
         contents = [path.read_bytes() for path in _notes_folder().glob(f"*-{pid}-*.notes")]
@@ -222,8 +228,9 @@ def notes_of(pid: int) -> list[NotedRun] | None:
 
 
 def blame(pid: int, noted: NotedRun | None, stack: HungStack) -> None:
-    """Record the run at which a process hung, None if it was no run's code, before the process is killed. For its
-    parent."""
+    """Record the run in which a process hung; `noted` is None if no run's code hung. Called by the parent before it
+    kills the process.
+    """
     run_id = "" if noted is None else noted.run_id
     with suppress(OSError):
         for path in _notes_folder().glob(f"*-{pid}-*.notes"):
@@ -265,7 +272,7 @@ def _take_over(path: Path) -> list[Incident]:
         content = file.read(_LONGEST)
         path.unlink()
         return _incidents_in(content)
-    return []  # its process lives
+    return []  # the process is still running
 
 
 def _incidents_in(content: bytes) -> list[Incident]:
@@ -288,7 +295,7 @@ def _incidents_in(content: bytes) -> list[Incident]:
 
 
 def _count(incidents: dict[str, Incident], incident: Incident) -> Incident:
-    """Add an incident to those of the same run in the same code. Return the sum."""
+    """Add an incident to the earlier incidents of the same run in the same code. Return the sum."""
     earlier = incidents.pop(incident.run_id, None)
     times, code = incident.times, incident.code
     is_same = earlier is not None and earlier.activity_id == incident.activity_id and earlier.is_current()
@@ -300,7 +307,7 @@ def _count(incidents: dict[str, Incident], incident: Incident) -> Incident:
 
 
 def _read(folder: Path) -> dict[str, Incident]:
-    """Return the recorded incidents by run id; none if the file is damaged or another user's."""
+    """Return the recorded incidents by run id; empty if the file is damaged or belongs to another user."""
     with suppress(OSError, msgspec.MsgspecError, RecursionError), open(folder / _RECORD, "rb") as file:
         if os.fstat(file.fileno()).st_uid == os.geteuid():
             incidents = msgspec.json.decode(file.read(_LONGEST), type=list[Incident])
@@ -309,7 +316,7 @@ def _read(folder: Path) -> dict[str, Incident]:
 
 
 def _write(folder: Path, incidents: dict[str, Incident]) -> None:
-    """Replace the record. Without incidents there is no folder."""
+    """Replace the record. Remove the file and its folder if there are no incidents."""
     path = folder / _RECORD
     try:
         if not incidents:
@@ -356,7 +363,9 @@ def _notes_folder() -> Path:
 
 
 def _make_own(folder: Path) -> Path:
-    """Create a folder, or reject one that another user can write to: its content decides which runs are executed."""
+    """Create a folder. Reject an existing folder that another user can write to, because its content decides whether
+    runs are executed.
+    """
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
         folder.mkdir(0o700)
@@ -398,7 +407,7 @@ _open: dict[Path, Incidents] = {}
 
 
 def _after_fork() -> None:
-    """Close the inherited files: a child that kept the locks would hide its parent's death."""
+    """Close the inherited files in the child: a child that kept the locks would hide its parent's death."""
     global _lock
     _lock = threading.RLock()
     for record in _open.values():

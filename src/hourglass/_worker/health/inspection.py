@@ -1,4 +1,5 @@
-"""The state of another process, as its parent sees it: whether it is stopped, and the stack of the thread that hangs.
+"""The state of another process, as its parent sees it: whether the process is stopped, and the stack of its hung
+thread.
 
 A process in which a call into C holds the interpreter can execute no Python. `faulthandler` writes a stack from a
 signal handler, without the interpreter.
@@ -21,9 +22,9 @@ from hourglass._worker.health.stacks import DumpedStack, HungStack, author_stack
 _REAL_TIME: int | None = getattr(signal, "SIGRTMIN", None)
 # Programs use SIGUSR1 and SIGUSR2 themselves; hardly any uses the real-time signals.
 STACK_SIGNAL = signal.SIGUSR2 if _REAL_TIME is None else _REAL_TIME + 7
-"""Makes a worker process write its stack, by `faulthandler`."""
+"""The signal that makes a worker process write its stack, with `faulthandler`."""
 SHOWS_THREADS = sys.platform == "linux"
-"""Whether a process sees the threads of another one, and can signal one of them."""
+"""Whether a process can see the threads of another process, and send a signal to a single thread."""
 _LONGEST_DUMP = 1 << 20
 _WRITE_LIMIT = 1.0
 _WRITE_POLL = 0.01
@@ -34,9 +35,9 @@ def hung_stack(
 ) -> tuple[HungStack, NotedRun | None]:
     """Return the stack of the thread that holds the interpreter of a process, and the run that the thread is executing.
 
-    All other threads wait, so it is the thread that has used the processor since `ticks_before`. It is made to write
-    its stack to the file `dumps`. Where the system does not show the threads of another process, all stacks are
-    written, and the only lane at work is the one.
+    All other threads wait, so the busy thread is the one that has used CPU time since `ticks_before`. That thread is
+    made to write its stack to the file `dumps`. If the system does not show the threads of another process, the stack
+    is found only if exactly one lane is executing: all threads then write their stacks.
     """
     if SHOWS_THREADS:
         lanes = {noted.native_id: noted for noted in notes}
@@ -54,9 +55,9 @@ def hung_stack(
 
 
 def processor_ticks(pid: int) -> dict[int, int]:
-    """Return the clock ticks that each thread of a process has used; empty where the system does not show them."""
+    """Return the CPU time of each thread of a process, in clock ticks; empty if the system does not report it."""
     used: dict[int, int] = {}
-    # A thread may end meanwhile, and some systems have no such files.
+    # A thread may end meanwhile, and some systems have no /proc.
     with suppress(OSError, IndexError, ValueError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             fields = _fields(f"/proc/{pid}/task/{thread}/stat")
@@ -92,7 +93,7 @@ def _dump(pid: int, thread: int | None, dumps: int) -> list[DumpedStack]:
             os.kill(pid, STACK_SIGNAL)
         elif ctypes.CDLL(None).tgkill(pid, thread, int(STACK_SIGNAL)):
             return []
-    except (OSError, AttributeError):  # the process has ended; the C library has no such function
+    except (OSError, AttributeError):  # the process has ended, or the C library has no tgkill
         return []
     for _ in range(round(_WRITE_LIMIT / _WRITE_POLL)):
         sleep(_WRITE_POLL)

@@ -1,10 +1,11 @@
 """Notes of the runs that a process executes, in shared memory, so that another process can read them.
 
-A process that hangs or dies cannot report what it was executing. So each lane writes it down beforehand, into memory
-that is mapped from a file: the file survives the process, however that ends, and a note takes no system call.
+A process that hangs or dies cannot report the run that it was executing. Each lane therefore writes a note beforehand,
+into memory that is mapped from a file. The file survives the process, however the process ends, and writing a note
+takes no system call.
 
-Invariant: a note is complete or marked as invalid. Only its lane writes it, and readers come only when the process
-hangs or is gone.
+Invariant: a note is complete or marked as invalid. Only one lane writes a note, and other processes read it only when
+the process hangs or has ended.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def packed(run_id: str, workflow_type: str, code: str = "", activity_id: str = "
 
 
 class LaneNote:
-    """A slot for the note of one lane or one local activity. Belongs to the thread that first writes."""
+    """A slot for the note of one lane or one local activity. Belongs to the first thread that writes the note."""
 
     __slots__ = ("_begin", "_end", "_is_lane", "_notes", "_offset", "_released", "_signed")
 
@@ -58,7 +59,7 @@ class LaneNote:
         self.clear()
 
     def write(self, run: bytes) -> None:
-        """Note that the code of this run, as `packed` returned it, executes from now on. Ignores an empty note."""
+        """Note that the code of a run executes from now on. `run` comes from `packed`; an empty note is ignored."""
         if not run:
             return
         memory = self._notes.memory
@@ -66,7 +67,7 @@ class LaneNote:
             self._signed = True
             ids = (threading.get_native_id(), threading.get_ident()) if self._is_lane else (0, 0)
             _HEAD.pack_into(memory, self._offset, False, *ids)
-        # Invalid while it is written: the process may die between any two of these lines.
+        # Mark the note as invalid while it is written: the process may die between any two of these lines.
         memory[self._offset] = 0
         memory[self._begin : self._end] = run
         memory[self._offset] = 1
@@ -76,7 +77,7 @@ class LaneNote:
         self._notes.memory[self._offset] = 0
 
     def release(self) -> None:
-        """Return the slot. Has no effect the second time."""
+        """Free the slot. A second call has no effect."""
         if not self._released:
             self._released = True  # first: a lane that is stopped in the middle calls this again
             self.clear()
@@ -93,7 +94,7 @@ class LaneNotes:
         _all.add(self)
 
     def note(self, *, is_lane: bool = True) -> LaneNote | None:
-        """Return a free slot, None if all are taken."""
+        """Return a free slot; None if all slots are in use."""
         with self._lock:
             return LaneNote(self, self._free.pop(), is_lane=is_lane) if self._free else None
 
@@ -104,7 +105,7 @@ class LaneNotes:
 
 
 def read_notes(content: bytes) -> list[NotedRun]:
-    """Return the runs that were executing according to the content of a file of notes."""
+    """Return the runs that were executing according to the content of a process's file of notes."""
     runs = []
     for offset in range(0, min(len(content), SIZE) - _SLOT + 1, _SLOT):
         is_valid, native_id, ident = _HEAD.unpack_from(content, offset)
@@ -119,11 +120,13 @@ _all: weakref.WeakSet[LaneNotes] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """Replace the shared memory by private memory: a lane of the child must not write the parent's notes."""
+    """Replace the shared memory with private memory in the child: a lane of the child must not write the parent's
+    notes.
+    """
     for notes in list(_all):
         inherited, notes.memory = notes.memory, bytearray(SIZE)
         if isinstance(inherited, mmap.mmap):
-            inherited.close()  # it keeps the parent's file open
+            inherited.close()  # otherwise it would keep the parent's file open
     _all.clear()
 
 

@@ -2,7 +2,7 @@
 
 `ParkedRuns` remembers the reasons and logs them, once per run and reason.
 
-Must not know threads or engines. Thread-safe. At most `_MOST_RUNS` reasons are remembered.
+Must not know: threads, engines. Thread-safe. At most `_MOST_RUNS` reasons are remembered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_RUNS = 1000
 
 
 class WorkflowLabel(NamedTuple):
-    """Names of a run for log records."""
+    """The names that identify a run in log records."""
 
     workflow_type: str
     workflow_id: str
@@ -39,12 +39,12 @@ class ParkedRuns:
         self._lock = threading.Lock()
         self.reasons: OrderedDict[str, str] = OrderedDict()
         self.unnamed: dict[str, str] = {}
-        """The differences of runs that do not fit their history and are not in the cache, by run id. Only the engine
-        knows their workflow ids (see `parked_watch`). Replaced by a changed copy, never changed in place.
+        """The nondeterminism messages of runs that are not in the cache, by run id. Only the engine knows the workflow
+        ids of these runs (see `parked_watch`). The dict is never changed in place, only replaced by a changed copy.
         """
 
     def note_unnamed(self, run_id: str, difference: str) -> None:
-        """Remember a run that is not in the cache and does not fit its history, unless that was logged already."""
+        """Remember a run that is not in the cache and does not fit its history, unless the run was logged already."""
         with self._lock:
             if run_id not in self.reasons and len(self.unnamed) < _MOST_UNNAMED:
                 self.unnamed = {**self.unnamed, run_id: difference}
@@ -55,7 +55,7 @@ class ParkedRuns:
             self.unnamed = {name: difference for name, difference in self.unnamed.items() if name != run_id}
 
     def remember(self, run_id: str, reason: str) -> bool:
-        """Remember why a run is parked. Return False if the reason is known already."""
+        """Remember the reason for which a run is parked. Return False if the run already has this reason."""
         with self._lock:
             is_new = self.reasons.get(run_id) != reason
             self.reasons[run_id] = reason
@@ -72,7 +72,7 @@ class ParkedRuns:
             return self.reasons.pop(run_id, None) is not None
 
     def kinds(self) -> dict[str, str]:
-        """Return the kind and place of each error by run id, without its message, which may contain user data."""
+        """Return the kind and place of each error by run id, without the message, which may contain user data."""
         with self._lock:
             return {run_id: reason.partition(": ")[0] for run_id, reason in self.reasons.items()}
 
@@ -141,20 +141,20 @@ class ParkedRuns:
 
 
 def cache_miss(run_id: str) -> TaskFailed:
-    """Return the failure of a task whose run is not in the cache, and whose start is not among the events."""
+    """Return a failed task for a run that is not in the cache and has no start event in the activation."""
     return task_failed(
         run_id, "RunNotCached", "this worker does not hold the run: its whole history is needed"
     )
 
 
 def task_failed(run_id: str, type_: str, message: str, stack_trace: str = "") -> TaskFailed:
-    """Return a failed task with a named kind of failure."""
+    """Return a failed task with this type of failure, message and stack trace."""
     info = ApplicationFailure(type=type_)
     return TaskFailed(run_id, Failure(message=message, info=info, stack_trace=stack_trace))
 
 
 def _place(error: BaseException) -> str:
-    """Return ` at file:line` of the author's code that raised; a line of ours if the fault is ours."""
+    """Return ` at file:line` of the author's code that raised, or of Hourglass's code if the bug is in Hourglass."""
     origin = where_raised(error)
     if origin is None or (is_ours(origin[0]) and isinstance(error, ArgumentError)):
         return ""

@@ -1,19 +1,19 @@
 """Runs that must not be executed now, because their code hung or killed processes (`Quarantine`).
 
-Each hang costs a lane, and perhaps a thread forever. The first may have been an accident (a machine that stood
-still), so the run is tried once more. After the second it is held until its code changes or a long time has passed,
-and then gets one try at a time. While too many threads are stuck, every run of a workflow that hung recently is held:
-otherwise a thousand runs of one bad deployment would take two thousand threads. The same holds after two runs of a
-workflow have stopped a process each.
+Each hang costs a lane, and perhaps a thread permanently. The first hang may have been an accident (the machine stood
+still), so the run is executed once more. After the second hang the run is held until its code changes or a long time
+has passed. From then on it gets one try at a time. While too many threads are stuck, every run of a workflow that hung
+recently is held: otherwise a thousand runs of one bad deployment would occupy two thousand threads. All runs of a
+workflow are also held after two of its runs have each ended a process.
 
-A run may also kill its process: a crash in C, too much memory. All runs that were executing when a process died are
-suspects, and are executed one at a time (see `lanes`). After the second death during the same run, in the same code,
-the run is the culprit and is held, longer each time. A run that makes progress is released.
+A run may also kill its process, by a crash in C code or by using too much memory. All runs that were executing when a
+process died are suspects, and are executed one at a time (see `lanes`). After the second death during the same run, in
+the same code, the run counts as the culprit and is held, longer each time. A run that makes progress is released.
 
-Incidents of earlier processes come from the record of the target, and those of this process are added to it
-(`incidents`).
+Incidents of earlier processes come from the record of the target, and incidents of this process are added to that
+record (`incidents`).
 
-Must not know threads or engines. Thread-safe: the control loop writes, lanes read. At most `_MOST_RUNS` runs are
+Must not know: threads, engines. Thread-safe: the control loop writes, lanes read. At most `_MOST_RUNS` runs are
 remembered.
 """
 
@@ -50,7 +50,7 @@ class IncidentRecord(Protocol):
     fresh: list[Incident]
 
     def current(self) -> list[Incident]:
-        """Return the incidents that count."""
+        """Return the incidents that still count."""
         ...
 
     def add(self, incident: Incident) -> None:
@@ -58,16 +58,18 @@ class IncidentRecord(Protocol):
         ...
 
     def forget(self, *run_ids: str) -> None:
-        """Remove runs that have made progress."""
+        """Remove the entries of runs that have made progress."""
         ...
 
 
 @dataclass(frozen=True)
 class HeldRun:
-    """A run that hung or killed processes: how often, when last (monotonic), and where.
+    """A run that hung or killed processes. `times` is the number of incidents, `at` is the monotonic time of the last
+    one, `stack` is the stack of the hung code.
 
-    `code` is the definition and its compiled body; after a death the digest of the workflow's file ("" if unknown);
-    None if only time releases the run. `owed`: no task has failed for the hang yet, because the process was killed.
+    `code` identifies the code. After a hang it is the definition and its compiled body, after a death the digest of the
+    workflow's file ("" if unknown). It is None if only time releases the run. `owed` is set if no task has failed for
+    the hang yet, because the process was killed.
     """
 
     times: int
@@ -86,15 +88,18 @@ class HeldRun:
         return LOCAL_DEATHS if self.activity_id else DEATHS
 
     def matches(self, definition: WorkflowDefinition) -> bool:
-        """Whether a definition may be the code that hung. Reloaded code is another definition, even if it has not
-        changed."""
+        """Whether a definition may be the code that hung or died. Code that was reloaded counts as other code, even if
+        it has not changed.
+        """
         if isinstance(self.code, str):
             return self.code in ("", digest_of(definition))
         return self.code is None or self.code == _code_of(definition)
 
 
 class Quarantine:
-    """Decides which runs must not be executed now. `record` outlives the process."""
+    """The runs that must not be executed now, and the rules for holding and releasing them. `record` outlives the
+    process.
+    """
 
     def __init__(
         self,
@@ -119,7 +124,7 @@ class Quarantine:
         return len(self.runs)
 
     def add(self, run_id: str, definition: WorkflowDefinition | None, stack: HungStack) -> int:
-        """Remember that a run hung. Return how often it has, in this code."""
+        """Record that a run hung. Return the number of times that the run has hung in this code."""
         code = _code_of(definition)
         with self._lock:
             earlier = self.runs.pop(run_id, None)
@@ -132,7 +137,9 @@ class Quarantine:
         return times
 
     def restore(self, incidents: Iterable[Incident], fresh: Iterable[str] = ()) -> None:
-        """Add incidents of earlier processes. The runs in `fresh` have stopped the last one: their next task fails."""
+        """Add incidents of earlier processes. `fresh` contains the ids of runs with new incidents. If a new incident
+        was a hang that stopped its process, the run's next task fails.
+        """
         stopped: dict[str, set[str]] = {}
         owed = set(fresh)
         with self._lock:
@@ -165,15 +172,17 @@ class Quarantine:
         return held is not None and held.died and not held.activity_id
 
     def run_progressed(self, run_id: str) -> None:
-        """Release a run whose code made progress. A local activity at which processes died is not released."""
+        """Release a run whose code made progress. A run that is held because of a local activity stays held."""
         self._release(run_id, "")
 
     def attempt_ended(self, run_id: str, activity_id: str) -> None:
-        """Release a run whose local activity has ended, while this process has not."""
+        """Release a run that is held because of this local activity, which has ended without killing the process."""
         self._release(run_id, activity_id)
 
     def held(self, run_id: str, definition: WorkflowDefinition | None) -> HeldRun | None:
-        """Return why a run must not be executed now, None if it may. `definition` is None before it is known."""
+        """Return the reason for not executing a run now, as a `HeldRun`; None if the run may be executed. `definition`
+        is None until it has been resolved.
+        """
         if not self.runs:
             return None
         with self._lock:
@@ -208,15 +217,15 @@ class Quarantine:
         now = self._clock()
         if now - held.at < self._hold(held):
             return held
-        # One try: the run is held again if its task comes before that try has ended.
+        # The run gets one try: further tasks are held again unless the try makes progress.
         self.runs[run_id] = replace(held, at=now)
         return None
 
     def _hold(self, held: HeldRun) -> float:
-        """Return how long a run is held.
+        """Return the time in seconds for which a run is held.
 
-        After a death the time is short at first, because an innocent run may have been executing twice if processes are
-        often killed from outside. Then it grows, because each try may cost a process.
+        After a death the time is short at first: if processes are often killed from outside, an innocent run may have
+        been executing at two deaths. Then the time grows, because each try may cost a process.
         """
         if not held.died:
             return self._back_off
@@ -255,7 +264,9 @@ def rejection(run_id: str, held: HeldRun) -> TaskFailed:
 
 
 def digest_of(definition: WorkflowDefinition) -> str:
-    """Return a digest of the file of a workflow: the same in every process until the file changes."""
+    """Return a digest of the file that defines a workflow. All processes compute the same digest until the file
+    changes.
+    """
     cached = _digests.get(id(definition))
     if cached is not None and cached[0] is definition:
         return cached[1]

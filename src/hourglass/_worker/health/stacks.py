@@ -1,4 +1,4 @@
-"""Stacks as text: the author's frames of a thread, of this process or of another one's dump."""
+"""Stacks as text: the author's frames of a thread of this process, or from a dump of another process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DumpedStack:
 
 
 def frame_of(thread_id: int | None) -> FrameType | None:
-    """Return the frame that a thread executes now, None if there is no such thread."""
+    """Return the frame that a thread is executing; None if the thread does not exist."""
     return sys._current_frames().get(thread_id) if thread_id is not None else None
 
 
@@ -48,7 +48,9 @@ def take_stack(frame: FrameType | None) -> HungStack:
 
 
 def author_stack(frames: Sequence[FrameSummary]) -> HungStack:
-    """Return the author's frames of a stack with the innermost frame first; if there are none, the innermost frame."""
+    """Return the author's frames of a stack; if there are none, the innermost frame. `frames` begins with the innermost
+    frame.
+    """
     if not frames:
         return HungStack()
     own = [frame for frame in frames if not is_ours(frame.filename) and not is_library(frame.filename)]

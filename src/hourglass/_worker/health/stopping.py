@@ -1,19 +1,20 @@
 """Stopping a thread whose code does not return, and counting the threads that cannot be stopped.
 
-Python raises an exception in another thread at its next bytecode (`PyThreadState_SetAsyncExc`). That ends a loop
-within a millisecond; it does not reach a call into C, and code that catches everything swallows it. So the exception
-is raised again and again, less and less often, while the thread lives (`Stopper`). A thread that does not end is
-*stuck*: counted, reported when there are too many, and forgotten if it ends after all.
+`PyThreadState_SetAsyncExc` raises an exception in another thread at the thread's next bytecode. That ends a loop within
+a millisecond, but does not interrupt a C call, and code that catches all exceptions swallows this one, too. The
+exception is therefore raised repeatedly, at growing intervals, until the thread ends (`Stopper`). A thread that does
+not end is *stuck*: it is counted, reported when there are too many, and forgotten if it ends later.
 
 Two dangers, and how they are avoided:
 
-- An exception between a lock's `acquire` and the following `try` leaves the lock held forever: a thread is not
-  interrupted while its innermost frame is one of the standard library's (`may_interrupt`).
-- While an exception waits for a thread that is in C, Python 3.11 keeps the whole interpreter's alarm raised, and a
-  thread that is profiled or traced spins at its next call until the exception is delivered. So it never waits: it is
-  withdrawn if it has not been delivered after a moment (`raise_briefly`).
+- An exception between a lock's `acquire` and the following `try` leaves the lock held forever. A thread is therefore
+  not interrupted while its innermost frame belongs to the standard library (`may_interrupt`).
+- While an exception waits for a thread that executes C code, Python 3.11 keeps the eval breaker of the whole
+  interpreter set, and a thread that is profiled or traced spins at its next call until the exception is delivered. An
+  exception therefore never stays pending: it is withdrawn if it has not been delivered after some milliseconds
+  (`raise_briefly`).
 
-Runs on the control loop, and only after a lane was abandoned. Must not know workflows, queues of lanes, or restarts.
+Runs on the control loop, and only after a lane was abandoned. Must not know: workflows, queues of lanes, restarts.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ from hourglass._worker.code_origin import STDLIB
 
 logger = logging.getLogger("hourglass.worker")
 
-STUCK_AFTER = 8  # attempts: about a quarter of a second
+STUCK_AFTER = 8  # attempts, which take about a quarter of a second
 _FIRST_DELAY, _LAST_DELAY = 0.001, 5.0
-_UNWINDING_DELAY = 0.25  # how long a thread may take to unwind one of its runs
+_UNWINDING_DELAY = 0.25  # seconds that a thread may take to unwind one of its runs
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.01
-_LIBRARY_ATTEMPTS = 12  # then library code is interrupted too, unless it holds a lock of the whole process
+# after these attempts library code is also interrupted, unless it may hold a lock that all threads share
+_LIBRARY_ATTEMPTS = 12
 
-# All threads share the locks of these modules: held forever, they would stop the process.
+# All threads share the locks of these modules. A lock that is held forever would stop the process.
 _NEVER = tuple(
     f"{base}{name}" for base in STDLIB for name in ("logging/", "threading.py", "queue.py", "importlib/")
 )
@@ -53,7 +55,7 @@ _clear_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void
 
 
 class LaneStopped(BaseException):
-    """Raised in the thread of a lane that was abandoned, to end it. Not an error; not to be caught."""
+    """Raised in the thread of an abandoned lane, to end the thread. This is not an error, and must not be caught."""
 
 
 class Stoppable(Protocol):
@@ -76,7 +78,7 @@ class Stoppable(Protocol):
         ...
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait for the thread's end. Not on the control loop."""
+        """Wait for the thread to end. Return whether it has ended. Must not be called on the control loop."""
         ...
 
 
@@ -85,25 +87,26 @@ class _Settled(BaseException):
 
 
 def raise_briefly(thread_id: int, seconds: float) -> None:
-    """Raise `LaneStopped` in a thread; withdraw it if it is not delivered within `seconds`.
+    """Raise `LaneStopped` in a thread. Withdraw the exception if it is not delivered within `seconds`.
 
-    The thread must not end meanwhile, because another thread could get its id.
+    The thread must not end meanwhile, because another thread could then get the same id.
     """
-    # In one frame, and calling only C: while the alarm is raised, a traced thread does not complete its next call, and it
-    # may be this thread. Only a delivered exception resets the alarm, so we raise one for ourselves at the end.
+    # Use one frame, and call only C functions: while the eval breaker is set, a traced thread does not complete its
+    # next call, and this thread may be traced. Only a delivered exception resets the eval breaker, so this thread
+    # raises one for itself at the end.
     try:
         _set_async_exc(thread_id, LaneStopped)
         sleep(seconds)
         _clear_async_exc(thread_id, None)
         _set_async_exc(get_ident(), _Settled)
-        for _ in (1, 2):  # a backward jump, where the interpreter delivers it at the latest
+        for _ in (1, 2):  # the interpreter delivers the exception at a backward jump at the latest
             pass
     except _Settled:
         pass
 
 
 def cpu_time(thread_id: int) -> float | None:
-    """Return the processor time of a living thread in seconds, None if the system does not show it."""
+    """Return the CPU time of a running thread in seconds; None if the system does not report it."""
     clock_of: Any = getattr(time, "pthread_getcpuclockid", None)
     return float(time.clock_gettime(clock_of(thread_id))) if clock_of is not None else None
 
@@ -119,14 +122,16 @@ def may_interrupt(frame: FrameType | None, attempt: int) -> bool:
 
 
 def wait_of(attempt: int) -> float:
-    """Return how long an attempt waits for the delivery: longer each time, as many threads may want the interpreter."""
+    """Return the time in seconds that an attempt waits for the delivery. The time grows, because many threads may
+    compete for the interpreter.
+    """
     return min(_FIRST_WAIT * (1 << min(attempt - 1, 10)), _LONGEST_WAIT)
 
 
 @dataclass(eq=False)
 class _Abandoned:
     lane: Stoppable
-    # From 0: a thread that unwinds already has a larger number, so its progress is seen at the first attempt.
+    # Starts at 0: a thread that is already unwinding has a larger number, so its progress is seen at the first attempt.
     progress: int = 0
     attempts: int = 0
     delay: float = _FIRST_DELAY
@@ -137,7 +142,7 @@ class _Abandoned:
 
 
 class Stopper:
-    """Interrupts abandoned threads until they end, and counts the stuck ones."""
+    """Interrupts abandoned threads until they end, and counts the stuck threads."""
 
     def __init__(self, max_stuck: int, on_too_many: Callable[[], object] | None) -> None:
         self._max_stuck = max_stuck
@@ -151,7 +156,7 @@ class Stopper:
         return sum(thread.stuck for thread in self._abandoned) > self._max_stuck
 
     def stuck(self, name: str | None = None) -> int:
-        """Return the number of stuck threads, of the lane with this name or of all."""
+        """Return the number of stuck threads, of the lane with this name or of all lanes."""
         self._forget_ended()
         return sum(thread.stuck for thread in self._abandoned if name is None or thread.lane.name == name)
 
@@ -161,7 +166,7 @@ class Stopper:
         return [thread.lane for thread in self._abandoned]
 
     def stop(self, lane: Stoppable, loop: asyncio.AbstractEventLoop) -> None:
-        """Interrupt the thread of an abandoned lane, now and until it ends."""
+        """Interrupt the thread of an abandoned lane immediately, and repeatedly until it ends."""
         thread = _Abandoned(lane)
         self._abandoned.append(thread)
         self._attempt(thread, loop)
@@ -175,7 +180,7 @@ class Stopper:
             thread.progress, thread.delay = (
                 progress,
                 _UNWINDING_DELAY,
-            )  # it was interrupted and unwinds its runs
+            )  # the thread was interrupted and unwinds its runs
         else:
             thread.attempts += 1
             thread.lane.interrupt(thread.attempts)

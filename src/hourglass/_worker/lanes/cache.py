@@ -1,14 +1,14 @@
-"""The state of runs between activations: states for all lanes, live fibers for the lane that made them.
+"""The state of runs between activations: a cache of states for all lanes, and a list of the live fibers of each lane.
 
-`StateCache` maps (task queue, run id, generation of the handle) to the state of a run. It survives lanes and handles,
-mirrors the engine's sticky cache, and is bounded: the engine is asked to evict the least recently used runs, and any
-run whose journal is too long. Each state has one owner, a lane's `Evaluations`, and only the owner uses it. When a lane
-is replaced, its states move to the replacement lane without their fibers; runs that wait behind slow code move to
-another lane. The former owner does not find them any more.
+`StateCache` maps (task queue, run id, generation of the handle) to the state of a run. The cache outlives lanes and
+handles, and mirrors the engine's sticky cache. Its size is limited: the engine is asked to evict the least recently
+used runs, and any run whose journal is too long. Each state has one owner, the `Evaluations` of a lane, and only the
+owner uses the state. When a lane is replaced, its states move to the replacement lane without their fibers. Runs that
+wait behind slow code move to another lane in the same way. The former owner no longer finds a run that has moved.
 
-`LiveRuns` lists the runs of one lane that hold live fibers. Beyond its limit these are dropped first, because the
-journal restores them. Neither class drops fibers: the lane does, on its thread, because a greenlet cannot leave the
-thread that made it.
+`LiveRuns` lists the runs of one lane that have live fibers. Beyond the limit, the fibers of the least recently used
+runs are dropped, because the journal can restore them. Neither class drops fibers itself. The lane does so on its own
+thread, because a greenlet cannot leave the thread that made it.
 """
 
 from __future__ import annotations
@@ -27,32 +27,35 @@ import msgspec
 from hourglass._evaluator.evaluator import Evaluator
 from hourglass._evaluator.events import Activation, ActivityCompleted, ChildCompleted
 
-_ACTIVATION_BYTES = 110  # of an activation in a journal, without its payloads
+_ACTIVATION_BYTES = 110  # the size of an activation in a journal, without its payloads
 _LARGE = 1000  # events, commands and fibers of a run
-_GRAINS = 2**17  # a journal's growth is counted when it exceeds this fraction of the limit, 4 KiB
+_GRAINS = 2**17  # a journal's growth is counted in steps of 1/_GRAINS of the limit for all journals: 4 KiB
 
 FEWEST_CACHED = 1000
-"""The default number of cached runs, however little memory there is."""
+"""The minimum of the default number of cached runs, regardless of memory."""
 
 _MOST_CACHED = 100_000
-_BYTES_PER_RUN = 32 * 1024  # of a small run, in the engine and here
+_BYTES_PER_RUN = 32 * 1024  # memory of a small run, in the engine and in this cache
 _PART_OF_MEMORY = 8
 
 
 def most_cached() -> int:
-    """Return the default limit of cached runs that are all busy: an eighth of the memory of this process or its
-    container."""
+    """Return the default for the maximum number of cached runs if all are busy: as many as fit into an eighth of the
+    memory that this process may use.
+    """
     return max(FEWEST_CACHED, min(_MOST_CACHED, memory_limit() // _PART_OF_MEMORY // _BYTES_PER_RUN))
 
 
 def memory_limit() -> int:
-    """Return the bytes of memory that this process may use: the machine's, or the limit of its control group."""
+    """Return the memory that this process may use, in bytes: the machine's memory, or the limit of the process's cgroup
+    if that is lower.
+    """
     try:
         limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     except (ValueError, OSError, AttributeError):  # the system does not report it
         limits = [1 << 31]
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # there is no such group, or it has no limit ("max")
+        with contextlib.suppress(OSError, ValueError):  # no cgroup, or a cgroup without a limit ("max")
             limits.append(int(Path(path).read_text(encoding="ascii")))
     return min(limit for limit in limits if limit > 0)
 
@@ -95,8 +98,8 @@ class Entry:
     eviction_requested: bool = field(default=False, repr=False)
     checked_work: int = 0
     checked: int = 0  # the number of activations at the last verification
-    counted_bytes: int = 0  # of its journal, in the cache's total
-    noted: bytes = b""  # the note of a lane that executes it (see `lane_notes`)
+    counted_bytes: int = 0  # the part of `journal_bytes` that the cache's total includes
+    noted: bytes = b""  # the note that a lane writes while it executes the run (see `lane_notes`)
 
     def grown(self, activation: Activation) -> None:
         """Count an activation that was added to the journal."""
@@ -106,8 +109,8 @@ class Entry:
     def is_to_be_checked(self, first: int = 1) -> bool:
         """Whether to verify the run now: at activations 1, 2, 4, 8 … from `first` on.
 
-        A large run is verified only when it has grown by half since the last time, so that the total cost stays a small
-        multiple of executing the run once.
+        A large run is verified only when it has grown by half since its last verification, so that the total cost stays
+        a small multiple of executing the run once.
         """
         if self.activations < first:
             return False
@@ -145,7 +148,7 @@ _Queue: TypeAlias = tuple[str, int]
 
 
 class StateCache:
-    """The states of runs by key, each with its owner. Thread-safe; only its own code runs under its lock."""
+    """The states of runs by key, each with its owner. Thread-safe. No workflow code runs under the lock."""
 
     def __init__(self, limits: CacheLimits | None = None) -> None:
         self.limits = limits or CacheLimits()
@@ -159,7 +162,9 @@ class StateCache:
         return sum(len(queue) for queue in list(self._queues.values()))
 
     def admit(self, owner: object) -> None:
-        """Allow `owner` to have states. Before that, and after its release, it cannot store any."""
+        """Allow `owner` to store states. Before this call, and after `release` or `hand_over`, `put` rejects the
+        owner's states.
+        """
         with self._lock:
             self._owned.setdefault(owner, {})
 
@@ -173,18 +178,20 @@ class StateCache:
             return list(self._owned.get(owner, _NOTHING).values())
 
     def get(self, key: Key, owner: object) -> Entry | None:
-        """Return a run of the owner, which becomes the most recently used; None on a miss."""
+        """Return a run of the owner, and mark the run as the most recently used. Return None on a cache miss."""
         with self._lock:
             entry = self._owned.get(owner, _NOTHING).get(key)
             if entry is not None:
                 queue = self._queues[key.task_queue, key.generation]
-                # To the end: a plain dict keeps this order too, in half the memory of an OrderedDict.
+                # Move the run to the end. A plain dict keeps this order, too, in half the memory of an OrderedDict.
                 del queue[key]
                 queue[entry.key] = entry
             return entry
 
     def put(self, entry: Entry, owner: object) -> bool:
-        """Store a run, replacing one with the same key. Return False if the owner is no longer admitted."""
+        """Store a run. Replace an earlier run with the same key, whoever owns it. Return False if the owner is no
+        longer admitted.
+        """
         key = entry.key
         with self._lock:
             owned = self._owned.get(owner)
@@ -198,7 +205,7 @@ class StateCache:
             return True
 
     def remove(self, key: Key, owner: object) -> Entry | None:
-        """Remove a run of the owner. The caller drops its fibers."""
+        """Remove and return a run of the owner. The caller must drop the run's fibers."""
         with self._lock:
             entry = self._owned.get(owner, _NOTHING).pop(key, None)
             if entry is not None:
@@ -206,9 +213,9 @@ class StateCache:
             return entry
 
     def discard(self, key: Key) -> Entry | None:
-        """Remove a run of any owner, while none of its activations is in progress.
+        """Remove a run, whoever owns it. None of the run's activations may be in progress.
 
-        Return it if it holds fibers, which its lane must drop.
+        Return the run if it has live fibers, which its lane must drop; otherwise None.
         """
         removed: Entry | None = None
         with self._lock:
@@ -218,9 +225,9 @@ class StateCache:
         return removed if removed is not None and removed.run.live is not None else None
 
     def hand_over(self, owner: object, successor: object, without: Key | None = None) -> Entry | None:
-        """Move all states of an owner to its successor, without fibers. Remove and return the one `without`.
+        """Move all states of an owner, without fibers, to its successor, and release the owner.
 
-        The owner is released.
+        The state with the key `without` is not moved, but removed and returned.
         """
         with self._lock:
             owned = self._owned.pop(owner, {})
@@ -234,8 +241,9 @@ class StateCache:
             return left
 
     def move(self, key: Key, owner: object, target: object) -> Entry | None:
-        """Move one run to another owner, without fibers. Return the original, whose fibers the former owner must
-        drop."""
+        """Move one run to another owner, without fibers. Return the original, whose fibers the former owner must drop;
+        None if the run was not moved.
+        """
         with self._lock:
             states = self._owned.get(target)
             entry = self._owned.get(owner, _NOTHING).pop(key, None) if states is not None else None
@@ -246,7 +254,7 @@ class StateCache:
             return entry
 
     def find(self, key: Key) -> Entry | None:
-        """Return a run of any owner, without changing when it was last used."""
+        """Return a run, whoever owns it, without marking the run as recently used."""
         return self._queues.get((key.task_queue, key.generation), _NOTHING).get(key)
 
     def release(self, owner: object) -> None:
@@ -256,7 +264,9 @@ class StateCache:
                 self._unlist(key)
 
     def pop_older(self, task_queue: str, generation: int, owner: object) -> list[Entry]:
-        """Remove the owner's runs of earlier handles of a queue. The caller drops their fibers."""
+        """Remove and return the owner's runs of a queue's handles before this generation. The caller must drop the
+        runs' fibers.
+        """
         with self._lock:
             owned = self._owned.get(owner, _NOTHING)
             old = [key for key in owned if key.task_queue == task_queue and key.generation < generation]
@@ -265,14 +275,16 @@ class StateCache:
             return [owned.pop(key) for key in old]
 
     def to_evict(self, entry: Entry) -> list[Key]:
-        """Return the runs of the same handle whose eviction must be requested now, each once.
+        """Return the keys of the runs whose eviction must be requested now, of the same handle as `entry`. Each key is
+        returned only once.
 
-        Their journal is too long, or there are too many states, or all journals are too large.
+        A run is evicted because its journal is too long, because there are too many states, or because all journals
+        together are too large.
         """
         key, limits = entry.key, self.limits
         is_long = entry.activations > limits.journal_entries or entry.journal_bytes > limits.journal_bytes
         if not is_long and entry.counted_bytes and entry.journal_bytes - entry.counted_bytes < self._grain:
-            return []  # no new state, and hardly more bytes
+            return []  # no new state, and the journal has hardly grown
         with self._lock:
             queue = self._queues.get((key.task_queue, key.generation), _NOTHING)
             if queue.get(key) is entry:
@@ -300,7 +312,7 @@ class StateCache:
 
 
 def _oldest(queue: dict[Key, Entry], but: Entry, excess: int) -> list[Entry]:
-    """Return the least recently used runs whose journals together exceed `excess` bytes."""
+    """Return the least recently used runs, except `but`, whose journals together exceed `excess` bytes."""
     oldest = []
     for entry in queue.values():
         if excess <= 0:
@@ -315,7 +327,7 @@ _NOTHING: dict[Key, Entry] = {}  # always empty
 
 
 class LiveRuns:
-    """The runs that hold live fibers on one lane, least recently used first. Not thread-safe."""
+    """The runs that have live fibers on one lane, least recently used first. Not thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -328,18 +340,20 @@ class LiveRuns:
         return entry in self._runs
 
     def settle(self, entry: Entry) -> bool:
-        """Update a run that was used. Return whether too many runs hold live fibers."""
+        """Mark a run as the most recently used, or remove the run if it has no live fibers. Return whether too many
+        runs have live fibers.
+        """
         self._runs.pop(entry, None)
         if entry.run.live is not None:
             self._runs[entry] = None
         return len(self._runs) > self._limit
 
     def excess(self) -> Entry | None:
-        """Return the run whose fibers must be dropped next, None if the limit is kept."""
+        """Return the run whose fibers must be dropped next; None if the limit is not exceeded."""
         return self.oldest() if len(self._runs) > self._limit else None
 
     def oldest(self) -> Entry | None:
-        """Return the least recently used run, None if there is none."""
+        """Return the least recently used run; None if no run has live fibers."""
         return next(iter(self._runs), None)
 
     def discard(self, entry: Entry) -> None:
@@ -348,7 +362,8 @@ class LiveRuns:
 
 
 class LostJournals:
-    """The journals of recently removed runs: if the engine sends one of them again, its log messages are not repeated.
+    """The journals of recently removed runs. If the engine sends a removed run again, its log messages are not
+    repeated.
 
     Thread-safe. At most `most` journals and `most_bytes` are remembered.
     """
@@ -361,7 +376,7 @@ class LostJournals:
         self._journals: OrderedDict[str, tuple[list[Activation], int]] = OrderedDict()
 
     def keep(self, run_id: str, journal: list[Activation], size: int) -> None:
-        """Remember a journal, and forget the oldest ones beyond the limits."""
+        """Remember a journal, and forget the oldest journals beyond the limits."""
         with self._lock:
             self._take(run_id)
             self._journals[run_id] = (journal, size)
@@ -370,7 +385,7 @@ class LostJournals:
                 self._bytes -= self._journals.popitem(last=False)[1][1]
 
     def take(self, run_id: str) -> Sequence[Activation]:
-        """Return and forget the journal of a run that comes back; empty if there is none."""
+        """Return and forget the journal of a run that the engine has sent again; empty if there is none."""
         with self._lock:
             return self._take(run_id)
 

@@ -1,4 +1,4 @@
-"""The figures of a lane (`Counts`)."""
+"""The counters of a lane (`Counts`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_KINDS = 1000
 
 @dataclass
 class Counts:
-    """The figures of a lane. Written by the lane, read by any thread."""
+    """The counters of a lane. Written by the lane, read by any thread."""
 
     activations: int = 0
     failed_tasks: int = 0
@@ -26,10 +26,10 @@ class Counts:
     live: int = 0
     parked: dict[str, str] = field(default_factory=dict)
     closed: dict[tuple[str, str], int] = field(default_factory=dict)
-    """The numbers of closed runs by workflow type and kind of end."""
+    """The number of closed runs by workflow type and outcome."""
 
     def add(self, other: Counts) -> None:
-        """Add the figures of a lane that has ended."""
+        """Add the counters of a lane that has ended."""
         self.activations += other.activations
         self.failed_tasks += other.failed_tasks
         self.misses += other.misses
@@ -37,7 +37,7 @@ class Counts:
             self.closed[key] = self.closed.get(key, 0) + number
 
     def run_closed(self, workflow_type: str, result: object) -> None:
-        """Count a run that has issued its last command."""
+        """Count a run that has closed. `result` is the command that closed it."""
         key = workflow_type, _ENDS.get(type(result), "")
         if key not in self.closed and len(self.closed) >= _MOST_KINDS:
             key = "other", key[1]  # a dynamic workflow accepts any type that a client names

@@ -1,16 +1,16 @@
-"""Evaluation of one activation on a lane: find or create the run, evaluate, verify, and answer. Knows no threads and no
-engine.
+"""Evaluation of one activation on a lane: find or create the run, evaluate the activation, verify the run, and answer.
+Must not know: threads, engines.
 
-`Evaluations` belongs to one lane, and runs on that lane's thread, because fibers cannot leave it. Only the methods that
-move runs are called on the control loop. `LaneContext` is shared by all lanes of a worker.
+`Evaluations` belongs to one lane, and runs on the lane's thread, because fibers cannot leave their thread. Only the
+methods that move runs are called on the control loop. `LaneContext` is shared by all lanes of a worker.
 
 Invariants:
 
-- Every activation is answered (I3): an exception here is answered as a failed task, and the run is removed.
+- Every activation is answered (I3). After an exception in this module the task fails and the run is removed.
 - An activation of an unknown run without a start event fails the task, so that the engine sends the whole history (I4);
   a start event replaces the cached run.
-- After a failed task nothing of the run is kept: the engine sends its history again.
-- A lane that has handed over its runs changes no shared state and returns no verdict; it only unwinds its fibers.
+- After a failed task the run is removed from the cache: the engine sends the run's history again.
+- A lane that has handed over its runs changes no shared state and returns no verdict; the lane only unwinds its fibers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from hourglass.errors import HourglassError, UsageError
 logger = logging.getLogger("hourglass.worker")
 
 Verify: TypeAlias = Literal["off", "always"] | float
-"""The runs that are executed twice and compared: none, all, or a fraction of them."""
+"""The runs that are verified by a second execution: none, all, or a fraction of all runs."""
 
 _DROP_ATTEMPTS = 3
 
@@ -84,12 +84,12 @@ class LaneContext:
 
 
 class Evaluations:
-    """The runs of one lane, and their evaluation."""
+    """The runs of one lane, and the evaluation of their activations."""
 
     def __init__(self, context: LaneContext) -> None:
         self.context = context
         self.steps = 0
-        """Increases while a large run is executed again or unwound."""
+        """A counter that increases while a large run is re-executed or unwound."""
         self.unwound = 0
         """The number of runs whose fibers were dropped."""
         self._counts = Counts()
@@ -104,23 +104,23 @@ class Evaluations:
         self._live = LiveRuns(context.cache.limits.live)
         self._log = RunLog(context.settings.task_queue, context.parked, context.quarantine)
         self._executing: Entry | None = None
-        """The run whose code executes now, or is unwound."""
-        self._retired = False  # another lane has its runs
+        """The run whose code is executing or whose fibers are being unwound; None if there is none."""
+        self._retired = False  # its runs have moved to a replacement lane
 
     @property
     def counts(self) -> Counts:
-        """The figures so far, and the numbers of cached and live runs now."""
+        """The counters so far, with the current numbers of cached and live runs."""
         self._counts.cached, self._counts.live = self._cache.count(self), len(self._live)
         self._counts.parked = self._parked.kinds()
         return self._counts
 
     @property
     def executing(self) -> Entry | None:
-        """The run whose code executes now, or is unwound."""
+        """The run whose code is executing or whose fibers are being unwound; None if there is none."""
         return self._executing
 
     def evaluate(self, activation: Activation, generation: int = 0) -> Verdict:
-        """Answer an activation. Raises only `LaneStopped`."""
+        """Evaluate an activation and return the verdict. Raises only `LaneStopped`."""
         self._counts.activations += 1
         key = Key(self._settings.task_queue, activation.run_id, generation)
         try:
@@ -129,7 +129,7 @@ class Evaluations:
             raise
         except BaseException as error:
             self._raise_if_retired()
-            # The type is unknown, or Hourglass has a bug.
+            # The workflow type is unknown, or Hourglass has a bug.
             self._parked.log_died(activation.run_id, error)
             name = type(error).__name__
             verdict = Verdict(task_failed(activation.run_id, name, str(error) or name))
@@ -142,7 +142,9 @@ class Evaluations:
         return verdict
 
     def recheck(self) -> None:
-        """Verify every open run that has had activations since the last time; park those that differ."""
+        """Verify every open run that has had activations since its last verification. If the second execution of a run
+        differs, record the run as parked.
+        """
         for entry in self._cache.owned(self):
             if entry.verified and not entry.run.closed and entry.activations > entry.checked:
                 entry.checked = entry.activations
@@ -151,12 +153,12 @@ class Evaluations:
                     self._log.parked(entry, difference)
 
     def remove_older(self, generation: int) -> None:
-        """Remove the runs of handles before this generation."""
+        """Remove the runs of all handles older than this generation."""
         for entry in self._cache.pop_older(self._settings.task_queue, generation, self):
             self._drop(entry)
 
     def drop(self, entry: Entry) -> None:
-        """Drop the fibers of a run that was removed from the cache, if this lane has them."""
+        """Drop the fibers of a run that was removed from the cache, if this lane owns them."""
         if entry in self._live:
             self._drop(entry)
 
@@ -166,7 +168,7 @@ class Evaluations:
         self._cache.release(self)
 
     def unwind(self) -> None:
-        """Drop all fibers. The states stay with their owners, which may be other lanes."""
+        """Drop all fibers. The states stay in the cache, with their owners, which may be other lanes."""
         if self._executing is not None:
             entry, self._executing = self._executing, None
             self._drop(entry)
@@ -176,7 +178,7 @@ class Evaluations:
             self._note.release()
 
     def sibling(self) -> Evaluations:
-        """Return the evaluations of another lane, without runs. Called on the control loop."""
+        """Return new evaluations without runs, for another lane. Called on the control loop."""
         return Evaluations(self.context)
 
     def hand_over(self, failed: Activation | None = None, generation: int = 0) -> Evaluations:
@@ -184,7 +186,8 @@ class Evaluations:
         loop.
         """
         replacement = self.sibling()
-        # First: a hung thread that returns from here on finds that it is retired, and stops instead of answering.
+        # First: if the hung thread returns after this line, it finds that it is retired, and stops instead of
+        # answering.
         self._retired = True
         failed_key = Key(self._settings.task_queue, failed.run_id, generation) if failed is not None else None
         left = self._cache.hand_over(self, replacement, failed_key)
@@ -197,8 +200,8 @@ class Evaluations:
         return replacement
 
     def move(self, run_id: str, generation: int, target: Evaluations) -> Entry | None:
-        """Move a waiting run to another lane. Return the entry whose fibers this lane must drop. Called on the
-        control loop.
+        """Move a waiting run to another lane. Return the entry whose fibers this lane must drop; None if there are
+        none. Called on the control loop.
         """
         left = self._cache.move(Key(self._settings.task_queue, run_id, generation), self, target)
         return left if left is not None and left.run.live is not None else None
@@ -256,7 +259,7 @@ class Evaluations:
                 self._counts.misses += 1
                 return Verdict(cache_miss(activation.run_id))
             entry = self._executing = cached
-            entry.run.on_step = self._stepped  # it may have moved from another lane
+            entry.run.on_step = self._stepped  # the run may have moved here from another lane
             if self._note is not None:
                 self._note.write(cached.noted)
         run = entry.run
@@ -277,7 +280,7 @@ class Evaluations:
             if self._log.is_verbose or type(run.state.result) is FailRun:
                 self._log.closed(entry, activation)
         if closed:
-            self._drop(entry)  # the fibers only: until its eviction the run may answer queries
+            self._drop(entry)  # only the fibers: the run can answer queries until it is evicted
         if self._live.settle(entry):
             while (excess := self._live.excess()) is not None:
                 self._drop(excess)
@@ -287,8 +290,8 @@ class Evaluations:
     def _begin(self, key: Key, started: RunStarted) -> Entry | HeldRun:
         context = self.context
         self._remove(key)
-        # Twice: before the definition is resolved, which may import modules, and so hang or die; and with the definition,
-        # which shows whether the code has changed.
+        # Check the quarantine twice: before the definition is resolved, because that may import modules, which can hang
+        # or kill the process; and with the definition, which shows whether the code has changed.
         held = self._quarantine.held(key.run_id, None)
         if held is not None:
             return held
@@ -317,7 +320,7 @@ class Evaluations:
         return entry
 
     def _begin_child(self, entry: Entry, started: RunStarted, activation: Activation) -> TaskFailed | None:
-        """Check the depth of a child. Return a failed task if it is too deep."""
+        """Check how deeply a child workflow is nested. Return a failed task if the child is too deep."""
         try:
             warning = self.context.generations.begun(activation.run_id, started)
         except UsageError as error:
@@ -334,7 +337,7 @@ class Evaluations:
             completion = entry.run.activate(activation)
         finally:
             if _forks.here != self._home:
-                # Before any lock is acquired that another thread may have held when it forked.
+                # Before acquiring any lock that another thread may have held at the fork.
                 _end_fork(self._home)
             if watcher is not None:
                 complaint = watcher.exit()
@@ -347,7 +350,9 @@ class Evaluations:
         return completion
 
     def _check(self, entry: Entry, completion: Completion, *, closing: bool) -> Completion:
-        """Verify the run if it is due: execute it a second time, and compare."""
+        """Verify the run if a verification is due: execute the run a second time, and compare. Return the completion,
+        or a failed task if the executions differ.
+        """
         if self.context.on_demand or not (closing or entry.is_to_be_checked(self.context.first_check)):
             return completion
         entry.checked = entry.activations
@@ -370,9 +375,11 @@ class Evaluations:
         return TaskFailed(entry.key.run_id, self._settings.converter.to_failure(error), cause)
 
     def _evict(self, key: Key, evicted: RunEvicted) -> None:
-        """Remove a run on the engine's request. Log and count it if its code does not fit its history.
+        """Remove a run on the engine's request. Log and count the eviction if it reports that the run's code does not
+        fit its history.
 
-        Both engines compare commands with the history themselves, fail the task, and name the difference only here.
+        Both engines compare commands with the history themselves and fail the task. Only the eviction names the
+        difference.
         """
         cached = self._cache.get(key, self)
         place = place_of(cached) if cached is not None and evicted.reason == MISFIT else ""
@@ -384,7 +391,7 @@ class Evaluations:
                 self._log.misfit(key.run_id, evicted, entry, place)
 
     def _remove(self, key: Key, failed: Activation | None = None) -> Entry | None:
-        """Remove a run. Its journal, with the activation that failed, is remembered for a while."""
+        """Remove a run. Remember its journal for a while, including the activation that failed, if any."""
         entry = self._cache.remove(key, self)
         if self._settings.steps is not None:
             self._settings.steps.pop(key.run_id, None)
@@ -416,7 +423,9 @@ class Evaluations:
 
 
 def _end_fork(home: int) -> None:
-    """End this process if workflow code has forked it and returned: the forked child cannot use the worker's objects."""
+    """End this process if it is a forked child that has left the workflow's code. A forked child cannot use the
+    worker's objects.
+    """
     if _forks.here == home:
         return
     try:
@@ -428,20 +437,20 @@ def _end_fork(home: int) -> None:
 
 
 def _silence(entry: Entry | None) -> None:
-    """Reject the commands of a run's hung code, if the code returns (I5)."""
+    """Make a run reject the commands of its hung code, in case the code returns later (I5)."""
     live = entry.run.live if entry is not None else None
     if live is not None:
         live.dead = live.latched = True
 
 
 def _remember(lost: LostJournals, entry: Entry, failed: Activation | None) -> None:
-    """Remember the journal of a removed run, with the activation that failed."""
+    """Remember the journal of a removed run, including the activation that failed, if any."""
     journal = entry.run.state.journal
     lost.keep(entry.key.run_id, journal if failed is None else [*journal, failed], entry.journal_bytes)
 
 
 def _unwind(entry: Entry) -> None:
-    """Unwind a run's fibers, even if the thread is asked to stop in the meantime: otherwise they would leak with the
+    """Unwind a run's fibers, even if the thread is asked to stop meanwhile. Otherwise the fibers would leak with the
     thread.
     """
     for _ in range(_DROP_ATTEMPTS):
@@ -455,7 +464,7 @@ def _unwind(entry: Entry) -> None:
 
 
 def _is_verified(verify: Verify, run_id: str) -> bool:
-    """Whether a run is verified. Depends on the run id alone, so that all workers agree."""
+    """Whether a run is verified. The decision depends on the run id alone, so that all workers agree."""
     if isinstance(verify, str):
         return verify == "always"
     return zlib.crc32(run_id.encode()) < verify * 2**32

@@ -1,8 +1,8 @@
 """The C functions that workflow code must not call: clocks, randomness, sleeping, threads, locks, files, sockets,
 processes.
 
-The table contains only C functions, because every such function of the standard library ends in one of them
-(`uuid.uuid4` reads `os.urandom`, `random.randint` the module's generator, `subprocess.run` forks).
+The table contains only C functions, because every nondeterministic function of the standard library calls one of them
+in the end: `uuid.uuid4` reads `os.urandom`, `random.randint` reads the module's generator, and `subprocess.run` forks.
 """
 
 from __future__ import annotations
@@ -117,4 +117,4 @@ _SOCKET_METHODS = frozenset(
 _METHODS = _JOIN_METHODS | _LOCK_METHODS | _CLOCK_METHODS | _RANDOM_METHODS | _SOCKET_METHODS
 
 WATCHED_NAMES = _METHODS | {function.__name__ for function in _FUNCTIONS if function is not None}
-"""The names of all these functions: most calls are excluded by their name alone."""
+"""The names of all forbidden functions. Most calls can be ruled out by their name alone."""

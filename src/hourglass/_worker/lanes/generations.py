@@ -1,9 +1,9 @@
 """The depth of a run in its family of parents and children, to detect a workflow that starts itself endlessly.
 
-`def step(n): return step(n)` starts a child that starts a child, and all of them wait. Engines report only the parent
-and the root of a run, so each child that begins here is remembered with its parent's depth plus one. If another process
-began the parent, the depth counts from there. Thread-safe, for all lanes of a worker; the number of remembered runs is
-limited.
+With `def step(n): return step(n)`, each run starts a child and waits for it. Engines report only the parent and the
+root of a run. Each child that begins in this process is therefore remembered with its parent's depth plus one. The
+depth of a parent that began in another process counts as 0 for a root, else as 1. Thread-safe: all lanes of a worker
+share one object. The number of remembered runs is limited.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hourglass._evaluator.events import RunStarted
 from hourglass.errors import UsageError
 
 DEEP = 50
-"""The depth from which on a warning is logged: recursion over a tree of children is not as deep."""
+"""The depth at which a warning is logged. Intended recursion over a tree of children is less deep."""
 
 _REMEMBERED = 10_000
 _MOST_TYPES = 1000
@@ -31,9 +31,10 @@ class Generations:
         self._lock = threading.Lock()
 
     def begun(self, run_id: str, started: RunStarted) -> str:
-        """Record a child. Return a warning, once per workflow type, or an empty str.
+        """Record a child run. Return a warning if the run is nested deeply, once per workflow type; otherwise an empty
+        str.
 
-        Raises `UsageError` if it is too deep.
+        Raises `UsageError` if the run is deeper than `most`.
         """
         parent = started.parent_run_id
         with self._lock:

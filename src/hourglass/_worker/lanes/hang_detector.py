@@ -1,15 +1,15 @@
 """Detection of lanes whose code does not return: delayed after some tens of milliseconds, hung after the deadlock
 timeout.
 
-`HangDetector` only observes, from the control loop; `LaneSet` acts. A lane is *delayed* when it has been at the same
-work at two looks, some tens of milliseconds apart: the runs that wait behind it should leave. It *hangs* when one
-step of its work has taken the deadlock timeout: the task fails, and the lane is replaced.
+`HangDetector` only observes lanes, on the control loop. `LaneSet` reacts. A lane is *delayed* when two checks, some
+tens of milliseconds apart, find it busy with the same work: the runs that wait behind this work should move to another
+lane. A lane *hangs* when one step of its work has taken the deadlock timeout: the task fails, and the lane is replaced.
 
-A lane that executes a long journal again, or starts, ends or unwinds thousands of fibers, gets the timeout anew with
-each activation and each fiber. Only time counts in which the control loop was awake: if the whole process stood still
-(a C call that held the interpreter, a suspended machine), the lane is not to blame. Nor does a lane hang that
-computes and gets too little of the processor: on an overloaded machine it gets up to ten times as long, until it has
-computed for half of the timeout. A lane that a debugger has stopped is neither delayed nor hung.
+The timeout starts again with each activation that a lane re-executes from a long journal, and with each fiber that the
+lane starts, ends or unwinds. Only time during which the control loop was awake counts: if the whole process stood still
+(a C call held the interpreter, or the machine was suspended), the lane is not to blame. A lane that computes but gets
+too little CPU time does not count as hung either: on an overloaded machine it may take up to ten times the timeout,
+until it has used half of the timeout as CPU time. A lane that a debugger has stopped is neither delayed nor hung.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from hourglass._worker.lanes.evaluation import Evaluations
 from hourglass._worker.lanes.lane import Work
 
 LOOK = 0.02
-"""The interval of looks, in seconds."""
+"""The interval between two checks, in seconds."""
 _DELAYED_AFTER = 0.04
-_LONGEST_GAP = 0.5  # the most that counts between two looks, as a fraction of the timeout
-_COMPUTES = 0.02  # of the time between two looks; a thread that sleeps now and then computes less
-_STARVED = 10  # in timeouts
+_LONGEST_GAP = 0.5  # of the timeout; a longer time between two checks counts as this much
+_COMPUTES = 0.02  # of the time between two checks; a thread that mostly sleeps uses less CPU time
+_STARVED = 10  # a lane that is short of CPU time may take this many timeouts
 _MOST_POINTS = 200_000  # fibers of a run that start or end; more do not count as progress
 
 
 class ObservedLane(Protocol):
-    """A thread that runs workflow code: a lane of a worker, or the thread of an environment for tests."""
+    """A thread that runs workflow code: a lane of a worker, or the thread of a test environment."""
 
     @property
     def busy(self) -> Work | None:
@@ -42,7 +42,7 @@ class ObservedLane(Protocol):
 
     @property
     def evaluations(self) -> Evaluations:
-        """The evaluations of that work."""
+        """The `Evaluations` that execute the work."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class ObservedLane(Protocol):
         ...
 
     def cpu_time(self) -> float | None:
-        """Return the seconds that the thread has computed; None if unknown."""
+        """Return the thread's CPU time in seconds; None if unknown."""
         ...
 
 
@@ -60,7 +60,7 @@ L = TypeVar("L", bound=ObservedLane)
 
 @dataclass
 class Looks(Generic[L]):
-    """The lanes that are delayed, with the seconds, and those that hang, with their work."""
+    """The result of a check: the delayed lanes with their delay in seconds, and the hung lanes with their work."""
 
     delayed: dict[L, float] = field(default_factory=dict)
     hung: list[tuple[L, Work]] = field(default_factory=list)
@@ -68,19 +68,25 @@ class Looks(Generic[L]):
 
 @dataclass
 class _Observation:
-    """A lane at one piece of work: since when, and for how long it has made no progress."""
+    """The state of a lane that executes one piece of work. `since` is the time at which the work was first seen,
+    `seconds` is the time without progress.
+    """
 
     work: Work
     since: float
     steps: int
     seconds: float
     computed: float
-    """The seconds during which the thread was computing, or may have been before the first look."""
+    """The CPU time in seconds without progress. The time before the first check counts as CPU time, because it was not
+    measured.
+    """
     cpu_time: float | None
 
 
 class HangDetector(Generic[L]):
-    """Observes how long each lane has been at its current work. A timeout of None or 0: no lane hangs."""
+    """Observes how long each lane has been executing its current work. With a timeout of None or 0, no lane counts as
+    hung.
+    """
 
     def __init__(self, timeout: float | None, clock: Callable[[], float]) -> None:
         self.timeout = timeout or 0.0
@@ -89,7 +95,7 @@ class HangDetector(Generic[L]):
         self._observations: dict[L, _Observation] = {}
 
     def look(self, lanes: Iterable[L]) -> Looks[L]:
-        """Return the lanes whose code does not return. To be called at each `LOOK` while there is work."""
+        """Return the lanes whose code does not return. Must be called every `LOOK` seconds while there is work."""
         now = self._clock()
         passed = 0.0 if self._looked is None else now - self._looked
         if self.timeout:
@@ -107,7 +113,7 @@ class HangDetector(Generic[L]):
         return looks
 
     def pause(self) -> None:
-        """Forget all observations, because no work is in progress: the time until the next look must not count."""
+        """Forget all observations, because no work is in progress: the time until the next check must not count."""
         self._looked = None
         self._observations.clear()
 
@@ -149,9 +155,10 @@ class HangDetector(Generic[L]):
 
 
 def progress_of(evaluations: Evaluations) -> int:
-    """Return a number that increases while a lane takes long but makes progress.
+    """Return a number that increases while a slow lane makes progress.
 
-    It executes a large run again, unwinds it, or starts and ends its fibers, up to a limit.
+    Progress means that the lane re-executes or unwinds a large run, or that the run's fibers start and end. The number
+    of fibers that count is limited.
     """
     entry = evaluations.executing
     live = entry.run.live if entry is not None else None

@@ -5,11 +5,11 @@ accepts no work and delivers no verdict, unwinds its fibers and ends.
 
 Invariants:
 
-- An activation is either queued, or in progress, or answered, wherever the thread dies.
-- While work is queued, the bell has been rung, or will be when the turn of the control loop ends that submitted it,
-  or the thread is working and takes it next.
-- Verdicts reach the control loop in order; those that come together wake it once. Each job is answered at most once,
-  there, and never by an abandoned lane (I5).
+- Wherever the thread dies, an activation is either queued, in progress, or answered.
+- While work is queued, the thread is busy and will take the work next, or the bell has been rung, or the bell will be
+  rung at the end of the current iteration of the control loop.
+- Verdicts reach the control loop in order, and verdicts that become ready together wake the loop only once. Each job is
+  answered at most once, on the control loop, and never by an abandoned lane (I5).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Reply: TypeAlias = Callable[[Verdict], object]
 class LaneJob(msgspec.Struct, eq=False):
     """An activation to evaluate, and the caller's `reply` for its verdict.
 
-    `answered` belongs to the control loop; `since`, when the lane began with it, to the lane.
+    The control loop sets `answered`. The lane sets `since`, the time at which it began with the job.
     """
 
     activation: Activation
@@ -53,7 +53,7 @@ class LaneJob(msgspec.Struct, eq=False):
     since: float = 0.0
 
     def answer(self, verdict: Verdict) -> None:
-        """Give the caller the verdict, once."""
+        """Pass the verdict to the caller. Does nothing if the job was answered earlier."""
         if self.answered:
             return
         self.answered = True
@@ -64,7 +64,9 @@ class LaneJob(msgspec.Struct, eq=False):
 
 
 class Chore:
-    """A call with the lane's evaluations, without an answer. If the lane hangs or dies in it, the call is not repeated."""
+    """A call with the lane's `Evaluations` as argument, without an answer. If the lane hangs or dies during the call,
+    the call is not repeated.
+    """
 
     __slots__ = ("call", "since")
 
@@ -74,14 +76,14 @@ class Chore:
 
 
 STOP = Chore(Evaluations.close)
-"""The last chore: drop everything, and end the thread."""
+"""The last chore: drop all fibers and runs, and end the thread."""
 
 Work: TypeAlias = LaneJob | Chore
 
 
 @dataclass(frozen=True)
 class Remains:
-    """The work that an abandoned lane leaves: the job in progress, and the queue in order."""
+    """The unfinished work of an abandoned lane: the job in progress, and the queued work in order."""
 
     job: LaneJob | None
     queued: tuple[Work, ...]
@@ -119,7 +121,7 @@ class Lane:
         self._mutex = threading.Lock()
         self._work: deque[Work] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._will_ring = False  # at the end of this turn of the loop
+        self._will_ring = False  # at the end of this iteration of the loop
         self._busy: Work | None = None
         self._phase = LanePhase.WORKING
         self._abandoned = False
@@ -130,7 +132,7 @@ class Lane:
 
     @property
     def counts(self) -> Counts:
-        """The figures so far."""
+        """The counters so far."""
         return self.evaluations.counts
 
     @property
@@ -157,7 +159,7 @@ class Lane:
 
     @property
     def progress(self) -> int:
-        """A number that increases while the thread unwinds its fibers; 0 before."""
+        """A number that increases while the thread unwinds its fibers, and is 0 before."""
         return 0 if self._phase is LanePhase.WORKING else 1 + self.evaluations.unwound
 
     def start(self) -> None:
@@ -165,16 +167,17 @@ class Lane:
         self._thread.start()
 
     def submit(self, activation: Activation, reply: Reply, generation: int = 0) -> None:
-        """Queue an activation; `reply` is called with the verdict on the control loop."""
+        """Queue an activation. `reply` is called with the verdict on the control loop."""
         self._work.append(LaneJob(activation, reply, generation))
-        # The thread is woken at the end of this turn of the loop: until then it would wait for the interpreter, and each
-        # wake-up switches threads twice. Activations that are submitted in one turn wake it once.
+        # Wake the thread at the end of this iteration of the control loop. Until then the thread would only wait for
+        # the interpreter, and each wake-up switches threads twice. All activations of one iteration wake the thread
+        # once.
         if not self._will_ring:
             self._will_ring = True
             self._loop.call_soon(self._ring)
 
     def do(self, call: Callable[[Evaluations], None]) -> None:
-        """Queue a call with the lane's evaluations."""
+        """Queue a call with the lane's `Evaluations` as argument."""
         self._put(Chore(call))
 
     def take_over(self, work: Iterable[Work]) -> None:
@@ -187,19 +190,19 @@ class Lane:
         self._put(STOP)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread's end after `stop`. Return whether it has ended."""
+        """Wait for the thread to end after `stop`. Return whether the thread has ended."""
         if self._thread.ident is not None:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def wait_ended(self, timeout: float) -> bool:
-        """Wait for the end of an abandoned lane. Return whether it has ended."""
+        """Wait for the thread of an abandoned lane to end. Return whether the thread has ended."""
         return self.join(timeout)
 
     def abandon(self, at: Work | None = None) -> Remains | None:
-        """Take everything from the lane. Verdicts so far are delivered, later ones are dropped.
+        """Take all work from the lane. Verdicts that are already waiting are delivered, later ones are dropped.
 
-        With `at`, return None and do nothing if the lane is not at that work any more.
+        With `at`, return None and do nothing if the lane no longer executes that work.
         """
         with self._mutex:
             busy = self._busy
@@ -208,15 +211,17 @@ class Lane:
             self._abandoned = True
             queued = list(self._work)
             self._work.clear()
-        self._bell.put(None)  # it may be waiting for work
+        self._bell.put(None)  # the thread may be waiting for work
         if queued and queued[0] is busy:
-            del queued[0]  # it died between taking the work and removing it from the queue
+            del queued[0]  # the thread died between taking the work and removing it from the queue
         self._deliver()
         job = busy if isinstance(busy, LaneJob) and not busy.answered else None
         return Remains(job, tuple(queued))
 
     def part_with(self, at: Work, may_leave: Callable[[LaneJob], bool]) -> list[LaneJob]:
-        """Take jobs from the queue, in order, while the lane is at this work; none if it is not any longer."""
+        """Remove and return the queued jobs that `may_leave` selects, in order. Return none if the lane no longer
+        executes the work `at`.
+        """
         with self._mutex:
             if self._abandoned or self._busy is not at:
                 return []
@@ -230,38 +235,38 @@ class Lane:
 
     def interrupt(self, attempt: int) -> None:
         """Raise `LaneStopped` in the thread, if that is safe now and can help."""
-        # The thread ends under the mutex too: while we hold it, the thread's id cannot go to another thread.
+        # A thread marks itself as ended under the mutex: while we hold the mutex, the thread's id cannot be reused.
         with self._mutex:
             thread_id = self._thread.ident
             if thread_id is None or self.ended:
                 return
             before, self._cpu_time = self._cpu_time, cpu_time(thread_id)
             if before is not None and before == self._cpu_time:
-                return  # it waits in C code, which an exception does not reach
+                return  # the thread waits in C code, which an exception does not interrupt
             if may_interrupt(frame_of(thread_id), attempt):
                 raise_briefly(thread_id, wait_of(attempt))
 
     def cpu_time(self) -> float | None:
-        """Return the seconds that the thread has computed; None if unknown."""
+        """Return the thread's CPU time in seconds; None if unknown."""
         with self._mutex:  # as in `interrupt`
             thread_id = self._thread.ident
             return None if thread_id is None or self.ended else cpu_time(thread_id)
 
     def _put(self, work: Work) -> None:
         self._work.append(work)
-        self._ring()  # also for submitted activations: the loop may close before this turn ends
+        self._ring()  # also for submitted activations: the loop may close before this iteration ends
 
     def _ring(self) -> None:
         self._will_ring = False
-        if self._bell.empty():  # otherwise the bell was rung, and the thread has not waited since
+        if self._bell.empty():  # otherwise the thread has not reacted to the last ring yet
             self._bell.put(None)
 
     def _deliver(self) -> None:
-        """Deliver the verdicts. On the control loop."""
+        """Deliver the verdicts. Must be called on the control loop."""
         self._woken = False  # first: a verdict that comes from now on wakes the loop again
         while self._answers:
             job, verdict = self._answers.popleft()
-            if not job.answered:  # as `LaneJob.answer`, without a call for each
+            if not job.answered:  # the same as `LaneJob.answer`, without a function call
                 job.answered = True
                 try:
                     job.reply(verdict)
@@ -269,7 +274,7 @@ class Lane:
                     logger.exception("a verdict could not be delivered")
 
     def _run(self) -> None:
-        """Run the thread."""
+        """Execute work until the lane is stopped or abandoned, then unwind its fibers. This is the body of the thread."""
         try:
             runs_workflows()
             finished, error = self._serve(), None
@@ -278,10 +283,10 @@ class Lane:
         try:
             self._end(finished=finished, error=error)
         except LaneStopped:
-            pass  # an exception that was raised while it ended: the thread still ends, which `ended` shows
+            pass  # raised while the thread ended: it still ends, and `ended` reports that
 
     def _serve(self) -> bool:
-        """Work until stopped. Return False if the lane was abandoned."""
+        """Execute work until the lane is stopped. Return False if the lane was abandoned."""
         while True:
             if not self._work:
                 self._bell.get()
@@ -289,7 +294,7 @@ class Lane:
                 if self._abandoned:
                     return False
                 if not self._work:
-                    continue  # done after an earlier ring, or moved to another lane
+                    continue  # the work was done after an earlier ring, or moved to another lane
                 work = self._work[0]
                 work.since = self._clock()
                 self._busy = work  # before it is removed from the queue: see `abandon`
@@ -323,7 +328,7 @@ class Lane:
         return True
 
     def _end(self, *, finished: bool, error: BaseException | None) -> None:
-        """Unwind the fibers, whatever exception is raised in the thread meanwhile, and end it."""
+        """Unwind the fibers and mark the lane as ended, whatever exception is raised in the thread meanwhile."""
         unwound, failure = False, None
         while self._phase is not LanePhase.ENDED:
             try:
@@ -338,7 +343,7 @@ class Lane:
                     unwound = True
                 with self._mutex:
                     if self._busy is STOP:
-                        self._busy = None  # a job in progress stays, to be failed
+                        self._busy = None  # a job in progress stays, so that it can be failed
                     self._phase = LanePhase.ENDED
             except LaneStopped:
                 continue

@@ -1,8 +1,8 @@
-"""The lanes of a worker: each run has one, and a lane that hangs or dies is replaced.
+"""The lanes of a worker: each run has a lane, and a lane that hangs or dies is replaced.
 
 A run stays on the lane on which it started, because its fibers cannot leave the thread that made them. Runs that wait
 behind slow code move to another lane (`Relief`). When a lane hangs (`HangDetector`) its task fails with the stack of
-the hung code, and a replacement lane takes over: all other runs continue there, from their journals and without the
+the hung code, and a replacement lane takes over. All other runs continue there, rebuilt from their journals without the
 engine, and the queued work moves in order. A run that hangs a second time is quarantined (`Quarantine`).
 
 Invariants: each activation is answered once, on the control loop (I3), whatever happens to its lane; an abandoned lane
@@ -43,7 +43,7 @@ _THREAD_DELAY = 1.0
 
 @dataclass(frozen=True)
 class LaneStatus:
-    """The state of one lane for `/status`. `stuck` is the number of its former threads that cannot be stopped."""
+    """The state of one lane for `/status`. `stuck` is the number of the lane's former threads that cannot be stopped."""
 
     name: str
     runs: int
@@ -53,7 +53,7 @@ class LaneStatus:
 
 
 class LaneSet:
-    """Assigns each run to a lane, and keeps the lanes working."""
+    """Assigns each run to a lane, and replaces lanes that hang or die."""
 
     def __init__(
         self,
@@ -88,7 +88,9 @@ class LaneSet:
             lane.start()
 
     def submit(self, activation: Activation, reply: Reply, *, generation: int = 0) -> None:
-        """Queue an activation on its run's lane. `generation` is its handle's."""
+        """Queue an activation on its run's lane. `reply` is called with the verdict. `generation` is the generation of
+        the handle that delivered the activation.
+        """
         place = self._places.of_run.get((generation, activation.run_id))
         if place is None or is_eviction(activation):
             place = self._place_of(activation, generation)
@@ -101,21 +103,21 @@ class LaneSet:
         self._quarantine.attempt_ended(run_id, activity_id)
 
     def forget(self, generation: int, run_id: str) -> None:
-        """Forget the place of a run."""
+        """Remove a run from the table of places."""
         self._places.forget((generation, run_id))
 
     def drop(self, entry: Entry) -> None:
-        """Drop the fibers of a run that was removed from the cache, on the lane that has them."""
+        """Drop the fibers of a run that was removed from the cache, on the lane that owns them."""
         self._do(lambda evaluations: evaluations.drop(entry))
 
     def forget_older(self, generation: int) -> None:
-        """Remove the runs of handles before this generation: the engine sends them again."""
+        """Remove the runs of all handles older than this generation. The engine sends these runs again."""
         self._relief.forget_older(generation)
         self._places.forget_older(generation)
         self._do(lambda evaluations: evaluations.remove_older(generation))
 
     def stop(self) -> None:
-        """Let every lane finish its queue and end. Does not wait."""
+        """Make every lane finish its queue and end. Does not wait."""
         self._stopping = True
         self._relief.stop()
         for place in self._places.staying():
@@ -124,7 +126,9 @@ class LaneSet:
             self._arm()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the end of the threads. Return False if one hangs. Not on the control loop."""
+        """Wait until all threads have ended. Return False if a thread is still running after the timeout. Must not be
+        called on the control loop, because it blocks.
+        """
         ended = [lane.join(timeout) for lane in self._places.lanes()]
         limit = min(timeout, _ABANDONED_JOIN_LIMIT)
         ended += [lane.wait_ended(limit) for lane in self._stopper.abandoned()]
@@ -149,15 +153,17 @@ class LaneSet:
 
     @property
     def parked(self) -> ParkedRuns:
-        """The parked runs that this process remembers, of all lanes."""
+        """The parked runs of all lanes, as far as this process remembers them."""
         return self._context.parked
 
     def names(self) -> list[str]:
-        """Return the names of the usual lanes, which stay when a lane is replaced."""
+        """Return the names of the regular lanes. A replacement lane keeps the name of the lane that it replaces."""
         return [place.name for place in self._places.usual()]
 
     def counts(self) -> list[Counts]:
-        """Return the figures of each lane. Parked runs are common to all, and in the first."""
+        """Return the counters of each lane, then the total of the spare lanes that have ended. All lanes share the
+        parked runs, so only the first entry contains them.
+        """
         first, *others = [lane.counts for lane in self._places.lanes()]
         return [first, *(replace(counts, parked={}) for counts in others), self._relief.ended]
 
@@ -175,8 +181,9 @@ class LaneSet:
         ]
 
     def look(self) -> None:
-        """Replace lanes that hang or are dead, and relieve those that are delayed. Called at intervals while there is
-        work."""
+        """Replace lanes that hang or have died, and move runs away from delayed lanes. Called at intervals while there
+        is work.
+        """
         self._quarantine.distress = self._stopper.too_many
         looks = self._detector.look(self._places.lanes())
         for lane, work in looks.hung:
@@ -209,7 +216,7 @@ class LaneSet:
 
     def _tick(self) -> None:
         self._timer = None
-        # Usually there is no work, and nothing that the last look left to restore.
+        # Usually there is no work, and nothing to restore after the last check.
         if not self._relief.is_calm or self._quarantine.distress or self._places.has_work():
             try:
                 self.look()
@@ -233,7 +240,7 @@ class LaneSet:
         executing = lane.evaluations.executing
         reason = f"workflow code did not wait or return within {self._detector.timeout:g} s: {stack.place}"
         if self._replace(lane, "WorkflowHung", reason, stack, at=work) is None:
-            return  # its code returned during the look
+            return  # the code returned during this check
         run_id = work.activation.run_id if isinstance(work, LaneJob) else ""
         definition = None
         if executing is not None:
@@ -256,12 +263,14 @@ class LaneSet:
     def _replace(
         self, lane: Lane, kind: str, reason: str, stack: HungStack | None = None, at: Work | None = None
     ) -> Lane | None:
-        """Replace a lane. Return None if it was replaced earlier, or is not at the work `at` any longer."""
+        """Replace a lane and return the new one. Return None if the lane was replaced earlier, or no longer executes
+        the work `at`.
+        """
         place = self._places[lane.name]
         if place.lane is not lane:
             return None
-        # First take everything from the lane: from here on its answers are dropped, and its work can be given
-        # to the replacement.
+        # First take all work from the lane: from here on the lane's answers are dropped, and the work can be given to
+        # the replacement.
         remains = lane.abandon(at)
         if remains is None:
             return None

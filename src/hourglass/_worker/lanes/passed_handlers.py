@@ -1,8 +1,9 @@
-"""Detection of an `except` clause that misses a failure that its author meant to catch: it names the exception that the
-activity or child raised, instead of the `ActivityError` or `ChildWorkflowError` of which it is the cause.
+"""Detection of an `except` clause that misses a failure that its author meant to catch. The clause names the exception
+that the activity or child raised, instead of the `ActivityError` or `ChildWorkflowError` that has this exception as its
+cause.
 
-Called when a run has failed with such an error, so once per failed run. It reads the traceback and the source of the
-author's functions, and knows no run.
+Called once for each run that has failed with one of these two errors. Reads the traceback and the source of the
+author's functions. Must not know: runs.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from hourglass._worker.code_origin import is_library, is_ours
 from hourglass.errors import ActivityError, ApplicationError, ChildWorkflowError
 
 _MOST_FRAMES = 200
-"""The number of frames that are examined, the outermost first: a recursion has many."""
+"""The maximum number of frames to examine, from the outermost inwards: a recursion has many frames."""
 
 
 def passed_handler(error: BaseException | None) -> str:
-    """Return a sentence about the clause that missed an error, with the correction; empty if there is none."""
+    """Return a sentence that names the clause that missed the error, and the correction. Return an empty str if no
+    clause did.
+    """
     if not isinstance(error, ActivityError | ChildWorkflowError) or error.__cause__ is None:
         return ""
     try:
@@ -78,7 +81,7 @@ def _handlers(code: CodeType, line: int) -> tuple[tuple[int, str], ...]:
 
 
 def _means(name: str, frame: FrameType, cause: BaseException) -> bool:
-    """Whether the exception with this name in a function is the type of the cause."""
+    """Whether `name`, as this frame resolves it, is an exception class that would have caught the cause."""
     kind = getattr(cause, "type", "")
     first, *attributes = name.split(".")
     value = frame.f_locals.get(first, frame.f_globals.get(first, frame.f_builtins.get(first)))

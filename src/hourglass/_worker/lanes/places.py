@@ -13,10 +13,10 @@ RunKey = tuple[int, str]
 
 @dataclass(eq=False)
 class LanePlace:
-    """The place of one lane; its name stays the same when the lane is replaced.
+    """The place of one lane. The place keeps its name when the lane is replaced.
 
-    A spare place exists while there is too much work for the usual ones. `used` is the time of its last work. Once it
-    is `leaving`, it has no runs and ends.
+    A spare place exists only while the regular places have too much work. `used` is the time at which the place last
+    had work. A place that is `leaving` has no runs, and its lane is about to end.
     """
 
     lane: Lane
@@ -33,14 +33,14 @@ class LanePlace:
 
     @property
     def has_work(self) -> bool:
-        """Whether the lane has anything to do."""
+        """Whether the lane has work in progress or in its queue."""
         return self.lane.busy is not None or bool(self.lane.queued)
 
 
 class Places:
-    """The places of all lanes by name, and of all runs that are kept, also while nothing of them is in progress.
+    """The places of all lanes by name, and the places of all cached runs, including runs without work in progress.
 
-    Invariant: `runs` of a place is the number of runs that live there.
+    Invariant: `runs` of a place is the number of runs at this place.
     """
 
     def __init__(self, lanes: list[Lane]) -> None:
@@ -73,7 +73,7 @@ class Places:
         return [place for place in self if not place.leaving]
 
     def has_work(self) -> bool:
-        """Whether any lane has anything to do."""
+        """Whether any lane has work in progress or in its queue."""
         return any(place.has_work for place in self._places.values())
 
     def add(self, place: LanePlace) -> LanePlace:
@@ -86,7 +86,7 @@ class Places:
         del self._places[place.name]
 
     def least_busy(self) -> LanePlace:
-        """Return the place for a new run: the open one with the fewest runs."""
+        """Return the place for a new run: the open place with the fewest runs."""
         return min(self.open, key=lambda place: place.runs)
 
     def settle(self, run: RunKey, place: LanePlace) -> None:
@@ -95,24 +95,24 @@ class Places:
         place.runs += 1
 
     def forget(self, run: RunKey) -> LanePlace | None:
-        """Forget a run. Return its place, None if it has none."""
+        """Forget a run. Return its place; None if the run had none."""
         place = self.of_run.pop(run, None)
         if place is not None:
             place.runs -= 1
         return place
 
     def forget_older(self, generation: int) -> None:
-        """Forget the runs of handles before this generation."""
+        """Forget the runs of all handles older than this generation."""
         for run in [run for run in self.of_run if run[0] < generation]:
             self.forget(run)
 
     def move(self, run: RunKey, source: LanePlace, target: LanePlace) -> None:
-        """Record that a run has moved, if it lived at the source."""
+        """Record that a run has moved from `source` to `target`. Does nothing if the run is at another place."""
         if self.of_run.get(run) is source:
             self.of_run[run] = target
             source.runs, target.runs = source.runs - 1, target.runs + 1
 
     def move_all(self, source: LanePlace, target: LanePlace) -> None:
-        """Record that all runs of a place have moved."""
+        """Record that all runs at `source` have moved to `target`."""
         for run in [run for run, place in self.of_run.items() if place is source]:
             self.move(run, source, target)

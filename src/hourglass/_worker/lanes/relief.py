@@ -1,10 +1,11 @@
-"""Runs that wait behind code that does not return soon leave their lane (`Relief`).
+"""The relocation of runs that wait behind slow code to another lane (`Relief`).
 
-The code may be a loop, a sleep, a lock, or just long work. After some tens of milliseconds the runs in the queue move
-to another lane, a spare one if necessary, and are executed there from their journals. The slow run keeps its lane and
-its fibers. A spare lane gets new runs only if no other lane is free, and ends after some time without work.
+The slow code may be a loop, a sleep, a lock, or just a long computation. After some tens of milliseconds the runs in
+the lane's queue move to another lane, a spare one if necessary, and are re-executed there from their journals. The slow
+run keeps its lane and its fibers. A spare lane gets new runs only if no other lane is free, and ends after some time
+without work.
 
-Belongs to the control loop.
+Everything here must be called on the control loop.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from hourglass._worker.lanes.places import LanePlace, Places
 
 _IDLE_LIMIT = 5.0
 _IDLE_LOOK = 1.0
-_SECONDS_PER_STEP = 20e-6  # approximate time to execute an event or a command of a run again
+_SECONDS_PER_STEP = 20e-6  # approximate time to re-execute one event or command of a run
 
 
 class Relief:
-    """Moves waiting runs away from delayed lanes, and keeps the spare lanes. `make_lane` starts a lane with a name."""
+    """Moves waiting runs away from delayed lanes, and manages the spare lanes. `make_lane` creates and starts a lane
+    with the given name.
+    """
 
     def __init__(
         self,
@@ -37,9 +40,9 @@ class Relief:
         clock: Callable[[], float],
     ) -> None:
         self.ended = Counts()
-        """The figures of spare lanes that have ended."""
+        """The counters of spare lanes that have ended."""
         self.is_calm = True
-        """Whether the last look found no work."""
+        """Whether the last check found neither delayed lanes nor spare lanes."""
         self._places = places
         self._quarantine = quarantine
         self._make_lane = make_lane
@@ -52,7 +55,7 @@ class Relief:
         self._stopping = False
 
     def look(self, delayed: Mapping[Lane, float]) -> None:
-        """Move runs away from these lanes, and end spare lanes without work."""
+        """Move runs away from the delayed lanes, and end idle spare lanes."""
         self.is_calm = not delayed and not self._spares
         if delayed and not self._stopping:
             for place in self._places.staying():
@@ -65,19 +68,19 @@ class Relief:
             self._end_idle_spares()
 
     def place_for_suspects(self) -> LanePlace:
-        """Return the one place for all runs that may kill the process. They are executed one at a time, so that a death
-        has one suspect.
+        """Return the single place for all runs that may kill the process. These runs are executed one at a time, so
+        that a death has only one suspect.
         """
         if self._suspects is None or self._suspects.leaving:
             self._suspects = self._add_spare(self._places.first.lane)
         return self._suspects
 
     def forget_older(self, generation: int) -> None:
-        """Do not move runs of handles before this generation, which their lanes are about to remove."""
+        """Stop moving runs of handles older than this generation, because their lanes are about to remove these runs."""
         self._oldest_generation = max(self._oldest_generation, generation)
 
     def stop(self) -> None:
-        """Stop moving runs and ending spare lanes: all lanes end."""
+        """Stop moving runs and ending spare lanes, because all lanes are about to end."""
         self._stopping = True
 
     def _relieve(self, place: LanePlace, delay: float, delayed: Mapping[Lane, float]) -> None:
@@ -110,7 +113,7 @@ class Relief:
         run_id = job.activation.run_id
         left = place.lane.evaluations.move(run_id, job.generation, refuge.lane.evaluations)
         if left is not None:
-            # Greenlets can only be unwound by the thread that made them: the old lane does it when its code returns.
+            # Greenlets can only be unwound by the thread that made them: the old lane does so when its code returns.
             place.lane.do(partial(Evaluations.drop, entry=left))
         self._places.move((job.generation, run_id), place, refuge)
 
@@ -140,7 +143,7 @@ class Relief:
         self._end_idle_spares()
 
     def _end(self, place: LanePlace) -> None:
-        """End a spare lane without work. Its runs move to a usual lane."""
+        """End an idle spare lane. Its runs move to a regular lane."""
         usual = min(self._places.usual(), key=lambda other: other.runs)
         place.leaving = True
         place.lane.evaluations.move_all(usual.lane.evaluations)
@@ -151,5 +154,5 @@ class Relief:
 
 
 def is_worth_moving(delay: float, steps: int) -> bool:
-    """Whether a run has waited so long that executing it again on another lane costs less."""
+    """Whether a run has waited longer than its re-execution on another lane is expected to take."""
     return delay >= steps * _SECONDS_PER_STEP

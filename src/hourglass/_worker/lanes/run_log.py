@@ -1,4 +1,4 @@
-"""The log and the figures of a lane's runs: started, closed, parked, making progress again."""
+"""The log messages about a lane's runs: started, closed, parked, or making progress again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hourglass._worker.lanes.passed_handlers import passed_handler
 logger = logging.getLogger("hourglass.worker")
 
 MISFIT = "NONDETERMINISM"
-"""Core's reason for evicting a run whose code issued other commands than its history has."""
+"""Core's reason for evicting a run whose code issued commands that differ from its history."""
 
 
 class RunLog:
@@ -43,10 +43,10 @@ class RunLog:
             work_log.log_closed(live.started, activation.run_id, self._task_queue, result, now_ns, hint)
 
     def progressed(self, entry: Entry, activation: Activation, *, only_queries: bool) -> None:
-        """Log the notices of a run, and release it if it was parked or in quarantine."""
+        """Log the notices of a run, and release the run if it was parked or quarantined."""
         notices, entry.run.notices = entry.run.notices, ()
         if activation.is_replaying:
-            return  # logged when it happened
+            return  # logged at the first execution
         for notice in notices:
             name = self.warn(entry, notice)
             for category in getattr(notice, "categories", ()):
@@ -80,7 +80,9 @@ class RunLog:
 
 
 def place_of(entry: Entry) -> str:
-    """Return ` at file:line` of the author's innermost frame in the first suspended fiber; empty if there is none."""
+    """Return ` at file:line` of the author's innermost frame in the first suspended fiber; empty if no author's frame
+    is found.
+    """
     live = entry.run.live
     for line in () if live is None else live.lines:
         for frame in line.frames():

@@ -1,13 +1,13 @@
-"""The call watcher: while workflow code runs on a lane, it sees each call of a C function and reports
-nondeterministic ones.
+"""The call watcher: observes each call of a C function while workflow code runs on a lane, and reports nondeterministic
+calls.
 
-It uses `sys.setprofile` on Python 3.11, only while the author's code runs, and `sys.monitoring` from 3.12 on. It is
-for tests and development, because it slows down each call. An audit hook would not see enough: there is no event for
+The watcher uses `sys.setprofile` on Python 3.11, only while the author's code runs, and `sys.monitoring` from 3.12 on.
+It is for tests and development, because it slows down each call. An audit hook would miss calls: there is no event for
 clocks, randomness or locks.
 
-A report names the author's line: the innermost frame that is neither ours nor the standard library's nor an
-installed package's, or the innermost that is not ours. Calls of Hourglass itself,
-logging, warnings, imports, time zone data and everything inside `with workflow.unsafe():` do not count.
+A report names the author's line: the innermost frame outside Hourglass, the standard library and installed packages. If
+there is none, the innermost frame of an installed package is named. Calls by Hourglass itself, logging, warnings,
+imports, time zone data and everything inside `with workflow.unsafe():` are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger("hourglass.worker")
 
 Action: TypeAlias = Literal["warn", "error"]
 
-# The calls of these modules do not affect the workflow's result.
+# Calls by these modules do not affect the workflow's result.
 _EXCUSED = tuple(
     f"{base}{name}"
     for base in STDLIB
@@ -70,7 +70,7 @@ class WatchedCall:
 class Watcher:
     """Watches one lane's thread between `enter` and `exit`.
 
-    With the action "warn" each place is logged once, with "error" `exit` returns an error.
+    With the action "warn", each line is logged once. With "error", `exit` returns an error.
     """
 
     def __init__(self, action: Action) -> None:
@@ -81,13 +81,13 @@ class Watcher:
         self._judging = False
 
     def renewed(self) -> Watcher:
-        """Return a watcher for another lane's thread, which does not repeat the log messages of this one."""
+        """Return a watcher for another lane's thread. The new watcher does not repeat the log messages of this watcher."""
         other = Watcher(self._action)
         other._logged = self._logged
         return other
 
     def enter(self) -> None:
-        """Start to watch this thread."""
+        """Start watching this thread."""
         self._seen.clear()
         self._stop = (
             _start_profile(self._called) if sys.version_info < (3, 12) else _start_monitoring(self._called)
@@ -133,7 +133,7 @@ class Watcher:
 
 
 def _author(frame: FrameType) -> FrameType | None:
-    """Return the author's frame to report, None if the call does not count."""
+    """Return the author's frame to report; None if the call is ignored."""
     author: FrameType | None = None
     package: FrameType | None = None
     caller: FrameType | None = frame
@@ -145,7 +145,7 @@ def _author(frame: FrameType) -> FrameType | None:
         if is_ours(file):
             break
         if file.startswith(("<frozen importlib", "<frozen zipimport", *_EXCUSED)):
-            return None  # also the author's own log handlers
+            return None  # covers the author's own log handlers, too
         if is_package(file):
             package = package or caller
         elif not is_library(file):
@@ -158,9 +158,9 @@ _ASYNCIO = tuple(f"{base}asyncio/" for base in STDLIB)
 
 
 def _guards_itself(frame: FrameType) -> bool:
-    """Whether an installed package or asyncio acquires a lock, to protect its own data from other threads for a moment.
+    """Whether an installed package or asyncio acquires the lock, to protect its own data for a moment.
 
-    This does not affect a run, which does not wait while it holds the lock.
+    That does not affect the run, because the run does not wait while it holds the lock.
     """
     caller: FrameType | None = frame
     while caller is not None:
@@ -198,7 +198,7 @@ def _start_profile(called: Callable[[Any, FrameType | None], None]) -> Callable[
             called(argument, frame)
 
     def around(function: Callable[..., Any], argument: Any) -> Any:
-        # Only while the author's code runs: a profile function slows down each call, ours too.
+        # Only while the author's code runs: a profile function slows down each call, including ours.
         if not exclusion.begin_profile():
             return function(argument)
         sys.setprofile(profile)
@@ -215,14 +215,15 @@ def _start_profile(called: Callable[[Any, FrameType | None], None]) -> Callable[
     return stop
 
 
-_TOOL = 4  # an id without a name in the standard library: 0 to 3 and 5 have one
+_TOOL = 4  # a tool id without a predefined name: 0, 1, 2 and 5 have one
 _watching = threading.local()
 
 
 def _start_monitoring(called: Callable[[Any, FrameType | None], None]) -> Callable[[], None]:
-    """Switch on monitoring, which applies to the whole interpreter, while any lane watches.
+    """Start watching the calling thread. Return a function that stops watching.
 
-    `_on_call` looks up the watcher of the calling thread.
+    Monitoring applies to the whole interpreter, and stays on while any lane is watched. `_on_call` looks up the watcher
+    of the calling thread.
     """
     monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
     _watching.called = called
@@ -260,7 +261,7 @@ def _bound(function: Any, first: object) -> Any:
     """Return the bound method for a function and its first argument, which monitoring reports separately."""
     if isinstance(function, MethodDescriptorType):
         try:
-            # With the type: without it CPython up to 3.13 crashes on some methods, those of `re` among them.
+            # Pass the type: without it CPython up to 3.13 crashes on some methods, such as the methods of `re`.
             return function.__get__(first, type(first))
         except TypeError:
             return function

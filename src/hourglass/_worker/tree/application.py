@@ -2,9 +2,9 @@
 outlives parts of its tree.
 
 Two targets in one process have two Applications, which share only the control loop. Everything here belongs to the
-control loop. The client's own connection is only lent to handles, which close their connections (`BorrowedConnection`).
-Invariants: there is a tree while a queue is served, and none otherwise; a queue is served once at a time; no restart
-brings back a queue that is no longer wanted.
+control loop. Handles close their connections when they end, so they only borrow the client's own connection
+(`BorrowedConnection`). Invariants: a tree exists only while a queue is served. A queue is served by one worker at a
+time. A restart never brings back a queue that is no longer wanted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ A = TypeVar("A")
 class BorrowedConnection:
     """A client's `Connection`, lent to handles: closing this object leaves the client's connection open.
 
-    An engine in memory has only one connection. The lender can be replaced; later requests use the new one.
+    An engine in memory has only one connection. `lender`, the client's connection, can be replaced: later requests use
+    the new connection.
     """
 
     def __init__(self, lender: Connection) -> None:
@@ -80,7 +81,7 @@ class BorrowedConnection:
         return await self.lender.open_handle(config)
 
     async def close(self) -> None:
-        """Do nothing: the lender closes the connection."""
+        """Do nothing: the client closes its own connection."""
 
 
 logger = logging.getLogger("hourglass.worker")
@@ -106,7 +107,7 @@ class Application:
         sight: SightLimits | None = None,
         reach: ReachLimits | None = None,
     ) -> None:
-        # Borrowed: the end of a handle closes its connection, which must not be the client's own.
+        # Borrowed: a handle that ends closes its connection, which must not be the client's own.
         self._borrowed = BorrowedConnection(connection)
         self.shared: Connection | None = _coded(self._borrowed, codec, converter)
         self.limits = limits or HandleLimits()
@@ -151,8 +152,9 @@ class Application:
         return self._holder[0]
 
     def last_holder(self) -> BridgeHolder:
-        """Return the current or last holder. Completions go through it even after its death, because its tables outlive
-        it."""
+        """Return the current or last holder. Completions are sent through a holder even after its death, because its
+        tables outlive the holder.
+        """
         if self._holder is None:
             raise NotRunning("no BridgeHolder has been started yet")
         return self._holder[0]
@@ -163,21 +165,21 @@ class Application:
         self.dispatch.holder = holder
 
     async def connect(self) -> Connection:
-        """Open a new connection, or borrow the only one of an engine that has just one."""
+        """Open a new connection, or borrow the client's connection if the engine has only one."""
         connection = await self._connect()
         if connection is self.raw:
             connection = BorrowedConnection(connection)
         return _coded(connection, self._codec, self._converter)
 
     def use_fresh_connections(self) -> None:
-        """Stop using the shared connection for handles, and replace all current handles with their workers."""
+        """Stop using the shared connection for handles, and exclude all current handles from adoption."""
         self.shared = None
         self.tables.distrust()
 
     def configured(self) -> list[QueueServices]:
         """Return the services of queues that have been launched and are still wanted.
 
-        The first start of a queue belongs to its caller, so it is not included.
+        A queue whose first start is in progress is not included: the caller of that start handles failures.
         """
         return [self._services[queue] for queue in self._services if queue in self._wanted & self._launched]
 
@@ -186,12 +188,12 @@ class Application:
         return services.queue in self._wanted and self._services.get(services.queue) is services
 
     def launched(self, services: QueueServices) -> None:
-        """Mark a queue's first start as done: from now on it is always restarted."""
+        """Mark a queue's first start as done: from now on the queue's worker is restarted after any failure."""
         self._launched.add(services.queue)
 
     @property
     def idle(self) -> bool:
-        """Whether it serves no queue and everything has ended."""
+        """Whether no queue is served and the tree has stopped."""
         return not self._services and self.tree is None
 
     def attempt_cancelled(self, queue: str, generation: int, cancel: ActivityCancel) -> None:
@@ -207,7 +209,7 @@ class Application:
             services.evicted(record, run_id)
 
     def item_arrived(self, record: HandleRecord, item: Activation | ActivityItem) -> None:
-        """Dispatch an item of a draining handle; an item that is not dispatched is completed by the handle."""
+        """Dispatch an item of a draining handle. The drain completes an item that is not dispatched."""
         services = self._services.get(record.queue)
         if services is None:
             return
@@ -223,7 +225,7 @@ class Application:
             services.forget(generation)
 
     def reserve(self, plan: Plan) -> QueueServices:
-        """Return new services for a queue; from now on no other worker of this client can serve it."""
+        """Return new services for a queue. From now on no other worker of this client can serve the queue."""
         queue = plan.config.task_queue
         if queue in self._services:
             raise UsageError(
@@ -243,14 +245,14 @@ class Application:
 
     @property
     def queues(self) -> frozenset[str]:
-        """The queues that are served or about to be."""
+        """The names of the queues that are served or about to be served."""
         return frozenset(self._services)
 
     async def replace_client(self, connection: Connection, connect: Connect, client: Any) -> None:
         """Switch to the connection of another client of the same engine.
 
-        Each queue gets a new handle at once, and work in progress continues on the old one. If a new handle cannot be
-        opened, raises and continues with the former client.
+        Each queue gets a new handle immediately, and work in progress continues on the old handle. If a new handle
+        cannot be opened, raise the error and switch back to the former client.
         """
         former = self._borrowed.lender, self._connect, self._client
         self._borrowed.lender, self._connect, self._client = connection, connect, client
@@ -268,21 +270,24 @@ class Application:
             raise
 
     async def serve(self, services: QueueServices) -> None:
-        """Start serving a queue. Retries temporary failures; raises a permanent rejection and cleans up."""
+        """Start serving a queue. Temporary failures are retried. After a permanent rejection, clean up and raise the
+        error.
+        """
         from hourglass._worker.tree.processes import launch_first, show_lanes
 
         try:
             services.start()
             await self._ensure_tree()
             await launch_first(self, services)
-            with suppress(SupervisionError):  # a supervisor of lanes that is being restarted adopts them
+            with suppress(SupervisionError):  # a lane supervisor that is restarting adds the lanes itself
                 await show_lanes(self, services)
         except BaseException:
             await self.stop_worker(services.queue)
             raise
 
     async def stop_worker(self, queue: str) -> None:
-        """Stop serving a queue: unregister it, let work in progress finish within its limits, and free everything.
+        """Stop serving a queue: unregister it, let work in progress finish within its limits, and free the queue's
+        services.
 
         Cancelling the caller does not cancel the stop.
         """
@@ -336,7 +341,7 @@ class Application:
             self._restarting = asyncio.get_running_loop().create_task(self._restart_tree())
 
     async def _restart_tree(self) -> None:
-        """Start a tree whose root died again: the root has no other supervisor."""
+        """Start the tree again after its root has died, because the root has no supervisor of its own."""
         self.restarts += 1
         pause = 0.02
         while not self.stopping:
@@ -349,7 +354,7 @@ class Application:
             pause = min(2 * pause, 5.0)
 
     async def _stop_tree_if_unused(self) -> None:
-        """Stop the tree, in order, if no queue is served any more."""
+        """Stop the tree if no queue is served any more."""
         async with self._tree_lock:
             if self._services:
                 return

@@ -1,18 +1,18 @@
-"""From an engine's item to its completion: each item gets a job of its own, the evaluation of an activation or an
-attempt of an activity.
+"""The path of an engine's item to its completion. Each item gets a job of its own: the evaluation of an activation or
+an attempt of an activity.
 
 Jobs live under the Application, outside the Subsystem, so they survive the death of a Worker or holder. There may be
-ten thousand per second, so a job has no coroutine: its next step is a callback, and one object represents an item in
-progress. The object is the entry in its handle's book (`HandleRecord`), which fences its completion; a job in the tree
-that can be seen and killed (`hourglass._supervision.process`); and the receiver of the outcome from its lane or
-executor.
+ten thousand jobs per second, so a job has no coroutine: its next step is a callback. A single object represents an item
+in progress, in three roles. The object is the entry in its handle's book (`HandleRecord`), which fences the completion.
+It is a job in the tree, which can be seen and killed (`hourglass._supervision.process`). It receives the outcome from
+its lane or executor.
 
 Invariants:
 
-- However a job ends, its item is completed (I3); if it dies without completing it, the item is completed as failed,
-  here.
+- However a job ends, its item is completed (I3). If the job dies without completing the item, this module completes the
+  item as failed.
 - If no worker is registered any longer, the completion is logged and dropped, and the engine delivers the item again.
-- Completions go through the current or last holder, even if it is dead: its tables outlive it.
+- Completions go through the current or last holder, even if that holder is dead, because the tables outlive it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ActivationLanes(Protocol):
 
 
 class TaskServices(Protocol):
-    """The services of a task queue, as the dispatch sees them: those of a worker, or of an environment for tests."""
+    """The services of a task queue, as the dispatch sees them. A worker or a test environment provides them."""
 
     @property
     def queue(self) -> str:
@@ -69,22 +69,22 @@ class TaskServices(Protocol):
 
     @property
     def lanes(self) -> ActivationLanes:
-        """Evaluates activations."""
+        """The lanes, which evaluate activations."""
         ...
 
     @property
     def executor(self) -> ActivityExecutor:
-        """Executes attempts."""
+        """The executor of activity attempts."""
         ...
 
     @property
     def sender(self) -> ResultSender:
-        """Sends results that no handle takes."""
+        """The sender of results that no handle accepts."""
         ...
 
     @property
     def notes(self) -> LaneNotes | None:
-        """The notes of what executes; None: there are none."""
+        """The notes of the executing runs; None if no notes are kept."""
         ...
 
     def code_of(self, workflow_type: str) -> str:
@@ -97,7 +97,7 @@ class TaskServices(Protocol):
 
 
 class Work(Job):
-    """An item of an engine in progress: the entry in its handle's book, and a job in the tree. If the job dies, a task
+    """An engine's item in progress: an entry in its handle's book, and a job in the tree. If the job dies, a task
     completes the item instead.
     """
 
@@ -113,11 +113,11 @@ class Work(Job):
 
     @property
     def is_in_work(self) -> bool:
-        """Whether a job or its substitute is working on the item."""
+        """Whether the job, or the task that replaces a dead job, is working on the item."""
         return self.exit is None or self.completing is not None
 
     def forgotten(self) -> bool:
-        """Return False: only completions of activations make the engine forget a run."""
+        """Return False: this answer of the engine concerns only completions of activations."""
         return False
 
     def _start_completing(self, answer: Coroutine[Any, Any, None]) -> None:
@@ -133,7 +133,7 @@ class Work(Job):
 
 
 class Evaluation(Work):
-    """An activation in progress: evaluated on its lane, then completed."""
+    """An activation in progress. It is evaluated on its lane, then completed."""
 
     __slots__ = ("_unwanted",)
 
@@ -143,7 +143,7 @@ class Evaluation(Work):
     def evaluated(self, verdict: Verdict) -> None:
         """Send the completion that the lane returned."""
         if self.exit is not None:
-            return  # its substitute has completed it
+            return  # a task has completed the item instead
         record, completion = self.record, verdict.completion
         try:
             if verdict.closed:
@@ -160,7 +160,7 @@ class Evaluation(Work):
             self.finish(error)
 
     def forgotten(self) -> bool:
-        """Remove the run, which the engine no longer knew when this completion arrived: no eviction follows."""
+        """Drop the run, because the engine no longer knew the run when the completion arrived. No eviction will follow."""
         self.services.evicted(self.record, self.item.run_id)
         return True
 
@@ -201,7 +201,7 @@ class Evaluation(Work):
 
 
 class Execution(Work):
-    """An attempt of an activity in progress: executed, then reported."""
+    """An activity attempt in progress. It is executed, then its result is reported."""
 
     __slots__ = ("_attempt",)
 
@@ -219,7 +219,7 @@ class Execution(Work):
     def executed(self, result: ActivityResult) -> None:
         """Report the result of the attempt."""
         if self.exit is not None:
-            return  # its substitute has reported it
+            return  # a task has reported the attempt instead
         record = self.record
         # Break the reference cycle with the attempt: otherwise each attempt would wait for the garbage collector.
         self._attempt = None
@@ -253,10 +253,10 @@ class Execution(Work):
 
 
 class LocalExecution(Execution):
-    """An attempt of a local activity. Its result is held back while its run is closed.
+    """An attempt of a local activity. If the run has closed, the result is held back until the run is evicted.
 
-    It belongs to a workflow task. If it kills the process, the engine sends the task again without counting attempts,
-    so only the record of the run's deaths can stop the repetition.
+    The attempt belongs to a workflow task. If the attempt kills the process, the engine sends the task again without
+    counting attempts, so only the record of the run's deaths can stop the repetition.
     """
 
     __slots__ = ("_note",)
@@ -281,7 +281,7 @@ class LocalExecution(Execution):
         super().on_death(reason)
 
     def executed(self, result: ActivityResult) -> None:
-        """Report the result of the attempt; if its run has closed, after the eviction of the run."""
+        """Report the result of the attempt. If the run has closed, wait until the run is evicted."""
         task, report = self.item, super().executed
         self.services.lanes.attempt_ended(task.run_id, task.activity_id)
         self.record.runs.when_evicted(task.run_id, lambda: report(result))
@@ -295,8 +295,8 @@ def _failure(kind: str, message: str) -> Failure:
     return Failure(message=message, info=ApplicationFailure(type=kind))
 
 
-_STOP = 1.0  # for a task to end after its cancellation
-_SETTLE = 5.0  # for the completions that dead jobs still owe
+_STOP = 1.0  # seconds for a task to end after its cancellation
+_SETTLE = 5.0  # seconds for the completions of dead jobs to be sent
 
 
 class Dispatch:
@@ -336,7 +336,9 @@ class Dispatch:
         job.begin()
 
     def evict(self, record: HandleRecord, run_id: str) -> None:
-        """Request the eviction of a run. Do nothing if its handle is gone, which has evicted all its runs."""
+        """Request the eviction of a run. Do nothing if the handle is gone, because a handle that ends evicts all its
+        runs.
+        """
         try:
             self.holder.request_eviction(record.queue, record.generation, run_id)
         except WorkerNotRegistered:

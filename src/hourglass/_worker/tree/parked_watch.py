@@ -1,9 +1,9 @@
 """The number of parked runs according to the engine.
 
-A worker knows only the failures that it has seen itself. It does not know that another process has seen them, or that a
-run was fixed elsewhere or has ended. Every few seconds the engine is therefore asked for the runs that it reports as
-parked, and for the state of those that this process remembers. Invariant: a process counts a run once, either as
-remembered here or as one of `others`.
+A worker knows only the failures that it has seen itself. It does not know about failures in other processes, or about
+runs that were fixed elsewhere or have ended. Every few seconds the engine is therefore asked for the runs that it
+reports as parked, and for the state of the runs that this process remembers. Invariant: a process counts a run once,
+either as remembered here or as one of `others`.
 """
 
 from __future__ import annotations
@@ -41,20 +41,24 @@ _MAX_DESCRIBED = 20
 
 
 class ParkedCounts:
-    """Parked runs of each task queue that this process does not remember, according to the engine's last answer."""
+    """The number of parked runs of each task queue that this process does not remember, by the engine's last answer."""
 
     def __init__(self) -> None:
         self.others: Mapping[str, int] = {}
         self.missed: Collection[str] = frozenset()
-        """Remembered runs that the last query did not find: a server's list is eventually consistent."""
+        """The remembered runs that the last query did not find. They may still exist, because a server's list is
+        eventually consistent.
+        """
 
     def count(self, queue: str, remembered: int) -> int:
-        """Return the number of parked runs of a task queue: those of this process (`remembered`) and of others."""
+        """Return the number of parked runs of a task queue: the number `remembered` by this process, plus the runs of
+        other processes.
+        """
         return remembered + self.others.get(queue, 0)
 
 
 async def watch_parked(app: Application) -> None:
-    """Query parked runs for as long as the worker runs."""
+    """Query parked runs at intervals while the worker is running."""
     while True:
         try:
             await look_for_parked(app)
@@ -66,7 +70,7 @@ async def watch_parked(app: Application) -> None:
 
 
 async def look_for_parked(app: Application) -> None:
-    """Query once: forget runs that are no longer parked, and count those that only other processes have seen fail."""
+    """Query once: forget runs that are no longer parked, and count the runs that only other processes have seen fail."""
     reported = await _reported_by_queue(app)
     count = await _count_by_queue(app)
     for services in app.configured():
@@ -77,7 +81,9 @@ async def look_for_parked(app: Application) -> None:
 
 
 async def _reported_by_queue(app: Application) -> dict[str, int]:
-    """Count the remembered runs that the engine reports as parked, by task queue. Forget those that are not parked."""
+    """Count the remembered runs that the engine reports as parked, by task queue. Forget the runs that are no longer
+    parked.
+    """
     missed: set[str] = set()
     missed_before = app.parked.missed
     reported: dict[str, int] = {}
@@ -108,8 +114,9 @@ async def _reported_by_queue(app: Application) -> dict[str, int]:
 
 
 async def _log_unnamed(app: Application, queue: str, parked: ParkedRuns) -> None:
-    """Log runs with nondeterminism of which only the run id is known here, with the workflow id and type from the
-    engine."""
+    """Log the nondeterministic runs of which this process knows only the run id. The workflow id and type come from the
+    engine.
+    """
     unnamed = dict(parked.unnamed)
     summaries = await _runs(app, list(unnamed))
     for run_id, difference in unnamed.items():
@@ -142,7 +149,7 @@ async def _is_parked(app: Application, run: WorkflowSummary) -> bool:
 async def _count_by_queue(app: Application) -> dict[str, int]:
     """Count the parked runs that the engine reports, by task queue.
 
-    All queues if this process has the engine, otherwise the queues that it serves.
+    Count all queues if this process runs the engine, otherwise only the queues that the process serves.
     """
     figures = getattr(app.raw, "figures", None)
     query = PARKED_RUNS

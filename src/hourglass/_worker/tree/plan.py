@@ -1,5 +1,6 @@
-"""The options of a worker, including its version, checked before anything is opened: engines accept invalid options and
-fail later."""
+"""The options of a worker, including its version. The options are checked before any connection is opened, because
+engines accept invalid options and fail later.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ _UNSPECIFIED = VersioningBehavior.UNSPECIFIED
 class WorkerDeploymentConfig:
     """The version of a worker: one build of one deployment.
 
-    Each workflow declares whether its runs stay with the version (`@workflow.defn(versioning_behavior=…)`);
-    `default_versioning_behavior` applies to those without a declaration. Without `use_worker_versioning` the build id
-    is informative only and has no effect.
+    Each workflow declares whether its runs stay with the version (`@workflow.defn(versioning_behavior=…)`).
+    `default_versioning_behavior` applies to workflows without a declaration. Without `use_worker_versioning` the build
+    id is informative only and has no effect.
     """
 
     version: WorkerDeploymentVersion
@@ -140,7 +141,9 @@ def checked_executor(executor: Any, name: str = "activity_executor") -> Executor
 
 
 def checked_verify(verify: Any) -> Verify:
-    """Return which runs are executed twice; None uses the environment, by default nothing."""
+    """Return the checked option for the runs to execute twice. None means the value of `HOURGLASS_VERIFY`, by default
+    no runs.
+    """
     if verify is None:
         return _verify_named(os.environ.get(VERIFY_VARIABLE, ""))
     if verify in ("off", "always"):
@@ -161,7 +164,9 @@ def _verify_named(text: str) -> Verify:
 
 
 def checked_watch(watch: Any, verify: Verify) -> Action | None:
-    """Return the action of the call watcher; by default it warns if everything is verified."""
+    """Return the checked action of the call watcher. By default the watcher warns if all runs are verified, otherwise
+    it is off.
+    """
     if watch is None:
         return "warn" if verify == "always" else None
     if watch not in ("off", "warn", "error"):

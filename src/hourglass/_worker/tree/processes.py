@@ -1,5 +1,5 @@
-"""The bodies of the tree's processes. Their common state is in `application`; the structure of the tree is in
-`subsystem`.
+"""The bodies of the tree's processes. The state that the processes share is in `application`, the structure of the tree
+is in `subsystem`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ logger = logging.getLogger("hourglass.worker")
 
 Item = TypeVar("Item")
 
-_RETRY = 0.02  # while a supervisor restarts
+_RETRY = 0.02  # seconds between two tries while a supervisor restarts
 _LONGEST_RETRY = 5.0
-_LOOPS = 1.0  # for poll loops to end by themselves
+_LOOPS = 1.0  # seconds for poll loops to end
 _PASSING = (
     SupervisionError,
     WorkerNotRegistered,
@@ -91,7 +91,8 @@ def bridge_holder(app: Application) -> Start:
             on_too_many_abandoned=lambda: app.distrust("too many handles had to be left behind"),
         )
         await holder.start()
-        # A cascade does not wait for handles to drain: the next holder finds them in the tables, and serves.
+        # A cascade does not wait for handles to drain: the next holder finds the handles in the tables and continues
+        # with them.
         context.on_terminate(lambda: holder.stop() if app.stopping else None)
         app.set_holder(holder, context.process)
         await context.started(holder)
@@ -127,17 +128,18 @@ def worker(app: Application, services: QueueServices) -> ChildSpec:
         type="supervisor",
         shutdown="infinity",
         start_timeout="infinity",
+        # shorter than the time that a handle waits for its worker; an unreachable engine has pauses of its own
         backoff=(
             0.05,
             2.0,
-        ),  # before the handle is given up; an engine that is unreachable has pauses of its own
+        ),
     )
 
 
 async def _farewell(
     app: Application, services: QueueServices, holder: BridgeHolder, context: Context
 ) -> None:
-    """Unregister the Worker, and wait until its poll loops have ended by themselves."""
+    """Unregister the Worker, and wait for a moment until its poll loops have ended."""
     await holder.unregister_worker(services.queue, returns=app.is_configured(services))
     with suppress(TimeoutError):
         async with asyncio.timeout(_LOOPS):
@@ -150,7 +152,7 @@ def _poll_loop(
     serve: Callable[..., Coroutine[Any, Any, NoReturn]],
     dispatch: Callable[[QueueServices, HandleRecord, Item], None],
 ) -> Start:
-    """Return the body of a poll loop, which dispatches each item in the turn in which it arrives."""
+    """Return the body of a poll loop, which dispatches each item as soon as the item arrives."""
 
     def receiver_of(record: HandleRecord) -> Callable[[Item], None]:
         return partial(dispatch, services, record)
@@ -170,7 +172,7 @@ def _poll_loop(
 
 
 def worker_launcher(app: Application) -> Start:
-    """Return the body of the WorkerLauncher, which starts the configured workers, also after a cascade."""
+    """Return the body of the WorkerLauncher, which starts the configured workers, including after a cascade."""
 
     async def body(context: Context) -> None:
         for services in app.configured():
@@ -182,7 +184,7 @@ def worker_launcher(app: Application) -> Start:
 
 
 async def launch(app: Application, services: QueueServices) -> None:
-    """Start a worker, and retry for as long as it is configured."""
+    """Start a worker, and retry while the worker is configured."""
     pause = _RETRY
     while app.is_configured(services):
         try:
@@ -191,7 +193,7 @@ async def launch(app: Application, services: QueueServices) -> None:
         except SpecError:
             if app.registry.whereis(services.queue) is not None:
                 return
-            # Another launch is about to start it; if that one fails, only this loop retries.
+            # Another launch is about to start the worker. If that launch fails, only this loop retries.
         except SupervisionError as error:
             _not_yet(services, error)
         await sleep(pause)
@@ -199,7 +201,7 @@ async def launch(app: Application, services: QueueServices) -> None:
 
 
 async def launch_first(app: Application, services: QueueServices) -> None:
-    """Start a worker for a caller that waits for it. Raise permanent errors."""
+    """Start a worker for a caller that waits for it. Temporary failures are retried, permanent errors are raised."""
     while app.is_configured(services):
         try:
             process = await app.workers.start_child(worker(app, services))
@@ -213,7 +215,7 @@ async def launch_first(app: Application, services: QueueServices) -> None:
             _not_yet(services, error)
         except SpecError:
             if app.registry.whereis(services.queue) is not None:
-                return  # it died and was restarted
+                return  # the worker died and was restarted
         except SupervisionError:
             pass  # the supervisor is restarting
         await sleep(_RETRY)
@@ -228,17 +230,17 @@ def _not_yet(services: QueueServices, error: SupervisionError) -> None:
 
 
 async def end_worker(app: Application, queue: str) -> None:
-    """Stop a worker that is no longer configured, in order."""
+    """Stop a worker that is no longer configured."""
     try:
         await app.workers.terminate_child(child_id(queue))
     except SupervisionError as error:
-        # It is not running, or ends with its supervisor, which is down; the launcher starts only configured
+        # The worker is not running, or ends with its supervisor, which is down. The launcher starts only configured
         # workers.
         logger.debug("the worker on %r was not running: %s", queue, error)
 
 
 def lane_supervisor(app: Application) -> Start:
-    """Return the body of the LaneSupervisor: a process for each lane, so that lanes can be seen and killed."""
+    """Return the body of the LaneSupervisor: it shows each lane as a process, so that lanes can be seen and killed."""
 
     async def body(context: Context) -> None:
         async def adopt() -> None:
@@ -261,7 +263,7 @@ async def _when_running(work: Callable[[], Any]) -> None:
 
 
 async def show_lanes(app: Application, services: QueueServices) -> None:
-    """Add the lanes of a queue to the tree; those already there stay."""
+    """Add the lanes of a queue to the tree. Lanes that are already in the tree stay."""
     for name in services.lanes.names():
         if app.is_configured(services):
             try:
@@ -293,4 +295,4 @@ async def hide_lanes(app: Application, services: QueueServices) -> None:
         try:
             await app.lanes.terminate_child(_lane_id(services, name))
         except SupervisionError:
-            pass  # it is not in the tree
+            pass  # the lane is not in the tree

@@ -1,10 +1,10 @@
 """Reachability: whether the engine answers.
 
 An outstanding poll proves nothing: it would wait just as long on a server that is gone. Every few seconds the engine is
-asked for the namespace, over each connection on which a handle polls. `/ready` and `/status` show the result, and the
-log reports when the engine is lost and when it is back; nothing else changes. An engine that does not support the query
-(`UNIMPLEMENTED`, or a key without permission to describe its namespace) counts as reachable, but only if it has never
-answered; a busy one (`RESOURCE_EXHAUSTED`) counts as answering.
+therefore asked to describe the namespace, over each connection on which a handle polls. `/ready` and `/status` show the
+result, and the log reports when the engine is lost and when it is back. The check has no other effect. An engine that
+does not support the query (`UNIMPLEMENTED`, or a key without permission to describe its namespace) counts as reachable,
+unless it has answered before. A busy engine (`RESOURCE_EXHAUSTED`) counts as reachable.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _NO_ANSWER = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 
 @dataclass(frozen=True)
 class Outage:
-    """A period in which the engine does not serve this worker: the reason, for people, and its start. `kind` stays the
-    same for the same problem.
+    """A period in which the engine does not serve this worker: its start, and the reason as readable text. `kind` stays
+    the same for the same problem.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Outage:
 
 
 class Reachability:
-    """The conclusion from the latest answers. Pure except for logging; the caller passes the time."""
+    """The conclusion from the engine's latest answers. Pure except for logging. The caller passes the time."""
 
     def __init__(self) -> None:
         self.outage: Outage | None = None
@@ -72,8 +72,8 @@ class Reachability:
         """
         status = error.status if isinstance(error, ServiceError) else "UNKNOWN"
         if status == _BUSY:
-            # The engine is there, but has not shown that it supports the query: a file whose disk was full
-            # does not for a while, and would count as lost after its next answer.
+            # The engine is reachable, but has not shown that it supports the query. If this counted as an answer, a
+            # later `UNIMPLEMENTED` would be taken for an outage.
             self._end_outage(now)
             return True
         if status in _CANNOT_BE_ASKED and not self._has_answered:
@@ -90,7 +90,7 @@ class Reachability:
 
 
 async def watch_reachability(app: Application) -> None:
-    """Query at intervals, unless the engine does not support it."""
+    """Query the engine at intervals. Return if the engine does not support the query."""
     while True:
         if not await check_reachability(app):
             logger.debug("this engine cannot report whether it is available")
@@ -117,13 +117,13 @@ async def check_reachability(app: Application) -> bool:
 
 
 def _connections(app: Application) -> list[Connection]:
-    """Return the connections of serving handles; the client's own if there are none."""
+    """Return the connections of all handles that serve a queue, or the client's own connection if there are none."""
     current = [registration.current for registration in app.tables.registrations.values()]
     by_id = {id(record.connection): record.connection for record in current if record is not None}
     return list(by_id.values()) or [app.raw]
 
 
 async def _ask(connection: Connection, limit: float) -> None:
-    # Twice the limit, for a connection that does not respect it.
+    # Twice the limit, in case the connection does not respect the RPC timeout.
     async with asyncio.timeout(2 * limit):
         await connection.call(DescribeNamespace(rpc_timeout=limit))

@@ -35,7 +35,9 @@ from hourglass.errors import HourglassError, TargetError
 
 
 class QueueServices:
-    """The services that a queue's tasks use; `holder` returns the current or last holder, or raises."""
+    """The services that a queue's tasks use. `holder` returns the current or last holder, and raises `NotRunning` if
+    there has been none.
+    """
 
     def __init__(
         self,
@@ -112,12 +114,12 @@ class QueueServices:
         )
 
     def start(self) -> None:
-        """Start the lanes, on the control loop."""
+        """Apply the interpreter options and start the lanes. Must be called on the control loop."""
         interpreter.settings.apply(self, self.plan.interpreter)
         self.lanes.start()
 
     def stop(self) -> None:
-        """Let all work finish and the threads end. Does not wait."""
+        """Make the lanes and the executor finish their work and end their threads. Does not wait."""
         self.lanes.stop()
         self.executor.stop()
         interpreter.settings.restore(self)
@@ -141,7 +143,9 @@ class QueueServices:
         self.executor.cancel(token, reason)
 
     def evicted(self, record: HandleRecord, run_id: str) -> None:
-        """Drop a run that the engine has evicted without an activation, because nothing of it is in progress."""
+        """Drop a run that the engine has evicted without an activation, because no activation of the run is in
+        progress.
+        """
         generation = record.generation
         self.lanes.forget(generation, run_id)
         state = self.cache.discard(Key(self.queue, run_id, generation))
@@ -150,7 +154,7 @@ class QueueServices:
         record.runs.evicted(run_id)
 
     def forget(self, generation: int) -> None:
-        """Drop all runs of a handle that has ended, and of the handles before it."""
+        """Drop all runs of a handle that has ended, and of all older handles."""
         self.lanes.forget_older(generation + 1)
 
 
@@ -170,7 +174,7 @@ def _limits(plan: Plan) -> CacheLimits:
 
 
 def _incidents(service: EngineService, namespace: str) -> Incidents | None:
-    """Return the runs that hung or killed processes at this target; None where the target cannot be resolved."""
+    """Return the record of the runs that hung or killed processes of this target; None if no record can be kept."""
     target = getattr(service, "target", "")
     try:
         return open_incidents(resolve(target, namespace=namespace)) if target else None
@@ -181,7 +185,7 @@ def _incidents(service: EngineService, namespace: str) -> Incidents | None:
 def _stacks_of(services: weakref.ref[QueueServices]) -> Callable[[str], str]:
     """Return a function that reports the stacks of a run's activities.
 
-    It holds the services weakly, because a lane's thread may outlive them.
+    The function keeps only a weak reference to the services, because a lane's thread may outlive them.
     """
 
     def stacks(run_id: str) -> str:

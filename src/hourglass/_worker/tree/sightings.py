@@ -4,8 +4,8 @@ A handle may be active and have polls outstanding, and still not reach the engin
 an answer is suspicious, the engine is asked when it last saw a poll. Polls are renewed within a minute even without
 work, so an answer that stays the same for longer means that our polls do not arrive, and the handle is recycled over a
 new connection. The clocks of the engine and this process may differ, so the only criterion is whether the answer
-changes. No conclusion is drawn if the engine does not answer, or while all slots are in use. A recycle without effect
-is not repeated before the engine has seen a poll again.
+changes. No conclusion is drawn if the engine does not answer, or while all slots are in use. A recycle that has not
+helped is not repeated until the engine has seen a poll again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ logger = logging.getLogger("hourglass.worker")
 
 @dataclass(frozen=True, kw_only=True)
 class SightLimits:
-    """The interval of queries, the shorter interval while an answer is suspicious, and the time that polls may be
-    unseen, in seconds.
+    """The interval of queries, the shorter interval while an answer is suspicious, the time that polls may remain
+    unseen, and the timeout of an answer, in seconds.
     """
 
     ask: float = 60.0
@@ -53,7 +53,9 @@ class PollKind(NamedTuple):
 
 
 class Sightings:
-    """The time since each answer has been the same. Pure except for this record; the caller passes the time."""
+    """The engine's last answer for each kind of poll, and the time at which this answer was first received. Pure except
+    for this record. The caller passes the time.
+    """
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -86,12 +88,12 @@ class Sightings:
         self._since = {kind: since for kind, since in self._since.items() if kind in kinds}
 
     def suspicious(self, now: float) -> bool:
-        """Whether an answer has been the same for longer than polls normally take to be renewed."""
+        """Whether an answer has stayed the same for half of the limit, longer than polls normally take to be renewed."""
         return any(now - since >= self._limit / 2 for _, since in self._since.values())
 
 
 class PollersNotReported(Exception):
-    """The engine cannot report pollers, or we lack the permission."""
+    """The engine cannot report pollers, or the worker lacks the permission to ask."""
 
 
 class ConnectionSilent(Exception):
@@ -103,7 +105,7 @@ _SILENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN"}
 
 
 async def watch_sightings(app: Application) -> None:
-    """Query for as long as the engine can report pollers."""
+    """Query the engine at intervals. Return if the engine cannot report pollers."""
     limits, sightings = app.sight, Sightings(app.sight.unseen)
     loop = asyncio.get_running_loop()
     asked_at, failures = loop.time(), _send_failures(app)
@@ -123,13 +125,15 @@ async def watch_sightings(app: Application) -> None:
 
 
 def _send_failures(app: Application) -> int:
-    """Return a counter that increases when the engine does not accept a request of ours."""
+    """Return a counter that increases when the engine does not accept a completion in time."""
     counters = app.tables.counters
     return counters.unanswered_completions + counters.resent
 
 
 async def check_sightings(app: Application, sightings: Sightings) -> None:
-    """Query every serving handle once. Raises `PollersNotReported` if the engine cannot report pollers."""
+    """Query the engine once about every handle that serves a queue. Recycle a handle if its polls have been unseen for
+    too long. Raises `PollersNotReported` if the engine cannot report pollers.
+    """
     kinds = dict(_kinds(app))
     sightings.keep(set(kinds))
     for kind, record in kinds.items():
@@ -152,7 +156,7 @@ def _kinds(app: Application) -> Iterator[tuple[PollKind, HandleRecord]]:
 
 
 def _is_full(record: HandleRecord, kind: PollKind) -> bool:
-    """Whether all slots are in use, so that the handle is right not to poll."""
+    """Whether all slots are in use, so that the handle is not expected to poll."""
     config = record.config
     if kind.activities:
         return len(record.attempts.open) >= config.max_concurrent_activities
@@ -160,8 +164,9 @@ def _is_full(record: HandleRecord, kind: PollKind) -> bool:
 
 
 async def _last_seen_ns(app: Application, record: HandleRecord, kind: PollKind) -> int | None:
-    """Return the engine's answer, over the handle's connection, or over a new one if that is silent; None without an
-    answer."""
+    """Return the time at which the engine last saw a poll; None without an answer. Ask over the handle's connection, or
+    over a new connection if the engine does not answer.
+    """
     with suppress(ConnectionSilent):
         return await _answer(app, record.connection, record, kind)
     logger.info("%r: its own connection does not answer", record)
@@ -206,7 +211,7 @@ async def _recycle(app: Application, record: HandleRecord, kind: PollKind) -> No
     logger.error("the watchdog repairs: %r: %s", record, reason)
     registration = app.tables.registrations.get(kind.queue)
     if registration is None or registration.current is not record:
-        return  # it was replaced during the query
+        return  # the handle was replaced during the query
     with suppress(WorkerNotRegistered, Shutdown, SupervisionError, TimeoutError):
         async with asyncio.timeout(app.limits.connect + app.limits.open):
             await app.holder.recycle(kind.queue, reason)

@@ -1,8 +1,8 @@
 """A worker's state over HTTP, from the actual supervision tree: `/live`, `/ready`, `/status` and
 `/metrics`.
 
-Opt-in, on loopback by default. Runs on the control loop: no user code, only GET. Liveness and readiness are public;
-everything else needs a token.
+Opt-in, and on loopback by default. The server runs on the control loop, executes no user code, and accepts only GET and
+HEAD. Liveness and readiness are public, everything else requires a token.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ logger = logging.getLogger("hourglass.worker")
 _RECENT = 20
 
 ALLOWED_HOSTS = "HOURGLASS_STATUS_HOSTS"
-"""Host names, separated by commas, that a status endpoint on loopback accepts in addition to those of this machine."""
+"""The environment variable with host names, separated by commas, that a status endpoint on loopback accepts in addition
+to the names of this machine.
+"""
 
 TOKEN = "HOURGLASS_STATUS_TOKEN"
 """The environment variable with the token for `/status` and `/metrics`, or `@` and the path of a file with the token."""
@@ -69,7 +71,7 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
 
 
 def worker_processes(app: Application) -> tuple[WorkerProcess, ...]:
-    """Return the processes that work on the same file; empty if the engine is a server or in memory."""
+    """Return the processes that use the same file; empty if the engine is a server or in memory."""
     processes: tuple[WorkerProcess, ...] = getattr(app.raw, "processes", ())
     return processes
 
@@ -86,7 +88,7 @@ def _process(process: WorkerProcess) -> dict[str, Any]:
 
 
 def store_report(app: Application) -> dict[str, Any] | None:
-    """Return the condition of the file that this process owns, and of its disk; None if it owns none."""
+    """Return the condition of the file that this process owns, and of its disk; None if the process owns no file."""
     condition = getattr(app.raw, "condition", None)
     if condition is None:
         return None
@@ -102,7 +104,7 @@ def store_report(app: Application) -> dict[str, Any] | None:
 def _not_ready(
     app: Application, queues: dict[str, dict[str, Any]], store: dict[str, Any] | None
 ) -> Iterator[str]:
-    """Yield the reasons, for people, not to send work to this worker; none if it is ready."""
+    """Yield the reasons not to send work to this worker, as readable text. Yield nothing if the worker is ready."""
     outage = app.reachability.outage
     if outage is not None:
         yield outage.reason
@@ -143,15 +145,15 @@ def _polls(record: HandleRecord) -> bool:
 
 
 def _is_task(path: str) -> bool:
-    """Whether this is one of the tasks, of which there may be thousands, so that only their number is reported."""
+    """Whether a path belongs to a task in progress. There may be thousands of tasks, so only their number is reported."""
     return path.startswith(("Application/EvaluatorSupervisor/", "Application/ExecutorSupervisor/"))
 
 
 class StatusServer:
     """Serves `/live`, `/ready`, `/status` and, with a registry, `/metrics`.
 
-    `/live` and `/ready` answer yes or no to everybody. Details (reasons, names of queues and workflow types, processes)
-    need the token of the environment variable `HOURGLASS_STATUS_TOKEN`.
+    `/live` and `/ready` answer yes or no to anyone. Details (reasons, names of queues and workflow types, processes)
+    require the token from the environment variable `HOURGLASS_STATUS_TOKEN`.
     """
 
     def __init__(
@@ -172,12 +174,12 @@ class StatusServer:
 
     @property
     def address(self) -> str:
-        """The address on which it listens; port 0 is replaced by the real port."""
+        """The address on which the server listens; port 0 is replaced by the real port."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._server.port or self._port}"
 
     async def start(self) -> None:
-        """Start to serve, on the control loop. Raises `UsageError` if the address is not available."""
+        """Start serving, on the control loop. Raises `UsageError` if the address is not available."""
         loop = asyncio.get_running_loop()
         try:
             # On a thread, because the host may be a name that must be resolved.
@@ -194,7 +196,7 @@ class StatusServer:
         await self._server.stop()
 
     def _check(self, request: HttpRequest) -> HttpResponse | int:
-        """Reject a request for another host, or one with another method than GET. Bodies are not read."""
+        """Reject a request for another host, or with a method other than GET or HEAD. Bodies are not read."""
         if not self._is_own_host(request.headers.get("host")):
             return _document(
                 421,
@@ -209,8 +211,9 @@ class StatusServer:
     def _is_own_host(self, header: str | None) -> bool:
         """Whether the `Host` header is a name of this machine, or missing.
 
-        A page in a browser on this machine can reach a loopback port under its own name that resolves to this machine
-        (DNS rebinding); its `Host` is that name. An endpoint on a network address is reachable under any name anyway.
+        A page in a browser on this machine can reach a loopback port through a host name of the page's site that
+        resolves to this machine (DNS rebinding). The `Host` header is then that name. An endpoint on a network address
+        is reachable under any name anyway.
         """
         if not self._bound_to_loopback or header is None:
             return True

@@ -13,8 +13,8 @@
         ├── WorkerLauncher     starts the configured workers, and again after a cascade
         └── Watchdog           repairs states that no other part recovers from
 
-Tasks in progress are outside the Subsystem and start before it: a Worker or holder that dies does not end them, and
-they are stopped last.
+The supervisors of tasks in progress are outside the Subsystem and start before it. A Worker or holder that dies does
+not end the tasks, and the tasks are stopped last.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The watchdog: checks every few seconds for states that should be impossible, and repairs those that persist.
+"""The watchdog: checks every few seconds for states that should be impossible, and repairs the states that persist.
 
-Normal processing does not depend on it: every part recovers by itself. The watchdog covers failures between the parts,
-in which a worker looks healthy and does nothing. Three states are suspicious: a handle without a poll loop, an item
-from the engine without a job, and a queue without a Worker. A suspicion leads to a repair only if it was present,
-unchanged, at every check during the configured time. In addition, the engine is asked whether it sees our polls
-(`sightings`), whether it answers (`reachability`), and which runs it reports as parked (`parked_watch`).
+Normal processing does not depend on the watchdog: every part recovers automatically. The watchdog covers failures
+between the parts, after which a worker would look healthy but do nothing. Three states are suspicious: a handle without
+a poll loop, an item from the engine without a job, and a queue without a Worker. A suspicion leads to a repair only if
+it was present, unchanged, at every check during the configured time. In addition, the engine is asked whether it sees
+our polls (`sightings`), whether it answers (`reachability`), and which runs it reports as parked (`parked_watch`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class NobodyPolls:
-    """No poll is outstanding on an active handle, and no item has arrived since the last check."""
+    """An active handle has no poll loop that receives its items, and no item has arrived since the last check."""
 
     queue: str
     generation: int
@@ -54,7 +54,7 @@ class NobodyPolls:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """The engine waits for a completion, and no job works on it. `key` is a run id or a task token."""
+    """The engine waits for the completion of an item, but no job works on the item. `key` is a run id or a task token."""
 
     queue: str
     generation: int
@@ -64,7 +64,7 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class NoWorker:
-    """A queue should be served and has no Worker, not even one that is about to be restarted."""
+    """A queue should be served but has no Worker, not even a Worker that is about to be restarted."""
 
     queue: str
 
@@ -73,14 +73,14 @@ Suspicion: TypeAlias = NobodyPolls | Orphan | NoWorker
 
 
 class Suspicions:
-    """The time since each suspicion exists. Pure except for this record; the caller passes the time."""
+    """The time at which each current suspicion was first seen. Pure except for this record. The caller passes the time."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._since: dict[Suspicion, float] = {}
 
     def overdue(self, seen: Iterable[Suspicion], now: float) -> list[Suspicion]:
-        """Return the suspicions that have lasted too long. They are then forgotten, so that a new one lasts its full
+        """Return the suspicions that have lasted too long. Forget them, so that a new suspicion must last for the full
         time again.
         """
         self._since = {suspicion: self._since.get(suspicion, now) for suspicion in seen}
@@ -91,7 +91,7 @@ class Suspicions:
 
 
 def watchdog(app: Application) -> Start:
-    """Return the body of the Watchdog's process, which also runs the queries to the engine."""
+    """Return the body of the Watchdog's process, which also queries the engine in separate tasks."""
 
     async def body(context: Context) -> None:
         suspicions_so_far = Suspicions(app.watch.patience)
@@ -108,14 +108,14 @@ def watchdog(app: Application) -> Start:
 
 
 def check(app: Application, suspicions_so_far: Suspicions, now: float) -> None:
-    """Check once: repair what has been suspicious for too long."""
+    """Check once, and repair each state that has been suspicious for too long."""
     for suspicion in suspicions_so_far.overdue(suspicions(app), now):
         logger.error("the watchdog repairs: %r", suspicion)
         _repair(app, suspicion)
 
 
 def suspicions(app: Application) -> Iterator[Suspicion]:
-    """Yield everything that is suspicious now. Most of it is only in transition."""
+    """Yield all current suspicions. Most of them are only transitional states."""
     served = {view.id for view in app.workers.children()}
     for services in app.configured():
         if services.child_id not in served:
@@ -144,7 +144,7 @@ def _repair(app: Application, suspicion: Suspicion) -> None:
             app.tables.records[generation].trusted = False
             worker = app.registry.whereis(queue)
             if worker is not None:
-                worker.kill()  # its replacement registers again, with a new handle and new loops
+                worker.kill()  # the restarted Worker registers again, with a new handle and new loops
         case Orphan(_, generation, key):
             # As when a handle drains: after a failure the engine starts the task again.
             record = app.tables.records[generation]
@@ -154,6 +154,6 @@ def _repair(app: Application, suspicion: Suspicion) -> None:
                 fail_attempt(app.tables, record, key, _REASON)
         case NoWorker():
             try:
-                app.require_tree().kill(LAUNCHER)  # the restarted launcher starts what is missing
+                app.require_tree().kill(LAUNCHER)  # the restarted launcher starts the missing Workers
             except SupervisionError:
                 pass  # the launcher is not running: its start will do the same

@@ -1,7 +1,7 @@
 """The metrics of a worker: of its task queues, of its process and of the engine.
 
-Values are read when a registry is collected, in any thread, so that nothing is counted twice and work is not slowed
-down. Counts of queues that are no longer served disappear with them.
+Values are read when a registry is collected, in any thread, so that nothing is counted twice and tasks are not slowed
+down. The counts of a queue disappear when the queue is no longer served.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ def _closed(sources: _Sources) -> Iterator[Sample]:
 
 
 def _parked(sources: _Sources) -> Iterator[Sample]:
-    """Count parked runs. For a file only the owner reports, so that the sum over all processes is the number of runs."""
+    """Yield the number of parked runs of each task queue. For a file only the owner reports the number, so that the sum
+    over all processes is the number of runs.
+    """
     if sources.figures is None and hasattr(sources.app.raw, "figures"):
         return
     remembered = {services.queue: len(services.lanes.parked.reasons) for services, _ in sources.queues}
@@ -141,7 +143,7 @@ def _file_value(read: Callable[[Any], float]) -> Callable[[_Sources], float | No
     return lambda sources: None if sources.condition is None else read(sources.condition)
 
 
-# Metrics with labels of their own: the function yields samples.
+# Metrics with additional labels: the function yields the samples.
 _LABELLED: tuple[tuple[str, Kind, str, Callable[[_Sources], Iterable[Sample]]], ...] = (
     ("hourglass_workflows_closed", "counter", "Runs closed by this worker, by status.", _closed),
     (

@@ -1,7 +1,7 @@
 """The states of a `Worker`, its stop signals (Ctrl-C and SIGTERM), its statistics, and the tree that it belongs to.
 
-Must not know: what is started and how. Only the tree waits, because it is queried on the control loop; statistics may
-be read from any thread.
+Must not know: the steps of starting a worker. Queries of the tree block, because they run on the control loop.
+Statistics may be read from any thread without blocking.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ State: TypeAlias = Literal["new", "starting", "running", "stopping", "stopped"]
 class WorkerLife:
     """The state of a worker: new → starting → running → stopping → stopped, and from there back to starting.
 
-    Any thread may start the worker and shut it down. Each transition is atomic: of two concurrent ones, one wins.
-    `over` is set at the end of a shutdown or by a signal, and cleared by the next start.
+    Any thread may start the worker and shut it down. Each transition is atomic: of two concurrent transitions, one
+    wins. `over` is set at the end of a shutdown or by a signal, and cleared by the next start.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class WorkerLife:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Mark the worker as starting. Raises `UsageError` if it has been started."""
+        """Mark the worker as starting. Raises `UsageError` if the worker is starting, running or stopping."""
         with self._lock:
             if self.state not in ("new", "stopped"):
                 raise UsageError(f"this worker is {self.state} already")
@@ -87,10 +87,10 @@ logger = logging.getLogger("hourglass.worker")
 
 
 class StopSignals:
-    """Handlers while a worker runs on the main thread: the first SIGINT or SIGTERM shuts it down, a second one acts as
-    usual.
+    """The signal handlers of a worker that runs on the main thread. The first SIGINT or SIGTERM shuts the worker down,
+    a second signal acts as usual.
 
-    On any other thread it does nothing: Python sets signal handlers on the main thread only.
+    On any other thread no handler is installed: Python sets signal handlers on the main thread only.
     """
 
     def __init__(self, over: threading.Event) -> None:
@@ -123,8 +123,8 @@ T = TypeVar("T")
 class WorkerStatistics:
     """A snapshot of a worker's figures.
 
-    `parked` maps each run whose code raised a bug to the kind of bug and its location. `restarts` counts the restarts
-    of the whole tree, which the workers of one client share.
+    `parked` maps the id of each parked run to the kind of the error and its location. `restarts` counts the restarts of
+    the whole tree, which the workers of one client share.
     """
 
     task_queue: str
@@ -182,9 +182,9 @@ def _cache_size(config: HandleConfig) -> int:
 
 
 class WorkerTree:
-    """The supervision tree of a worker: its processes and their states; `kill` ends any of them.
+    """The supervision tree of a worker: its processes and their states. `kill` ends any of these processes.
 
-    On a file it also lists the other operating system processes that work on it.
+    If the engine is a file, the tree also lists the operating system processes that use the file.
     """
 
     def __init__(
@@ -199,13 +199,16 @@ class WorkerTree:
         return self._portal.call(self._ask(lambda tree: tree.paths()))
 
     def render(self) -> str:
-        """Return the tree as text, with states and restarts, followed by the system processes that work on the file."""
+        """Return the tree as text, with states and restarts, followed by the operating system processes that use the
+        file.
+        """
         return self._portal.call(self._ask(self._render))
 
     def processes(self) -> tuple[WorkerProcess, ...]:
-        """Return the system processes that work on the same file as this worker, the owner first.
+        """Return the operating system processes that use the same file as this worker, the owner first.
 
-        Each comes with its work in progress, at most about a second old. Empty if the engine is a server or in memory.
+        Each entry includes the work in progress of the process, at most about a second old. Empty if the engine is a
+        server or in memory.
         """
         return self._portal.call(self._ask(lambda _: self._workers()))
 
@@ -213,7 +216,7 @@ class WorkerTree:
         return "\n".join((tree.render(), *map(_process_line, self._workers())))
 
     def faults(self) -> list[str]:
-        """Return recent faults, latest first: which process ended, why, and that it was restarted."""
+        """Return recent faults, latest first: the process that ended, the reason, and the restart."""
         return self._portal.call(self._ask(_faults))
 
     def kill(self, path: str) -> None:
