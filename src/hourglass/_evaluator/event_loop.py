@@ -294,8 +294,8 @@ class EventLoop(asyncio.AbstractEventLoop):
 
 
 def _close_abandoned_generator(owner: ReferenceType[EventLoop], generator: AsyncGenerator[Any, Any]) -> None:
-    """Close an abandoned `async def` generator. During a turn of its run it is closed at once, as Python does
-    without a loop.
+    """Close an abandoned `async def` generator. During a turn of the generator's run, it is closed immediately,
+    as Python does without an event loop.
 
     If its run is gone, or another run is active, it is never executed again (I5), because the time of garbage
     collection is random.

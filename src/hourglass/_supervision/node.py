@@ -79,7 +79,7 @@ class Node:
             self._unwinding[driver] = self.clock.call_later(self._grace, driver.discard)
 
     def unwound(self, driver: TaskDriver) -> None:
-        """Stop tracking a coroutine that has ended. Do nothing if it was not killed."""
+        """Stop tracking a coroutine that has ended. Has no effect if the coroutine was not killed."""
         if driver not in self._unwinding:
             return
         timer = self._unwinding.pop(driver)

@@ -77,7 +77,7 @@ def decide(
     counted: bool = True,
 ) -> Decision:
     """Decide what to do after child `failed` has ended with `reason`. `counted` is False for a child with a
-    backoff, whose restarts do not count towards the intensity.
+    backoff, because its restarts do not count towards the intensity.
     """
     if not restarts(children[failed], reason):
         return NoRestart()

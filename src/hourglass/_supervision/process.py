@@ -236,8 +236,8 @@ class Process:
             self.node.report("started", self.path)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End a process without a body, with `error` if its work failed. Do nothing if the process is already
-        dead.
+        """End a process without a body, with `error` if its work failed. Has no effect if the process is
+        already dead.
         """
         if self.alive and self._body is None:
             self._kill_links()
@@ -425,7 +425,7 @@ class Job(Process):
         return f"{self.parent.path}/{self.id}" if self.parent else self.id
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the job, with `error` if its work failed. Do nothing if the job is already dead."""
+        """End the job, with `error` if its work failed. Has no effect if the job is already dead."""
         if self.state is _RUNNING and error is None:
             self._die(NORMAL)
         else:

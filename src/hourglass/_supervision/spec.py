@@ -31,10 +31,10 @@ _WORKER_START_TIMEOUT = 30.0
 class ChildSpec:
     """The spec of a child: its id, and how it is started, restarted and shut down.
 
-    `start(ctx)` is the body of the process, which calls `await ctx.started(value)` when it is ready. `restart`
-    is permanent (always), transient (only after a crash or a kill) or temporary (never). `shutdown` is the
-    timeout of an ordered stop, after which the child is killed; `"brutal"` kills the child immediately, and
-    `"infinity"` means no timeout. The default is 5 s for a worker and no timeout for a supervisor.
+    `start(ctx)` is the body of the process. The body calls `await ctx.started(value)` when it is ready.
+    `restart` is permanent (always), transient (only after a crash or a kill) or temporary (never). `shutdown`
+    is the timeout of an ordered stop, after which the child is killed; `"brutal"` kills the child immediately,
+    and `"infinity"` means no timeout. The default is 5 s for a worker and no timeout for a supervisor.
     `start_timeout` is the timeout of the start. The default is 30 s for a worker.
 
     With `backoff=(first, maximum)`, restarts are delayed. The first delay is `first` seconds, and each further
