@@ -120,7 +120,7 @@ class Evaluator:
                 run_id, answers, versioning_behavior=self._current_definition.versioning_behavior
             )
         if self.live is None and journal and not self.state.workflow_type:
-            self.rebuild()  # only the journal is left, and must be re-executed to learn whether the run has closed
+            self.rebuild()  # only the journal is left, and shows after its re-execution whether the run has closed
         # The timestamps are compared first, because they are cheaper to compare and differ between nearly all
         # activations.
         if journal and journal[-1].timestamp_ns == activation.timestamp_ns and journal[-1] == activation:

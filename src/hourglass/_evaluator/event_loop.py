@@ -235,7 +235,7 @@ class EventLoop(asyncio.AbstractEventLoop):
                 on_step()
 
     async def await_translated(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Await a coroutine; raise its cancellation as `Cancelled`."""
+        """Await a coroutine. If it is cancelled, raise `Cancelled`."""
         try:
             return await coroutine
         except asyncio.CancelledError as error:
@@ -251,7 +251,7 @@ class EventLoop(asyncio.AbstractEventLoop):
         return [TaskLine(task, number) for task, (number, _) in self.tasks.items()]
 
     def get_debug(self) -> bool:
-        """Return False: asyncio's debug mode measures with real clocks."""
+        """Return False, because asyncio's debug mode measures durations with real clocks."""
         return False
 
     def is_running(self) -> bool:

@@ -447,8 +447,8 @@ def check_known(run: LiveRun, activity_type: str, settings: CallSettings) -> Non
     """Raise `UsageError`, which fails the workflow task, for a new local activity that is not registered on the
     worker.
 
-    Steps are exempt, because their definitions are stored by run. Activities with a recorded result are exempt,
-    because no worker executes them.
+    Steps are exempt, because their definitions are stored by run. Calls in a replay are exempt, because the
+    history has recorded their activities.
     """
     check = run.settings.check_local_activity
     if check is None or run.facts.is_replaying:

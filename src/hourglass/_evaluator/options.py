@@ -77,7 +77,7 @@ def whole_number(value: object, what: str, minimum: int, maximum: int) -> int:
 
 
 def priority(value: object, what: str = "priority_key") -> int:
-    """Return a valid priority of a workflow or an activity: 1 is the most urgent, and 0 means no priority."""
+    """Return a valid priority of a workflow or an activity: 1 is the most urgent, and 0 means unset."""
     return whole_number(value, what, 0, INT32)
 
 
@@ -86,7 +86,7 @@ LIGHTEST, HEAVIEST = 0.001, 1000.0
 
 
 def fairness_key(value: object, what: str = "fairness_key") -> str:
-    """Return a valid fairness key of a workflow or an activity. All work with an empty key shares one turn."""
+    """Return a valid fairness key of a workflow or an activity. All tasks without a key share the empty key."""
     key = check_text(value, what)
     if len(key.encode()) > LONGEST_FAIRNESS_KEY:
         raise UsageError(f"{what} must be at most {LONGEST_FAIRNESS_KEY} bytes long, not {len(key.encode())}")
@@ -94,7 +94,7 @@ def fairness_key(value: object, what: str = "fairness_key") -> str:
 
 
 def fairness_weight(value: object, what: str = "fairness_weight") -> float:
-    """Return a valid weight of a fairness key: 1 is the normal weight, and 0 means no weight."""
+    """Return a valid weight of a fairness key: 1 is the normal weight, and 0 means the default."""
     weight = number(value, what)
     if weight and not LIGHTEST <= weight <= HEAVIEST:
         raise UsageError(

@@ -225,10 +225,10 @@ class _NoPoll:
         self._is_closing = False
 
     def open(self) -> None:
-        """Do nothing: a replay worker has no polls."""
+        """Do nothing, because a kind of work that is switched off has no polls."""
 
     def pause(self) -> None:
-        """Do nothing: a replay worker has no polls."""
+        """Do nothing, because a kind of work that is switched off has no polls."""
 
     def close(self) -> None:
         """Report the end of the polls in the next iteration of the event loop."""
