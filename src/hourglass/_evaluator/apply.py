@@ -76,8 +76,8 @@ from hourglass.errors import (
 
 
 def start(live: LiveRun, events: list[AnyEvent]) -> None:
-    """Start a run: store its type and input, create its object, and create the fiber of its body, which does
-    not run yet.
+    """Start a run: store its type and input, create its workflow object, and create the fiber of its body. The
+    body does not run yet.
     """
     started = next((event for event in events if isinstance(event, RunStarted)), None)
     if started is None:
@@ -110,8 +110,8 @@ def start(live: LiveRun, events: list[AnyEvent]) -> None:
 
 
 class MainFiber(HandlerFiber):
-    """The fiber of the workflow's body. A separate class, because closures would cost each waiting run half a
-    KiB.
+    """The fiber of the workflow's body. A class of its own, because closures would take half a KiB more memory
+    in each waiting run.
     """
 
     __slots__ = ("arguments",)
@@ -137,7 +137,9 @@ class MainFiber(HandlerFiber):
 
 
 class MainTask:
-    """The body of an `async def` workflow: a task on the run's event loop, which starts a turn after the run."""
+    """The body of an `async def` workflow: a task on the run's event loop. The task starts one turn after the
+    run.
+    """
 
     __slots__ = ("arguments", "run", "task")
 
@@ -147,7 +149,7 @@ class MainTask:
         self.task: Any = None
 
     def start_soon(self) -> None:
-        """Start in the next free turn."""
+        """Schedule the start of the body for the next free turn."""
         loop = self.run.loop
         self.task = loop.create_task(await_top_level(self.run, self._complete()), name="workflow")
 
@@ -172,9 +174,7 @@ class MainTask:
 
 
 class RefusedFiber(HandlerFiber):
-    """A replacement for the body if the arguments are invalid and the workflow treats that as a failure of
-    the run.
-    """
+    """A replacement for the body of a run that fails because its arguments are invalid."""
 
     __slots__ = ("error",)
 
@@ -190,8 +190,8 @@ class RefusedFiber(HandlerFiber):
 
 
 def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
-    """Call the body. The usual numbers of arguments are spelled out, because a call with `*` uses C stack,
-    which every waiting fiber keeps.
+    """Call the body. Up to three arguments are passed explicitly, because a call with `*` uses C stack, and
+    every waiting fiber keeps its stack in memory.
     """
     match arguments:
         case []:
@@ -207,7 +207,9 @@ def _call(body: Callable[..., Any], arguments: list[Any]) -> Any:
 
 
 def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
-    """Run the constructor: it may read facts and register handlers, but must not wait."""
+    """Call the constructor of the workflow class. The constructor may read facts and register handlers, but
+    must not wait.
+    """
     if live.definition.is_async:  # in a fiber of the event loop, where asyncio objects can be created
         return live.loop.fiber.call(functools.partial(live.definition.target, *arguments))
     fiber: FiberTask[Any] = FiberTask(
@@ -220,7 +222,7 @@ def _build_object(live: LiveRun, arguments: list[Any]) -> Any:
 
 
 def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
-    """Run the body or a signal handler. An exception that it raises decides how the run ends."""
+    """Run the body or a signal handler. An exception raised by this code determines how the run ends."""
     try:
         call()
     except (Exception, Cancelled, ContinueAsNewError) as error:
@@ -237,7 +239,7 @@ def run_top_level(live: LiveRun, call: Callable[[], None]) -> None:
 
 
 async def await_top_level(live: LiveRun, coroutine: Coroutine[Any, Any, None]) -> None:
-    """Await the body or a signal handler. An exception that it raises decides how the run ends."""
+    """Await the body or a signal handler. An exception raised by this code determines how the run ends."""
     try:
         await live.loop.await_translated(coroutine)
     except (Exception, Cancelled, ContinueAsNewError) as error:
@@ -254,8 +256,8 @@ async def await_top_level(live: LiveRun, coroutine: Coroutine[Any, Any, None]) -
 
 
 def _last_command(live: LiveRun, error: BaseException) -> Command | None:
-    """Return the run's last command for an exception of the body or a signal handler. If it is a bug, store
-    it in `live.error` and return None.
+    """Return the run's last command for an exception raised by the body or a signal handler. If the exception
+    indicates a bug, store it in `live.error` and return None.
     """
     if isinstance(error, ContinueAsNewError):
         command: Command = error.command
@@ -265,8 +267,8 @@ def _last_command(live: LiveRun, error: BaseException) -> Command | None:
     if isinstance(error, Cancelled) or (
         isinstance(error, TaskCancelledError) and live.behaviour.other_tasks_cancellation_ends_run
     ):
-        # asyncio, and so a run of temporalio, does not distinguish another task's cancellation from one's
-        # own.
+        # asyncio, and therefore a run of temporalio, does not distinguish the cancellation of another task from
+        # that of the current one.
         failed = CancelledError("the workflow was cancelled from within")
         return FailRun(live.converter.to_failure(failed))
     if is_failure(live, error):
@@ -277,8 +279,8 @@ def _last_command(live: LiveRun, error: BaseException) -> Command | None:
 
 
 async def _await_end(live: LiveRun, command: Command, at: Site | None) -> None:
-    """Issue the run's last command. The `closing` callback is plain code that waits, and runs in a fiber of
-    its own before.
+    """Issue the run's last command. Before that, run the `closing` callback in a separate fiber, because it is
+    plain code that waits.
     """
     fiber = live.loop.fiber
     if live.closing is not None:
@@ -289,7 +291,7 @@ async def _await_end(live: LiveRun, command: Command, at: Site | None) -> None:
 
 
 def prepare(live: LiveRun, event: AnyEvent) -> None:
-    """Apply a patch or a seed, which affects all code that runs from now on."""
+    """Apply a patch or a seed. It affects all code that runs afterwards."""
     if isinstance(event, PatchNoticed):
         live.patches |= {event.patch_id}
     elif isinstance(event, SeedChanged):
@@ -297,7 +299,7 @@ def prepare(live: LiveRun, event: AnyEvent) -> None:
 
 
 def late_seeds(live: LiveRun, first: list[AnyEvent]) -> tuple[SeedChanged, ...]:
-    """Return the seeds that take effect only after the messages have been handled."""
+    """Return the new seeds that take effect only after the messages have been handled."""
     seeds = tuple([event for event in first if isinstance(event, SeedChanged)])
     return seeds if live.behaviour.seeds_follow_messages else ()
 

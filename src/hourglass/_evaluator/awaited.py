@@ -1,13 +1,13 @@
-"""Operations that coroutines wait for: activities, children, other workflows, conditions. The counterpart of
-`operations` for `async def` code.
+"""The operations that coroutines wait for: activities, children, requests to other workflows, conditions. The
+counterpart of `operations` for `async def` code.
 
-In `operations` a result passes through its turns in a small state machine. Here, as in Temporal's Python SDK,
-a handle is an asyncio task that waits for the result with `asyncio.wait`, so that the turns are asyncio's
-own, and `gather`, `wait` and `wait_for` accept the handle as a task. Cancelling such a wait does not end it:
-it requests cancellation from the other side, and the response ends the wait.
+In `operations`, a small state machine delays a result by the required number of turns. Here, as in Temporal's
+Python SDK, a handle is an asyncio task that waits for the result with `asyncio.wait`. The turns are therefore
+asyncio's own, and `gather`, `wait` and `wait_for` accept the handle as a task. Cancelling the handle does not
+end its wait. It sends a cancellation request to the activity or workflow, and the response ends the wait.
 
-The order of commands is that of temporalio's implementation, also if a cancellation coincides with a result
-(flags 1 and 2 of `behaviour`), so that histories are interchangeable.
+Commands are issued in the same order as in temporalio, even if a cancellation coincides with a result (flags 1
+and 2 of `behaviour`), so that histories are interchangeable.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
             self._answer.set_result((outcome, answer))
 
     def back_off(self, event: ActivityBackedOff) -> None:
-        """Wait with a timer for a local activity's long retry delay, and then schedule the next attempt under
+        """Start a timer for a local activity's long retry delay, and schedule the next attempt afterwards under
         a new sequence number.
         """
         command = self._command
@@ -113,13 +113,16 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
         self._answer = self._run.loop.create_future()
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Request the activity's cancellation. Its cancellation type decides how long the task waits for it."""
+        """Request the activity's cancellation. The cancellation type determines how long the task waits for the
+        activity.
+        """
         run = self._run
         if not run.dead:
             if run.latched:
                 run.refuse(run.loop.fiber, "cancelling an activity")
             if not self._started and not self.done():
-                # Its coroutine will never run, but the command has been issued: cancel it here.
+                # This task's coroutine will never run, but its command has been issued, so the activity is
+                # cancelled here.
                 self._request_cancel("")
         return super().cancel(msg)
 
@@ -133,8 +136,8 @@ class ActivityHandle(asyncio.Task[R], Generic[R]):
 
 
 class LocalActivityHandle(ActivityHandle[R]):
-    """A handle of a local activity. As in temporalio, it raises the activity's exception itself; other
-    activities raise an `ActivityError` with the exception as its cause.
+    """A handle of a local activity. As in temporalio, awaiting it raises the activity's own exception. The
+    handle of another activity raises an `ActivityError` with that exception as its cause.
     """
 
     def _error(self, failure: BaseException) -> BaseException:
@@ -143,7 +146,9 @@ class LocalActivityHandle(ActivityHandle[R]):
 
 
 class ChildHandle(asyncio.Task[R], Generic[R]):
-    """A handle of a child workflow: an asyncio task with the child's result. Its start is a separate future."""
+    """A handle of a child workflow: an asyncio task with the child's result. A separate future represents the
+    child's start.
+    """
 
     def __init__(self, run: LiveRun, command: StartChildWorkflow, return_type: Any) -> None:
         super().__init__(self._follow(), loop=run.loop, name=f"child {command.workflow_type}")
@@ -206,8 +211,8 @@ async def _wait_for_answer(
     activity: bool = False,
     reraise: bool = False,
 ) -> Any:
-    """Wait for an answer. A cancellation is passed on to the other side, and the wait continues for its
-    response.
+    """Wait for the answer of an activity or another workflow. If the waiting task is cancelled, call
+    `on_cancel` to pass the request on, and continue to wait for the answer.
     """
     while True:
         try:
@@ -293,7 +298,9 @@ async def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
 
 
 async def sleep(duration: float, summary: str = "") -> None:
-    """Wait. Unlike `asyncio.sleep(0)`, a duration of 0 starts a timer too."""
+    """Wait for a duration in workflow time. Unlike with `asyncio.sleep(0)`, a duration of 0 also starts a
+    timer.
+    """
     loop = require_fiber("sleeping").run.loop
     future = loop.create_future()
     token = timer_summary.set(summary)
@@ -311,7 +318,7 @@ def _release(future: asyncio.Future[None]) -> None:
 
 
 async def wait_condition(holds: Callable[[], object], timeout: float | None, summary: str = "") -> None:
-    """Wait until a function returns a true value. Raise `TimeoutError` after `timeout`."""
+    """Wait until `holds` returns a true value. Raise `TimeoutError` after `timeout`."""
     run = require_fiber("workflow.wait_condition").run
     was_cancelled = run.cancel_reason is not None
     condition = Awaited(run.loop)

@@ -1,5 +1,5 @@
-"""The queries that every run answers, whatever its code: its current position, and data for Temporal's web
-UI. Pure.
+"""The queries that every run answers regardless of its code: stack traces, the state of its signals, and data
+for Temporal's web UI. Pure.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hourglass._evaluator.definition import MessageDefinition, MessageKind
 from hourglass.converter import Payload
 
 UNREAD_SIGNALS: Final = "__hourglass_unread_signals"
-"""A query that every run of ours answers: the numbers of received but unhandled signals, by name."""
+"""A query for the numbers of received but unhandled signals, by name."""
 
 ACTIVITY_STACKS: Final = "__hourglass_activity_stacks"
-"""A query for the activities that the run's worker executes for the run: their ids and stacks."""
+"""A query for the ids and stacks of the activities that the run's worker is executing for this run."""
 
 AWAITED_SIGNALS: Final = "__hourglass_awaited_signals"
 """A query for the names of the channels that the run is waiting for."""
@@ -29,8 +29,8 @@ Receivers: TypeAlias = Mapping[str, Collection[object]]
 
 
 def answer(name: str, run: LiveRun, handlers: Known, receivers: Receivers | None) -> Payload | None:
-    """Return the answer to a built-in query, or None if the author's code must answer it. `known` are the
-    handlers of the run, `receivers` the waiting receivers of each channel.
+    """Return the answer to a built-in query, or None if the query is not built in. `handlers` are the handlers
+    of the run, `receivers` the waiting receivers of each channel.
     """
     match name:
         case "__stack_trace":
@@ -65,8 +65,8 @@ def _stack_trace(run: LiveRun) -> str:
 
 
 def _enhanced_stack_trace(run: LiveRun) -> Payload:
-    """Return the stacks as data, with the author's source, the innermost frame first: Temporal's
-    `EnhancedStackTrace`.
+    """Return the stacks as Temporal's `EnhancedStackTrace`: as data, with the author's source code, and the
+    innermost frame first.
     """
     stacks: list[dict[str, Any]] = []
     sources: dict[str, dict[str, Any]] = {}
@@ -98,7 +98,7 @@ def _metadata(run: LiveRun, handlers: Known, receivers: Receivers | None) -> Pay
             for (message_kind, name), (message, _) in handlers.items()
             if message_kind == kind
         }
-        if kind == "signal" and receivers is not None:  # channels that were read are signals too
+        if kind == "signal" and receivers is not None:  # a channel that the run has read is also a signal
             descriptions |= {
                 name: "the workflow waits for it" if waiting else "" for name, waiting in receivers.items()
             }

@@ -1,7 +1,7 @@
 """Call sites: the author's line that issued a command, raised an exception, or returned.
 
-Knows frames and file names, and of a run only the current fiber. Nondeterminism reports of replays and of the
-re-execution check (`verify`) name these lines.
+This module knows frames and file names, and nothing about a run except the current fiber. Nondeterminism
+reports of replays and of the re-execution check (`verify`) name these lines.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 Site = tuple[str, int]
 NOWHERE: Site = ("", 0)
 _RAISE = opmap["RAISE_VARARGS"]
-_CALLERS = 2  # the number of the author's frames above the call site that are reported
+_CALLERS = 2  # the number of the author's frames reported above the call site
 
 
 class CallSite(tuple[str, int]):
-    """A call site with the author's frames that led to it, the nearest first."""
+    """A call site together with the author's calling frames, the nearest first."""
 
     callers: tuple[Site, ...] = ()
     is_on_behalf: bool = False
-    """Whether the library issues commands of its own for this call, whose contents are not the author's."""
+    """Whether the library issues its own commands for this call, with contents that the author did not write."""
 
 
 def on_behalf(site: Site) -> CallSite:
-    """Return the place of an author's call for which the library issues its own commands."""
+    """Return a copy of an author's call site that is marked as one for which the library issues its own commands."""
     place = CallSite(site)
     place.callers = site.callers if isinstance(site, CallSite) else ()
     place.is_on_behalf = True
@@ -43,10 +43,11 @@ def on_behalf(site: Site) -> CallSite:
 
 
 def call_site() -> Site:
-    """Return the file and line of the author's code that is running, or ("", 0) if the scheduler itself
-    issues the command.
+    """Return the file and line of the author's code that is running, or ("", 0) if the scheduler itself issues
+    the command.
 
-    For a fiber without the author's code (a spawned library function), it is the line that spawned it.
+    For a fiber that runs none of the author's code (a spawned library function), return the line that spawned
+    the fiber.
     """
     fiber = current_fiber()
     if fiber is None:
@@ -68,11 +69,11 @@ def _outermost(frame: FrameType | None) -> FrameType | None:
 
 
 def place_of(frame: FrameType | None) -> Site:
-    """Return the first of the author's frames from here upwards, with the next ones as its callers; ("", 0)
-    if there is none.
+    """Return the site of the author's innermost frame, starting at `frame`, with the next frames as its
+    callers. Return ("", 0) if no frame is the author's.
     """
-    # Called for each command of a test, where every function call is traced: it makes as few calls as
-    # possible.
+    # Called for each command of a test, where every function call is traced, so this function makes as few
+    # calls as possible.
     sites: list[Site] = []
     remaining = _CALLERS + 1
     while frame is not None and remaining:
@@ -85,7 +86,7 @@ def place_of(frame: FrameType | None) -> Site:
 
 
 def place_in(frames: list[FrameType]) -> Site:
-    """Return the site in the frames of a suspended fiber, the innermost first."""
+    """Return the author's site in the frames of a suspended fiber. The frames begin with the innermost."""
     sites = [(f.f_code.co_filename, f.f_lineno) for f in frames if _learn_authored(f.f_code.co_filename)]
     return _placed(sites[: _CALLERS + 1])
 
@@ -94,8 +95,8 @@ _is_authored: dict[str, bool] = {}
 
 
 def _learn_authored(name: str) -> bool:
-    """Return whether a file is the author's. The result is cached for a limited number of files and never
-    removed, because other threads read the cache concurrently.
+    """Return whether a file is the author's. Results are cached for a limited number of files. Entries are
+    never removed, because other threads read the cache concurrently.
     """
     is_authored = not is_library(name) and not name.startswith("<frozen")
     if len(_is_authored) < 4096:
@@ -104,8 +105,8 @@ def _learn_authored(name: str) -> bool:
 
 
 def raised_at(error: BaseException) -> Site:
-    """Return the line at which the author's code raised an exception, re-raised it, or called the library
-    that raised it; ("", 0) if there is none.
+    """Return the line at which the author's code raised or re-raised an exception, or called the library that
+    raised it. Return ("", 0) if there is no such line.
     """
     sites: list[Site] = []
     traceback = error.__traceback__
@@ -115,7 +116,7 @@ def raised_at(error: BaseException) -> Site:
         if not is_library(name):
             if _has_raised(frame):
                 sites.append((name, frame.f_lineno))
-                break  # the exception that it caught came from further down
+                break  # it caught an exception that was raised further down
             sites.append((name, traceback.tb_lineno))
         traceback = traceback.tb_next
     return _placed(sites[: -_CALLERS - 2 : -1])
@@ -140,8 +141,8 @@ def returned_at(fiber: FiberTask[Any], function: object) -> Site:
 
 @lru_cache(maxsize=256)
 def _only_return(code: CodeType) -> int:
-    """Return the line of the only `return` of a function that issued no command, or else the line of the
-    function.
+    """Return the line of a function's `return`, if there is exactly one, or else the function's first line.
+    Used for functions that issued no command.
     """
     from dis import get_instructions
 
@@ -161,8 +162,8 @@ def _placed(sites: list[Site]) -> Site:
 
 @lru_cache(maxsize=1024)
 def is_library(filename: str) -> bool:
-    """Return whether a file is ours or the standard library's, so that a report must look for the author's
-    line further up.
+    """Return whether a file is part of Hourglass or the standard library. A report then looks for the author's
+    line further up the stack.
     """
     return filename.startswith(_OUR_CODE) or (
         filename.startswith(_STANDARD_LIBRARY) and "site-packages" not in filename

@@ -1,7 +1,7 @@
-"""The commands of a run: immutable data, named in the imperative.
+"""The commands of a run: immutable data with imperative names.
 
-`COMMANDS` lists every kind; tests check that each has a translation and an example. Numbered commands have a
-`seq`, counted from 1 for each kind (local and remote activities share a counter).
+`COMMANDS` lists every kind of command. Tests check that each has a translation and an example. Numbered
+commands have a `seq`, counted from 1 for each kind (local and remote activities share a counter).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from hourglass.converter import Failure, Payload
 
 
 class EventGroupMarker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """The group of an event: one of the author's, by its id, or (in histories of temporalio, which groups the
-    commands of a handler) the group of an event or an update.
+    """The group of an event: a group of the author, identified by its id, or the commands of the handler of an
+    event or an update. Only histories of temporalio contain the latter.
     """
 
     id: str = ""
@@ -34,7 +34,9 @@ class EventGroupMarker(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, tag=True, kw_only=True, omit_defaults=True):
-    """A command of a run. `event_groups` only show readers of the history which events are related."""
+    """A command of a run. `event_groups` mark related events for readers of the history and have no other
+    effect.
+    """
 
     event_groups: tuple[EventGroupMarker, ...] = ()
 
@@ -134,7 +136,7 @@ class CancelNexusOperation(Command, frozen=True):
 
 
 class SignalExternalWorkflow(Command, frozen=True, kw_only=True):
-    """A signal to another workflow; `is_child` addresses a child of this run by its id."""
+    """A signal to another workflow. With `is_child`, `workflow_id` names a child of this run."""
 
     seq: int
     workflow_id: str
@@ -163,7 +165,7 @@ class RequestCancelExternal(Command, frozen=True, kw_only=True):
 
 
 class SetPatchMarker(Command, frozen=True):
-    """The record that this run takes the new code path of a patch."""
+    """The record that this run follows the new code path of a patch."""
 
     patch_id: str
     deprecated: bool = False
@@ -226,7 +228,7 @@ class CancelRun(Command, frozen=True):
 
 
 class ContinueAsNew(Command, frozen=True, kw_only=True):
-    """The end of this run and the start of another one. An empty type means the current type."""
+    """The end of this run and the start of the next run of the workflow. An empty type means the current type."""
 
     workflow_type: str = ""
     arguments: Payloads = ()
@@ -268,8 +270,8 @@ COMMANDS: tuple[type[Command], ...] = get_args(AnyCommand)
 
 TERMINAL: tuple[type[Command], ...] = (CompleteRun, FailRun, CancelRun, ContinueAsNew)
 TERMINAL_KINDS = frozenset(TERMINAL)
-"""The terminal commands as a set of types: `isinstance` with a struct calls its metaclass, which takes ten
-times as long.
+"""The terminal commands as a set of types. Looking up a type in a set is ten times as fast as `isinstance`,
+which calls the metaclass of a struct.
 """
 
 IN_GROUPS: frozenset[type[Command]] = frozenset(
@@ -287,8 +289,8 @@ IN_GROUPS: frozenset[type[Command]] = frozenset(
         ContinueAsNew,
     }
 )
-"""The commands that belong to the event groups of their block. The cancellation of a command belongs to the
-groups of that command; other commands have no groups, as in temporalio.
+"""The commands that belong to the event groups of the block that issues them. The cancellation of a command
+belongs to that command's groups. As in temporalio, other commands have no groups.
 """
 
 
@@ -301,8 +303,8 @@ class TaskFailureCause(IntEnum):
 
 
 class Succeeded(msgspec.Struct, frozen=True, gc=False):
-    """The completion of an activation: commands in the order of issue, the behaviour flags that were used,
-    and the workflow's versioning behavior.
+    """The successful completion of an activation: the commands in the order of issue, the behaviour flags that
+    were used, and the workflow's versioning behavior.
     """
 
     run_id: str

@@ -1,9 +1,9 @@
-"""A run while it executes: its scheduler, its fibers, the facts of the current activation, and the issuing of
-commands.
+"""A run during its execution: its scheduler, its fibers, the facts of the current activation, and the issuing
+of commands.
 
-This is the live half of a run, an accelerator that may be dropped at any time and rebuilt from the journal.
-Every function that an author calls finds its run by `current_run`. `Notes`, the data that a run shows to
-clients, is defined here too.
+A `LiveRun` only saves time. It may be dropped at any time and rebuilt from the journal. Every function that an
+author calls finds its run with `current_run`. This module also defines `Notes`, the data that a run shows to
+clients.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 class Notes:
     """Memo, search attributes and current details of a run. Created on first use.
 
-    Values stay encoded, so that each read returns new objects (I6). They are sorted by name, because
-    Temporal's protocol does not keep their order: workflow code that iterates over them must see the same
-    order on each replay and engine.
+    Values stay encoded, so that each read returns new objects (I6). The entries are sorted by name, because
+    Temporal's protocol does not preserve their order. Workflow code that iterates over them must see the same
+    order in each replay and on each engine.
     """
 
     __slots__ = ("details", "memo", "search_attributes")
@@ -81,7 +81,7 @@ class Notes:
 
 
 def merge(notes: dict[str, Payload], changes: dict[str, Payload]) -> None:
-    """Apply changes; a null payload removes an entry."""
+    """Apply changes to a memo or search attributes. A null payload removes an entry."""
     for name, payload in changes.items():
         if payload.encoding == "binary/null":
             notes.pop(name, None)
@@ -106,30 +106,32 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     trace: bool = False
     interceptors: tuple[InterceptWorkflow, ...] = ()
     patch_activation: Callable[[Any], bool] | None = None
-    """Decides whether a patch that a run reaches for the first time is active; None: it is."""
+    """Decides whether a patch is active when a run reaches it for the first time. None means that every patch
+    is active.
+    """
     metrics: Registry | None = None
     on_activity: Callable[[Any], object] | None = None
     """Called with each decorated activity that a run calls, to register activities that the worker was not
     given.
     """
     steps: dict[str, dict[str, Any]] | None = None
-    """The steps of runs without a result yet, by run id and activity id: the definition that a worker calls.
-    A step has no name by which a worker could find it, but the code that requests it is executed here, and
-    again after a restart.
+    """The definitions of unfinished steps, by run id and activity id. A step has no registered name by which a
+    worker could find its function. The worker uses this table instead, because the code that requests the step
+    runs in the same process, and runs again after a restart.
     """
     check_local_activity: Callable[[str], object] | None = None
-    """Raises `UsageError` for a local activity that this worker does not have, because no other worker would
-    ever receive it.
+    """Raises `UsageError` for a local activity that is not registered on this worker, because no other worker
+    would ever receive it.
     """
     activity_stacks: Callable[[str], str] | None = None
     """Returns the stacks of a run's attempts on this worker, for the query `ACTIVITY_STACKS`."""
-    # For runs that temporalio began: from Python 3.12 on, a wait with a timeout and a gather of finished
-    # tasks take one turn less. Histories do not record the Python version.
+    # For runs that temporalio began: whether they ran on Python 3.12 or later, where a wait with a timeout and
+    # a gather of finished tasks take one turn less. Histories do not record the Python version.
     newer_turns: bool = False
 
 
 class LiveRun:
-    """A run while it executes."""
+    """A run during its execution."""
 
     __slots__ = (
         "_loop",
@@ -195,7 +197,7 @@ class LiveRun:
         self.started: RunStarted | None = None
         self.main: FiberTask[Any] | MainTask | None = None
         self._random: random.Random | None = None
-        self._seed: int | None = None  # the latest seed; None: the run's initial one
+        self._seed: int | None = None  # the latest seed; None means the run's initial seed
         self.seed_callbacks: list[Callable[[int], object]] | None = None
         self.has_drawn = False  # whether the author's code has used random numbers; default ids do not count
         self._notes: Notes | None = None
@@ -219,11 +221,11 @@ class LiveRun:
         # The interceptors between the run and its code; usually None.
         self.inbound: WorkflowInboundInterceptor | None = None
         self.outbound: WorkflowOutboundInterceptor | None = None
-        self.begun_ns = 0  # the time of its first task
-        # Called, and waited for, by the fiber that ends the run, before its last command.
+        self.begun_ns = 0  # the time of the run's first workflow task
+        # The fiber that ends the run calls this function and waits for it before it issues the last command.
         self.closing: Callable[[], None] | None = None
-        self.grouped = False  # whether its code has created an event group
-        self.quiet = False  # this repeats an earlier execution: nothing is logged
+        self.grouped = False  # whether the workflow code has created an event group
+        self.quiet = False  # whether this repeats an earlier execution, so that nothing is logged
 
     def belongs_to(self, started: RunStarted) -> None:
         """Select the converter for the run's own values, after its start."""
@@ -242,10 +244,11 @@ class LiveRun:
     def converter_of_activity(
         self, activity_type: str, activity_id: str | None, task_queue: str, *, local: bool
     ) -> Converter:
-        """Return the converter for the arguments and result of an activity; `activity_id` is the one that the
-        author chose.
+        """Return the converter for the arguments and the result of an activity. `activity_id` is the id that
+        the author chose, if any.
 
-        Only for a `contextual` run, because this is called for every activity.
+        The caller must check first that the run is `contextual`. This method does not check it, because it is
+        called for every activity.
         """
         assert self.started is not None
         context = ActivitySerializationContext(
@@ -275,8 +278,8 @@ class LiveRun:
             case _:
                 return self.converter
 
-    # Most runs have one fiber most of the time, so the first one is stored without a dict, which takes 216
-    # bytes.
+    # Most runs have a single fiber most of the time, so the first one is stored outside the dict, which would
+    # take 216 bytes.
 
     def add_fiber(self, fiber: FiberTask[Any]) -> None:
         """Register a new fiber of this run."""
@@ -296,8 +299,8 @@ class LiveRun:
             self._more.pop(fiber, None)
 
     def note_failed(self, fiber: FiberTask[Any] | FailedTask) -> None:
-        """Register a failed fiber; if the workflow never reads its result, a notice reports it when the run
-        closes.
+        """Register a failed fiber. If the workflow never reads the fiber's result, a notice reports the failure
+        when the run closes.
         """
         if fiber.looked_at:
             return
@@ -316,7 +319,7 @@ class LiveRun:
         )
 
     def drop_read_failures(self) -> None:
-        """Remove failed fibers whose result has been read; if there are many, not in every activation."""
+        """Remove failed fibers whose result has been read. If there are many, skip this in most activations."""
         failed = self.failed_tasks
         if failed and (len(failed) <= _PRUNE_THRESHOLD or len(failed) >= self.many_failed):
             failed[:] = [task for task in failed if not task.looked_at]
@@ -341,7 +344,7 @@ class LiveRun:
 
     @property
     def lines(self) -> list[FiberTask[Any] | TaskLine]:
-        """All lines of execution that have not ended, for display: fibers, and the tasks of coroutines."""
+        """All lines of execution that have not ended, for display: fibers and asyncio tasks."""
         return [*self.fibers, *(self._loop.lines() if self._loop is not None else ())]
 
     def issue(
@@ -352,10 +355,10 @@ class LiveRun:
         operation: Any = None,
         at: Site | None = None,
     ) -> C:
-        """Issue a command for a fiber. A numbered command is registered with its operation, so that its
-        result finds it.
+        """Issue a command for a fiber. A numbered command is registered together with the operation that waits
+        for its result.
 
-        `at` is the call site, if it is not the current one. Return the command with the event groups of the
+        `at` is the call site; the default is the current one. Return the command with the event groups of the
         block that issues it.
         """
         if self.latched:
@@ -373,7 +376,9 @@ class LiveRun:
         return command
 
     def resolve(self, key: Numbered, result: Payload | Failure | None) -> Any:
-        """Return the operation that waits for the result of a numbered command; None if none is pending."""
+        """Store the result of a numbered command. Return the operation that waits for the result, or None if no
+        operation waits.
+        """
         self.accumulator.resolved(key, result)
         return self.pending.pop(key, None)
 
@@ -426,9 +431,7 @@ class LiveRun:
         return self.started.seed
 
     def reseed(self, seed: int) -> None:
-        """Continue with random numbers from another seed; after a reset this may happen before the run has
-        started.
-        """
+        """Set a new seed for the random numbers. After a reset, this may happen before the run has started."""
         self._seed = seed
         if self._random is not None:
             self._random.seed(seed)
@@ -447,8 +450,8 @@ class LiveRun:
 
     @contextmanager
     def looking(self, where: str) -> Iterator[None]:
-        """Make the run read-only while user code runs that must not change it: commands raise, and facts can
-        be read outside of fibers.
+        """Make the run read-only while the block runs user code that must not change it. In the block, commands
+        raise, and facts can also be read outside of fibers.
         """
         previous, self.read_only = self.read_only, where
         self.latched = True
@@ -461,7 +464,7 @@ class LiveRun:
             self.latched = bool(previous) or self.dead
 
     def check_conditions(self) -> None:
-        """Check the conditions of waiting fibers; their functions must only read."""
+        """Check the conditions that fibers wait for. The functions of the conditions must only read."""
         if not self.handlers.leaves_trace:
             # rejected updates are not recorded, so a condition that they make true would not hold on replay
             return
@@ -472,11 +475,12 @@ class LiveRun:
                 self.scheduler.check_conditions()
 
     def drop(self, on_step: Callable[[], object] | None = None) -> None:
-        """Unwind every fiber on this thread, without issuing commands (I5). `on_step` is called after each,
+        """Unwind every fiber on this thread, without issuing commands (I5). Call `on_step` after each fiber,
         because there may be thousands.
         """
         self.dead = self.latched = True
-        # Open, so that futures settled by `finally` blocks do not raise; their turns are never taken.
+        # The scheduler is opened so that `finally` blocks can settle futures without an exception. The queued
+        # turns are never taken.
         self.scheduler.open()
         if self._loop is not None:
             self._loop.drop(on_step)
@@ -489,14 +493,16 @@ class LiveRun:
         self.scheduler.conditions.clear()
         self.pending.clear()
         self.seed_callbacks = None
-        # Remove references back to the run: without a cycle it is freed at once, not by the garbage
-        # collector.
+        # Remove the references back to the run. Without reference cycles, the run is freed immediately and not
+        # by the garbage collector.
         self.main = self.closing = self._loop = None
         self.handlers = cast(Any, None)
 
 
 def current_run() -> LiveRun | None:
-    """Return the run of the caller: of its fiber, or the one whose condition or query is being evaluated."""
+    """Return the run of the current fiber, or the run whose condition or query is being evaluated on this
+    thread.
+    """
     fiber = current_fiber()
     if fiber is not None:
         return fiber.run
@@ -504,7 +510,9 @@ def current_run() -> LiveRun | None:
 
 
 def require_run(what: str) -> LiveRun:
-    """Return the current run, for facts that may be read anywhere in workflow code."""
+    """Return the current run, for facts that may be read anywhere in workflow code. Raise `NotInWorkflowError`
+    outside of a workflow.
+    """
     run = current_run()
     if run is None:
         raise NotInWorkflowError(f"{what} works only inside a running workflow")

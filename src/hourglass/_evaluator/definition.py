@@ -1,5 +1,5 @@
-"""The definition of a decorated function or class as data, validated at its definition, so that mistakes
-surface at import.
+"""The definition of a workflow or message handler as data. Definitions are validated by the decorators, so that
+mistakes surface at import.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ RESERVED = "__temporal"
 
 
 class HandlerUnfinishedPolicy(IntEnum):
-    """The treatment of a handler that is still running when its workflow closes. It is abandoned in any case."""
+    """Whether a warning is issued for a handler that is still running when its workflow closes. The handler is
+    abandoned in either case.
+    """
 
     WARN_AND_ABANDON = 1
     ABANDON = 2
@@ -27,8 +29,8 @@ class HandlerUnfinishedPolicy(IntEnum):
 
 @dataclass(frozen=True)
 class MessageDefinition:
-    """A handler of signals, queries or updates. The dynamic handler, which handles all names without a
-    handler of their own, has no name.
+    """A handler of signals, queries or updates. A dynamic handler has no name and handles all messages without
+    a named handler.
     """
 
     kind: MessageKind
@@ -43,21 +45,21 @@ class MessageDefinition:
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicWorkflowConfig:
-    """The options of a dynamic workflow for one run, which replace those of its decorator; returned by its
-    `@workflow.dynamic_config` method.
+    """The options of a dynamic workflow for a single run. They replace the options of the decorator. The
+    workflow's `@workflow.dynamic_config` method returns them.
     """
 
     failure_exceptions: Sequence[type[BaseException]] | None = None
-    """The exceptions that fail the run; None: those of the decorator."""
+    """The exceptions that fail the run. None means the exceptions set by the decorator."""
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
-    """Whether the run stays on its worker version; unspecified: as in the decorator."""
+    """Whether the run stays on its worker version. UNSPECIFIED means the behavior set by the decorator."""
 
 
 @dataclass(frozen=True)
 class WorkflowDefinition:
-    """A workflow: a function, or a class with a run method and handlers. A dynamic one handles every type
-    without a workflow of its own; its name is used in reports only. The body and handlers of an `async def`
-    workflow run on the run's event loop.
+    """A workflow: a function, or a class with a run method and handlers. A dynamic workflow handles every
+    workflow type that has no definition of its own, and its name is only used in reports. The body and handlers
+    of an `async def` workflow run on the run's event loop.
     """
 
     name: str
@@ -74,10 +76,12 @@ class WorkflowDefinition:
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     is_async: bool = False
     config: Callable[[Any], DynamicWorkflowConfig] | None = None
-    """For a dynamic workflow: returns the options of a run, called with its object."""
+    """For a dynamic workflow: a function that receives the run's workflow object and returns the options of the
+    run.
+    """
 
     def configured(self, obj: Any) -> WorkflowDefinition:
-        """Return the definition with the options of its object for one run."""
+        """Return this definition with the options of a single run, as its workflow object specifies them."""
         config: object = self.config(obj) if self.config is not None else DynamicWorkflowConfig()
         if not isinstance(config, DynamicWorkflowConfig):
             raise DefinitionError(
@@ -94,8 +98,8 @@ class WorkflowDefinition:
         )
 
     def arguments(self, converter: Converter, payloads: tuple[Payload, ...]) -> list[Any]:
-        """Return decoded arguments for the run method; a dynamic workflow receives them as one argument, not
-        decoded.
+        """Return the decoded arguments for the run method. A dynamic workflow receives them undecoded, as a
+        single argument.
         """
         if self.dynamic:
             return [raw_payloads(payloads, converter)]
@@ -109,11 +113,11 @@ class WorkflowDefinition:
 
 
 def workflow_definition(obj: Any) -> WorkflowDefinition | None:
-    """Return the definition of a decorated function, a decorated class or its run method; None if it is not a
-    workflow.
+    """Return the definition of a decorated function, a decorated class or its run method. Return None for any
+    other object.
     """
     if isinstance(obj, type):
-        # A subclass of a workflow is one only if it is decorated itself.
+        # A subclass of a workflow class is a workflow only if it is decorated itself.
         definition = vars(obj).get("__hourglass_workflow__")
     else:
         definition = getattr(obj, "__hourglass_workflow__", None)
@@ -213,8 +217,8 @@ def define_class(
     dynamic: bool = False,
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
 ) -> WorkflowDefinition:
-    """Return the definition of a workflow class: one run method, any number of handlers, inherited ones
-    included.
+    """Return the definition of a workflow class. The class must have one run method and may have any number of
+    handlers, including inherited ones.
     """
     checked = check_name(name if name is not None else cls.__name__, "a workflow")
     runs = [member for member in _members(cls) if getattr(member, "__hourglass_run__", None) is not None]
@@ -282,7 +286,9 @@ def check_exceptions(types: Any) -> tuple[type[BaseException], ...]:
 
 
 def _members(cls: type) -> list[Any]:
-    """Return the members of the class and its bases; each name once, from the most derived class."""
+    """Return the members of the class and its bases. Each name occurs once, with the value of the most derived
+    class.
+    """
     seen: dict[str, Any] = {}
     for base in cls.__mro__:
         for key, value in vars(base).items():
@@ -295,7 +301,8 @@ def _init_takes_arguments(cls: type, run: Callable[..., Any]) -> bool:
     run_parameters = list(inspect.signature(run).parameters.values())[1:]
     parameters = [] if init is object.__init__ else list(inspect.signature(init).parameters.values())[1:]
     if getattr(init, "__hourglass_init__", False):
-        # Arguments are passed by position, so names may differ; if they do, the types reveal a wrong order.
+        # Arguments are passed by position, so the names may differ. In that case, the types must match, to
+        # reveal a wrong order.
         names = [
             [(p.kind, p.name) for p in parameter_list] for parameter_list in (parameters, run_parameters)
         ]

@@ -1,13 +1,15 @@
-"""The evaluator: from a definition, the state of a run and an activation to the new state and a completion.
+"""The evaluator: computes the new state of a run and a completion from a definition, the run's state and an
+activation.
 
-There are three levels, each a fallback for the previous one: live fibers are resumed, in time proportional to
-the new events; if they were dropped, the journal is executed again; if the journal is lost, the engine sends
-the whole history. Resuming and re-executing give the same completion, byte for byte (I2).
+There are three levels, each a fallback for the previous one. Live fibers are resumed, in time proportional to
+the number of new events. If the fibers were dropped, the journal is re-executed. If the journal is lost, the
+engine sends the whole history. Resuming and re-executing produce the same completion, byte for byte (I2).
 
-The order within an activation (I1): patches; creation of the object; signals and updates become fibers, in
-order, and run until blocked; then the seed changes, the body starts (first task) and all other events are
-applied, in order; then ready fibers run until none is ready. Conditions are checked each time the queue is
-empty. Queries are delivered alone, and are not recorded.
+An activation is handled in this order (I1). Patches are applied and, in the first task, the workflow object is
+created. A fiber is created for each signal and update, in order, and these fibers run until all are blocked.
+Then the seed changes, the body starts (in the first task), and all other events are applied, in order. Finally,
+fibers run until none is ready. Conditions are checked each time the ready queue is empty. Queries are delivered
+alone and are not recorded.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from hourglass._evaluator.state import State
 from hourglass.errors import InternalError
 
 _AHEAD = frozenset({SignalReceived, UpdateReceived, PatchNoticed, SeedChanged, QueryReceived, RunEvicted})
-"""The kinds of events that are not simply applied in order."""
+"""The kinds of events that are not applied in order with all others."""
 
 
 class Evaluator:
@@ -73,9 +75,9 @@ class Evaluator:
         self.error: BaseException | None = None
         self.notices: tuple[str, ...] = ()
         self.record: list[tuple[tuple[Command, ...], list[Any]]] | None = [] if settings.verify else None
-        self.work = 0  # an estimate of the work of executing the run again
+        self.work = 0  # the approximate number of steps needed to re-execute the run
         self.on_step: Callable[[], object] | None = None  # called for each re-executed activation
-        # The journal of the same run as executed in this process before, if it was.
+        # The journal of an earlier execution of the same run in this process, if there was one.
         self.seen: Sequence[Activation] = ()
 
     @property
@@ -85,18 +87,20 @@ class Evaluator:
 
     @property
     def _current_definition(self) -> WorkflowDefinition:
-        """The definition of the run: a dynamic one may have options for this run."""
+        """The definition of this run, including the run's own options if the workflow is dynamic."""
         return self.definition if self.live is None else self.live.definition
 
     @property
     def behaviour(self) -> Behaviour:
-        """The order of events in this run, according to its first activation."""
+        """The order of events in this run, as determined by the first activation."""
         journal = self.state.journal
         ours = bool(journal) and (not journal[0].is_replaying or Flag.HOURGLASS in journal[0].flags)
         return behaviour_of(ours=ours)
 
     def activate(self, activation: Activation) -> Completion:
-        """Handle an activation. A bug in workflow code returns a failed task and is stored in `error`."""
+        """Handle an activation. If the workflow code has a bug, store the exception in `error` and return a
+        failed task.
+        """
         try:
             return self._activate(activation)
         except Exception as error:
@@ -116,15 +120,16 @@ class Evaluator:
                 run_id, answers, versioning_behavior=self._current_definition.versioning_behavior
             )
         if self.live is None and journal and not self.state.workflow_type:
-            self.rebuild()  # only the journal is left, and it determines whether the run has closed
-        # Nearly all activations differ in their time, which is cheaper to compare.
+            self.rebuild()  # only the journal is left, and shows after its re-execution whether the run has closed
+        # The timestamps are compared first, because they are cheaper to compare and differ between nearly all
+        # activations.
         if journal and journal[-1].timestamp_ns == activation.timestamp_ns and journal[-1] == activation:
             if self.last is None:
                 self.rebuild()
             assert self.last is not None
             return self.last  # delivered again: return the same completion
         if self.state.result is not None and self.behaviour.closed_runs_are_silent:
-            # I7: a closed run is silent. temporalio's runs are not, and its histories show it
+            # I7: a closed run issues no commands, unless temporalio began the run
             return Succeeded(run_id, versioning_behavior=self._current_definition.versioning_behavior)
         live = self.live or self.rebuild()
         live.quiet = bool(self.seen) and self._was_executed_before(activation)
@@ -132,7 +137,7 @@ class Evaluator:
         if live.notices or live.failed_tasks or self.state.result is not None:
             self._take_notices(live)
         if live.handlers.leaves_trace:
-            # Share one string for the run's id in all its activations, because all of them are stored.
+            # All activations of a run are stored, so they share one string object for the run id.
             if activation.run_id is not run_id:
                 msgspec.structs.force_setattr(activation, "run_id", run_id)
             journal.append(activation)
@@ -143,8 +148,8 @@ class Evaluator:
         return completion
 
     def _answer(self, events: tuple[AnyEvent, ...]) -> tuple[Command, ...]:
-        """Answer queries. If determinism is verified, use a copy of the run, so that a handler with side
-        effects changes nothing.
+        """Answer queries. If determinism is verified, use a copy of the run, so that the side effects of a
+        query handler do not change the run.
         """
         if not self.settings.verify:
             live = self.live or self.rebuild()
@@ -157,9 +162,7 @@ class Evaluator:
             copy.drop(self.on_step)
 
     def _was_executed_before(self, activation: Activation) -> bool:
-        """Return whether this process has executed this activation before, in a run whose completion the
-        engine lost.
-        """
+        """Return whether this process has executed this activation before and the engine lost the completion."""
         position = len(self.state.journal)
         return position < len(self.seen) and self.seen[position].events == activation.events
 
@@ -173,7 +176,7 @@ class Evaluator:
             live.notices = ()
 
     def rebuild(self) -> LiveRun:
-        """Restore the fibers by executing the journal again."""
+        """Restore the fibers by re-executing the journal."""
         if self.state.journal or self.state.workflow_type:
             self.state = self.state.forget_derived()
         live = self.live = begin(self.definition, self.state, self.settings)
@@ -188,7 +191,7 @@ class Evaluator:
 
 
 def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -> LiveRun:
-    """Return a new run without any events."""
+    """Return a new live run that has received no events yet."""
     live = LiveRun(definition, state, settings)
     live.handlers = Handlers(live, run_top_level, await_top_level)
     return live
@@ -197,8 +200,8 @@ def begin(definition: WorkflowDefinition, state: State, settings: RunSettings) -
 def _feed_again(
     live: LiveRun, journal: list[Activation], on_step: Callable[[], object] | None
 ) -> Succeeded | None:
-    """Restore a run by re-executing its journal, without logging, because everything was logged before.
-    Return its last completion.
+    """Restore a run by re-executing its journal. Return the run's last completion. Nothing is logged, because
+    the first execution has logged everything.
     """
     live.quiet = True
     last = None
@@ -212,7 +215,9 @@ def _feed_again(
 
 
 def complete(live: LiveRun, activation: Activation) -> Succeeded:
-    """Deliver the next events to a run. The completion contains its commands and the flags that were used."""
+    """Deliver the next events to a run. Return a completion with the run's commands and the flags that were
+    used.
+    """
     flags = live.flags
     commands = feed(live, activation)
     used = () if live.flags is flags else tuple(sorted(live.flags - flags))
@@ -220,7 +225,7 @@ def complete(live: LiveRun, activation: Activation) -> Succeeded:
 
 
 def feed(live: LiveRun, activation: Activation) -> tuple[Command, ...]:
-    """Deliver the next events to a run, run its fibers until all are blocked, and return its commands."""
+    """Deliver the next events to a run, run its fibers until all are blocked, and return the new commands."""
     previous_facts = live.facts
     live.facts = activation
     if activation.flags is not previous_facts.flags:
@@ -241,8 +246,8 @@ def _take_turns(live: LiveRun, activation: Activation) -> None:
     first, messages, ordinary = _sort(activation.events)
     live.handlers.leaves_trace = bool(ordinary or first) or not _are_updates_only(messages)
     if live.started is None and (not activation.is_replaying or Flag.HOURGLASS in activation.flags):
-        # A run is ours if it begins here, or if its history says so. A run that temporalio began keeps
-        # temporalio's order, also if we continue it.
+        # A run is ours if it begins here or if its history has our flag. A run that temporalio began keeps
+        # temporalio's order of events, even if Hourglass continues the run.
         live.flags = live.flags | OUR_FLAGS if live.flags else OUR_FLAGS
         live.update_behaviour()
     single = live.behaviour.events_apply_at_once

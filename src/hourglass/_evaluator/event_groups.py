@@ -1,9 +1,9 @@
 """Event groups: groups of related commands, for readers of the history.
 
-Must not know: the contents of commands. A group is a note in a command and in its event; it has no effect on
-the run, is not compared in a replay, and may be added to the code of open runs. The groups of the current
-block are in a context variable, of which each fiber and each asyncio task has its own copy; a run without
-groups never reads it.
+Must not know: the contents of commands. A group is a note in a command and in the resulting event. Groups have
+no effect on the run and are not compared in a replay, so they may be added to the code of open runs. A context
+variable contains the groups of the current block. Each fiber and each asyncio task has its own copy of the
+variable. A run without groups never reads it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class EventGroup:
     """A group of related commands of a workflow, marked in the history. Create it with
     `workflow.create_event_group`.
 
-    As `event_groups=[group]` it applies to one call; `with group.scope():` applies to all commands in the
-    block.
+    Pass `event_groups=[group]` to add a single call to the group, or use `with group.scope():` to add all
+    commands in the block.
     """
 
     __slots__ = ("_marker",)
@@ -50,8 +50,8 @@ class EventGroup:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Add all commands of the block to the group, and to those of the enclosing blocks. Tasks started in
-        the block stay in the group; handlers of signals and updates do not join it.
+        """Add all commands of the block to this group and to the groups of the enclosing blocks. Tasks started
+        in the block stay in the group. Handlers of signals and updates do not join the group.
         """
         require_fiber("the scope of an event group")
         with block_of((self._marker,)):
@@ -76,7 +76,7 @@ def create_event_group(id: str, *, label: str | None = None) -> EventGroup:
     if label is not None:
         if not check_text(label, "the label of an event group"):
             raise UsageError("the label of an event group must not be empty; None means that it has none")
-        # Other programs read it, so it is plain JSON, regardless of the run's converter.
+        # Other programs read the label, so it is encoded as plain JSON, regardless of the run's converter.
         encoded_label = default_converter.encode(label)
     run.grouped = True
     return EventGroup(c.EventGroupMarker(id=id, label=encoded_label))
@@ -101,14 +101,14 @@ def block_of(groups: Markers) -> Iterator[None]:
     try:
         yield
     finally:
-        # A coroutine that is closed without being resumed leaves the block in another context, which does not
-        # have the token.
+        # A coroutine that is closed without being resumed leaves the block in another context, where the token
+        # is invalid.
         with suppress(ValueError):
             _active.reset(token)
 
 
 def merged(outer: Markers, inner: Markers) -> Markers:
-    """Return both, each group once; the inner label replaces the outer one."""
+    """Return the outer and inner groups, each group once. The label of an inner group replaces the outer label."""
     return tuple({marker.id: marker for marker in (*outer, *inner)}.values())
 
 
@@ -121,7 +121,7 @@ def in_groups(command: C) -> C:
 
 
 def with_current_groups(function: Callable[[], R]) -> Callable[[], R]:
-    """Return a function that runs with the groups of the current block in another fiber."""
+    """Return a function that applies the groups of the current block when it is called in another fiber."""
     active = _active.get()
 
     def within() -> Any:

@@ -1,13 +1,14 @@
-"""The event loop of a run's coroutines: asyncio's own tasks on the run's scheduler. Besides `awaited`, the
-only module that knows asyncio.
+"""The event loop of a run's coroutines: asyncio's own tasks on the run's scheduler. Besides `awaited`, the only
+module that knows asyncio.
 
-An asyncio callback is a turn of the scheduler, as in Temporal's Python SDK (I1): `gather`, `wait_for`,
-`timeout`, `TaskGroup`, `Queue` and all others are the standard library's, and so are their turns. Only three
-things are ours: when callbacks run (in the scheduler's order), the time (the history's), and timers
-(commands). Functions that reach outside (sockets, processes, threads) are rejected by name.
+Each asyncio callback takes one turn of the scheduler, as in Temporal's Python SDK (I1). `gather`, `wait_for`,
+`timeout`, `TaskGroup`, `Queue` and all others are the standard library's, and so are their turns. This loop
+provides only the order of the callbacks (the scheduler's), the time (the history's), and timers (as commands).
+Functions with effects outside of the run (sockets, processes, threads) are rejected by name.
 
 Callbacks run in one fiber of the run (`LoopFiber`), so that the author's calls find the run as in plain code.
-They cannot wait there: a coroutine waits by `await`. Must not know: events, definitions, operations.
+Callbacks cannot suspend this fiber: a coroutine waits with `await`. Must not know: events, definitions,
+operations.
 
 Dropping a run closes its coroutines: `finally` blocks run while the run is latched (I5).
 """
@@ -39,16 +40,18 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 
-_MAX_UNWINDS = 1000  # how often a closed coroutine may continue before it is abandoned
-# kept for ever: if they were garbage collected, they would continue during another run
+_MAX_UNWINDS = 1000  # how often a closed coroutine may resume before it is abandoned
+# never freed: if these coroutines were garbage-collected, they would resume during another run
 _abandoned_coroutines: list[Any] = []
 
 timer_summary: ContextVar[str] = ContextVar("hourglass_timer_summary", default="")
-"""The summary of timers that are started here, because asyncio's own functions have no parameter for it."""
+"""The summary of timers that the current context starts. A context variable, because asyncio's functions have
+no parameter for a summary.
+"""
 
 
-# From Python 3.14 on, a thread has one current task, not one per loop: if a run is executed in a task of
-# another loop, as in a replay, that task is removed temporarily.
+# From Python 3.14 on, a thread has one current task, not one per loop. If a run is executed in a task of
+# another loop, as in a replay, that task is temporarily removed as the current task.
 _set_task: Callable[[Any, Any], Any] = (
     cast(Any, asyncio.tasks)._swap_current_task if sys.version_info >= (3, 14) else lambda loop, task: None
 )
@@ -69,7 +72,7 @@ class TimerHandle(asyncio.TimerHandle):
 
 
 class EventLoop(asyncio.AbstractEventLoop):
-    """asyncio's event loop, as far as a run supports it."""
+    """The part of asyncio's event loop interface that a run supports."""
 
     def __init__(self, run: LiveRun) -> None:
         self.run = run
@@ -82,7 +85,9 @@ class EventLoop(asyncio.AbstractEventLoop):
 
     @classmethod
     def of(cls, run: LiveRun) -> EventLoop:
-        """Return a loop for a run. The methods that type checkers miss are the rejecting ones below."""
+        """Return a loop for a run. The cast hides from type checkers that the rejecting methods are only added
+        below.
+        """
         loop: EventLoop = cast(Any, cls)(run)
         return loop
 
@@ -126,7 +131,7 @@ class EventLoop(asyncio.AbstractEventLoop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call a function after a delay in workflow time: a durable timer."""
+        """Call a function after a delay in workflow time, with a durable timer."""
         run = self.run
         if run.latched:
             run.refuse(self.fiber, "starting a timer")
@@ -144,8 +149,8 @@ class EventLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call a function at a time of `time()`, rounded to a millisecond as in temporalio, because a float
-        of seconds is not more precise.
+        """Call a function at a time on the clock of `time()`. The delay is rounded to a millisecond, as in
+        temporalio, because a float of seconds is not more precise than that.
         """
         return self.call_later(round(when - self.time(), 3), callback, *args, context=context)
 
@@ -157,7 +162,7 @@ class EventLoop(asyncio.AbstractEventLoop):
             run.issue(CancelTimer(handle.seq, event_groups=handle.groups), self.fiber)
 
     def time(self) -> float:
-        """Return the workflow's time in seconds: that of the current workflow task."""
+        """Return the workflow's time in seconds: the timestamp of the current workflow task."""
         return self.run.facts.timestamp_ns / 1e9
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -167,7 +172,7 @@ class EventLoop(asyncio.AbstractEventLoop):
     def create_task(
         self, coro: Any, *, name: str | None = None, context: Context | None = None, **kwargs: Any
     ) -> asyncio.Task[Any]:
-        """Run a coroutine concurrently with the others; it starts one turn later."""
+        """Run a coroutine concurrently with the other tasks. The coroutine starts one turn later."""
         run = self.run
         if run.latched:
             coro.close()
@@ -177,8 +182,8 @@ class EventLoop(asyncio.AbstractEventLoop):
         return self.register_task(task, context)
 
     def register_task(self, task: asyncio.Task[R], context: Context | None = None) -> asyncio.Task[R]:
-        """Register a task until it is done: asyncio only keeps a weak reference, and dropping the run must
-        find it.
+        """Register a task until it is done. Dropping the run must be able to find the task, and asyncio only
+        keeps a weak reference.
         """
         self._made += 1
         self.run.turning_points += 1
@@ -213,7 +218,7 @@ class EventLoop(asyncio.AbstractEventLoop):
             self._settling = previous
 
     def drop(self, on_step: Callable[[], object] | None) -> None:
-        """Close every coroutine, in the loop's fiber. The run is latched."""
+        """Close every coroutine, in the loop's fiber. The run must be latched."""
         tasks, self.tasks = self.tasks, {}
         outer_loop = events._get_running_loop()
         for task, (_, context) in tasks.items():
@@ -223,14 +228,14 @@ class EventLoop(asyncio.AbstractEventLoop):
             closed: list[bool] = []
             close = partial(_close, coroutine, closed)
             self.fiber.call(close if context is None else partial(context.run, close))
-            if not closed:  # it may be suspended in the middle, so `_within` has not ended either
+            if not closed:  # the coroutine may still be suspended, and then `_within` has not ended either
                 events._set_running_loop(outer_loop)
                 _abandoned_coroutines.append(coroutine)
             if on_step is not None:
                 on_step()
 
     async def await_translated(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Await a coroutine; raise its cancellation as `Cancelled`."""
+        """Await a coroutine. If it is cancelled, raise `Cancelled`."""
         try:
             return await coroutine
         except asyncio.CancelledError as error:
@@ -246,11 +251,11 @@ class EventLoop(asyncio.AbstractEventLoop):
         return [TaskLine(task, number) for task, (number, _) in self.tasks.items()]
 
     def get_debug(self) -> bool:
-        """Return False: asyncio's debug mode measures with real clocks."""
+        """Return False, because asyncio's debug mode measures durations with real clocks."""
         return False
 
     def is_running(self) -> bool:
-        """Return True: code that has this loop runs on it."""
+        """Return True, because code that can access this loop runs on it."""
         return True
 
     def is_closed(self) -> bool:
@@ -258,7 +263,7 @@ class EventLoop(asyncio.AbstractEventLoop):
         return self.run.dead
 
     def get_task_factory(self) -> None:
-        """Return None: tasks are asyncio's."""
+        """Return None, because tasks are always asyncio's own."""
 
     def get_exception_handler(self) -> Any:
         """Return the handler that `set_exception_handler` has set."""
@@ -289,8 +294,8 @@ class EventLoop(asyncio.AbstractEventLoop):
 
 
 def _close_abandoned_generator(owner: ReferenceType[EventLoop], generator: AsyncGenerator[Any, Any]) -> None:
-    """Close an abandoned `async def` generator. During a turn of its run it is closed at once, as Python does
-    without a loop.
+    """Close an abandoned `async def` generator. During a turn of the generator's run, it is closed immediately,
+    as Python does without an event loop.
 
     If its run is gone, or another run is active, it is never executed again (I5), because the time of garbage
     collection is random.
@@ -340,7 +345,9 @@ for _name in vars(asyncio.AbstractEventLoop):
 
 
 class _Waiter(asyncio.Future[None]):
-    """The future that a coroutine awaits instead of a task of plain code: cancelling one cancels the other."""
+    """The future that a coroutine awaits in place of a task of plain code. Cancelling the future cancels the
+    task.
+    """
 
     def __init__(self, target: Task[Any], loop: EventLoop) -> None:
         super().__init__(loop=loop)
@@ -348,7 +355,7 @@ class _Waiter(asyncio.Future[None]):
         self._cancel_requested = False
 
     def cancel(self, msg: Any = None) -> bool:
-        """Request the cancellation of the task; the wait continues until it has ended."""
+        """Request the cancellation of the task. The wait continues until the task has ended."""
         if self.done():
             return False
         self._cancel_requested = True
@@ -378,13 +385,13 @@ class Awaited(Future):
             super()._settle(RESOLVED, None)
 
     def resolve(self, value: Any = None) -> None:
-        """Settle the task and the waiting coroutine's future with a value."""
+        """Settle this future and the asyncio future with a value."""
         if not self.future.done():
             super()._settle(RESOLVED, value)
             self.loop.settle(self.future, value)
 
     def fail(self, error: BaseException) -> None:
-        """Settle the task and the waiting coroutine's future with an error."""
+        """Settle this future, and fail the asyncio future with an error."""
         if not self.future.done():
             super()._settle(RESOLVED, None)
             self.future.set_exception(error)
@@ -427,7 +434,7 @@ class FailedTask:
 
     @property
     def looked_at(self) -> bool:
-        """Whether the workflow has read its result."""
+        """Whether the workflow has read the task's result."""
         return not self.task._log_traceback
 
 
@@ -468,8 +475,8 @@ def _part(coroutine: object, name: str) -> Any:
 
 
 def _generator_of(awaited: Any) -> Any:
-    """Return the asynchronous generator whose next item is awaited; any other object unchanged. The awaited
-    object is then a C object that reveals the generator only to the garbage collector.
+    """Return the asynchronous generator whose next item is awaited. Return any other object unchanged. The
+    awaitable of a next item is a C object, from which only the garbage collector can reach the generator.
     """
     while type(awaited).__name__ in ("async_generator_asend", "async_generator_athrow", "anext_awaitable"):
         awaited = next(iter(gc.get_referents(awaited)), None)
@@ -477,15 +484,18 @@ def _generator_of(awaited: Any) -> Any:
 
 
 def _label(task: asyncio.Task[Any]) -> str:
-    """Return the name of a task: as set by its author or the engine, or else the name of its coroutine."""
+    """Return the name of a task, as set by the author or by Hourglass, or else the name of the task's
+    coroutine.
+    """
     name = task.get_name()
     code: CodeType | None = getattr(task.get_coro(), "cr_code", None)
     return code.co_qualname if code is not None and name.startswith("Task-") else name
 
 
 def _close(coroutine: Any, closed: list[bool]) -> None:
-    """Close a coroutine and all that it awaits, beginning with the innermost: an object that stayed open inside
-    a closed one would be garbage collected at any time, in another context, and continue then.
+    """Close a coroutine and everything that it awaits, beginning with the innermost awaitable. An awaitable
+    left open inside a closed coroutine could be garbage-collected at any time, and would then resume in another
+    context.
     """
     depth = sum(1 for _ in _awaits(coroutine))
     for _ in range(_MAX_UNWINDS + depth):
@@ -496,15 +506,15 @@ def _close(coroutine: Any, closed: list[bool]) -> None:
             else:
                 innermost.throw(GeneratorExit)  # `close()` would leave the asynchronous generator suspended
         except BaseException:
-            pass  # it raised while unwinding, or waits again
+            pass  # it raised an exception while unwinding, or awaits something else
         if inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED:
             closed.append(True)
             return
 
 
 def _awaits(coroutine: Any) -> Iterator[Any]:
-    """Yield what a suspended coroutine awaits, the outermost first: coroutines, and for an asynchronous generator
-    the awaitable of its next item.
+    """Yield the chain of awaitables of a suspended coroutine, the outermost first: coroutines, and for an
+    asynchronous generator the awaitable of its next item.
     """
     awaited = coroutine.cr_await
     while awaited is not None:

@@ -1,8 +1,8 @@
-"""The events of a run: immutable data, named in the past tense. Core calls them jobs.
+"""The events of a run: immutable data with names in the past tense. Core calls them jobs.
 
-Payloads are still encoded, so that an event has the same bytes wherever it is stored, and each decoding
-returns a new object (I6). `EVENTS` lists every kind; tests check that each has a handler, a translation and
-an example.
+Payloads are still encoded, so that an event has the same bytes wherever it is stored, and each decoding returns
+a new object (I6). `EVENTS` lists every kind of event. Tests check that each has a handler, a translation and an
+example.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class RunStarted(Event, frozen=True, kw_only=True):
 
 
 class TimerFired(Event, frozen=True):
-    """The end of a timer."""
+    """The firing of a timer."""
 
     seq: int
 
 
 class ActivityCompleted(Event, frozen=True):
-    """The result of an activity; `result` is None if it sent no payload."""
+    """The result of an activity. `result` is None if the activity returned no payload."""
 
     seq: int
     result: Payload | None = None
@@ -74,8 +74,8 @@ class ActivityCancelled(Event, frozen=True):
 
 
 class ActivityBackedOff(Event, frozen=True):
-    """A long retry delay of a local activity: the run must start a timer and then schedule the activity
-    again.
+    """A long retry delay of a local activity. The run must start a timer and reschedule the activity when the
+    timer fires.
     """
 
     seq: int
@@ -131,7 +131,7 @@ class ChildCancelled(Event, frozen=True):
 
 
 class NexusStarted(Event, frozen=True):
-    """The start of a Nexus operation; `token` is empty if its result is available at once."""
+    """The start of a Nexus operation. `token` is empty if the operation completed synchronously."""
 
     seq: int
     token: str = ""
@@ -202,13 +202,13 @@ class QueryReceived(Event, frozen=True):
 
 
 class CancelRequested(Event, frozen=True):
-    """A request of a client, the parent or another workflow to cancel this run."""
+    """A request from a client, the parent or another workflow to cancel this run."""
 
     reason: str = ""
 
 
 class PatchNoticed(Event, frozen=True):
-    """A marker of this patch in the history."""
+    """A history marker that shows that the run uses this patch."""
 
     patch_id: str
 
@@ -260,10 +260,10 @@ EVENTS: tuple[type[Event], ...] = get_args(AnyEvent)
 
 
 class Activation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A batch of new events for one run, delivered together, with the facts that hold during its handling.
-
-    `deployment_version` is the version of the worker that handles or handled the task; None if it has none.
-    `target_version_changed`: a pinned run would start on another version if it started now.
+    """A batch of new events for one run, delivered together, with the facts that apply while the run handles
+    the batch. `deployment_version` is the version of the worker that handles or handled the task, or None for a
+    worker without a version. `target_version_changed` is whether a pinned run would start on another version if
+    it started now.
     """
 
     run_id: str

@@ -1,15 +1,14 @@
-"""Fibers: lines of execution inside a run that can be suspended anywhere. The only module that knows
-greenlet.
+"""Fibers: lines of execution inside a run that can be suspended anywhere. The only module that knows greenlet.
 
-A fiber waits by switching back to the *hub*, the greenlet that runs the scheduler; nothing unwinds, so
-`finally`, `with` and `except` in user code behave as written. The current fiber is the current greenlet's,
-not a context variable, because context variables are copied into other threads. Two errors must be prevented
-here:
+A fiber waits by switching back to the *hub*, the greenlet that runs the scheduler. The stack of the fiber is
+not unwound, so `finally`, `with` and `except` in user code behave as written. The current fiber is found
+through the current greenlet and not through a context variable, because context variables are copied into other
+threads. This module must prevent two errors:
 
-- A dropped fiber must not issue commands (I5). While it unwinds, every primitive raises `Dropped`; a fiber that swallows
-  even that and never stops is left suspended for ever.
-- Garbage of one run, collected while another one runs, must not call primitives in the other's name: while the collector
-  runs on this thread, there is no current fiber.
+- A dropped fiber must not issue commands (I5). While the fiber unwinds, every primitive raises `Dropped`. A
+  fiber that keeps swallowing `Dropped` is left suspended forever.
+- Finalisers of one run's garbage may be called while another run executes, and must not issue commands for that
+  run. Therefore, no fiber is current while the garbage collector runs on this thread.
 """
 
 from __future__ import annotations
@@ -42,15 +41,16 @@ from hourglass.errors import (
 if TYPE_CHECKING:
     from hourglass._evaluator.context import LiveRun
 
-# When a thread ends, greenlet drops a reference to the thread's main greenlet if `gc.get_referrers` finds no owner: it assumes
-# a leak. But `gc.get_referrers` misses objects that the collector is working on, such as the frames of a traceback that have a
-# hub among their variables. The greenlet was then freed while those frames still used it, and the process crashed.
+# When a thread ends, greenlet assumes a leak if `gc.get_referrers` finds no owner of the thread's main
+# greenlet, and drops a reference to it. But `gc.get_referrers` misses objects that the collector is working on,
+# e.g. the frames of a traceback with a hub among their variables. The greenlet was then freed while the frames
+# still used it, and the process crashed.
 enable_optional_cleanup(False)
 
 T = TypeVar("T", covariant=True)
 
 _MAX_PATH_LENGTH = 32  # the maximum number of steps in a path
-_MAX_UNWINDS = 1000  # how often a dropped fiber may swallow `Dropped` before it is left suspended
+_MAX_UNWINDS = 1000  # how often a dropped fiber may swallow `Dropped` before it is left suspended forever
 
 
 class Dropped(BaseException):
@@ -64,7 +64,7 @@ class _Fiber(greenlet.greenlet):
 
 
 class Task(Future, Generic[T]):
-    """Work in progress inside a workflow: a spawned function, or a started activity or child."""
+    """Work in progress inside a workflow: a spawned function, an activity, or a child workflow."""
 
     __slots__ = ("looked_at",)
 
@@ -75,15 +75,15 @@ class Task(Future, Generic[T]):
         return value
 
     def done(self) -> bool:
-        """Return whether it has ended, in whatever way."""
+        """Return whether the task has ended: with a result, by an exception, or cancelled."""
         return self.state != PENDING
 
     def cancelled(self) -> bool:
-        """Return whether it was cancelled."""
+        """Return whether the task was cancelled."""
         return was_cancelled(self)
 
     def exception(self) -> BaseException | None:
-        """Wait for the task and return its exception, None if it returned."""
+        """Wait for the task and return its exception, or None if the task succeeded."""
         self.looked_at = True
         try:
             wait_for(self)
@@ -104,13 +104,13 @@ class Task(Future, Generic[T]):
         raise error_of(self)
 
     def outcome(self) -> Any:
-        """Return the value of a resolved task. Subclasses that store it encoded return a newly decoded value
-        each time.
+        """Return the value of a resolved task. Subclasses that store the value encoded return a newly decoded
+        object each time.
         """
         return self.value
 
     def build_error(self) -> BaseException:
-        """Return the error of a failed task, so that it can be raised again."""
+        """Return the error of a failed task, ready to be raised."""
         error: BaseException = self.value
         return error
 
@@ -171,7 +171,7 @@ class FiberTask(Task[T]):
         run.add_fiber(self)
 
     def start_soon(self) -> None:
-        """Start in the next free turn."""
+        """Schedule the start of the fiber for the next free turn."""
         self.scheduler.ready.append((self._step, None))
 
     def next_child_path(self) -> tuple[PathStep, ...]:
@@ -179,7 +179,7 @@ class FiberTask(Task[T]):
         self.child_count += 1
         if len(self.path) < _MAX_PATH_LENGTH:
             return (*self.path, self.child_count)
-        # A chain of fibers that each spawn their successor may be endless, so paths must not grow with each.
+        # A chain in which each fiber spawns the next may be endless, so paths must stop growing at some length.
         return (*self.path[:2], "deep", self.run.fibers_made)
 
     def _body(self, error: BaseException | None) -> tuple[int, Any]:
@@ -212,7 +212,7 @@ class FiberTask(Task[T]):
             self.run.turning_points += 1
             fiber = self.fiber = _Fiber(self._body)
             fiber.owner = self
-            # Like an asyncio task, a fiber has its own context: changes are not visible to others.
+            # Like an asyncio task, each fiber has its own context, so other fibers do not see its changes.
             fiber.gr_context = contextvars.copy_context()
         # A fiber waits by switching to its parent, which must be the greenlet that runs it now.
         if fiber.parent is not hub:
@@ -220,19 +220,19 @@ class FiberTask(Task[T]):
         awaited = fiber.switch(error) if not watchers else watched(fiber.switch, error)
         if fiber.dead:
             self._ended(*awaited)
-        elif awaited is None:  # it yields for one turn
+        elif awaited is None:  # the fiber yields for one turn
             self.scheduler.ready.append((self._step, None))
         else:
             self.waiting_on = awaited
             awaited.add_callback(self._step)
-            # As in asyncio: a request made while the fiber ran is delivered at the first wait that can be
-            # cancelled.
+            # As in asyncio, a cancellation requested while the fiber ran is delivered at its first wait that
+            # can be cancelled.
             if self.must_cancel and awaited.cancel():
                 self.must_cancel = False
                 self.cancelling = True
 
     def run_at_once(self) -> None:
-        """Run to the end in this turn; for code that must not wait (constructors, queries)."""
+        """Run the fiber to its end in this turn. Used for code that must not wait (constructors, queries)."""
         self._step(None)
         if self.state == PENDING and not self.run.dead:
             waited, self.waiting_on = self.waiting_on, None
@@ -250,14 +250,15 @@ class FiberTask(Task[T]):
             self.run.note_failed(self)
             self.fail(value)
         elif state == CANCELLED or (state == RESOLVED and self.must_cancel):
-            # As in asyncio: a fiber cancelled in its last step counts as cancelled, although it returned.
+            # As in asyncio, a fiber that is cancelled during its last turn counts as cancelled, although its
+            # function returned.
             super().cancel()
         elif state == RESOLVED:
             self.resolve(value)
 
     def cancel(self, source: object = None) -> bool:
-        """Request the cancellation of this fiber: `Cancelled` is raised at its current wait, or at its next
-        one. Delivered once per request.
+        """Request the cancellation of this fiber: `Cancelled` is raised at its current or next wait. Each
+        request is delivered once.
         """
         if self.state != PENDING:
             return False
@@ -276,14 +277,14 @@ class FiberTask(Task[T]):
         return True
 
     def withdraw_request(self) -> None:
-        """Withdraw one cancellation request, like asyncio's `Task.uncancel`: runs of temporalio recognise the
-        cancellation of their timeouts by this count.
+        """Withdraw one cancellation request, like asyncio's `Task.uncancel`. In runs of temporalio, a timeout
+        recognises its own cancellation by the number of requests.
         """
         self.cancel_count = max(0, self.cancel_count - 1)
 
     def _set_cancel_source(self, source: object, *, fresh: bool) -> None:
-        # A block swallows only its own cancellation. Of concurrent requests the outermost is stored, because
-        # it ends the inner ones too.
+        # A block swallows only its own cancellation. Of several pending requests, the one from the outermost
+        # block is stored, because it also ends the inner blocks.
         if fresh or depth_of(source) < depth_of(self.cancel_source):
             self.cancel_source = source
 
@@ -297,8 +298,8 @@ class FiberTask(Task[T]):
                 raise error from (future.value if future.state == FAILED else None)
 
     def unwind(self) -> None:
-        """Unwind the fiber on its own thread, while the run is latched. A fiber that refuses stays suspended
-        for ever.
+        """Unwind the fiber. Must be called on the fiber's own thread, while the run is latched. A fiber that
+        keeps catching the exception stays suspended forever.
         """
         self.run.remove_fiber(self)
         fiber = self.fiber
@@ -314,11 +315,11 @@ class FiberTask(Task[T]):
             except BaseException:
                 pass
         if not fiber:
-            self.fiber = self.waiting_on = None  # they refer back to this object: see `LiveRun.drop`
+            self.fiber = self.waiting_on = None  # both refer back to this object, see `LiveRun.drop`
 
     def build_error(self) -> BaseException:
-        """Return the exception of the function with its original traceback, which must not grow with each
-        raise.
+        """Return the exception that the function raised. Its original traceback is restored, because it would
+        otherwise grow with each raise.
         """
         error: BaseException = self.value
         return error.with_traceback(self.raised_at)
@@ -334,12 +335,12 @@ class FiberTask(Task[T]):
 
 
 class LoopFiber(FiberTask[None]):
-    """The fiber of a run's event loop: it executes the callbacks of coroutines, one after the other, and
-    never waits.
+    """The fiber of a run's event loop. It executes the callbacks of asyncio one after the other and never
+    waits.
 
-    A coroutine is suspended by itself, so one greenlet serves all coroutines of a run. Their commands have
-    the path ("async",): it is irrelevant which task issued a command, because their order is as deterministic
-    as the run.
+    Coroutines can be suspended without a greenlet, so one greenlet serves all coroutines of a run. All their
+    commands have the path ("async",). The path need not distinguish the tasks that issue commands, because the
+    order of these commands is deterministic.
     """
 
     __slots__ = ("greenlet", "within")
@@ -351,7 +352,7 @@ class LoopFiber(FiberTask[None]):
         self.greenlet: _Fiber | None = None
 
     def call(self, function: Callable[[], object]) -> Any:
-        """Execute a function of the author now, in this fiber. Return its result or raise its exception."""
+        """Call a function immediately in this fiber. Return its result or raise its exception."""
         fiber = self.greenlet
         hub = greenlet.getcurrent()
         if fiber is None or fiber.dead:
@@ -361,7 +362,7 @@ class LoopFiber(FiberTask[None]):
         if fiber.parent is not hub:
             fiber.parent = hub
         answer = fiber.switch(function) if not watchers else watched(fiber.switch, function)
-        if answer is None:  # left suspended for ever: see `leave_suspended`
+        if answer is None:  # the fiber was left suspended forever: see `leave_suspended`
             _abandoned.append(fiber)
             self.greenlet = None
             return None
@@ -386,14 +387,14 @@ class LoopFiber(FiberTask[None]):
     def unwind(self) -> None:
         """End the greenlet. The loop has already unwound its coroutines in this fiber."""
         self.run.remove_fiber(self)
-        self.within = lambda function: function()  # no longer refers to the loop: see `LiveRun.drop`
+        self.within = lambda function: function()  # removes the reference to the loop: see `LiveRun.drop`
         fiber, self.greenlet = self.greenlet, None
         if fiber is not None and not fiber.dead:
             fiber.parent = greenlet.getcurrent()
             fiber.throw(greenlet.GreenletExit)
 
     def frames(self) -> list[FrameType]:
-        """Return no frames: it has none between two callbacks."""
+        """Return no frames, because the fiber has none between two callbacks."""
         return []
 
 
@@ -401,15 +402,15 @@ _abandoned: list[_Fiber] = []  # never freed, because freeing a greenlet would r
 
 
 def _nothing() -> None:
-    """Do nothing: a loop's fiber has no function of its own."""
+    """Do nothing. A placeholder, because a `LoopFiber` has no function of its own."""
 
 
 class Bridge:
-    """A plain function that is called from a coroutine and may itself wait for coroutines; needed because
-    interceptors, which are plain, are called in between.
+    """A plain function that is called from a coroutine and may itself wait for coroutines. Interceptors need
+    this: they are plain functions that are called between a coroutine and the coroutine of the author.
 
-    The coroutine awaits `drive`, the plain function calls `wait`. Neither takes a turn: the awaitables of the
-    function are awaited in place of the call.
+    The coroutine awaits `drive`, and the plain function calls `bridged_wait`. Neither takes an additional turn,
+    because `drive` awaits the awaitables that the function waits for.
     """
 
     __slots__ = ("_fiber",)
@@ -421,7 +422,9 @@ class Bridge:
         fiber.gr_context = greenlet.getcurrent().gr_context
 
     async def drive(self) -> Any:
-        """Call the function, and await its awaitables meanwhile. Return its result or raise its exception."""
+        """Call the function, and await each awaitable that it waits for. Return the function's result or raise
+        its exception.
+        """
         fiber = self._fiber
         awaited = self._resume(fiber.switch)
         while not fiber.dead:
@@ -439,8 +442,8 @@ class Bridge:
 
 
 def bridged_wait(awaitable: Any) -> Any:
-    """Wait for a coroutine in a plain function that a `Bridge` calls. Return its result or raise its
-    exception.
+    """Wait for a coroutine in a plain function that a `Bridge` calls. Return the coroutine's result or raise
+    its exception.
     """
     parent = greenlet.getcurrent().parent
     assert parent is not None
@@ -453,13 +456,15 @@ def on_bridge() -> bool:
 
 
 def depth_of(source: object) -> int:
-    """Return the nesting depth of the block that requested a cancellation; 0 for a request from outside."""
+    """Return the nesting depth of the block that requested a cancellation. Return 0 for a request from outside
+    of all blocks.
+    """
     depth: int = getattr(source, "depth", 0)
     return depth
 
 
 def was_cancelled(future: Future) -> bool:
-    """Return whether a future has no value because it, or its remote work, was cancelled."""
+    """Return whether a future was cancelled, or failed because its remote work was cancelled."""
     return future.state == CANCELLED or (future.state == FAILED and is_cancellation(future.value))
 
 
@@ -471,25 +476,25 @@ def is_cancellation(error: BaseException | None) -> bool:
 
 
 class _Readers(threading.local):
-    run: LiveRun | None = None  # the run whose condition is evaluated on this thread, outside of fibers
+    run: LiveRun | None = None  # the run that evaluates a condition on this thread, outside of fibers
 
 
 readers = _Readers()
 
 watchers: dict[int, Callable[[Callable[..., Any], Any], Any]] = {}
-"""By thread: a function that calls the author's code and traces its calls. Empty in production."""
+"""For each traced thread, the function that calls the author's code and traces its calls. Empty in production."""
 
 
 def watched(function: Callable[..., Any], argument: Any) -> Any:
-    """Call the author's code, through the watcher of this thread if it has one."""
+    """Call the author's code, through this thread's entry in `watchers` if there is one."""
     around = watchers.get(threading.get_ident())
     return function(argument) if around is None else around(function, argument)
 
 
-# The callbacks of the garbage collector's start and stop, `(phase, info)`, are C functions only. At the start
-# of a Python function signal handlers may run, and an exception that one raises there (Ctrl-C) would be lost,
-# because the collector has no caller to raise it to.
-# the letters of the latest phase: it is collecting while the "r" of "start" is present
+# The callbacks `(phase, info)` for the start and stop of a garbage collection must be C functions. Signal
+# handlers may run at the start of a Python function, and an exception that such a handler raises (Ctrl-C) would
+# be lost, because the collector has no caller to propagate it to. the letters of the latest phase: a collection
+# is running while the set contains the "r" of "start"
 _phase: set[str] = set()
 _last_info: dict[str, object] = {}  # by phase
 _own_info = threading.local()  # the info of collections on this thread
@@ -502,13 +507,13 @@ gc.callbacks += [
 
 
 def _collects_here() -> bool:
-    """Return whether a running garbage collection is on this thread."""
+    """Return whether the current garbage collection runs on this thread."""
     return getattr(_own_info, "start", None) is _last_info["start"]
 
 
 def current_fiber() -> FiberTask[Any] | None:
-    """Return the fiber that runs on this thread; None outside workflow code and in finalisers run by the
-    garbage collector.
+    """Return the fiber that runs on this thread. Return None outside of workflow code and in finalisers called
+    by the garbage collector.
     """
     fiber = greenlet.getcurrent()
     if type(fiber) is not _Fiber:
@@ -519,13 +524,14 @@ def current_fiber() -> FiberTask[Any] | None:
 
 
 def require_fiber(what: str, name: str = "") -> FiberTask[Any]:
-    """Return the current fiber, ready to issue commands. Raise outside a workflow, if the run is dropped, and
-    if it is read-only.
+    """Return the current fiber, which may issue commands. Raise an exception outside of a workflow, and if the
+    run is dropped or read-only.
 
-    `name` is separate from `what`, because a durable call comes here twice, and the message is only needed if
-    the call is rejected.
+    `name` is separate from `what`, so that the two are only joined if the call is rejected. Each durable call
+    gets here twice.
     """
-    # Like `current_fiber`, but inlined: each durable call comes here, and tests trace every call.
+    # The code of `current_fiber` is repeated here, because every durable call gets here, and tests trace every
+    # function call.
     current = greenlet.getcurrent()
     fiber = None
     if type(current) is _Fiber and not ("r" in _phase and _collects_here()):
@@ -544,12 +550,14 @@ def _raise_unavailable(fiber: FiberTask[Any] | None, what: str) -> NoReturn:
 
 
 def read_only_error(what: str, where: str) -> ReadOnlyError:
-    """Return the error for an operation that is not allowed in a query, a validator or a condition."""
+    """Return the error for an operation that is not allowed in read-only code: a query, a validator or a
+    condition.
+    """
     return ReadOnlyError(f"{what} is not allowed in {where}: it may only read, and must not change anything")
 
 
 def leave_suspended() -> None:
-    """Suspend a dropped fiber that keeps swallowing `Dropped`, for ever."""
+    """Suspend forever a dropped fiber that keeps swallowing `Dropped`."""
     while True:
         try:
             parent = greenlet.getcurrent().parent
@@ -560,7 +568,7 @@ def leave_suspended() -> None:
 
 
 def suspend(fiber: FiberTask[Any], future: Future | None) -> None:
-    """Pass a future to the hub (None: wait for one turn) and continue when it is settled."""
+    """Suspend the fiber until a future is settled, or for one turn if the future is None."""
     if fiber.fiber is None:
         raise UsageError(
             "this call waits, which would block the event loop of `async def` code: await it, as "
@@ -593,7 +601,7 @@ def wait_for(future: Future) -> Any:
 
 
 def error_of(future: Future) -> BaseException:
-    """Return the error of a settled future, so that it can be raised again."""
+    """Return the error of a future that failed or was cancelled, ready to be raised."""
     if future.state == CANCELLED:
         return TaskCancelledError("the task that was waited for had been cancelled")
     if isinstance(future, Gathered):

@@ -1,9 +1,9 @@
-"""Interceptors between a run and its code, of inbound and outbound calls. Pure.
+"""Interceptors of the inbound and outbound calls between a run and its code. Pure.
 
-A chain is created for each execution of a run, also for a re-execution, and its methods run like workflow
-code: on the lane, inside the run's fibers, deterministically. Each call is an `…Input` that an interceptor
-may change, or replace with `dataclasses.replace`, before it passes it to `self.next`. Without interceptors,
-none of this is used.
+A chain of interceptors is created for each execution of a run, including re-executions. The methods of
+interceptors run like workflow code: on the lane, inside the run's fibers, and deterministically. Each call is
+represented by an `…Input`. An interceptor may change the input, or replace it with `dataclasses.replace`,
+before it passes the input to `self.next`. A worker without interceptors does not use this module.
 
 The `repr` of an input contains neither arguments nor headers.
 """
@@ -19,15 +19,15 @@ from hourglass._evaluator.specs import Payloads
 from hourglass.converter import Payload
 
 Headers: TypeAlias = dict[str, Payload]
-"""Payloads that are sent besides the arguments, by name. Not encoded by a codec, because tools must read
-them.
+"""Payloads that are sent in addition to the arguments, by name. They are not encoded by a codec, because tools
+must be able to read them.
 """
 
 
 @dataclass(kw_only=True)
 class InterceptedCall:
-    """A call on its way through a chain: its arguments, its headers, and its continuation after the last
-    interceptor.
+    """A call that passes through a chain of interceptors: its arguments, its headers, and the function that
+    performs the call after the last interceptor.
     """
 
     args: list[Any] = field(default_factory=list, repr=False)
@@ -35,7 +35,7 @@ class InterceptedCall:
     _proceed: Callable[[Any], Any] = field(repr=False, compare=False)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Otherwise Python would create an attribute, and the change would have no effect.
+        # Without this check, assigning to a misspelled field would create an attribute and have no effect.
         fields: dict[str, object] = self.__dataclass_fields__  # type: ignore[assignment]
         if name not in fields and not hasattr(type(self), name):
             field_names = ", ".join(field_name for field_name in fields if not field_name.startswith("_"))
@@ -47,7 +47,7 @@ class InterceptedCall:
 
 @dataclass(kw_only=True)
 class ExecuteWorkflowInput(InterceptedCall):
-    """The input of a workflow's body. `type` is the workflow type."""
+    """The input of a call of the workflow's body. `type` is the workflow type."""
 
     type: str
     run_fn: Callable[..., Any] = field(repr=False)
@@ -94,7 +94,7 @@ class StartLocalActivityInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class StartChildWorkflowInput(InterceptedCall):
-    """The input of a child's start. `options` are those of `workflow.ChildOptions`."""
+    """The input of the start of a child workflow. `options` has the fields of `workflow.ChildOptions`."""
 
     workflow: str
     options: dict[str, Any] = field(repr=False)
@@ -119,8 +119,9 @@ class SignalExternalWorkflowInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class SignalWithStartWorkflowInput(InterceptedCall):
-    """The input of a signal to another workflow that is started unless it is running. `args` are the
-    workflow's, `signal_args` the signal's; `options` are those of `workflow.with_start` except the id.
+    """The input of a signal to another workflow, which is started unless it is running. `args` are the
+    arguments of the workflow, `signal_args` the arguments of the signal. `options` are the options of
+    `workflow.with_start` except the id.
     """
 
     workflow: str
@@ -140,8 +141,9 @@ class ContinueAsNewInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class StartNexusOperationInput(InterceptedCall):
-    """The input of a Nexus operation call. `args` contains its argument, if any; `options` are the keyword
-    arguments; `nexus_headers` are strings sent with the call, while `headers` stay here.
+    """The input of a Nexus operation call. `args` contains the operation's argument, if any, and `options` the
+    keyword arguments of the call. `nexus_headers` are strings that are sent with the call. `headers` are not
+    sent.
     """
 
     endpoint: str
@@ -153,7 +155,7 @@ class StartNexusOperationInput(InterceptedCall):
 
 @dataclass(kw_only=True)
 class SleepInput(InterceptedCall):
-    """The input of a wait, in seconds."""
+    """The input of a `workflow.sleep`. `duration` is in seconds."""
 
     duration: float
     summary: str = ""
@@ -165,25 +167,27 @@ class InfoInput(InterceptedCall):
 
 
 class WorkflowOutboundInterceptor:
-    """Intercepts the outbound calls of a workflow. Override methods, and call `self.next` to continue."""
+    """An interceptor of a workflow's outbound calls. Override methods, and call the same method of `self.next`
+    to continue the call.
+    """
 
     def __init__(self, next: WorkflowOutboundInterceptor) -> None:
         self.next = next
 
     def start_activity(self, input: StartActivityInput) -> Any:
-        """Schedule an activity. Return its task."""
+        """Schedule an activity. Return the activity's task."""
         return self.next.start_activity(input)
 
     def start_local_activity(self, input: StartLocalActivityInput) -> Any:
-        """Schedule a local activity. Return its task."""
+        """Schedule a local activity. Return the activity's task."""
         return self.next.start_local_activity(input)
 
     def start_child_workflow(self, input: StartChildWorkflowInput) -> Any:
-        """Start a child and wait until it has started. Return its handle."""
+        """Start a child workflow and wait until it has started. Return the child's handle."""
         return self.next.start_child_workflow(input)
 
     def signal_child_workflow(self, input: SignalChildWorkflowInput) -> None:
-        """Signal a child and wait until the signal is delivered."""
+        """Signal a child workflow and wait until the signal is delivered."""
         return self.next.signal_child_workflow(input)
 
     def signal_external_workflow(self, input: SignalExternalWorkflowInput) -> None:
@@ -191,12 +195,12 @@ class WorkflowOutboundInterceptor:
         return self.next.signal_external_workflow(input)
 
     def start_nexus_operation(self, input: StartNexusOperationInput) -> Any:
-        """Call a Nexus operation and wait until it has started. Return its handle."""
+        """Call a Nexus operation and wait until it has started. Return the operation's handle."""
         return self.next.start_nexus_operation(input)
 
     def signal_with_start_workflow(self, input: SignalWithStartWorkflowInput) -> Any:
-        """Signal another workflow, started first unless it is running, and wait until that is done. Return
-        its handle.
+        """Signal another workflow, after starting it unless it is running. Wait until the signal is delivered,
+        and return the workflow's handle.
         """
         return self.next.signal_with_start_workflow(input)
 
@@ -205,7 +209,7 @@ class WorkflowOutboundInterceptor:
         self.next.continue_as_new(input)
 
     def sleep(self, input: SleepInput) -> None:
-        """Wait."""
+        """Wait for a duration in workflow time."""
         return self.next.sleep(input)
 
     def info(self, input: InfoInput) -> Any:
@@ -214,7 +218,9 @@ class WorkflowOutboundInterceptor:
 
 
 class WorkflowInboundInterceptor:
-    """Intercepts the inbound calls of a workflow. Override methods, and call `self.next` to continue."""
+    """An interceptor of a workflow's inbound calls. Override methods, and call the same method of `self.next`
+    to continue the call.
+    """
 
     def __init__(self, next: WorkflowInboundInterceptor) -> None:
         self.next = next
@@ -234,11 +240,11 @@ class WorkflowInboundInterceptor:
         return self.next.handle_signal(input)
 
     def handle_query(self, input: HandleQueryInput) -> Any:
-        """Run a query handler. It must only read, and so must its interceptors."""
+        """Run a query handler. The handler and its interceptors must only read."""
         return self.next.handle_query(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        """Run an update's validator, if it has one. It must only read."""
+        """Run an update's validator, if there is one. The validator must only read."""
         return self.next.handle_update_validator(input)
 
     def handle_update_handler(self, input: HandleUpdateInput) -> Any:
@@ -247,11 +253,11 @@ class WorkflowInboundInterceptor:
 
 
 InterceptWorkflow: TypeAlias = Callable[[WorkflowInboundInterceptor], WorkflowInboundInterceptor]
-"""Creates an interceptor before the next one; called for each execution of a run."""
+"""A function that returns a new interceptor in front of a given one. It is called for each execution of a run."""
 
 
 class _LastOutbound(WorkflowOutboundInterceptor):
-    """The end of the chain: the call itself."""
+    """The last outbound interceptor, which performs the call."""
 
     def __init__(self) -> None:
         pass
@@ -265,7 +271,7 @@ class _LastOutbound(WorkflowOutboundInterceptor):
 
 
 class _LastInbound(WorkflowInboundInterceptor):
-    """The end of the chain: the author's code."""
+    """The last inbound interceptor, which calls the author's code."""
 
     def __init__(self) -> None:
         self.outbound: WorkflowOutboundInterceptor = _LastOutbound()
@@ -283,7 +289,9 @@ class _LastInbound(WorkflowInboundInterceptor):
 def chain(
     interceptors: tuple[InterceptWorkflow, ...],
 ) -> tuple[WorkflowInboundInterceptor, WorkflowOutboundInterceptor]:
-    """Return the interceptors between a run and its code; the first one is the outermost, in both directions."""
+    """Return the inbound and outbound interceptors of a run. The first interceptor of the list is the outermost
+    for inbound and outbound calls.
+    """
     last = _LastInbound()
     inbound: WorkflowInboundInterceptor = last
     for intercept in reversed(interceptors):
@@ -306,8 +314,8 @@ def start_intercepted(
     local: bool,
     start: Callable[..., T],
 ) -> T:
-    """Schedule an activity through the interceptors. `encode` encodes the arguments afterwards, and `start`
-    schedules it.
+    """Schedule an activity through the interceptors. After the last interceptor, `encode` encodes the arguments
+    and `start` schedules the activity.
     """
 
     def proceed(call: StartActivityInput | StartLocalActivityInput) -> Any:

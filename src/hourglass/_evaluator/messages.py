@@ -1,11 +1,11 @@
 """Signals, updates and queries of a run: the selection of their handlers, and the fibers that run them.
 
-Handlers come from the class or are registered by the running body (function style). Messages that arrive
-before their handler wait: signals in the state, in order; an update, in a run that we began, until the body
-has blocked within the same activation.
+Handlers are methods of the workflow class or are registered by the running body (function style). A signal
+without a handler waits in the state, in order of arrival, until its handler is registered. An update without a
+handler waits until the body has blocked within the same activation, but only in a run that Hourglass began.
 
-If a worker has interceptors, the body and the handlers are called through them (`run_body`, `handler_call`,
-`run_validator`); otherwise these functions are not used. They know no fibers.
+If a worker has interceptors, `run_body`, `handler_call` and `run_validator` call the body and the handlers
+through them. Otherwise, these functions are not used. They must not know fibers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ Message: TypeAlias = SignalReceived | UpdateReceived | QueryReceived
 
 
 def run_body(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list[Any]) -> Any:
-    """Run the body through the interceptors. The object of a workflow class is not among its arguments."""
+    """Run the body through the interceptors. The arguments that interceptors receive do not contain the object
+    of a workflow class.
+    """
     definition, started = live.definition, live.started
     assert started is not None
     obj = arguments[0] if definition.is_class else None
@@ -82,7 +84,7 @@ def run_body(live: LiveRun, inbound: WorkflowInboundInterceptor, arguments: list
 def handler_call(
     inbound: WorkflowInboundInterceptor, event: Message, fn: Callable[..., Any], obj: Any, values: list[Any]
 ) -> Callable[[], Any]:
-    """Return the call of a message handler through the interceptors."""
+    """Return a function that calls a message handler through the interceptors."""
     proceed = _proceed_with(fn, obj)
     headers = dict(event.headers)
     match event:
@@ -125,15 +127,17 @@ def _proceed_with(fn: Callable[..., Any], obj: Any) -> Callable[[Any], Any]:
 
 
 def _result_of(value: Any) -> Any:
-    """Return the result of the author's function; if it is an `async def`, that of its coroutine."""
+    """Return the result of the author's function. If the function is an `async def`, wait for its coroutine
+    first.
+    """
     if not inspect.iscoroutine(value):
         return value
     return bridged_wait(value) if on_bridge() else _run_to_end(value)
 
 
 async def await_call(live: LiveRun, call: Callable[[], Any]) -> tuple[Any, Site | None]:
-    """Call the author's function and await it, if it is an `async def`. Return its result, and the line where
-    it returned, if recorded.
+    """Call the author's function, and await it if it is an `async def`. Return the function's result, and the
+    line of its `return` if call sites are recorded.
     """
     value = call() if live.inbound is None else await Bridge(live.loop.fiber, call).drive()
     if not inspect.iscoroutine(value):
@@ -149,8 +153,8 @@ AwaitTopLevel = Callable[[LiveRun, Coroutine[Any, Any, None]], Coroutine[Any, An
 
 
 class ContinueAsNewError(BaseException):
-    """Raised by `workflow.continue_as_new`, with the command: it ends the body or the handler, and the run.
-    Do not catch it.
+    """The exception with which `workflow.continue_as_new` ends the body or handler, and the run. Do not catch
+    it.
 
     It is a `BaseException`, so that `except Exception` does not catch it.
     """
@@ -161,7 +165,7 @@ class ContinueAsNewError(BaseException):
 
 
 current_update: ContextVar[tuple[str, str] | None] = ContextVar("hourglass_update", default=None)
-"""The id and name of the update that the current coroutine handles, or that started it."""
+"""The id and name of the update whose handler is, or has started, the current coroutine."""
 
 
 class UnfinishedSignalHandlersWarning(RuntimeWarning):
@@ -179,7 +183,7 @@ _UNFINISHED: dict[str, type[Warning]] = {
 
 
 class Notice(str):
-    """A message for a run's author: a line for the log, and a warning for each of its categories."""
+    """A message for a run's author. It is logged, and issued as a warning for each of its categories."""
 
     categories: tuple[type[Warning], ...] = ()
 
@@ -210,7 +214,8 @@ class Handlers:
         self.signal_count = 0
         self.running: dict[int | str, str] | None = None
         self.late_updates: tuple[UpdateReceived, ...] = ()
-        # Whether the activation is recorded: not if it contains only updates, and all of them are rejected.
+        # Whether the activation is recorded. It is not if it contains only updates and all of them are
+        # rejected.
         self.leaves_trace = True
 
     def bind_object(self, obj: Any) -> None:
@@ -227,7 +232,9 @@ class Handlers:
         self.known[message.kind, name] = (message, obj)
 
     def register(self, message: MessageDefinition) -> None:
-        """Add a handler of the running body; signals that are waiting for it are handled now, in order."""
+        """Register a handler for the running body. Signals that are waiting for this handler are handled now,
+        in order.
+        """
         if self.run.read_only:
             raise ReadOnlyError(
                 f"registering a handler is not allowed in {self.run.read_only}, which must not change anything"
@@ -246,11 +253,11 @@ class Handlers:
         self.known.pop((kind, name), None)
 
     def find(self, kind: MessageKind, name: str) -> tuple[MessageDefinition, Any] | None:
-        """Return the handler of that name, or the dynamic one."""
+        """Return the handler of that name, the dynamic handler if there is none, or None."""
         return self.known.get((kind, name)) or self.known.get((kind, None))
 
     def names(self, kind: MessageKind) -> str:
-        """Return the names of a kind that have handlers, for error messages."""
+        """Return the names of all handlers of a kind, for error messages."""
         return (
             ", ".join(sorted(name for message_kind, name in self.known if message_kind == kind and name))
             or "none"
@@ -288,7 +295,9 @@ class Handlers:
         return tuple(notices)
 
     def _describe_running(self, running: tuple[int | str, str]) -> str:
-        """Return a description of a running handler; empty if it may be abandoned without a warning."""
+        """Return a description of a running handler. Return "" if the handler may be abandoned without a
+        warning.
+        """
         key, name = running
         kind: MessageKind = "signal" if isinstance(key, int) else "update"
         handler = self.find(kind, name)
@@ -331,15 +340,17 @@ class Handlers:
         return (lambda: fn(obj, *values)) if obj is not None else (lambda: fn(*values))
 
     def _arguments(self, message: MessageDefinition, event: Message) -> list[Any]:
-        """Return decoded arguments for a handler; a dynamic one receives the name, and the arguments
-        undecoded.
+        """Return the decoded arguments for a handler. A dynamic handler receives the message's name and the
+        undecoded arguments.
         """
         if message.name is None:
             return [event.name, raw_payloads(event.arguments, self.run.converter)]
         return message.signature.decode(self.run.converter, event.arguments)
 
     def signal(self, event: SignalReceived) -> None:
-        """Pass a signal to its handler, or store it until a handler or receiver of its name exists."""
+        """Pass a signal to its handler. Without a handler, store the signal until a handler or receiver for its
+        name exists.
+        """
         handler = self.find("signal", event.name)
         if handler is not None:
             self._spawn_signal(*handler, event)
@@ -380,8 +391,8 @@ class Handlers:
         HandlerFiber(self.run, ("signal", number), f"signal {name}", handle).start_soon()
 
     def _is_async(self, message: MessageDefinition) -> bool:
-        """Return whether a handler runs on the event loop: an `async def`, and every handler of an `async
-        def` workflow.
+        """Return whether a handler runs on the event loop. All `async def` handlers and all handlers of `async
+        def` workflows do.
         """
         return message.is_async or self.run.definition.is_async
 
@@ -396,8 +407,8 @@ class Handlers:
             ).start_soon()
 
     def answer_late_updates(self) -> bool:
-        """Handle the updates that had no handler before, because the body has blocked now. Return whether
-        there were any.
+        """Start handling the updates that had no handler before the body first blocked. Return whether there
+        were any.
         """
         late, self.late_updates = self.late_updates, ()
         for event in late:
@@ -410,9 +421,9 @@ class Handlers:
         run = self.run
         handler = self.find("update", event.name)
         if handler is None and not is_late and run.behaviour.updates_wait_for_handlers:
-            # The body may register the handler before it first blocks, so the update is retried once after
-            # that. It cannot wait longer, because an update must be accepted or rejected in the activation
-            # that delivers it.
+            # The body may register the handler before it first blocks, so the update is tried a second time
+            # after that. The update cannot wait longer, because it must be accepted or rejected in the
+            # activation that delivers it.
             self.late_updates += (event,)
             return
         if handler is not None and self._is_async(handler[0]):  # registered in the meantime
@@ -455,7 +466,9 @@ class Handlers:
     def _accept(
         self, event: UpdateReceived, handler: tuple[MessageDefinition, Any] | None, fiber: FiberTask[Any]
     ) -> Callable[[], Any] | None:
-        """Validate an update and accept it; return None if it was rejected."""
+        """Validate an update, and accept or reject it. Return the call of its handler, or None if the update
+        was rejected.
+        """
         run = self.run
         try:
             call = self._validate(event, handler)
@@ -466,8 +479,8 @@ class Handlers:
             failure = run.converter.to_failure(_plain(error))
             run.issue(RejectUpdate(event.protocol_instance_id, failure), fiber)
             return None
-        # Not earlier, because a rejected update is not recorded. A replay never sees an activation that
-        # contained nothing else, so such an activation must not enter the journal.
+        # This is only set after the validation, because a rejected update is not recorded. A replay never sees
+        # an activation that contained only rejected updates, so the journal must not contain it either.
         self.leaves_trace = True
         self._begun(event.id, event.name)
         run.issue(AcceptUpdate(event.protocol_instance_id), fiber)
@@ -479,7 +492,7 @@ class Handlers:
             run.error = UsageError(
                 "an update handler cannot continue as new; only the body of the workflow can"
             )
-        # A cancelled task is not a bug here, as in an update of Temporal's own SDK.
+        # In an update, a cancelled task is not a bug, as in Temporal's own SDK.
         elif run.dead:
             return
         elif isinstance(error, (Cancelled, TaskCancelledError)) or is_failure(run, error):
@@ -504,11 +517,11 @@ class Handlers:
                     run_validator(self.run.inbound, event, message.validator, obj, values)
                 else:
                     message.validator(obj, *values) if obj is not None else message.validator(*values)
-        # Decode again, because the validator may have changed its arguments.
+        # The arguments are decoded a second time, because the validator may have changed the first objects.
         return self.call(message, obj, event)
 
     def query(self, event: QueryReceived) -> AnswerQuery:
-        """Answer a query. The handler may read everything but must not change anything."""
+        """Answer a query. The handler must only read."""
         run = self.run
         try:
             if (
@@ -534,7 +547,7 @@ class Handlers:
 
 
 class HandlerFiber(FiberTask[None]):
-    """A top-level fiber: the body, or a handler. After a bug in it, nothing more runs in this activation."""
+    """A top-level fiber: the body, or a handler. An exception that indicates a bug ends the current activation."""
 
     __slots__ = ()
 
@@ -548,8 +561,8 @@ class HandlerFiber(FiberTask[None]):
 
 
 def parked(label: str, error: BaseException) -> WorkflowParked:
-    """Return the error that parks a run whose code raised something that is neither a failure nor an ordinary
-    exception.
+    """Return the error that parks a run whose code raised a `BaseException` other than `Exception`, e.g.
+    `SystemExit`.
     """
     parked_error = WorkflowParked(
         f"{label} raised {type(error).__name__}: {error}. A workflow ends by `return`, and fails by `raise ApplicationError(…)`"
@@ -564,7 +577,7 @@ def _run_query(call: Callable[[], Any]) -> Any:
 
 
 def _run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine to its end at once, for queries, which must not wait."""
+    """Run a coroutine to its end without suspending it. Raise `UsageError` if the coroutine waits."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -581,14 +594,14 @@ _failures: set[type[BaseException]] = set()
 def count_as_failures(*exceptions: type[BaseException]) -> None:
     """Make these exceptions fail the runs that raise them, on every worker of this process.
 
-    For bridges to other libraries: otherwise their users would have to pass the library's exceptions to each
-    worker.
+    Bridges to other libraries call this function, so that their users need not pass the library's exceptions to
+    each worker.
     """
     _failures.update(exceptions)
 
 
 def is_failure(run: LiveRun, error: BaseException) -> bool:
-    """Return whether an exception of a workflow fails the run; any other exception is a bug."""
+    """Return whether an exception that workflow code raised fails the run. Any other exception is a bug."""
     return isinstance(
         error,
         (

@@ -1,9 +1,11 @@
-"""The operations that fibers wait for: timers, activities, children, other workflows. Each issues its command
-and settles in its turns.
+"""The operations that fibers wait for: timers, activities, children, Nexus operations, requests to other
+workflows. Each operation issues its command, and settles a fixed number of turns after the event with its
+result.
 
-The turns are those of Temporal's Python SDK (see `scheduler`): there, an activity is a task that waits for a
-future with `asyncio.wait`, so that three turns pass between the event and the waiting fiber. Here the same
-three turns are a small state machine, `RemoteOperation`, instead of four objects.
+The number of turns is the same as in Temporal's Python SDK (see `scheduler`). There, an activity is a task that
+waits for a future with `asyncio.wait`, so three turns pass between the event and the continuation of the
+waiting code. Here, a small state machine, `RemoteOperation`, takes the same three turns without the four
+objects that asyncio needs.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _NEW, _WAITING, _WAKING = range(3)
 
 
 class Timer:
-    """A timer that calls back two turns before its fiber continues."""
+    """A timer. Its callback is called two turns before the waiting fiber continues."""
 
     __slots__ = ("callback", "fiber", "groups", "run", "seq")
 
@@ -73,7 +75,7 @@ class Timer:
             self.callback(None)
 
     def cancel(self) -> None:
-        """Cancel the timer. If it has already fired in this activation, its callback is not called."""
+        """Cancel the timer. If the timer has already fired in this activation, its callback is not called."""
         run = self.run
         self.callback = None
         if not run.dead and run.pending.pop((TIMER, self.seq), None) is not None:
@@ -82,7 +84,9 @@ class Timer:
 
 
 class RemoteOperation(Task[R]):
-    """Remote work: the result of an activity or a child. Stored encoded, and decoded again on each read (I6)."""
+    """The result of remote work: an activity, a child or a Nexus operation. The result is stored encoded, and
+    each read decodes a new object (I6).
+    """
 
     __slots__ = (
         "answer",
@@ -128,9 +132,9 @@ class RemoteOperation(Task[R]):
             self.scheduler.ready.append((self._first_turn, None))
 
     def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
-        """Store the result, which takes effect in three turns."""
+        """Store the result. The waiting fiber receives it three turns later."""
         if self.phase == _NEW or self.state != PENDING:
-            return  # cancelled before it started, or settled: no fiber waits for it
+            return  # cancelled before the first turn, or already settled: no fiber waits
         self.answered = outcome
         self.answer = answer
         self.scheduler.ready.append((self._first_turn, None))
@@ -141,9 +145,9 @@ class RemoteOperation(Task[R]):
             self.scheduler.ready.append((self._second_turn, None))
 
     def _second_turn(self, _: Any) -> None:
-        # The third turn is the waiting fiber's: settling this future queues its callback. Histories of
-        # Temporal's Python SDK were recorded with two turns here and one there; one turn less would reorder
-        # commands on replay.
+        # The third turn is that of the waiting fiber, whose callback is queued when this future is settled.
+        # Temporal's Python SDK takes the same three turns. One turn less would reorder commands when its
+        # histories are replayed.
         cancelled = self.woken_by_cancel or self.must_cancel
         self.woken_by_cancel = self.must_cancel = False
         if not cancelled and self.answered == RESOLVED:
@@ -160,7 +164,7 @@ class RemoteOperation(Task[R]):
         return self.run.behaviour.cancel_beats_child_result
 
     def outcome(self) -> Any:
-        """Return the result, decoded again."""
+        """Return the result, decoded to a new object."""
         if self.answer is None:
             return None
         assert isinstance(self.answer, Payload)
@@ -176,8 +180,8 @@ class RemoteOperation(Task[R]):
         return converter.from_failure(self.answer)
 
     def cancel(self, source: object = None) -> bool:
-        """Request the cancellation of the remote work. Its cancellation type decides how long the task waits
-        for it.
+        """Request the cancellation of the remote work. The cancellation type determines how long this task
+        waits for the work to end.
         """
         if self.state != PENDING:
             return False
@@ -226,7 +230,7 @@ class ActivityOperation(RemoteOperation[Any]):
         self.command = self.run.issue(command, fiber, (ACTIVITY, self.seq), self)
 
     def build_error(self) -> BaseException:
-        """Return the failure as a new `ActivityError`, also if Core delivers a local activity's failure
+        """Return the failure as a new `ActivityError`, even if Core delivers the failure of a local activity
         unwrapped.
         """
         return activity_error(self.command, super().build_error())
@@ -241,8 +245,8 @@ class ActivityOperation(RemoteOperation[Any]):
         return RequestCancelLocalActivity(self.seq, event_groups=groups)
 
     def cancel(self, source: object = None) -> bool:
-        """Request the activity's cancellation; during a local activity's long retry delay only the delay must
-        be ended.
+        """Request the activity's cancellation. During the long retry delay of a local activity, only end the
+        delay.
         """
         if self.pause is not None and self.state == PENDING:
             if not self.pause.cancel():
@@ -251,8 +255,8 @@ class ActivityOperation(RemoteOperation[Any]):
         return super().cancel(source)
 
     def back_off(self, event: ActivityBackedOff) -> None:
-        """Wait with a timer for a local activity's long retry delay, after the usual turns, and then schedule
-        the next attempt.
+        """Start a timer for a local activity's long retry delay, after the usual number of turns. Schedule the
+        next attempt when the timer fires.
         """
         assert isinstance(self.command, ScheduleLocalActivity)
         self.seq = self.run.accumulator.number(ACTIVITY)
@@ -298,21 +302,21 @@ class ActivityOperation(RemoteOperation[Any]):
 
 
 class StepOperation(ActivityOperation):
-    """A step: a local activity whose function is passed with the call."""
+    """A step: a local activity whose function is passed in the call."""
 
     __slots__ = ()
 
     def settle(self, outcome: int, answer: Payload | Failure | None) -> None:
-        """Store the result, and remove the function, which is no longer needed."""
+        """Store the result, and remove the step's function, which is no longer needed."""
         drop_step(self.run, self.command.activity_id)
         super().settle(outcome, answer)
 
 
 def activity_error(command: ScheduleActivity | ScheduleLocalActivity, error: BaseException) -> BaseException:
-    """Return the failure of an activity as `ActivityError`, also if Core delivers it unwrapped."""
+    """Return the failure of an activity as an `ActivityError`, even if Core delivers the failure unwrapped."""
     if isinstance(error, ActivityError):
         return error
-    # Core wraps the timeout of a local activity when it happens, and delivers it unwrapped in a replay.
+    # Core wraps the timeout of a local activity in the first execution, but delivers it unwrapped in a replay.
     is_timeout = isinstance(command, ScheduleLocalActivity) and isinstance(error, TimedOutError)
     wrapped = ActivityError(
         "Local Activity timed out" if is_timeout else "Activity task failed",
@@ -325,7 +329,7 @@ def activity_error(command: ScheduleActivity | ScheduleLocalActivity, error: Bas
 
 
 class ChildOperation(RemoteOperation[R]):
-    """The result of a child workflow; its start is a separate future."""
+    """The result of a child workflow. A separate future represents the child's start."""
 
     __slots__ = ("first_run_id", "start")
 
@@ -342,10 +346,10 @@ class ChildOperation(RemoteOperation[R]):
         return CancelChildWorkflow(self.seq, event_groups=self.command.event_groups)
 
     def _cancelled_before_it_began(self) -> None:
-        """Do nothing: the fiber that starts a child waits for its start first."""
+        """Do nothing, because the fiber that starts a child first waits for the child's start."""
 
     def _request_cancel(self) -> None:
-        # Unlike an activity's cancellation, a child's may be requested repeatedly.
+        # Unlike that of an activity, the cancellation of a child may be requested repeatedly.
         self.run.issue(self._cancel_command(), self.fiber)
 
     @property
@@ -355,7 +359,7 @@ class ChildOperation(RemoteOperation[R]):
 
 
 class NexusOperation(RemoteOperation[R]):
-    """The result of an operation of another service; its start is a separate future."""
+    """The result of a Nexus operation. A separate future represents the operation's start."""
 
     __slots__ = ("start", "token")
 
@@ -372,7 +376,7 @@ class NexusOperation(RemoteOperation[R]):
         return CancelNexusOperation(self.seq, event_groups=self.command.event_groups)
 
     def _cancelled_before_it_began(self) -> None:
-        """Do nothing: the fiber that starts an operation waits for its start first."""
+        """Do nothing, because the fiber that starts an operation first waits for the operation's start."""
 
     def build_error(self) -> BaseException:
         """Return the failure as a `NexusOperationError`, with the handler's exception as its cause."""
@@ -382,8 +386,8 @@ class NexusOperation(RemoteOperation[R]):
 def nexus_error(
     command: ScheduleNexusOperation, error: BaseException, token: str = ""
 ) -> NexusOperationError:
-    """Return the error of an operation. A server wraps the handler's failure in one that only repeats the
-    names, so it is unwrapped.
+    """Return the error of a Nexus operation. The server wraps the handler's failure in a failure that only
+    repeats the operation's names, so the wrapper is removed.
     """
     wrapped = NexusOperationError(
         f"operation {command.operation!r} of the Nexus service {command.service!r} failed: {error.__cause__ or error}",
@@ -440,10 +444,11 @@ def start_activity(
 
 
 def check_known(run: LiveRun, activity_type: str, settings: CallSettings) -> None:
-    """Raise `UsageError`, which fails the workflow task, for a new local activity that the worker does not
-    have.
+    """Raise `UsageError`, which fails the workflow task, for a new local activity that is not registered on the
+    worker.
 
-    Steps are known by their run; an activity that the history has recorded no longer needs a worker.
+    Steps are exempt, because their definitions are stored by run. Calls in a replay are exempt, because the
+    history has recorded their activities.
     """
     check = run.settings.check_local_activity
     if check is None or run.facts.is_replaying:
@@ -478,8 +483,8 @@ def start_step(
 
 
 def keep_step(run: LiveRun, definition: object, settings: CallSettings) -> str:
-    """Store the definition of the next step for the worker. Return the step's activity id."""
-    # Not only its number, which changes after a long retry delay (`back_off`).
+    """Store the definition of the next step for the worker. Return the activity id of the step."""
+    # The plain number would be a default id, which changes after a long retry delay (`back_off`).
     activity_id = settings.activity_id or f"step-{run.state.next_seq.get(ACTIVITY, 0) + 1}"
     if run.settings.steps is not None:
         run.settings.steps.setdefault(run.state.run_id, {})[activity_id] = definition
@@ -487,7 +492,7 @@ def keep_step(run: LiveRun, definition: object, settings: CallSettings) -> str:
 
 
 def drop_step(run: LiveRun, activity_id: str) -> None:
-    """Remove the definition of a step that has its result."""
+    """Remove the definition of a step that has completed."""
     if run.settings.steps is not None:
         run.settings.steps.get(run.state.run_id, {}).pop(activity_id, None)
 
@@ -503,7 +508,7 @@ def sleep(duration: float, summary: str = "") -> None:
     try:
         wait_for(future)
     finally:
-        timer.cancel()  # for a timer that has fired, this issues nothing
+        timer.cancel()  # issues no command if the timer has fired
 
 
 def start_child(
@@ -561,8 +566,8 @@ def cancel_external(workflow_id: str, run_id: str, reason: str) -> None:
 def _wait_through_cancellation(
     fiber: FiberTask[Any], future: Future, on_cancel: Callable[[], object], *, reraise: bool
 ) -> None:
-    """Wait in two turns. A cancellation is passed on to the other side, and the wait continues for its
-    response.
+    """Wait for a future, in two turns. If the fiber is cancelled, call `on_cancel` to pass the request on, and
+    continue to wait for the answer.
     """
     while True:
         waiter = Future(fiber.scheduler)
@@ -573,7 +578,8 @@ def _wait_through_cancellation(
         except Cancelled:
             future.remove_callback(waiter.release)
             if future.state != PENDING and fiber.run.behaviour.cancellation_survives_answer:
-                # the answer has arrived, so nothing can be cancelled; asyncio would lose the cancellation
+                # the answer has already arrived, so the request is not passed on; asyncio would lose the
+                # cancellation here
                 raise
             on_cancel()
             if fiber.run.behaviour.waiting_takes_request_back:

@@ -1,4 +1,4 @@
-"""Options of authors, validated at the call: durations, retry policies, options of a start."""
+"""Validation of the options that authors pass in calls: durations, retry policies, options of a start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ E = TypeVar("E", bound=IntEnum)
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
-"""The largest number that can be sent to a server: a count, an event id."""
+"""The largest number that can be sent to a server, e.g. as a count or an event id."""
 
 LONGEST_TASK_TIMEOUT = 120.0
 """The maximum timeout of a workflow task in seconds."""
@@ -67,7 +67,7 @@ def number(value: object, what: str) -> float:
 
 
 def whole_number(value: object, what: str, minimum: int, maximum: int) -> int:
-    """Return an integer within limits."""
+    """Return an integer. Raise `UsageError` for another type, or outside of the limits."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise UsageError(f"{what} must be a whole number, not {type(value).__name__}")
     if not minimum <= value <= maximum:
@@ -77,7 +77,7 @@ def whole_number(value: object, what: str, minimum: int, maximum: int) -> int:
 
 
 def priority(value: object, what: str = "priority_key") -> int:
-    """Return the priority of a workflow or an activity: from 1, the most urgent; 0 for none."""
+    """Return a valid priority of a workflow or an activity: 1 is the most urgent, and 0 means unset."""
     return whole_number(value, what, 0, INT32)
 
 
@@ -86,7 +86,7 @@ LIGHTEST, HEAVIEST = 0.001, 1000.0
 
 
 def fairness_key(value: object, what: str = "fairness_key") -> str:
-    """Return the fairness key of a workflow or an activity; empty for the share of all without a key."""
+    """Return a valid fairness key of a workflow or an activity. All tasks without a key share the empty key."""
     key = check_text(value, what)
     if len(key.encode()) > LONGEST_FAIRNESS_KEY:
         raise UsageError(f"{what} must be at most {LONGEST_FAIRNESS_KEY} bytes long, not {len(key.encode())}")
@@ -94,7 +94,7 @@ def fairness_key(value: object, what: str = "fairness_key") -> str:
 
 
 def fairness_weight(value: object, what: str = "fairness_weight") -> float:
-    """Return the weight of a fairness key: 1 is normal; 0 for none."""
+    """Return a valid weight of a fairness key: 1 is the normal weight, and 0 means the default."""
     weight = number(value, what)
     if weight and not LIGHTEST <= weight <= HEAVIEST:
         raise UsageError(
@@ -104,7 +104,9 @@ def fairness_weight(value: object, what: str = "fairness_weight") -> float:
 
 
 def check_text(value: object, what: str) -> str:
-    """Return a string that can be sent. Raise `UsageError` for a lone surrogate, which UTF-8 cannot encode."""
+    """Return a string that UTF-8 can encode. Raise `UsageError` for other types, and for strings with a lone
+    surrogate.
+    """
     if not isinstance(value, str):
         raise UsageError(f"{what} must be a str, not {type(value).__name__}")
     if not value.isascii():
@@ -136,7 +138,7 @@ def retry_rule(policy: object, what: str = "retry_policy") -> RetryRule | None:
 
 
 def named_values(value: object, what: str) -> Mapping[str, Any]:
-    """Return a mapping of values by name, such as a memo."""
+    """Return a valid mapping of values by name, such as a memo."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{what} must be a mapping of values by name, not {_type_name(value)}")
     for name in value:
@@ -145,7 +147,7 @@ def named_values(value: object, what: str) -> Mapping[str, Any]:
 
 
 def several(value: object, what: str) -> Sequence[Any]:
-    """Return a list or another sequence, but not a string."""
+    """Return a list or another sequence. Raise `UsageError` for a string and other types."""
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
         raise UsageError(f"{what} must be a list, not {_type_name(value)}")
     return value
@@ -157,8 +159,8 @@ def _type_name(value: object) -> str:
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The retry policy of an activity or workflow. The defaults are Temporal's: unlimited retries, after 1 s,
-    doubling.
+    """The retry policy of an activity or workflow. The defaults are Temporal's: unlimited retries, the first
+    after 1 s, with a delay that doubles each time.
     """
 
     initial_interval: Duration = 1.0
@@ -203,7 +205,7 @@ class RetryPolicy:
 
 
 def policy_from(rule: RetryRule | None) -> RetryPolicy | None:
-    """Return a rule as the public `RetryPolicy`; fields that an engine left unset get Temporal's defaults."""
+    """Return a rule as the public `RetryPolicy`. Fields that an engine left unset get Temporal's defaults."""
     if rule is None:
         return None
     return RetryPolicy(
@@ -217,8 +219,8 @@ def policy_from(rule: RetryRule | None) -> RetryPolicy | None:
 
 @dataclass(frozen=True)
 class Priority:
-    """The priority of a workflow or an activity (1 is the most urgent) and its fairness key and weight; None
-    inherits the caller's value.
+    """The priority of a workflow or an activity (1 is the most urgent), and its fairness key and weight. None
+    means that the caller's value is inherited.
     """
 
     default: ClassVar[Priority]
@@ -228,7 +230,7 @@ class Priority:
     fairness_weight: float | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the options of a call; None becomes the engine's default."""
+        """Return the fields as options of a call. None becomes the engine's default."""
         return {
             "priority_key": self.priority_key or 0,
             "fairness_key": self.fairness_key or "",
@@ -240,7 +242,7 @@ Priority.default = Priority()
 
 
 class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one durable activity call: the activity's spec, and the options of this call only."""
+    """The settings of a single activity call: the activity's spec, and the options that only this call has."""
 
     spec: ActivitySpec = ActivitySpec()
     activity_id: str = ""
@@ -249,8 +251,8 @@ class CallSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActivitySettings(ActivitySpec, frozen=True, kw_only=True):
-    """The settings of an activity call for interceptors, by the names of the options. Durations are in
-    seconds; 0 means unset.
+    """The settings of an activity call as interceptors see them, with the names of the options as fields.
+    Durations are in seconds, and 0 means unset.
     """
 
     activity_id: str = ""
@@ -259,14 +261,16 @@ class ActivitySettings(ActivitySpec, frozen=True, kw_only=True):
 
     @staticmethod
     def of(call: CallSettings) -> ActivitySettings:
-        """Return a call's settings for interceptors."""
+        """Return the settings of a call in the form for interceptors."""
         spec = msgspec.structs.asdict(call.spec)
         return ActivitySettings(
             **spec, activity_id=call.activity_id, summary=call.summary, event_groups=call.event_groups
         )
 
     def call(self) -> CallSettings:
-        """Return the settings after the interceptors; None also means unset."""
+        """Return the settings of the call as the interceptors left them. An option that is None counts as
+        unset.
+        """
         fields = {name: getattr(self, name) for name in ActivitySpec.__struct_fields__}
         spec = ActivitySpec(**{name: value for name, value in fields.items() if value is not None})
         return CallSettings(
@@ -301,11 +305,11 @@ START_CHECKS: dict[str, Callable[[Any, str, Converter], Any]] = {
     "static_summary": _note,
     "static_details": _note,
 }
-"""The conversion of each option to a field of `StartSpec`, for clients and parents."""
+"""The function that converts each option of a start to the field of `StartSpec`. Used by clients and parents."""
 
 
 def start_spec(options: Mapping[str, Any], converter: Converter) -> StartSpec:
-    """Return the options of a start; other options are ignored."""
+    """Return the spec of a start from options. Options that are not part of the spec are ignored."""
     return StartSpec(
         **{
             name: check(options[name], name, converter)

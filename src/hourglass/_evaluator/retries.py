@@ -1,7 +1,7 @@
 """The retry policy's arithmetic, like that of a Temporal server. Pure.
 
-The embedded engine uses it to decide; if another engine decides, a worker uses it to report when the next
-attempt is due.
+The embedded engine uses these functions to decide about retries. If another engine decides, a worker uses them
+to report when the next attempt is due.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hourglass.errors import RetryState, TimeoutType
 
 
 def complete_retry(rule: RetryRule) -> RetryRule:
-    """Return the policy with a maximum interval, by default a hundred times the initial one."""
+    """Return the policy with a maximum interval. The default is a hundred times the initial interval."""
     if rule.maximum_interval:
         return rule
     return msgspec.structs.replace(rule, maximum_interval=rule.initial_interval * 100)
@@ -32,12 +32,14 @@ def backoff(rule: RetryRule, attempt: int) -> float:
     longest = rule.maximum_interval or rule.initial_interval * 100
     try:
         return min(rule.initial_interval * rule.backoff_coefficient ** min(attempt - 1, 200), longest)
-    except OverflowError:  # e.g. 2.0 ** 1024; the maximum interval is reached long before
+    except OverflowError:  # e.g. 2.0 ** 1024, which is far above any maximum interval
         return longest
 
 
 def next_delay(rule: RetryRule, attempt: int, failure: Failure | None) -> float:
-    """Return the delay in seconds before the next attempt: from the failure, or else from the policy."""
+    """Return the delay in seconds before the next attempt: the delay that the failure requests, or else the
+    policy's.
+    """
     if failure is not None and isinstance(failure.info, ApplicationFailure):
         requested = failure.info.next_retry_delay
         if requested is not None:
@@ -46,8 +48,8 @@ def next_delay(rule: RetryRule, attempt: int, failure: Failure | None) -> float:
 
 
 def retry_state(rule: RetryRule, attempt: int, failure: Failure) -> RetryState:
-    """Return whether the policy allows another attempt (IN_PROGRESS), or why not. The caller must check
-    timeouts.
+    """Return IN_PROGRESS if the policy allows another attempt, or else the reason why it does not. The caller
+    must check timeouts.
     """
     match failure.info:
         case ApplicationFailure() as info:

@@ -1,11 +1,11 @@
-"""The deterministic scheduler of one run: a queue of ready callbacks, futures, and conditions. Knows no
-events.
+"""The deterministic scheduler of one run: a queue of ready callbacks, futures, and conditions. This module
+knows no events.
 
-The order is Temporal's (I1): it is exactly that of asyncio under Temporal's Python SDK, so that histories are
+The order of execution is exactly that of asyncio under Temporal's Python SDK (I1), so that histories are
 interchangeable in both directions. The unit is a *turn*: one entry of the ready queue. When a future is
-settled, its callbacks are queued in the order in which they were added; conditions are checked, in the order
-of their registration, each time the queue is empty. The number of turns between an event and the code that
-waits for it is frozen:
+settled, its callbacks are queued in the order in which they were added. Conditions are checked, in the order of
+their registration, each time the queue is empty. The number of turns between an event and the code that waits
+for the event must never change:
 
     activity and child result 3 · child start, external signal and timer 2 · condition, task and task start 1 ·
     gather one per level · cancel to its command 1
@@ -25,7 +25,7 @@ Callback: TypeAlias = Callable[[Any], object]
 
 
 class _Closed(deque[tuple[Callback, Any]]):
-    """The ready queue of a run without an activation: nothing can become ready."""
+    """The ready queue of a run between activations, when no callback can become ready."""
 
     def append(self, item: tuple[Callback, Any]) -> None:
         raise ReadOnlyError("a query must not change anything: it cannot wake waiting fibers")
@@ -35,7 +35,7 @@ _CLOSED = _Closed()  # an empty deque takes 760 bytes, so idle runs share this o
 
 
 class Scheduler:
-    """Runs ready callbacks, first in first out, until none is left."""
+    """The ready queue and the conditions of a run. Ready callbacks run first in, first out."""
 
     __slots__ = ("conditions", "ready")
 
@@ -44,11 +44,11 @@ class Scheduler:
         self.conditions: list[tuple[Callable[[], object], Future]] = []
 
     def open(self) -> None:
-        """Begin an activation."""
+        """Accept callbacks for the turns of an activation."""
         self.ready = deque()
 
     def close(self) -> None:
-        """End an activation."""
+        """Reject further callbacks at the end of an activation."""
         self.ready = _CLOSED
 
     def soon(self, callback: Callback) -> None:
@@ -56,7 +56,9 @@ class Scheduler:
         self.ready.append((callback, None))
 
     def drain(self, check: Callable[[], None] | None) -> None:
-        """Take turns until none is left; `check` checks the conditions each time the queue is empty."""
+        """Take turns until the ready queue is empty. Call `check` to check the conditions each time the queue
+        is empty.
+        """
         ready = self.ready
         while ready:
             while ready:
@@ -66,7 +68,9 @@ class Scheduler:
                 check()
 
     def check_conditions(self) -> None:
-        """Settle the conditions that hold now; remove those whose fiber was cancelled or has stopped waiting."""
+        """Settle the conditions that are true now. Remove conditions whose fiber was cancelled or has stopped
+        waiting.
+        """
         has_settled = False
         for holds, future in self.conditions:
             if future.state != PENDING:
@@ -74,7 +78,7 @@ class Scheduler:
             elif holds():
                 future.resolve(None)
                 has_settled = True
-        if has_settled:  # rare: thousands of conditions may wait, and are checked after every turn
+        if has_settled:  # rarely true, and the list may contain thousands of conditions
             self.conditions = [entry for entry in self.conditions if entry[1].state == PENDING]
 
 
@@ -98,8 +102,8 @@ class Future:
         self._settle(FAILED, error)
 
     def cancel(self, source: object = None) -> bool:
-        """Settle as cancelled; return False if it was settled already. `source` is the scope that requested
-        it.
+        """Settle as cancelled. Return False if the future is already settled. `source` is the scope that
+        requested the cancellation.
         """
         if self.state != PENDING:
             return False
@@ -107,7 +111,9 @@ class Future:
         return True
 
     def release(self, _: Any = None) -> None:
-        """Settle without a value, unless settled already: a callback for timers and other futures."""
+        """Settle without a value, unless the future is already settled. Used as a callback of timers and other
+        futures.
+        """
         if self.state == PENDING:
             self._settle(RESOLVED, None)
 
@@ -120,13 +126,13 @@ class Future:
             for callback in callbacks:
                 ready.append((callback, self))
             self.callbacks = None
-        # Last: in a query, where nothing can become ready, the append raises before anything has changed.
+        # The state changes last. In a query, the append above raises, and the future must then be unchanged.
         self.state = state
         self.value = value
 
     def add_callback(self, callback: Callback) -> None:
-        """Add a callback, called in its own turn when the future is settled, or in the next turn if it is
-        settled already.
+        """Add a callback. It is called in a turn of its own after the future is settled, or in the next free
+        turn if the future is already settled.
         """
         if self.state != PENDING:
             self.scheduler.ready.append((callback, self))
@@ -142,7 +148,7 @@ class Future:
 
 
 class Gathered(Future):
-    """A future for all of several futures: it fails with the first that fails, or resolves when all are
+    """A future that combines several futures. It fails when the first of them fails, or resolves when all are
     resolved.
     """
 
@@ -162,8 +168,8 @@ class Gathered(Future):
         self.cancel_requested = False
         self.failed_child: Future | None = None
         self.missing = len(children)
-        # As in asyncio from Python 3.12 on, children that are settled already count at once; before, in a
-        # turn of their own.
+        # As in asyncio from Python 3.12 on, children that are already settled are counted immediately. Before
+        # 3.12, each takes a turn.
         early = [child for child in children if child.state != PENDING] if at_once else []
         for child in children:
             if not at_once or child.state == PENDING:
@@ -188,7 +194,7 @@ class Gathered(Future):
                 self.resolve(None)
 
     def cancel(self, source: object = None) -> bool:
-        """Cancel every child; the children settle this future."""
+        """Cancel every child. The children then settle this future."""
         if self.state != PENDING:
             return False
         reached = False

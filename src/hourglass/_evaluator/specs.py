@@ -1,14 +1,14 @@
-"""Specs: the options of an activity, of a start of a workflow, of a child, and of worker versions, each
-defined once, as checked data.
+"""Specs: the options of activities, workflow starts, children and worker versions. Each option is defined once,
+as checked data.
 
-A spec is created where the author's keyword arguments are validated, and passed on unchanged: options,
-commands, history events, requests and tasks contain it instead of repeating its fields. An engine that fills
-in defaults (its own queue, Temporal's defaults) creates another spec. The identity (id, type) and the input
-(arguments, headers) of an activity or a workflow are separate, so that all calls of one activity share a
-spec.
+A spec is created where the author's keyword arguments are validated, and is passed on unchanged. Options,
+commands, history events, requests and tasks contain the spec instead of repeating its fields. An engine that
+fills in defaults (its own queue, Temporal's defaults) creates a new spec. The identity (id, type) and the input
+(arguments, headers) of an activity or a workflow are not part of its spec, so that all calls of an activity can
+share a spec.
 
-Must not know: commands, events, engines, Temporal's names for these fields. To add an option, add a field
-here and follow CONTRIBUTING.md; the test that sends all fields of all specs through both engines
+Must not know: commands, events, engines, Temporal's names for these fields. To add an option, add a field here
+and follow CONTRIBUTING.md; the test that sends all fields of all specs through both engines
 (`tests/architecture/test_specs.py`) names missing places.
 
 Durations are in seconds; 0 or empty means unset.
@@ -24,8 +24,8 @@ import msgspec
 from hourglass.converter import Payload
 from hourglass.errors import UsageError
 
-# The build that runs a workflow, and whether a run may move to another one. Names and numbers are Temporal's
-# (worker deployment versioning).
+# Worker versions: the build that runs a workflow, and whether a run may move to another build. Names and
+# numbers are those of Temporal's worker deployment versioning.
 
 
 _LONGEST = 255
@@ -35,12 +35,12 @@ class VersioningBehavior(IntEnum):
     """Whether a run moves to the code of a newer version (Temporal's numbers)."""
 
     UNSPECIFIED = 0
-    """The worker's default applies. A worker with a version needs one of the other values."""
+    """The worker's default applies. A worker with a version requires one of the other values."""
     PINNED = 1
-    """A run stays on the version that it started on."""
+    """A run stays on the version on which it started."""
     AUTO_UPGRADE = 2
-    """A run moves to the current version with its next workflow task; its code must be compatible (see
-    `workflow.patched`).
+    """A run moves to the current version with its next workflow task. The code of the versions must be
+    compatible (see `workflow.patched`).
     """
 
 
@@ -48,10 +48,10 @@ class ContinueAsNewVersioningBehavior(IntEnum):
     """The version on which a continued run starts (Temporal's numbers)."""
 
     UNSPECIFIED = 0
-    """A pinned run continues on its own version, any other on the current one."""
+    """A pinned run continues on its own version. Any other run continues on the current version."""
     AUTO_UPGRADE = 1
-    """The run continues on the current version even if the previous run was pinned; afterwards its own
-    definition applies.
+    """The new run starts on the current version even if the previous run was pinned. Afterwards, the definition
+    of the new run applies.
     """
 
 
@@ -78,17 +78,17 @@ class WorkerDeploymentVersion(msgspec.Struct, frozen=True, gc=False):
 
 
 class PinnedVersioningOverride(msgspec.Struct, frozen=True, tag="pinned"):
-    """An override that pins this run to a version, regardless of its definition."""
+    """An override that pins a run to a version, regardless of the run's definition."""
 
     version: WorkerDeploymentVersion
 
 
 class AutoUpgradeVersioningOverride(msgspec.Struct, frozen=True, tag="auto_upgrade"):
-    """An override that moves this run to the current version, regardless of its definition."""
+    """An override that moves a run to the current version, regardless of the run's definition."""
 
 
 class OneTimeVersioningOverride(msgspec.Struct, frozen=True, tag="one_time"):
-    """An override that sends the next workflow task of this run to a version; after its completion, the run's
+    """An override that sends the next workflow task of a run to a version. After that task, the run's
     definition applies again.
     """
 
@@ -101,7 +101,9 @@ VersioningOverride: TypeAlias = (
 
 
 def check_version(version: Any, what: str) -> WorkerDeploymentVersion:
-    """Return a valid version: its names must not be empty or too long, and must be separable in one string."""
+    """Return a valid version. Its names must not be empty or too long, and `deployment.build` must be separable
+    into the two names.
+    """
     if not isinstance(version, WorkerDeploymentVersion):
         raise UsageError(f"{what} must be a WorkerDeploymentVersion, not {type(version).__name__}")
     check_deployment_name(version.deployment_name)
@@ -168,7 +170,7 @@ class ChildCancellationType(IntEnum):
 
 
 class ParentClosePolicy(IntEnum):
-    """The action on a child when its parent closes (Temporal's numbers)."""
+    """The action taken on a child when its parent closes (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     TERMINATE = 1
@@ -187,7 +189,7 @@ class IdReusePolicy(IntEnum):
 
 
 class RetryRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A retry policy as data: durations in seconds, and 0 for no limit."""
+    """A retry policy as data. Durations are in seconds, and 0 means no limit."""
 
     initial_interval: float = 1.0
     backoff_coefficient: float = 2.0
@@ -201,10 +203,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
 
 class ActivitySpec(Spec, frozen=True, kw_only=True, cache_hash=True):
-    """The spec of an activity, remote or local. An empty task queue means the run's own; no retry policy
-    means Temporal's default.
+    """The spec of an activity, remote or local. An empty task queue means the run's own; no retry policy means
+    Temporal's default.
 
-    Hashable, because engines cache by spec.
+    Specs are hashable, because engines use them as cache keys.
     """
 
     task_queue: str = ""
@@ -218,24 +220,27 @@ class ActivitySpec(Spec, frozen=True, kw_only=True, cache_hash=True):
     fairness_key: str = ""
     fairness_weight: float = 0.0
     disable_eager_execution: bool = False
-    """For remote activities: whether the first attempt must not be executed by the requesting worker
-    immediately.
+    """For remote activities: whether the worker that requests the activity must not execute the first attempt
+    immediately itself.
     """
     local_retry_threshold: float = 0.0
-    """For local activities: the longest retry delay that the worker itself waits for."""
+    """For local activities: the longest retry delay that passes within the worker. For a longer delay, the run
+    starts a timer.
+    """
 
 
 THE_WORKERS = frozenset({"cancellation_type", "disable_eager_execution", "local_retry_threshold"})
-"""Fields of an activity that only concern a workflow and its worker. They are in no event, task or request of
-a client.
+"""The fields of an activity spec that only concern the workflow and its worker. No history event, task or
+client request contains these fields.
 """
 
 
 class StartSpec(Spec, frozen=True, kw_only=True):
-    """The spec of a workflow's start: by a client or a schedule, as a child, or as the next run of the same
+    """The spec of the start of a workflow by a client, a schedule or a parent, or of the next run of the same
     workflow.
 
-    For a child, an empty task queue means the parent's; for the next run, unset fields are inherited.
+    For a child, an empty task queue means the parent's task queue. For the next run, unset fields are inherited
+    from the current run.
     """
 
     task_queue: str = ""
@@ -254,7 +259,7 @@ class StartSpec(Spec, frozen=True, kw_only=True):
 
 
 class ChildWorkflowSpec(Spec, frozen=True, kw_only=True):
-    """The additional options of a child."""
+    """The options that only the start of a child workflow has."""
 
     parent_close_policy: ParentClosePolicy = ParentClosePolicy.TERMINATE
     id_reuse_policy: IdReusePolicy = IdReusePolicy.ALLOW_DUPLICATE

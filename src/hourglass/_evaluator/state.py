@@ -1,8 +1,8 @@
-"""The state of a run as data, sufficient to execute it again from the start.
+"""The state of a run as data, sufficient to re-execute the run from the start.
 
-Only `journal` is authoritative: the run's activations in order, payloads still encoded. Everything else is
-derived from it: a re-execution starts with empty values and must produce the same ones. It is data so that it
-can be inspected, compared and, one day, sent to another process.
+Only `journal` is authoritative. It contains the run's activations in order, with payloads still encoded.
+Everything else is derived from the journal: a re-execution starts with empty values and must produce the same
+values. The state is plain data, so that it can be inspected, compared and, one day, sent to another process.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from hourglass.converter import Failure, Payload
 
 PathStep: TypeAlias = int | str
 CommandId: TypeAlias = tuple[tuple[PathStep, ...], int]
-"""The path of the fiber that issued a command, and the number of that command in the fiber."""
+"""The path of the fiber that issued a command, and the command's number in that fiber."""
 
 Numbered: TypeAlias = tuple[str, int]
-"""A kind of command and its number, counted from 1 for each kind."""
+"""A kind of command and the command's number, counted from 1 for each kind."""
 
 ACTIVITY, TIMER, CHILD, SIGNAL, CANCEL = "activity", "timer", "child", "external_signal", "external_cancel"
 NEXUS = "nexus"
@@ -58,12 +58,12 @@ class State(msgspec.Struct):
     result: CompleteRun | FailRun | CancelRun | ContinueAsNew | None = None
     commands: Sequence[tuple[CommandId, Command]] = ()
     patch_answers: dict[str, bool] | None = None
-    """The answers of the worker's callback about patches. They are stored, because the callback may answer
-    differently next time, and the journal does not contain them.
+    """The answers of the worker's `patch_activation` callback, by patch id. They are stored because the
+    callback may answer differently in a re-execution, and the journal does not contain the answers.
     """
 
     def forget_derived(self) -> State:
-        """Return the same run with only its journal."""
+        """Return a new state with the journal of this run and without derived values."""
         return State(
             run_id=self.run_id,
             task_queue=self.task_queue,
@@ -73,7 +73,7 @@ class State(msgspec.Struct):
 
 
 class CommandAccumulator:
-    """A collector of the commands of one activation in the state, newest first; it also numbers them."""
+    """A collector of the commands of an activation. It also numbers the commands."""
 
     __slots__ = ("_issued", "state")
 
@@ -82,7 +82,9 @@ class CommandAccumulator:
         self._issued: list[tuple[CommandId, Command]] | None = None
 
     def number(self, kind: str) -> int:
-        """Return the next number of a kind. A number is never reused, even if the command is cancelled."""
+        """Return the next number for a kind of command. A number is never reused, even if its command is
+        cancelled.
+        """
         state = self.state
         seq = state.next_seq.get(kind, 0) + 1
         if state.next_seq is NOTHING:
@@ -99,7 +101,7 @@ class CommandAccumulator:
             self.state.result = command  # type: ignore[assignment]
 
     def register_assignments(self, key: Numbered, command_id: CommandId) -> None:
-        """Register a numbered command, so that its result finds the fiber that issued it."""
+        """Register a numbered command, so that its result can be assigned to the fiber that issued the command."""
         state = self.state
         if state.command_id_to_seq is NOTHING:
             state.pending_resolvers, state.command_id_to_seq = {}, {}

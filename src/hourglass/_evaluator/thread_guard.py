@@ -1,14 +1,15 @@
-"""The rejection of threads and executors in coroutines of workflows, with the name of the called function.
+"""A guard that rejects threads and executors in the coroutines of workflows. The error contains the name of the
+called function.
 
-The result of a thread would arrive at a different time on each execution, through `call_soon_threadsafe`,
-which a workflow's event loop does not have: the run would wait for ever. Libraries bypass the loop:
-`anyio.to_thread.run_sync` and Starlette's `run_in_threadpool` start threads of their own, `Executor.submit`
-may not need a new one. All of them use `Thread.start` or a new `concurrent.futures.Future`; both are wrapped
-once per process, before the first coroutine of a workflow runs. Outside of such coroutines the wrappers only
-call the originals.
+The result of a thread would arrive at a different time in each execution. The run would even wait forever,
+because a workflow's event loop does not have `call_soon_threadsafe`. Rejecting `run_in_executor` is not enough:
+`anyio.to_thread.run_sync` and Starlette's `run_in_threadpool` start their own threads, and `Executor.submit`
+may reuse a thread. All of these use `Thread.start` or create a `concurrent.futures.Future`. Both functions are
+wrapped once per process, before the first coroutine of a workflow runs. Outside of coroutines of workflows, the
+wrappers only call the originals.
 
-Our own threads (a codec has its loop in one), those of logging and imports, and those in `workflow.unsafe()`
-are allowed.
+Hourglass's own threads (e.g. the thread of a codec's event loop), threads started by logging, warnings and
+imports, and all threads in `workflow.unsafe()` are allowed.
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ from hourglass.errors import DeterminismError
 
 _OURS = str(Path(__file__).resolve().parent.parent)
 _TURNS = frozenset(str(Path(__file__).with_name(name)) for name in ("event_loop.py", "fibers.py"))
-"""The files below which every frame belongs to one turn of a coroutine."""
+"""The files that run the turns of coroutines. Frames above them on the stack belong to a single turn."""
 _ALLOWED = ("<frozen importlib", str(Path(logging.__file__).parent), warnings.__file__)
 _SKIPPED = (str(contextlib.__file__), str(Path(asyncio.__file__).parent))
-"""Files that are never the function called by the author."""
+"""Files whose functions are never reported as the function that the author called."""
 
 
 def install() -> None:
-    """Wrap the functions that start threads, and `Future.__init__`, once for this process."""
+    """Wrap the functions that start threads, and `Future.__init__`. Only the first call in a process has an
+    effect.
+    """
     starts: tuple[tuple[Any, str], ...] = (
         (Thread, "start"),
         (Future, "__init__"),
@@ -49,7 +52,7 @@ def install() -> None:
         (_thread, "start_joinable_thread"),
     )
     for owner, name in starts:
-        function = getattr(owner, name, None)  # the last exists only from Python 3.13 on
+        function = getattr(owner, name, None)  # `start_joinable_thread` exists only from Python 3.13 on
         if function is not None and not hasattr(function, "_refuses_workflows"):
             setattr(owner, name, _guarded(function))
 
@@ -67,7 +70,7 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reject(frame: FrameType | None, function: Callable[..., Any]) -> None:
-    """Raise `DeterminismError` for a call by a coroutine of the author, or of a library on its behalf."""
+    """Raise `DeterminismError` if the call comes from a coroutine of the author, directly or through a library."""
     called, place = f"{function.__module__}.{function.__qualname__}", ""
     while frame is not None and (file := frame.f_code.co_filename) not in _TURNS:
         if file.startswith(_ALLOWED) or (not place and file.startswith(_OURS)):

@@ -1,6 +1,4 @@
-"""The determinism check: the journal is executed again and must issue the same commands, including their
-arguments.
-"""
+"""The determinism check: re-executing the journal must issue the same commands with the same arguments."""
 
 from __future__ import annotations
 
@@ -28,8 +26,8 @@ from hourglass.errors import NondeterminismError
 
 
 def verify_run(run: Evaluator) -> NondeterminismError | None:
-    """Execute a run's journal again in new fibers, and compare its commands with those of the first
-    execution.
+    """Re-execute a run's journal in new fibers, and compare the commands with those of the first execution.
+    Return the first difference, or None.
     """
     if run.record is None:
         return None
@@ -58,7 +56,7 @@ def verify_run(run: Evaluator) -> NondeterminismError | None:
 def compare(
     expected: tuple[Command, ...], produced: tuple[Command, ...], first: list[Site], second: list[Site]
 ) -> NondeterminismError | None:
-    """Return the first difference between two lists of commands, None if there is none."""
+    """Return the first difference between two lists of commands, or None if they are equal."""
     if expected == produced:
         return None
     for position in range(max(len(expected), len(produced))):
@@ -106,8 +104,8 @@ def _sizes(payloads: tuple[Any, ...]) -> str:
 
 
 def _comparable(command: Command) -> Command:
-    """Return a command without stack traces, which depend on the execution, and without headers, which belong
-    to interceptors: a trace differs the second time. Temporal does not compare them either.
+    """Return a command without stack traces and headers, both of which may differ between executions.
+    Interceptors write headers, e.g. a trace id. Temporal does not compare stack traces or headers either.
     """
     match command:
         case (

@@ -1,5 +1,6 @@
-"""Commands in the terms of a history, and in words: one form for the commands of a run and (`_history.words`)
-for the events that they caused. Pure. The words never contain payloads.
+"""Summaries of commands in the terms of a history, and their descriptions in words. Commands of a run and the
+events that they caused (see `_history.words`) have the same form of summary. Pure. Descriptions never contain
+payloads.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _NUMBERED = ("activity", "local activity", "timer")
 
 
 class CommandSummary(msgspec.Struct, frozen=True):
-    """A command of a run: issued by its code at `site`, or recorded in its history as `event_id`. `key`
-    distinguishes commands of one kind.
+    """A summary of a command that a run's code issued at `site`, or that its history has recorded as event
+    `event_id`. `key` distinguishes commands of the same kind.
     """
 
     kind: str
@@ -36,11 +37,11 @@ class CommandSummary(msgspec.Struct, frozen=True):
     event_id: int = 0
     site: Site = NOWHERE
     is_default: bool = False
-    """Whether the author did not choose the key."""
+    """Whether the key is a default and was not chosen by the author."""
 
 
 def summarize(command: c.Command, site: Site = NOWHERE) -> CommandSummary:
-    """Return the summary of a command. A kind that is not in histories gets the name of its class."""
+    """Return the summary of a command. A kind of command that no history contains is named after its class."""
     facts_of = _FACTS.get(type(command))
     if facts_of is None:
         return CommandSummary(spaced(type(command).__name__), str(getattr(command, "seq", "")), site=site)
@@ -165,13 +166,13 @@ _SIGNAL_WAIT = re.compile(r"waits for signal '(.+)'")
 
 
 def waits_for_signal(name: str) -> str:
-    """Return the summary of the timer that limits a wait for a signal, so that readers of the history
+    """Return the summary text for the timer that limits a wait for a signal. It lets readers of the history
     recognise the wait.
     """
     return f"waits for signal '{name}'"
 
 
 def signal_waited_for(summary: str) -> str:
-    """Return the signal of a wait whose timer has this summary; empty for other timers."""
+    """Return the name of the signal for a timer with this kind of summary. Return "" for other timers."""
     match = _SIGNAL_WAIT.fullmatch(summary)
     return match[1] if match else ""

@@ -1,12 +1,11 @@
-"""Limits on connections: their number, and the time that a server waits for the head and the body of a
-request.
+"""Limits on connections: their number, and the timeouts for the head and the body of a request.
 
-A server shares the process's file descriptors with the engine: connections that send nothing could exhaust
-them. So a server holds at most an eighth of the descriptors that the process may open. When all are in use,
-the connection that has waited longest for its peer is closed in favour of a new one. The new one is closed
-only if a response is being produced on every connection.
+A server shares the process's file descriptors with the engine, and idle connections could exhaust them.
+Therefore, a server uses at most an eighth of the descriptors that the process may open. If all of these are in
+use when a new connection arrives, the connection that has waited longest for its peer is closed. The new
+connection is only closed if the server is producing a response on every other connection.
 
-Must not know: HTTP. Belongs to one event loop.
+Must not know: HTTP. Must be used on one event loop.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from enum import Enum
 from typing import Final, Protocol
 
 BACKLOG: Final = 64
-"""The number of connections that the kernel queues. asyncio accepts this many at once, before any of them can
-be rejected.
+"""The number of connections that the kernel queues. asyncio accepts up to this number in a single step, before
+the server can reject any of them.
 """
 
 _MOST_CONNECTIONS: Final = 128
@@ -42,11 +41,11 @@ class RequestPhase(Enum):
     """The phase of a connection. In all phases except `ANSWER` the server waits for its peer."""
 
     HEAD = "head"
-    """Also while the server produces a response that needs no login, if that is immediate."""
+    """Waiting for the head. Also used while the server produces an immediate response that requires no login."""
     BODY = "body"
     ANSWER = "answer"
     FLUSH = "flush"
-    """The peer must read the response."""
+    """Waiting until the peer has read the response."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Timeouts:
     flush: float = 30.0
 
     def of(self, phase: RequestPhase) -> float | None:
-        """Return the timeout of a phase; None for no timeout."""
+        """Return the timeout of a phase, or None if the phase has no timeout."""
         match phase:
             case RequestPhase.HEAD:
                 return self.head
@@ -74,17 +73,18 @@ class Transport(Protocol):
     """An asyncio transport."""
 
     def abort(self) -> None:
-        """Close at once, without sending queued data."""
+        """Close the connection immediately, without sending queued data."""
 
 
 class ConnectionGate:
-    """Admits connections to a server up to a limit, and closes those whose peer is too slow."""
+    """A gate that admits connections to a server up to a limit, and closes connections with slow peers."""
 
     def __init__(self, most: int | None = None, timeouts: Timeouts | None = None) -> None:
         self._most = most_connections() if most is None else most
         self._timeouts = timeouts or Timeouts()
         self._phases: dict[Transport, RequestPhase] = {}
-        # The connections that wait for their peers, the longest first, with their timers.
+        # The connections that wait for their peers, with their timers, in the order in which they began to
+        # wait.
         self._waiting: OrderedDict[Transport, asyncio.TimerHandle] = OrderedDict()
 
     def __len__(self) -> int:
@@ -112,12 +112,12 @@ class ConnectionGate:
             self._waiting[connection] = loop.call_later(timeout, self._close, connection)
 
     def leave(self, connection: Transport) -> None:
-        """Remove a connection that has ended. Safe to call for one that was not admitted."""
+        """Remove a connection that has ended. Do nothing if it was not admitted."""
         self._cancel(connection)
         self._phases.pop(connection, None)
 
     def close(self) -> None:
-        """Close all connections at once."""
+        """Close all connections immediately."""
         for connection in list(self._phases):
             self._close(connection)
 

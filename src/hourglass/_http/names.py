@@ -1,11 +1,11 @@
 """The names of a server in the headers `Host` and `Origin`. Pure.
 
-A web page can reach a port on loopback by a domain name of its own that resolves to it (DNS rebinding): the
-`Host` is then that name. A form or script on another page sends that page's address as `Origin`. So both must
-be names of the server.
+A malicious web page can reach a loopback port through its own domain name, if that name resolves to loopback
+(DNS rebinding). The `Host` header then contains that name. A form or script on another site sends that site's
+address as `Origin`. Therefore, both headers must contain a name of the server.
 
-Browsers omit the default port: for `https://flows.example:443` they send `flows.example`. So default ports
-are removed before names are compared.
+Browsers omit the default port: for `https://flows.example:443` they send `flows.example`. Therefore, default
+ports are removed before names are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def without_default_port(host: str) -> str:
     """Return a host in lower case, without port 80 or 443."""
     name = host.strip().lower()
     for port in _DEFAULT_PORTS:
-        # The colon before the port must be distinguished from those of an IPv6 address, which is in brackets.
+        # The colon before the port must be distinguished from the colons of an IPv6 address, which is in
+        # brackets.
         if name.endswith(port) and ":" not in name.removesuffix(port).rpartition("]")[2]:
             return name.removesuffix(port)
     return name
@@ -35,8 +36,8 @@ def host_only(header: str) -> str:
 
 
 class OwnNames:
-    """The names of a server on `host` and `port`; `more` are names behind a proxy, such as `flows.example`,
-    `flows.example:8443` or `https://flows.example`.
+    """The names of a server on `host` and `port`. `more` contains additional names, e.g. behind a proxy, such
+    as `flows.example`, `flows.example:8443` or `https://flows.example`.
     """
 
     def __init__(self, host: str, port: int, more: Iterable[str] = ()) -> None:
@@ -59,7 +60,7 @@ class OwnNames:
         return without_default_port(header) in self._names
 
     def is_origin(self, header: str) -> bool:
-        """Return whether the value of a header `Origin` is a page of this server."""
+        """Return whether the value of a header `Origin` is an address of this server."""
         scheme, _, host = header.lower().partition("://")
         return scheme in ("http", "https") and without_default_port(host) in self._names
 

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server on asyncio, for the codec server and the status endpoint. No framework; one request
-per connection.
+"""A small HTTP/1.1 server on asyncio, for the codec server and the status endpoint. It uses no framework, and
+serves one request per connection.
 
-A request is checked by its head before its body is read: `check` rejects it or returns the maximum size of
-its body. Bodies need a `Content-Length`.
+The head of a request is checked before its body is read: `check` rejects the request or returns the maximum
+size of its body. A body requires a `Content-Length`.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class HttpResponse:
 
 
 def refusal(status: int, message: str) -> HttpResponse:
-    """Return a response that rejects a request, with the reason as text."""
+    """Return a response that rejects a request, with the reason as plain text."""
     return HttpResponse(status, f"{message}\n".encode())
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address. Raise `OSError`, also for an unknown host."""
+    """Return a socket that listens on an address. Raise `OSError` if this fails, or if the host is unknown."""
     family, _, _, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -90,14 +90,16 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 Check: TypeAlias = Callable[[HttpRequest], HttpResponse | int]
-"""Rejects a request by its head, or returns the size of the largest body to read."""
+"""A function that checks the head of a request. It returns the response that rejects the request, or the
+maximum size of the body.
+"""
 
 Answer: TypeAlias = Callable[[HttpRequest, bytes], Awaitable[HttpResponse]]
-"""Responds to a request that was not rejected."""
+"""A function that returns the response to a request that was not rejected."""
 
 
 class _BadRequestError(Exception):
-    """A request that is not HTTP, or too large. Contains the response."""
+    """The error for a request that is not HTTP or is too large. It contains the response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -115,7 +117,7 @@ class HttpServer:
 
     @property
     def port(self) -> int | None:
-        """The port on which it listens; None before `start` and after `stop`."""
+        """The port on which the server listens, or None before `start` and after `stop`."""
         return (
             int(self._server.sockets[0].getsockname()[1]) if self._server and self._server.sockets else None
         )
@@ -148,11 +150,11 @@ class HttpServer:
             await writer.drain()
             await _discard_input(reader, writer)
         except (OSError, EOFError):
-            pass  # the peer has closed the connection, or was disconnected
+            pass  # the peer has closed the connection or was disconnected
         finally:
             writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()  # until then the timeout of the phase applies
+                await writer.wait_closed()  # the timeout of the phase applies until the connection is closed
             self._gate.leave(transport)
 
     async def _response(
@@ -190,7 +192,7 @@ class HttpServer:
 
 
 async def _read_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> HttpRequest:
-    """Read the head of a request. Raise `_BadRequestError` for one that is malformed or too large."""
+    """Read the head of a request. Raise `_BadRequestError` if the head is malformed or too large."""
     left = LARGEST_HEAD
     lines: list[str] = []
     while True:
@@ -226,7 +228,7 @@ _ONCE: Final = frozenset({"host", "content-length", "authorization", "origin"})
 
 
 def _body_length(request: HttpRequest) -> int:
-    """Return the length of the body. Raise `_BadRequestError` for a body without a length."""
+    """Return the length of a request's body. Raise `_BadRequestError` if a body has no `Content-Length`."""
     if "transfer-encoding" in request.headers:
         raise _BadRequestError(411, "a Content-Length is needed")
     length = request.headers.get("content-length")
@@ -242,7 +244,7 @@ def _body_length(request: HttpRequest) -> int:
 async def _discard_input(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Read and discard the remaining data of a rejected request, for a short time.
 
-    Closing a socket with unread data makes the kernel reset the connection, and the peer would lose our
+    Closing a socket with unread data makes the kernel reset the connection, and the peer would not receive the
     response.
     """
     if writer.can_write_eof():

@@ -1,7 +1,7 @@
 """A subset of OTP's semantics on asyncio: processes, supervisors, restarts, and a tree that can be inspected
 and killed.
 
-It does not know workflows, engines and task queues. Everything runs on one event loop.
+Must not know: workflows, engines, task queues. All processes of a tree run on one event loop.
 
     exits        reasons why a process ended, and errors, as data
     spec         child specs as data, with precise validation messages
@@ -15,9 +15,9 @@ It does not know workflows, engines and task queues. Everything runs on one even
     registry     names for processes
     tree         a running tree: start, stop, paths, drawing, find, kill
 
-Two properties differ from Erlang's, because a coroutine is not a process of the BEAM: a body that never
-awaits cannot be killed (and no other code can run meanwhile), and the `finally` blocks of a killed body run,
-but their calls have no effect.
+Two properties differ from Erlang's, because a coroutine is not a process of the BEAM. A body that never awaits
+cannot be killed, and no other code can run in the meantime. The `finally` blocks of a killed body do run, but
+their calls to this package have no effect.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """A task that can be killed, not only cancelled.
 
-`Task.cancel()` is a request: it is passed to the awaited object, and has no effect until that yields. A
-driver wraps the task's coroutine, steps it by hand and knows the awaited object, so that it can interrupt it at
-any time. It does not know processes.
+`Task.cancel()` is only a request: it is passed to the awaited object, and has no effect until that object
+yields. A driver wraps the task's coroutine, resumes the coroutine itself and knows the awaited object, so that
+it can interrupt the wait at any time. Must not know: processes.
 
 - `cancel` is asyncio's own.
-- `kill` raises `Killed` in the coroutine at its current await, on the loop's next turn, in its own task. The awaited
-  object is cancelled but not waited for. Repeated kills have no effect.
-- A coroutine that continues after `Killed` (it swallowed it, or a `finally` awaits) lingers: it continues to run until
-  `discard` closes it and ends the task unconditionally.
-- However the coroutine ends, its owner is notified once (`ended` or `discarded`) and the task itself ends without an
-  error. `KeyboardInterrupt` and `SystemExit` are also raised in the loop, as for any task.
+- `kill` raises `Killed` in the coroutine at its current await, in the next iteration of the event loop, in the
+  coroutine's own task. The awaited object is cancelled but not waited for. Repeated kills have no effect.
+- A coroutine that keeps running after `Killed` (because it swallowed the exception, or a `finally` block
+  awaits) lingers until `discard` closes it and ends the task unconditionally.
+- Whenever the coroutine ends, its owner is notified once (`ended` or `discarded`), and the task itself ends
+  without an error. `KeyboardInterrupt` and `SystemExit` are also raised in the event loop, as for any task.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ class DriverOwner(Protocol):
         """Handle a coroutine that keeps running after it was killed."""
 
     def discarded(self, driver: TaskDriver, error: BaseException | None) -> None:
-        """Handle a coroutine that was closed; `error` if it raised an exception."""
+        """Handle a coroutine that was closed after it had lingered. `error` is the exception that it raised, if
+        any.
+        """
 
 
 class _Awaited:
     """The awaitable that the task sees instead of the real future, so that the wait can be interrupted.
 
     It implements the protocol of future-like objects that `asyncio.isfuture` documents. The task's wake-up
-    callback is passed to the real future unchanged, so that the wrapper costs no turn of the loop.
+    callback is passed to the real future unchanged, so that the wrapper adds no iteration of the event loop.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_context", "_future", "_wakeup")
@@ -66,12 +68,12 @@ class _Awaited:
         return is_cancelled
 
     def result(self) -> None:
-        """Return None. The task calls it when `interrupt` has woken it; the driver does not pass the value
-        on.
+        """Return None. The task calls this method after `interrupt` has woken it, and the driver ignores the
+        value.
         """
 
     def interrupt(self) -> None:
-        """Wake the task now. If the future is done, the wake-up is scheduled already."""
+        """Wake the task immediately. If the future is done, its wake-up has already been scheduled."""
         if self._wakeup is None or not self._future.remove_done_callback(self._wakeup):
             return
         self.get_loop().call_soon(self._wakeup, self, context=self._context)
@@ -112,15 +114,15 @@ class TaskDriver(Coroutine[Any, Any, None]):
             self._waiting.interrupt()
 
     def send(self, value: Any) -> Any:
-        """Continue; or end, if the driver was killed meanwhile."""
+        """Resume the coroutine, or end it if the driver was killed in the meantime."""
         return self._advance(self._body.send, value)
 
     def throw(self, *error: Any) -> Any:
-        """Continue with an exception: a cancellation, or the one of the awaited object."""
+        """Resume the coroutine with an exception: a cancellation, or the exception of the awaited object."""
         return self._advance(self._body.throw, *error)
 
     def close(self) -> None:
-        """Close the coroutine, when the task is dropped unfinished."""
+        """Close the coroutine. Called when the task is dropped before it has finished."""
         self._body.close()
 
     def __await__(self) -> Any:
@@ -139,13 +141,13 @@ class TaskDriver(Coroutine[Any, Any, None]):
             self._fail(error)
 
     def _step(self, resume: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Run the coroutine until its next await."""
+        """Run the coroutine until its next await. If the driver is killed, raise `Killed` in the coroutine."""
         awaited = None
         if not self._must_die():
             awaited = resume(*arguments)
             if self._must_die() and asyncio.isfuture(awaited):
                 awaited.cancel()  # like `interrupt`: the coroutine will not wait for it
-        if self._must_die():  # killed before this turn, or by the coroutine itself during it
+        if self._must_die():  # killed before this step, or by the coroutine itself during the step
             self._thrown = True
             awaited = self._body.throw(Killed())
             self._owner.lingers(self)
@@ -162,8 +164,8 @@ class TaskDriver(Coroutine[Any, Any, None]):
         return self._waiting
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """Handle an exception. Our own frames are removed, because they would tie the error to its process in
-        a cycle.
+        """Handle an exception. The frames of this module are removed from its traceback, because they would
+        create a reference cycle between the error and its process.
         """
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename == __file__:

@@ -1,11 +1,11 @@
 """Supervisors with children that come and go.
 
-`DynamicSupervisor`: children by id, each restarted individually (one_for_one), with the restart intensity of
-any supervisor. `TaskSupervisor`: thousands of independent jobs.
+A `DynamicSupervisor` has children with ids, and restarts each child individually (one_for_one), limited by a
+restart intensity. A `TaskSupervisor` has thousands of independent jobs.
 
-An object of either is the body of a process and also the address of its current run: calls go to the live
-run, and raise `NotRunning` if there is none. A new run starts without children. Children have no order: they
-are stopped concurrently, and starts do not wait for each other.
+An instance of either class is the body of a process, and also the address of its current run: its methods act
+on the live run, and raise `NotRunning` if there is none. A new run starts without children. Children have no
+order. They are stopped concurrently, and starts do not wait for each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hourglass._supervision.process import ChildView, Context, Down, Job, Proces
 from hourglass._supervision.spec import ChildSpec, Shutdown, check_id, check_spec
 from hourglass._supervision.supervisor import ChildSlot, give_up, stop_uncancellably
 
-_Message: TypeAlias = Down | ChildSlot  # a child has died; the delay before a child's restart is over
+_Message: TypeAlias = Down | ChildSlot  # a child has died; or the delay before a child's restart is over
 R = TypeVar("R", bound="_DynamicRun | _TaskRun")
 J = TypeVar("J", bound=Job)
 
@@ -43,7 +43,8 @@ class DynamicSupervisor:
         return ChildSpec(id, self, type="supervisor")
 
     async def start_child(self, spec: ChildSpec) -> Process:
-        """Start a child and wait until it has started. Raise `StartFailed` if it does not, and remove it.
+        """Start a child and wait until it has started. If the start fails, remove the child and raise
+        `StartFailed`.
 
         Cancelling this call does not stop the child, because it belongs to the supervisor.
         """
@@ -54,7 +55,7 @@ class DynamicSupervisor:
         await _living(self._run, "end a child").terminate_child(id)
 
     def children(self) -> tuple[ChildView, ...]:
-        """Return the current children, oldest first; none if the supervisor is not running."""
+        """Return the current children, oldest first, or an empty tuple if the supervisor is not running."""
         return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
 
 
@@ -176,7 +177,7 @@ class _DynamicRun:
 
 
 class TaskSupervisor:
-    """A supervisor of jobs: never restarted, each with its own exit, stopped together."""
+    """A supervisor of jobs. Jobs are never restarted, end independently, and are stopped together."""
 
     def __init__(self) -> None:
         self._run: _TaskRun | None = None
@@ -192,11 +193,11 @@ class TaskSupervisor:
         return ChildSpec(id, self, type="supervisor")
 
     def spawn_job(self, kind: type[J], name: str = "job") -> J:
-        """Create a job: a process without a coroutine. Callbacks do its work, and it ends when
-        they call its `finish`.
+        """Create a job: a process without a coroutine. Callbacks do its work, and it ends when they call its
+        `finish`.
 
-        It costs a fraction of an asyncio task. The callbacks must check that the process is still alive; a
-        subclass passed as `kind` is notified of the end by `on_death`.
+        A job costs a fraction of an asyncio task. The callbacks must check that the process is still alive. A
+        subclass passed as `kind` is notified of the job's end by `on_death`.
         """
         run = self._run
         if run is None or run.process.state is not ProcessState.RUNNING:
@@ -212,13 +213,13 @@ class TaskSupervisor:
         return tuple(self._run.process.links) if self._run is not None else ()
 
     def children(self) -> tuple[ChildView, ...]:
-        """Return the current jobs for status views; none if the supervisor is not running."""
+        """Return the current jobs for status views, or an empty tuple if the supervisor is not running."""
         return tuple(self._run.views()) if self._run is not None and self._run.context.process.alive else ()
 
 
 class _TaskRun:
-    """One run of a task supervisor. It needs no list of jobs, because jobs are links of its process and
-    remove themselves.
+    """One run of a task supervisor. It has no list of jobs, because the jobs are links of its process and
+    remove themselves when they end.
     """
 
     def __init__(self, context: Context) -> None:
@@ -234,7 +235,7 @@ class _TaskRun:
             await asyncio.get_running_loop().create_future()  # wait until stopped
         finally:
             for job in tuple(self.process.links):
-                job.begin_stop("infinity")  # a job ends at once
+                job.begin_stop("infinity")  # a job ends immediately
 
     def views(self) -> Iterable[ChildView]:
         return [ChildView(job.id, job.seen, 0, job) for job in self.process.links]
@@ -250,6 +251,8 @@ def _living(run: R | None, purpose: str) -> R:
 
 
 def _check_not_running(run: _DynamicRun | _TaskRun | None, context: Context) -> None:
-    """Raise `SpecError` if the supervisor is running elsewhere: an object is a single address."""
+    """Raise `SpecError` if the supervisor is already running elsewhere, because a supervisor object is the
+    address of a single run.
+    """
     if run is not None and run.context.process.alive:
         raise SpecError(f"{context.path} cannot run: the same supervisor runs as {run.context.path}")

@@ -1,8 +1,8 @@
 """Reasons why a process ended, as data.
 
-An exit is normal (the body returned), shutdown (it was asked to stop, and did), crash (it raised) or killed.
-The text of an exit names the error's type and position, not its message, because messages may contain data of
-the process.
+An exit is normal (the body returned), shutdown (the process stopped on request), crash (the body raised an
+exception) or killed. The text of an exit names the error's type and position, not its message, because messages
+may contain data of the process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ class SpecError(SupervisionError, UsageError, ValueError):
 
 
 class StartFailed(SupervisionError):
-    """A child did not start; the cause explains why."""
+    """A child did not start. The `__cause__` is its error, if any."""
 
 
 class IntensityExceeded(SupervisionError):
-    """A supervisor's children ended more often than it may restart them; the cause is the last child's error."""
+    """A supervisor's children ended more often than it may restart them. The `__cause__` is the error of the
+    last child.
+    """
 
 
 class DeadProcess(SupervisionError):
@@ -53,7 +55,7 @@ ExitKind: TypeAlias = Literal["normal", "shutdown", "crash", "killed"]
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The reason why a process ended; `error` is the exception of a crash."""
+    """The reason why a process ended. `error` is the exception of a crash."""
 
     kind: ExitKind
     error: BaseException | None = field(default=None, repr=False)
@@ -65,7 +67,7 @@ class Exit:
 
     @property
     def abnormal(self) -> bool:
-        """Whether a transient child is restarted after it."""
+        """Whether a transient child is restarted after this exit."""
         return self.kind in ("crash", "killed")
 
 
@@ -75,12 +77,12 @@ KILLED = Exit("killed")
 
 
 def crash(error: BaseException) -> Exit:
-    """Return the exit of a process that raised."""
+    """Return the exit of a process that crashed with an exception."""
     return Exit("crash", error)
 
 
 def _place(error: BaseException) -> str:
-    """Return the position of the exception: its innermost frame, as ` at file:line`."""
+    """Return the position of an exception's innermost frame, as ` at file:line`."""
     traceback = error.__traceback__
     if traceback is None:
         return ""

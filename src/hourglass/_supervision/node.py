@@ -1,8 +1,8 @@
-"""The state shared by all processes of a tree: the clock, the reports, and killed coroutines that still
-unwind.
+"""The state shared by all processes of a tree: the clock, the reports, and killed coroutines that still unwind.
 
-A killed process is dead at once; its coroutine unwinds on the next turn, and some linger. The node tracks
-them, so that stopping a tree can wait until no task is left, and closes lingering ones after a grace period.
+A killed process is dead immediately, but its coroutine unwinds in the next iteration of the event loop, and may
+linger. The node tracks the coroutines of killed processes, so that stopping a tree can wait until no task is
+left. It closes lingering coroutines after a grace period.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ GRACE = 5.0
 
 
 class Node:
-    """Clock, reports and unwinding coroutines of one tree."""
+    """The clock, the reports and the unwinding coroutines of one tree."""
 
     def __init__(self, clock: MonotonicClock | None, reports: Reports, *, grace: float) -> None:
         self.clock = clock or LoopClock()
@@ -74,12 +74,12 @@ class Node:
         self._unwinding.setdefault(driver, None)
 
     def lingers(self, driver: TaskDriver) -> None:
-        """Schedule the closing of a killed coroutine that continues; until then it may clean up."""
+        """Schedule the closing of a killed coroutine that keeps running. Until then, the coroutine may clean up."""
         if driver in self._unwinding:
             self._unwinding[driver] = self.clock.call_later(self._grace, driver.discard)
 
     def unwound(self, driver: TaskDriver) -> None:
-        """Stop tracking a coroutine that has ended, whether it had been killed or not."""
+        """Stop tracking a coroutine that has ended. Has no effect if the coroutine was not killed."""
         if driver not in self._unwinding:
             return
         timer = self._unwinding.pop(driver)
@@ -92,7 +92,7 @@ class Node:
             self._waiters.clear()
 
     async def wait_unwound(self) -> None:
-        """Wait until no killed coroutine is left; the grace period limits the wait."""
+        """Wait until all killed coroutines have ended. The grace period limits the wait."""
         while self._unwinding:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)

@@ -1,12 +1,14 @@
 """PURE: the decision of a supervisor when a child has ended.
 
-No loop, no clock, no process: the input is the restart kinds of the children in order, a time, and the times
-of past restarts. The supervisor carries out the decision.
+No loop, no clock, no process: the input is the restart kinds of the children in order, a time, and the times of
+past restarts. The supervisor carries out the decision.
 
-- A temporary child is never restarted, a transient one only after a crash or a kill, a permanent one always.
-- Siblings that are stopped with the child are started again in order, except temporary ones. A transient sibling that had
-  ended normally runs again too, because it prepared state for the siblings that ended.
-- Up to `max_restarts` restarts within `window` seconds are allowed; after one more, the supervisor fails.
+- A temporary child is never restarted, a transient child only after a crash or a kill, and a permanent child
+  always.
+- Siblings that are stopped with the child are restarted in order, except temporary siblings. A transient
+  sibling that had already ended normally is also restarted, because it may have prepared state for the siblings
+  that ended.
+- Up to `max_restarts` restarts within `window` seconds are allowed. If more are needed, the supervisor fails.
 """
 
 from __future__ import annotations
@@ -74,8 +76,8 @@ def decide(
     intensity: Intensity,
     counted: bool = True,
 ) -> Decision:
-    """Decide what to do after child `failed` has ended with `reason`. `counted=False`: its restarts are
-    limited by a backoff.
+    """Decide what to do after child `failed` has ended with `reason`. `counted` is False for a child with a
+    backoff, because its restarts do not count towards the intensity.
     """
     if not restarts(children[failed], reason):
         return NoRestart()
@@ -103,7 +105,7 @@ def restarts(kind: RestartKind, reason: Exit) -> bool:
 
 
 def delay_before(backoff: tuple[float, float] | None, failures: int) -> float:
-    """Return the delay before the next restart, after this number of previous consecutive failures."""
+    """Return the delay before the next restart. `failures` is the number of previous consecutive failures."""
     if backoff is None:
         return 0.0
     first, maximum = backoff

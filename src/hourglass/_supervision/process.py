@@ -1,14 +1,16 @@
 """A process: an asyncio task with an identity, a state, a recorded exit, monitors, and links to its children.
 
-It does not know strategies and restarts. Invariants:
+Must not know: strategies, restarts. Invariants:
 
-- The state only moves forward: starting -> running -> stopping -> dead; states may be skipped. The exit is recorded once.
+- The state only moves forward: starting -> running -> stopping -> dead. States may be skipped. The exit is
+  recorded once.
 - After its death, every method of its context raises `DeadProcess`.
-- When a process dies, whatever the reason, its linked children are killed first, the youngest first.
-- An ordered stop runs the `terminate` callback, then cancels the body, and kills both after the timeout. A kill runs
-  neither.
+- When a process dies for any reason, its linked children are killed first, the youngest child first.
+- An ordered stop calls the `terminate` callback, then cancels the body, and kills both after the timeout. A
+  kill does not call `terminate`.
 - Monitors are called immediately at the death, once, in the order of their registration.
-- A process may have no body (see `Job`). It is stopped and killed like any other; its monitors must clean up its work.
+- A process may have no body (see `Job`). It is stopped and killed like any other; its monitors must clean up
+  its work.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ ChildState: TypeAlias = Literal["starting", "running", "stopping", "waiting", "e
 
 @dataclass(frozen=True, slots=True)
 class ChildView:
-    """A child as its supervisor sees it. Without a process it has ended, or waits for its restart."""
+    """A child as its supervisor sees it. A child without a process has ended or waits for its restart."""
 
     id: str
     state: ChildState
@@ -127,7 +129,7 @@ class Process:
         self.state = ProcessState.STARTING
         self.exit: Exit | None = None
         self.started_at: float | None = None
-        self.value: Any = None  # the value that it passed to `started`
+        self.value: Any = None  # the value that the process passed to `started`
         self.family: Family = tuple
         self.links: dict[Process, None] = {}
         self._quiet = quiet
@@ -156,11 +158,11 @@ class Process:
 
     @property
     def seen(self) -> ChildState:
-        """Its state for views of the tree."""
+        """The state of the process for views of the tree."""
         return SEEN[self.state]
 
     def monitor(self, callback: OnDown) -> Monitor:
-        """Call a function at the death of the process; immediately if it is dead already."""
+        """Call a function at the death of the process, or immediately if the process is already dead."""
         monitor = Monitor(self, callback)
         if self.exit is not None:
             monitor._fire(Down(self, self.exit))
@@ -170,8 +172,8 @@ class Process:
         return monitor
 
     async def wait_started(self) -> Any:
-        """Wait for the start, and return the value passed to `started`. Raise `StartFailed` if the process
-        ends before.
+        """Wait for the start, and return the value passed to `started`. Raise `StartFailed` if the process ends
+        first.
         """
         while not self.was_started and self.exit is None:
             await self._change()
@@ -187,7 +189,7 @@ class Process:
         return self.exit
 
     def begin_stop(self, limit: Shutdown) -> None:
-        """Begin an ordered stop; kill the process after `limit`. Repeated calls have no effect, except for
+        """Begin an ordered stop, and kill the process after `limit`. Repeated calls have no effect, except with
         `"brutal"`.
         """
         if limit == "brutal":
@@ -203,12 +205,14 @@ class Process:
                 )
 
     def kill(self, reason: Exit = KILLED) -> None:
-        """Kill the process immediately, without `terminate`. It and its linked children are dead when this
-        returns.
+        """Kill the process immediately, without calling `terminate`. The process and its linked children are
+        dead when this method returns.
         """
         if not self.alive:
             return
-        self.state = ProcessState.DEAD  # set it first, so that later calls of the coroutine are rejected
+        self.state = (
+            ProcessState.DEAD
+        )  # set first, so that calls that the coroutine makes from now on are rejected
         self._kill_links()
         for driver in (self._terminating, self._body):
             if driver is not None:
@@ -224,7 +228,7 @@ class Process:
     def has_started(self, value: Any) -> None:
         """Mark the process as started."""
         if self.state is not ProcessState.STARTING:
-            return  # it is being stopped; or this is a repeated call without effect
+            return  # the process is being stopped, or this is a repeated call
         self.started_at, self.value = self.node.clock.now(), value
         self._set_timer(None)
         self._enter(ProcessState.RUNNING)
@@ -232,14 +236,16 @@ class Process:
             self.node.report("started", self.path)
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End a process without a body, with `error` if its work failed. Has no effect if it is dead."""
+        """End a process without a body, with `error` if its work failed. Has no effect if the process is
+        already dead.
+        """
         if self.alive and self._body is None:
             self._kill_links()
             self._die(self._exit_after(error))
 
     def set_terminate(self, callback: Terminate) -> None:
-        """Set the callback of an ordered stop, called before the body is cancelled; the latest callback is
-        used.
+        """Set the callback that an ordered stop calls before it cancels the body. A later callback replaces an
+        earlier one.
         """
         self._terminate = callback
 
@@ -283,7 +289,9 @@ class Process:
             case None:
                 return NORMAL
             case asyncio.CancelledError() if stopping or self.parent is None:
-                return SHUTDOWN  # a root has no supervisor: only the owner of the loop can have cancelled it
+                return (
+                    SHUTDOWN  # a root has no supervisor, so only the owner of the loop can have cancelled it
+                )
             case _:
                 return crash(error)
 
@@ -308,7 +316,9 @@ class Process:
                 monitor._fire(down)
 
     def guarded(self, callback: Callable[[T], object], argument: T) -> None:
-        """Call a monitor, or `on_death` of a job. Its exceptions must not disturb the death of the process."""
+        """Call a monitor, or the `on_death` method of a job. Log exceptions, so that they do not disturb the
+        death of the process.
+        """
         try:
             callback(argument)
         except Exception:
@@ -369,10 +379,11 @@ async def _call_terminate(terminate: Terminate) -> None:
         await waits
 
 
-# A process without a body: callbacks do the work elsewhere, and the last one calls `finish`.
+# A process without a body. Callbacks elsewhere do its work, and the last callback calls `finish`.
 #
-# There may be ten thousand per second, so its life is two calls, and optional attributes (monitors, waiters,
-# the path) are not created. It is inspected, stopped, killed and monitored like any other process.
+# Up to ten thousand jobs may be created per second, so a job needs only two calls, and optional attributes
+# (monitors, waiters, the path) are only created on demand. A job is inspected, stopped, killed and monitored
+# like any other process.
 
 
 _RUNNING = ProcessState.RUNNING
@@ -380,14 +391,15 @@ _NO_LINKS = cast("dict[Process, None]", MappingProxyType({}))
 
 
 class Job(Process):
-    """One piece of work, created by `TaskSupervisor.spawn_job`. A subclass holds its data, and overrides
-    `on_death`.
+    """One piece of work, created by `TaskSupervisor.spawn_job`. A subclass adds the data of the work, and
+    overrides `on_death`.
     """
 
     __slots__ = ("_name", "_number")
 
     def __init__(self, parent: Process, name: str, number: int) -> None:
-        # Not `super().__init__`: it would double the cost of a job; and a job is running at once.
+        # `super().__init__` is not called, because it would double the cost of a job, and because a job is
+        # running immediately.
         self.parent: Process | None = parent
         self.node = parent.node
         self.state = _RUNNING
@@ -404,23 +416,23 @@ class Job(Process):
 
     @property
     def id(self) -> str:  # type: ignore[override]
-        """Its name and number."""
+        """The name and number of the job."""
         return f"{self._name}-{self._number}"
 
     @property
     def path(self) -> str:  # type: ignore[override]
-        """Its path in the tree."""
+        """The path of the job in the tree."""
         return f"{self.parent.path}/{self.id}" if self.parent else self.id
 
     def finish(self, error: BaseException | None = None) -> None:
-        """End the job, with `error` if its work failed. Has no effect if it is dead."""
+        """End the job, with `error` if its work failed. Has no effect if the job is already dead."""
         if self.state is _RUNNING and error is None:
             self._die(NORMAL)
         else:
             super().finish(error)
 
     def on_death(self, reason: Exit) -> None:
-        """Handle the end of the job, whatever the reason; called before all monitors."""
+        """Handle the end of the job, regardless of the reason. Called before all monitors."""
 
     def _notify_monitors(self, reason: Exit) -> None:
         self.guarded(self.on_death, reason)
@@ -428,14 +440,14 @@ class Job(Process):
             super()._notify_monitors(reason)
 
 
-# A process's view of itself: the argument of its body, with all its operations in the tree.
+# The context of a process: the argument of its body, with all operations of the process in the tree.
 #
-# Every method first checks that the process is alive: a body that outlives its process (it swallowed a kill)
-# gets `DeadProcess`.
+# Every method first checks that the process is alive. In a body that outlives its process (because it swallowed
+# a kill), methods raise `DeadProcess`.
 
 
 class Context:
-    """The operations of a process on itself: report its start, and have children."""
+    """The operations that a process's body can use: report the start, set callbacks, and start children."""
 
     __slots__ = ("process",)
 
@@ -444,7 +456,7 @@ class Context:
 
     @property
     def path(self) -> str:
-        """Its path in the tree, for example `Application/Subsystem/BridgeHolder`."""
+        """The path of the process in the tree, for example `Application/Subsystem/BridgeHolder`."""
         return self.process.path
 
     @property
@@ -459,8 +471,8 @@ class Context:
         self._alive().has_started(value)
 
     def on_terminate(self, callback: Terminate) -> None:
-        """Set a callback for an ordered stop, called before the body is cancelled; never on a kill. The
-        latest callback is used.
+        """Set the callback that an ordered stop calls before it cancels the body. A kill does not call it. A
+        later callback replaces an earlier one.
         """
         self._alive().set_terminate(callback)
 

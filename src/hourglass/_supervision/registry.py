@@ -1,7 +1,8 @@
 """Unique names for processes, removed when the process dies.
 
-A registry can be used alone, or as a child of a supervisor (`registry.as_child(id)`): then it is empty after
-each start, and rejects names while it is down. It monitors processes but does not own them.
+A registry can be used alone or as a child of a supervisor (`registry.as_child(id)`). As a child, it is empty
+after each start, and rejects names while it is not running. A registry monitors processes but does not own
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class ProcessRegistry:
         self._process: Process | None = None
 
     async def __call__(self, context: Context) -> None:
-        """Run as a process, so that children that depend on the names are restarted with it."""
+        """Run as a process, so that children that depend on the names are restarted with the registry."""
         self._clear()
         self._process = context.process
         context.process.monitor(self._on_own_end)
@@ -34,7 +35,7 @@ class ProcessRegistry:
         return ChildSpec(id, self)
 
     def register(self, name: Hashable, process: Process) -> None:
-        """Register a live process under a name. Raise `NameTaken` if another live process has it."""
+        """Register a live process under a name. Raise `NameTaken` if another live process has the name."""
         if self._process is not None and not self._process.alive:
             raise NotRunning(f"cannot register {name!r}: the registry {self._process.path} is down")
         if not process.alive:

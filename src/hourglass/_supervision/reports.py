@@ -1,8 +1,9 @@
 """Reports of every start, exit, restart and escalation: stored in a bounded ring for status pages, and passed
 to a sink.
 
-A report in the ring contains text only. The error itself is passed to the sink and not stored: its traceback
-would keep the data of the dead process alive. Exceptions of the sink are logged, and reach no process.
+A report in the ring contains only text. The error object is passed to the sink but not stored, because its
+traceback would keep the data of the dead process alive. Exceptions of the sink are logged and do not affect any
+process.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from hourglass.errors import ServiceError
 logger = logging.getLogger("hourglass.supervision")
 
 ReportKind: TypeAlias = Literal[
-    "started",  # it reported that it had started
-    "start_failed",  # it ended, or timed out, before it reported its start
-    "exited",  # it ended; the exit has the reason
-    "overdue",  # its ordered stop timed out, and it was killed
-    "restarting",  # its supervisor starts it again
-    "delayed",  # its supervisor will start it again, after a delay
+    "started",  # the process reported that it had started
+    "start_failed",  # the process ended, or timed out, before it reported its start
+    "exited",  # the process ended; the exit contains the reason
+    "overdue",  # the process was killed, because its ordered stop timed out
+    "restarting",  # the supervisor restarts the process
+    "delayed",  # the supervisor will restart the process after a delay
     "gave_up",  # the supervisor exceeded its restart intensity and fails
-    "lingering",  # killed, but its coroutine swallowed that and continues without effect
+    "lingering",  # the process was killed, but its coroutine keeps running, without effect
     "discarded",  # a lingering coroutine was closed
 ]
 
@@ -72,8 +73,8 @@ Sink: TypeAlias = Callable[[SupervisionReport], object]
 
 
 def log_report(report: SupervisionReport) -> None:
-    """Log a report with Python's logging, by severity, with the traceback of a crash. Errors of a service or
-    disk are logged without a traceback.
+    """Log a report, at a level that depends on its severity, with the traceback of a crash. Errors of a service
+    or disk are logged without a traceback.
     """
     if logger.isEnabledFor(report.level):
         error = report.error

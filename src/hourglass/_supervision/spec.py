@@ -29,18 +29,18 @@ _WORKER_START_TIMEOUT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """The spec of a child: its id, its start, its restarts, its shutdown.
+    """The spec of a child: its id, and how it is started, restarted and shut down.
 
-    `start(ctx)` is the body of the process; it calls `await ctx.started(value)` when it is ready. `restart`:
-    permanent (always), transient (only after a crash or a kill), temporary (never). `shutdown` is the timeout
-    of an ordered stop, after which the child is killed; `"brutal"` kills it at once, `"infinity"` waits; by
-    default a worker has five seconds and a supervisor as long as its children need. `start_timeout` is the
-    timeout of the start (30 s for a worker).
+    `start(ctx)` is the body of the process. The body calls `await ctx.started(value)` when it is ready.
+    `restart` is permanent (always), transient (only after a crash or a kill) or temporary (never). `shutdown`
+    is the timeout of an ordered stop, after which the child is killed; `"brutal"` kills the child immediately,
+    and `"infinity"` means no timeout. The default is 5 s for a worker and no timeout for a supervisor.
+    `start_timeout` is the timeout of the start. The default is 30 s for a worker.
 
-    With `backoff=(first, maximum)` a restart is delayed: `first` seconds, then twice as long each time, up to
-    `maximum`; after a life of `maximum` seconds the delay starts at `first` again. These restarts do not
-    count towards the supervisor's intensity, because the delays prevent a restart storm of a child that waits
-    for a server.
+    With `backoff=(first, maximum)`, restarts are delayed. The first delay is `first` seconds, and each further
+    delay is twice as long, up to `maximum`. After the child has run for `maximum` seconds, the delay is reset
+    to `first`. These restarts do not count towards the supervisor's intensity, because the delays prevent a
+    restart storm of a child that waits for a server.
     """
 
     id: str
@@ -86,7 +86,7 @@ def check_spec(spec: ChildSpec) -> ChildSpec:
 
 
 def check_children(specs: Sequence[ChildSpec]) -> tuple[ChildSpec, ...]:
-    """Return the specs if each is valid and no id is used twice."""
+    """Return the specs if each is valid and no id is used twice. Raise `SpecError` otherwise."""
     seen: dict[str, int] = {}
     for index, spec in enumerate(specs):
         check_spec(spec)

@@ -1,15 +1,15 @@
 """A supervisor of fixed children: started in order, stopped in reverse, restarted by policy.
 
-`Supervisor` is a description, and also the body of a process: use it as the `start` of a child spec, or call
-it with the context of a process that has other work to do first. Each run has its own state. `policy`
-decides; this module carries the decisions out.
+A `Supervisor` is a description and also the body of a process. Use it as the `start` of a child spec, or call
+it with the context of a process that has other work to do first. Each run has its own state. `policy` makes the
+decisions, and this module carries them out.
 
-- The next child starts when the previous one has reported its start. If one fails during the first start, the previous
-  ones are stopped in reverse and the supervisor fails.
-- Exits are handled one at a time, in the order of their occurrence. A restart whose start fails is a failure of that
-  child.
-- However the run ends, except by a kill, its children are stopped in reverse order, each within its timeout. Repeated
-  cancellation does not shorten this. A kill also kills the children, through their links.
+- The next child starts when the previous child has reported its start. If a child fails during the first start,
+  the previous children are stopped in reverse order, and the supervisor fails.
+- Exits are handled one at a time, in the order of their occurrence. A restart whose start fails is a failure of
+  that child.
+- When the run ends, except by a kill, its children are stopped in reverse order, each within its timeout.
+  Repeated cancellation does not shorten this. A kill also kills the children, through their links.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Supervisor:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Due:
-    """The message that the delay before a restart is over."""
+    """A message that the delay before a restart is over."""
 
     failed: int
     start: tuple[int, ...]
@@ -233,8 +233,8 @@ class _Run:
             try:
                 await self._start(child)
             except StartFailed as error:
-                # The remaining ones are started with it: in every strategy the decision on this failure
-                # includes them.
+                # The remaining children are started together with this child. For every strategy, the decision
+                # on this failure includes them.
                 return index, crash(error.__cause__ or error)
         return None
 
@@ -242,7 +242,7 @@ class _Run:
         process = self._context.spawn(child.spec)
         child.fill(process)
         await process.wait_started()
-        # Not earlier, because the line above already reports a failed start.
+        # The monitor is only registered now, because the line above already reports a failed start.
         process.monitor(self._inbox.put_nowait)
 
     def _cancel_due(self, index: int) -> None:

@@ -14,7 +14,9 @@ from hourglass._supervision.process import ChildView, Process, launch
 from hourglass._supervision.reports import Reports, Sink, SupervisionReport, log_report
 from hourglass._supervision.spec import ChildSpec, check_spec
 
-_MAX_DRAWN = 20  # the maximum number of children per supervisor in a drawing; further ones are only counted
+_MAX_DRAWN = (
+    20  # the maximum number of children per supervisor in a drawing; further children are only counted
+)
 
 
 async def start_tree(
@@ -46,7 +48,7 @@ class Tree:
         self._spec = spec
 
     async def stop(self) -> Exit:
-        """Stop all processes in order, and wait until no task of the tree is left. Safe to call again."""
+        """Stop all processes in order, and wait until no task of the tree is left. May be called repeatedly."""
         self.root.begin_stop(self._spec.shutdown_limit)
         reason = await self.root.wait_dead()
         await self.root.node.wait_unwound()

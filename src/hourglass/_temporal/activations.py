@@ -1,8 +1,9 @@
-"""Workflow tasks in Core's messages: Core's activations to ours, our completions to Core's. Pure; one small function
-per kind of job and per kind of command.
+"""Translation of workflow tasks: from Core's activations to ours, and from our completions to Core's. Pure. One
+small function per kind of job and per kind of command.
 
-Unknown kinds of jobs are rejected by name: evaluating a workflow without one of its events would be worse. Commands are
-sent in the order of issue: Core itself moves the terminal command to the end, and old histories rely on that.
+A job of an unknown kind is rejected by name, because evaluating a workflow without one of its events would be
+worse. Commands are sent in the order of issue. Core itself moves the terminal command to the end, and old
+histories rely on that.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ from hourglass.errors import HourglassError
 
 
 class UnsupportedEvent(HourglassError):
-    """Core delivered a job of an unknown kind: the workflow task fails until a newer release of Hourglass runs it."""
+    """The error for a job of an unknown kind. The workflow task fails until a newer release of Hourglass
+    executes it.
+    """
 
     def __init__(self, run_id: str, kind: str) -> None:
         super().__init__(f"this release of Hourglass does not know the event {kind!r} (run {run_id})")
@@ -51,11 +54,13 @@ class UnsupportedEvent(HourglassError):
 
 
 class _Unknown(Exception):
-    """A kind that the tables do not contain; the caller adds the run."""
+    """The internal error for a kind that the tables do not contain. The caller converts it to
+    `UnsupportedEvent`, which names the run.
+    """
 
 
 def activation_from_proto(data: bytes) -> Activation:
-    """Decode an activation. Raises `UnsupportedEvent`."""
+    """Decode an activation. Raise `UnsupportedEvent` if it contains a job of an unknown kind."""
     message: Any = WorkflowActivation.FromString(data)
     events = []
     try:
@@ -68,7 +73,8 @@ def activation_from_proto(data: bytes) -> Activation:
     except _Unknown as error:
         raise UnsupportedEvent(message.run_id, str(error)) from None
     run_id = message.run_id
-    # Share one string object (see `_share`): both are kept as long as the run, and there may be many runs.
+    # Use a single string object for both ids, because both are kept as long as the run, and there may be many
+    # runs.
     if events and type(events[0]) is ev.RunStarted and events[0].first_execution_run_id == run_id:
         run_id = events[0].first_execution_run_id
     return Activation(
@@ -99,13 +105,17 @@ def _version(version: Any) -> WorkerDeploymentVersion | None:
 
 @lru_cache(maxsize=256)
 def _flags(numbers: tuple[int, ...]) -> tuple[int, ...]:
-    """Return one shared object for equal flags: a run compares flags by identity with those of its last activation."""
+    """Return the same object for equal flags, because a run compares the flags with those of the previous
+    activation by identity.
+    """
     return numbers
 
 
 @lru_cache(maxsize=256)
 def version_of(deployment_name: str, build_id: str) -> WorkerDeploymentVersion:
-    """Return a version; one shared object for all activations that name it, which are kept as long as their runs."""
+    """Return a version. All activations with this version share the object, to save memory, because activations
+    are kept as long as their runs.
+    """
     return WorkerDeploymentVersion(deployment_name, build_id)
 
 
@@ -121,7 +131,9 @@ _SUGGESTED: dict[int, str] = {
 
 
 def _share(text: str, known: str) -> str:
-    """Return `known` if it is equal: one string object instead of two, as both are kept as long as their run."""
+    """Return `known` if `text` is equal to it. This keeps a single string object in memory for the life of the
+    run.
+    """
     return known if text == known else text
 
 
@@ -308,7 +320,9 @@ _JOBS: dict[str | None, Callable[[Any], AnyEvent]] = {
 
 
 class CommandDefaults(msgspec.Struct, frozen=True):
-    """The task queue and namespace of the handle, for commands that name none, and whether its worker has a version."""
+    """The handle's task queue and namespace, for commands that do not set them, and whether the handle's worker
+    has a version.
+    """
 
     task_queue: str
     namespace: str
@@ -329,7 +343,8 @@ def completion_to_proto(completion: Completion, defaults: CommandDefaults) -> by
                 _put_groups(message_command.event_group_markers, command.event_groups)
         if completion.used_flags:
             success.used_internal_flags.extend(completion.used_flags)
-        # A server rejects versioning behavior from a worker without a version, again and again.
+        # A server rejects a completion with a versioning behavior from a worker without a version, and the task
+        # would be retried forever.
         if defaults.versioned:
             success.versioning_behavior = int(completion.versioning_behavior)
     else:
@@ -528,7 +543,7 @@ def _cancel_run(message: Any, command: cmd.CancelRun, defaults: CommandDefaults)
 
 
 def _continue_as_new(message: Any, command: cmd.ContinueAsNew, defaults: CommandDefaults) -> None:
-    # An empty type or task queue keeps the current one. That is also Core's rule, so they stay empty.
+    # An empty type or task queue means the current one, to Hourglass and to Core, so both are sent empty.
     next_run = message.continue_as_new_workflow_execution
     next_run.SetInParent()
     next_run.workflow_type = command.workflow_type

@@ -1,8 +1,8 @@
-"""Requests as RPCs: for each request the RPC, its message, and the parser of its answer. Pure.
+"""Translation of requests to RPCs: for each request, the RPC, its message, and the parser of the answer. Pure.
 
-This file contains the calls that act on workflows, and on activities that complete asynchronously. `calls_views` contains reads,
-`calls_schedules`, `calls_activities` and `calls_deployments` are about schedules, standalone activities and worker versions.
-`connection` sends the messages.
+This module contains the calls that act on workflows, and on activities that complete asynchronously.
+`calls_views` contains the calls that only read. `calls_schedules`, `calls_activities` and `calls_deployments`
+contain the calls about schedules, standalone activities and worker versions. `connection` sends the messages.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from hourglass._temporal.protos import (
 from hourglass._temporal.specs import START
 
 ORDINARY = 10.0
-"""The timeout in seconds of a call that the server answers at once."""
+"""The timeout in seconds of a call that the server answers immediately."""
 
 PATIENT = 30.0
 """The timeout in seconds of a call that a worker must answer."""
 
 LONG_POLL = 65.0
-"""The timeout in seconds of a long poll, which the server ends by itself after 20."""
+"""The timeout in seconds of a long poll. The server ends a long poll after 20 seconds."""
 
 
 class CallScope(NamedTuple):
@@ -58,8 +58,8 @@ class CallScope(NamedTuple):
 
 
 class Rpc(NamedTuple):
-    """One RPC. `late` is the answer after a timeout, for calls that often wait in vain. Without `retry` an unreachable server
-    is an error at once, not after `timeout`.
+    """One RPC. `late` is the answer to return after a timeout, for long polls that often end without an event.
+    Without `retry`, an unreachable server causes an error immediately and not after `timeout`.
     """
 
     rpc: str
@@ -72,7 +72,9 @@ class Rpc(NamedTuple):
 
 
 def message_of(kind: Any, request: sv.Request[Any], scope: CallScope) -> Any:
-    """Return a message with the namespace, the identity, the run, and the fields that have the same name in the request."""
+    """Return a message with the namespace, the identity, the run, and all fields that the message and the
+    request have in common.
+    """
     names, run = _shared_fields(kind, type(request))
     untyped: Any = request
     message: Any = kind(namespace=scope.namespace, **{name: getattr(untyped, name) for name in names})
@@ -85,7 +87,9 @@ def message_of(kind: Any, request: sv.Request[Any], scope: CallScope) -> Any:
 
 @cache
 def _shared_fields(kind: Any, request: type[sv.Request[Any]]) -> tuple[tuple[str, ...], str]:
-    """Return the plain fields that a message shares with a request, and the message's field for a run; "" if it has none."""
+    """Return the plain fields that a message shares with a request, and the name of the message's field for a
+    run, or "".
+    """
     fields = kind.DESCRIPTOR.fields_by_name
     plain = (
         name for name in request.__struct_fields__ if name in fields and fields[name].message_type is None
@@ -96,8 +100,8 @@ def _shared_fields(kind: Any, request: type[sv.Request[Any]]) -> tuple[tuple[str
 def sending(
     messages: Mapping[type[sv.Request[Any]], Any],
 ) -> dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]]:
-    """Return the translations of requests that have no answer, and only consist of the fields of their messages: a table's rows.
-    Raises `TypeError` for a field without a place in the message.
+    """Return translations for requests without an answer whose fields all exist in the message. Raise
+    `TypeError` for a field that the message does not have.
     """
     return {request: _sender(request, kind) for request, kind in messages.items()}
 
@@ -115,12 +119,12 @@ def _sender(request: type[sv.Request[Any]], kind: Any) -> Callable[[Any, CallSco
 
 
 def no_answer(data: bytes) -> sv.Nothing:
-    """Read the answer of a call without a result."""
+    """Return the result of a call that has none."""
     return sv.Nothing()
 
 
 def put_execution(execution: Any, workflow_id: str, run_id: str) -> None:
-    """Name a run in a message."""
+    """Write a workflow id and run id into a message."""
     execution.workflow_id = workflow_id
     execution.run_id = run_id
 
@@ -142,7 +146,7 @@ def start(request: wf.StartWorkflow, scope: CallScope) -> Rpc:
 
 
 def put_start(message: Any, request: wf.StartWorkflow, scope: CallScope) -> None:
-    """Write a start into a message that begins a workflow."""
+    """Write the options of a start into a message that starts a workflow."""
     message.namespace = scope.namespace
     message.workflow_id = request.workflow_id
     message.workflow_type.name = request.workflow_type
@@ -163,7 +167,9 @@ def put_start(message: Any, request: wf.StartWorkflow, scope: CallScope) -> None
 
 
 def put_callbacks(message: Any, request: Any) -> None:
-    """Write the callbacks to notify at the end; an existing workflow that is used instead also receives them."""
+    """Write the callbacks that the server calls when the workflow closes. If an existing workflow is used
+    instead, attach the callbacks to that workflow.
+    """
     for requested in request.callbacks:
         callback = message.completion_callbacks.add()
         callback.nexus.url = requested.url
@@ -196,7 +202,7 @@ def signal(request: wf.SignalWorkflow, scope: CallScope) -> Rpc:
 
 
 def query(request: wf.QueryWorkflow, scope: CallScope) -> Rpc:
-    """Query a workflow; a worker answers."""
+    """Query a workflow. A worker answers the query."""
     message: Any = ws.QueryWorkflowRequest(namespace=scope.namespace)
     put_execution(message.execution, request.workflow_id, request.run_id)
     message.query.query_type = request.query_name
@@ -216,7 +222,7 @@ def _answered(data: bytes) -> wf.QueryAnswer:
 
 
 def terminate(request: wf.TerminateWorkflow, scope: CallScope) -> Rpc:
-    """Terminate a workflow now."""
+    """Terminate a workflow."""
     message = message_of(ws.TerminateWorkflowExecutionRequest, request, scope)
     if request.details:
         put_payloads(message.details.payloads, request.details)
@@ -224,7 +230,9 @@ def terminate(request: wf.TerminateWorkflow, scope: CallScope) -> Rpc:
 
 
 def update(request: wf.UpdateWorkflow, scope: CallScope) -> Rpc:
-    """Request an update; the server holds the call open until the update has reached the stage, or for 20 s."""
+    """Request an update. The server delays its answer until the update has reached the requested stage, or for
+    20 s.
+    """
     return Rpc(
         "update_workflow_execution",
         _update_message(request, scope),
@@ -252,7 +260,7 @@ def poll_update(request: wf.PollUpdate, scope: CallScope) -> Rpc:
 
 
 def update_with_start(request: wf.UpdateWithStart, scope: CallScope) -> Rpc:
-    """Start a workflow, or use the running one, and update it, in one step."""
+    """Start a workflow, or use the running one, and update the workflow in the same step."""
     message: Any = ws.ExecuteMultiOperationRequest(namespace=scope.namespace)
     put_start(message.operations.add().start_workflow, request.start, scope)
     message.operations.add().update_workflow.CopyFrom(_update_message(request.update, scope))
@@ -266,7 +274,7 @@ def update_with_start(request: wf.UpdateWithStart, scope: CallScope) -> Rpc:
 
 
 def reset(request: wf.ResetWorkflow, scope: CallScope) -> Rpc:
-    """Start a new run from one of a run's workflow tasks."""
+    """Reset a workflow: start a new run from one of the workflow tasks of a run."""
     message = message_of(ws.ResetWorkflowExecutionRequest, request, scope)
     message.workflow_task_finish_event_id = request.event_id
     if not request.reapply_signals:
@@ -352,7 +360,7 @@ _REACHED, _FAILED = 2, 3  # values of Temporal's FastForwardPollingResult
 
 
 def wait_for_fast_forward(request: wf.WaitForFastForward, scope: CallScope) -> Rpc:
-    """Wait until a run's time has been skipped that far, along its chain."""
+    """Wait until a fast-forward has completed or failed, also in later runs of the chain."""
     message: Any = ws.PollWorkflowExecutionTimeSkippingRequest(
         namespace=scope.namespace, fast_forward_id=request.fast_forward_id
     )
@@ -369,7 +377,7 @@ def wait_for_fast_forward(request: wf.WaitForFastForward, scope: CallScope) -> R
     )
 
 
-# The outcome -> the RPC and message by token, and those by ids.
+# For each outcome, the RPC and message that address the activity by token, and those that address it by ids.
 _ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
     "completed": (
         ("respond_activity_task_completed", ws.RespondActivityTaskCompletedRequest),
@@ -387,7 +395,9 @@ _ENDS: dict[str, tuple[tuple[str, type[Any]], tuple[str, type[Any]]]] = {
 
 
 def complete(request: ac.CompleteActivity, scope: CallScope) -> Rpc:
-    """Complete an activity: with a failure if there is one, else with a cancellation, else with its result."""
+    """Complete an activity with the failure of the request, if there is one, or else with its cancellation, or
+    else with its result.
+    """
     if request.failure is not None:
         rpc, message = _address("failed", request, scope)
         put_failure(message.failure, request.failure)
@@ -421,7 +431,7 @@ def _put_address(message: Any, request: ac.CompleteActivity | ac.HeartbeatActivi
 
 
 def reset_activity(request: ac.ResetActivity, scope: CallScope) -> Rpc:
-    """Restart the attempts of an activity."""
+    """Reset an activity, so that its attempts start from the first."""
     message = message_of(ws.ResetActivityRequest, request, scope)
     message.id = request.activity_id
     return Rpc("reset_activity", message, no_answer)
@@ -445,11 +455,13 @@ def _beat(data: bytes) -> ac.HeartbeatAnswer:
 
 
 PUBLISHING_PAUSE = 0.2
-"""The pause between heartbeats that carry progress: a server writes each to disk, so items are collected in between."""
+"""The pause in seconds between heartbeats that carry progress. A server writes each heartbeat to disk, so items
+are collected during the pause.
+"""
 
 
 def publish(request: PublishProgress, scope: CallScope) -> Rpc:
-    """Send the attempt's progress with a heartbeat, beside the heartbeat details."""
+    """Send an attempt's progress in a heartbeat, in addition to the heartbeat details."""
     message: Any = ws.RecordActivityTaskHeartbeatRequest(
         namespace=scope.namespace, identity=request.identity or scope.identity, task_token=request.token
     )

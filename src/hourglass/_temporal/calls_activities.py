@@ -1,5 +1,5 @@
-"""The calls about standalone activities, and those that change any activity: the RPC, its message, and the parser of its
-answer. Pure.
+"""The calls about standalone activities, and the calls that change an activity of any kind: the RPC, its
+message, and the parser of the answer. Pure.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def start(request: ac.StartActivity, scope: CallScope) -> Rpc:
 
 
 def wait(request: ac.WaitForActivity, scope: CallScope) -> Rpc:
-    """Wait until a standalone activity ends; the server holds the call open for a while."""
+    """Wait until a standalone activity ends. The server ends the long poll after some time."""
     message = message_of(ws.PollActivityExecutionRequest, request, scope)
     still_open = ac.ActivityOutcome(closed=False)
 
@@ -132,7 +132,8 @@ def _summary(info: Any) -> ac.ActivitySummary:
         search_attributes={
             name: payload
             for name, payload in payload_map_from(info.search_attributes.indexed_fields).items()
-            if name != "TemporalNamespaceDivision"  # a server's way to distinguish them from workflows
+            if name
+            != "TemporalNamespaceDivision"  # marks standalone activities among workflows in a server's data
         },
     )
 

@@ -22,7 +22,7 @@ _VERSIONED = WorkerVersioningMode.WORKER_VERSIONING_MODE_VERSIONED
 
 
 def set_current(request: dp.SetCurrentVersion, scope: CallScope) -> Rpc:
-    """Make a version current."""
+    """Make a version the current version of its deployment."""
     message = message_of(ws.SetWorkerDeploymentCurrentVersionRequest, request, scope)
 
     def read(data: bytes) -> dp.CurrentVersionSet:
@@ -33,7 +33,7 @@ def set_current(request: dp.SetCurrentVersion, scope: CallScope) -> Rpc:
 
 
 def set_ramping(request: dp.SetRampingVersion, scope: CallScope) -> Rpc:
-    """Make a version ramp."""
+    """Make a version the ramping version of its deployment."""
     message = message_of(ws.SetWorkerDeploymentRampingVersionRequest, request, scope)
 
     def read(data: bytes) -> dp.RampingVersionSet:
@@ -82,13 +82,13 @@ ON_DEPLOYMENTS: dict[type[sv.Request[Any]], Callable[[Any, CallScope], Rpc]] = {
 
 
 def version_in(message: Any, field: str) -> WorkerDeploymentVersion | None:
-    """Return the version in a field of a message, if there is one."""
+    """Return the version in a field of a message, or None if it is not set."""
     version = getattr(message, field)
     return version_from(version) if message.HasField(field) and version.build_id else None
 
 
 def behavior_of(info: Any) -> VersioningBehavior:
-    """Return the versioning behavior of a run: its override, or that of its workflow."""
+    """Return the versioning behavior of a run: from its override, or else from its workflow."""
     override = info.versioning_override
     if override.HasField("pinned"):
         return VersioningBehavior.PINNED
@@ -98,14 +98,14 @@ def behavior_of(info: Any) -> VersioningBehavior:
 
 
 def run_version(info: Any) -> WorkerDeploymentVersion | None:
-    """Return the version that a run is pinned to, or that handled its last task."""
+    """Return the version to which an override pins the run, or else the version that handled the run's last task."""
     if info.versioning_override.HasField("pinned"):
         return version_from(info.versioning_override.pinned.version)
     return version_in(info, "deployment_version")
 
 
 def poller_version(poller: Any) -> WorkerDeploymentVersion | None:
-    """Return the version of a polling worker; None if it is unversioned."""
+    """Return the version of a polling worker, or None for an unversioned worker."""
     options = poller.deployment_options
     if not poller.HasField("deployment_options") or options.worker_versioning_mode != _VERSIONED:
         return None

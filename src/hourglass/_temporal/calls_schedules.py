@@ -24,7 +24,8 @@ from hourglass._temporal.protos import (
 )
 from hourglass._temporal.specs import SCHEDULED
 
-# The fields of an action that we read and write ourselves; all others are kept in `foreign`, including the rest of a priority.
+# The fields of an action that Hourglass reads and writes. All other fields are preserved in `foreign`,
+# including unknown fields of a priority.
 _OURS = ("workflow_id", "workflow_type", "input", "header", *(SCHEDULED.names - {"priority"}))
 
 
@@ -212,7 +213,7 @@ def create(request: sc.CreateSchedule, scope: CallScope) -> Rpc:
 
 
 def describe(request: sc.DescribeSchedule, scope: CallScope) -> Rpc:
-    """Return the description of a schedule, which the server reads from a workflow of its own."""
+    """Return the description of a schedule. The server reads the description from an internal workflow."""
     message = ws.DescribeScheduleRequest(namespace=scope.namespace, schedule_id=request.schedule_id)
 
     def read(data: bytes) -> sc.ScheduleDetails:

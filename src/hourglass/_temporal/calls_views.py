@@ -1,5 +1,5 @@
-"""The calls that only read: the history of a run and its end, the server's namespace and its pollers, descriptions, lists and
-counts of workflows. Pure.
+"""The calls that only read (histories, outcomes, descriptions, lists and counts of workflows, pollers), and the
+calls about namespaces, Nexus endpoints and search attributes. Pure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RPC = "get_workflow_execution_history"
 
 
 def wait_for_close(request: wf.WaitForClose, scope: CallScope) -> Rpc:
-    """Wait until a run closes: the server holds the call open for 20 s, then answers that nothing happened."""
+    """Wait until a run closes. If the run is still open after 20 s, the server answers without a result."""
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
         namespace=scope.namespace,
         wait_new_event=True,
@@ -101,7 +101,7 @@ _OUTCOMES: dict[str | None, Callable[[Any], wf.Outcome]] = {
 
 
 def history(request: wf.GetHistory, scope: CallScope) -> Rpc:
-    """Return a page of events, or wait for new ones."""
+    """Return a page of history events, or wait for new events."""
     if request.newest_first:
         return _newest_first(request, scope)
     message: Any = ws.GetWorkflowExecutionHistoryRequest(
@@ -135,7 +135,7 @@ def _page(data: bytes) -> wf.HistoryPage:
 
 
 def describe_namespace(request: dp.DescribeNamespace, scope: CallScope) -> Rpc:
-    """Check that the server answers and has our namespace."""
+    """Return the description of the namespace. Used to check that the server answers and has the namespace."""
 
     def read(data: bytes) -> dp.Namespace:
         info = ws.DescribeNamespaceResponse.FromString(data).namespace_info
@@ -152,7 +152,7 @@ def describe_namespace(request: dp.DescribeNamespace, scope: CallScope) -> Rpc:
 
 
 def last_seen(request: dp.LastSeen, scope: CallScope) -> Rpc:
-    """Find one identity among a queue's pollers."""
+    """Return when an identity was last seen among the pollers of a queue."""
 
     def read(data: bytes) -> dp.Sighting:
         answer = ws.DescribeTaskQueueResponse.FromString(data)
@@ -182,7 +182,7 @@ def pollers(request: dp.GetPollers, scope: CallScope) -> Rpc:
 
 
 def _stats(answer: ws.DescribeTaskQueueResponse) -> dp.QueueStats | None:
-    """Return the statistics of a queue; None if the server does not report them (before 1.28)."""
+    """Return the statistics of a queue, or None if the server does not report them (before 1.28)."""
     if not answer.HasField("stats"):
         return None
     stats = answer.stats
@@ -401,7 +401,9 @@ _NUMBERS = {"Text": 1, "Keyword": 2, "Int": 3, "Double": 4, "Bool": 5, "Datetime
 """Temporal's numbers of search attribute types."""
 
 _SOON, _LATER = 0.2, 1.0
-"""The pauses between the requests of a follower: a server does not notify about heartbeats."""
+"""The pauses in seconds between a follower's requests, which must poll because a server sends no notifications
+about heartbeats.
+"""
 
 
 def read_progress(request: ReadProgress, scope: CallScope) -> Rpc:

@@ -1,6 +1,7 @@
 """The settings objects that Core reads: pure data, validated here because Core validates little.
 
-Core accepts any object with the right attributes. Our `repr` hides their values, because some are keys.
+Core accepts any object with the right attributes. The `repr` of these objects hides the values of attributes,
+because some are keys.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from hourglass._evaluator.options import seconds
 from hourglass._temporal.slots import SuppliedSlots
 from hourglass.errors import TargetError
 
-# The SDK name in histories and for servers. It is that of temporalio: servers keep tables of known SDKs, and tools
-# would not recognise a history with another name. Our own runs are recognised by their flags.
+# The SDK name in histories and for servers. It is temporalio's name, because servers have tables of known SDKs,
+# and tools would not recognise a history with another name. Runs of Hourglass are recognised by their flags.
 CLIENT_NAME = "temporal-python"
 
 
@@ -33,7 +34,7 @@ NO_METADATA: Mapping[str, str | bytes] = {}
 
 
 class TemporalSettings:
-    """A bag of attributes for Core. Its `repr` shows their names only."""
+    """An object with attributes that Core reads. Its `repr` shows only the names of the attributes."""
 
     def __init__(self, **attributes: Any) -> None:
         self.__dict__.update(attributes)
@@ -43,7 +44,7 @@ class TemporalSettings:
 
 
 def check_target(target: str) -> str:
-    """Return a valid `host:port`. Raises `TargetError`."""
+    """Return a valid `host:port`. Raise `TargetError` otherwise."""
     host, colon, port = target.rpartition(":")
     if "://" in target or "/" in target:
         raise TargetError(f"a Temporal target is host:port, such as localhost:7233, not {target!r}")
@@ -89,7 +90,7 @@ def client_settings(
 
 
 def _part_settings(part: Any) -> TemporalSettings | None:
-    """Copy the fields of a part of the transport; Core uses the same names."""
+    """Copy the fields of one part of the transport options. Core uses the same names."""
     return (
         None
         if part is None
@@ -115,7 +116,7 @@ def call_settings(
     retry: bool = True,
     metadata: Mapping[str, str | bytes] = NO_METADATA,
 ) -> TemporalSettings:
-    """Return the settings of one RPC. With `retry` Core repeats it; request ids make repetition harmless."""
+    """Return the settings of one RPC. With `retry`, Core retries the RPC. Request ids make retries harmless."""
     return TemporalSettings(
         rpc=rpc,
         req=request,
@@ -128,7 +129,8 @@ def call_settings(
 def worker_settings(namespace: str, config: HandleConfig, identity: str) -> TemporalSettings:
     """Return the settings of a worker on a task queue.
 
-    Local activities are enabled with workflows even if the worker has no activity by name: steps use them.
+    A worker with workflows always enables local activities, even without any registered activity, because steps
+    are local activities.
     """
     config.check()
     return TemporalSettings(
@@ -163,7 +165,9 @@ def worker_settings(namespace: str, config: HandleConfig, identity: str) -> Temp
 
 
 def _versioning_strategy(config: HandleConfig) -> TemporalSettings:
-    """Return how the worker identifies its build: a version for routing, or a build id for information only."""
+    """Return the settings of worker versioning: a version by which the server routes tasks, or a build id for
+    information only.
+    """
     version = config.version
     if version is None:
         return TemporalSettings(build_id_no_versioning=config.build_id)
@@ -175,7 +179,9 @@ def _versioning_strategy(config: HandleConfig) -> TemporalSettings:
 
 
 def replay_settings() -> TemporalSettings:
-    """Return the settings of a replay worker. Two cached runs let Core evict one while the next arrives."""
+    """Return the settings of a replay worker. The cache has room for two runs, so that Core can evict one while
+    the next arrives.
+    """
     return TemporalSettings(
         namespace="default",
         task_queue="replay",
@@ -201,7 +207,8 @@ def replay_settings() -> TemporalSettings:
 
 
 def _pollers(count: int, scaling: PollerBehaviorAutoscaling | None = None) -> TemporalSettings:
-    # A fixed number by default: with autoscaling pollers a fatal poll error did not surface for minutes.
+    # The number of pollers is fixed by default, because with autoscaling pollers a fatal poll error did not
+    # surface for minutes.
     if scaling is None:
         return TemporalSettings(simple_maximum=count)
     return TemporalSettings(minimum=scaling.minimum, maximum=scaling.maximum, initial=scaling.initial)
@@ -230,7 +237,7 @@ def _tuner(config: HandleConfig) -> TemporalSettings:
 
 
 def _supplier(supplier: SlotSupplier, minimum: int, default_throttle: float) -> Any:
-    """Return a slot supplier as Core reads it. `core` wraps a custom one in an object of Core."""
+    """Return the settings of a slot supplier. `core` wraps a custom supplier in an object of Core."""
     match supplier:
         case FixedSizeSlotSupplier():
             return TemporalSettings(num_slots=supplier.num_slots)

@@ -1,6 +1,8 @@
-"""The connection to a Temporal server: requests of clients, handles of workers. `refusals` turns RPC errors into ours.
+"""The connection to a Temporal server: requests of clients, handles of workers. `refusals` converts RPC errors
+to Hourglass errors.
 
-Everything here runs on one loop, which must outlive the connection: Core's futures belong to it.
+All code of a connection runs on one event loop. The loop must outlive the connection, because Core's futures
+belong to this loop.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ CALLS: dict[type[sv.Request[Any]], Callable[[Any, calls.CallScope], calls.Rpc]] 
 
 
 async def perform(client: core.Ref, request: sv.Request[Any], scope: calls.CallScope, target: str) -> Any:
-    """Send a request and return its answer. Raises `ServiceError` and subclasses, and `QueryFailedError`."""
+    """Send a request and return the answer. Raise `ServiceError` (or a subclass) or `QueryFailedError` on failure."""
     if isinstance(request, wf.ImportWorkflow):
 
         async def send(rpc: str, message: Any, timeout: float) -> bytes:
@@ -80,7 +82,7 @@ async def perform(client: core.Ref, request: sv.Request[Any], scope: calls.CallS
         started = await perform(client, start, scope, target)
         return wf.Executed(started.run_id, wf.StillOpen(started.run_id))
     if isinstance(request, ListLimits):
-        return KeptLimits()  # a Temporal server keeps no limits; workflows do
+        return KeptLimits()  # a Temporal server stores no limits; workflows implement them
     plan = CALLS.get(type(request))
     if plan is None:
         raise InternalError(f"no Temporal RPC for the request {type(request).__name__}")
@@ -156,7 +158,7 @@ class _RawCaller:
 A = TypeVar("A")
 
 DEADLINE = 10.0
-"""Seconds to connect, and to open a handle."""
+"""The timeout in seconds to connect, and to open a handle."""
 
 # A server that is starting accepts connections before it serves requests.
 _STARTING = "not healthy yet"
@@ -225,7 +227,9 @@ class TemporalConnection:
         self._fetch_metrics()
 
     def _fetch_metrics(self) -> None:
-        """Fetch Core's metrics now and every few seconds, if it buffers them: the buffer is small."""
+        """Fetch Core's metrics now and every few seconds, because Core's buffer is small. Do nothing if Core
+        buffers no metrics.
+        """
         if core.metrics() is not None and not self._client.gone:
             self._fetching = asyncio.get_running_loop().call_later(FETCH_EVERY, self._fetch_metrics)
 
@@ -259,12 +263,12 @@ class TemporalConnection:
         return answer
 
     def set_api_key(self, api_key: str | None) -> None:
-        """Use this API key from now on."""
+        """Set the API key for subsequent calls."""
         self._check_open()
         core.set_api_key(self._client, api_key)
 
     def set_rpc_metadata(self, metadata: Mapping[str, str]) -> None:
-        """Replace the RPC headers from now on."""
+        """Set the RPC headers for subsequent calls. All previous headers are removed."""
         self._check_open()
         core.set_metadata(self._client, metadata)
 
@@ -340,7 +344,7 @@ class TemporalConnection:
         return handle
 
     async def close(self) -> None:
-        """Drop the client. Handles that were not finalized live on for a while."""
+        """Drop the client. Handles that were not finalized remain open for a while."""
         if self._fetching is not None:
             self._fetching.cancel()
         self._client.drop()
@@ -359,7 +363,7 @@ class TemporalConnection:
 
 
 async def _discard(handle: CoreHandle) -> None:
-    """Shut down a handle that was never used. If it were only dropped, it would keep polling and lose tasks."""
+    """Shut down a handle that was never used. A handle that is only dropped would keep polling and lose tasks."""
     ends: dict[WorkKind, Exception] = {}
     ended = asyncio.Event()
 

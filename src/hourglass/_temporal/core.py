@@ -1,6 +1,6 @@
 """The only access to Core: no other file touches its Rust objects. Messages pass as bytes.
 
-What Core requires of a language SDK, and this file provides:
+Core has the following requirements for a language SDK. This module meets them:
 
 - One runtime per process. After a fork the child must neither use nor drop inherited objects (dropping hangs), so the
   references are leaked, and a new runtime is created when one is needed. That runtime is leaked at the child's exit,
@@ -48,18 +48,22 @@ PollShutdown: type[Exception] = _rust.PollShutdownError
 """The exception of a poll that ended because the worker shut down."""
 
 RpcError: type[Exception] = _rust.RPCError
-"""The exception of a failed RPC; `args` are gRPC's number, a message, and the encoded status with details."""
+"""The exception of a failed RPC. `args` are gRPC's status number, a message, and the encoded status with details."""
 
 load_profile: Any = _rust.envconfig.load_client_connect_config
 load_profiles: Any = _rust.envconfig.load_client_config
-"""Load Temporal's configuration file and variables as dictionaries. Raise RuntimeError with the reason."""
+"""Load Temporal's configuration file and variables as dictionaries. Raise RuntimeError with the reason of a
+failure.
+"""
 
 _WORKER, _CLIENT, _RUNTIME = range(3)  # must be dropped in this order
 _DROPS_RUNTIME = has((1, 35))
 
 
 class Ref:
-    """A reference to one Rust object, until its owner drops it, the process exits, or a fork leaks it."""
+    """A reference to one Rust object. It ends when its owner drops the object, when the process exits, or when
+    a fork leaks the object.
+    """
 
     __slots__ = ("__weakref__", "_object", "rank")
 
@@ -74,17 +78,17 @@ class Ref:
         return self._object is None
 
     def get(self) -> Any:
-        """Return the object, for one call. Raises `HandleBroken` if it was dropped."""
+        """Return the object for a single call. Raise `HandleBroken` if the object was dropped."""
         if self._object is None:
             raise HandleBroken("this connection to Temporal is closed, or was inherited through a fork")
         return self._object
 
     def drop(self) -> None:
-        """Drop the object. Can be repeated."""
+        """Drop the object. May be called repeatedly."""
         self._object = None
 
     def leak(self) -> None:
-        """Release the reference without dropping the object: it stays in memory until the process ends."""
+        """Release the reference without dropping the object. The object stays in memory until the process ends."""
         if self._object is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._object))
             self._object = None
@@ -101,7 +105,7 @@ _LEAVE_LIMIT = 1.0  # seconds that an exit waits for Core's threads to leave Pyt
 
 
 def runtime() -> Ref:
-    """Return the Core runtime of this process, created at first use."""
+    """Return the Core runtime of this process. It is created on first use."""
     global _runtime, _buffers_metrics
     with _lock:
         if _runtime is None or _runtime.gone:
@@ -117,7 +121,7 @@ _metrics = CoreMetrics()
 
 
 def metrics() -> CoreMetrics | None:
-    """Fetch Core's buffered metrics and return all so far; None if Core does not record any."""
+    """Fetch Core's buffered metrics. Return all metrics recorded so far, or None if Core records none."""
     with _lock:
         current = _runtime
     if current is None or current.gone or not _buffers_metrics:
@@ -127,19 +131,22 @@ def metrics() -> CoreMetrics | None:
 
 
 def drop_all() -> None:
-    """Drop every Rust object of this process, in order. Runs at exit; draining workers have done it before."""
+    """Drop every Rust object of this process, in the required order. Called at exit. Workers that were drained
+    have already dropped their objects.
+    """
     for ref in sorted(_live, key=lambda ref: ref.rank):
         if ref.rank == _WORKER and not ref.gone and hasattr(ref.get(), "initiate_shutdown"):
-            # A worker dropped without this keeps polling and loses the tasks that it receives.
+            # Without this call, a dropped worker keeps polling and loses the tasks that it receives.
             try:
                 ref.get().initiate_shutdown()
             except BaseException as error:
                 if not (isinstance(error, Exception) or is_panic(error)):
                     raise
         if ref.rank == _RUNTIME and _leaks_runtime:
-            # Dropping would wait for Core's threads, and these wait for the interpreter that this thread holds: about
-            # every second time forever. In a forked child this applies to every release: Core's locks name threads of
-            # the parent that do not exist here, and a wake-up for one of our threads may go to one of them.
+            # Dropping would wait for Core's threads, which wait for the GIL that this thread holds. About every
+            # second exit would hang. In a forked child, every release of temporalio has this problem: Core's
+            # locks refer to threads that exist only in the parent, and these may receive a wake-up that is
+            # meant for a thread of this process.
             ref.leak()
         else:
             ref.drop()
@@ -148,18 +155,22 @@ def drop_all() -> None:
 
 
 def _keep_core_out_of_python() -> None:
-    """Cancel calls in progress and wait until no thread of Core is inside Python, at most `_LEAVE_LIMIT` seconds."""
+    """Cancel calls in progress, and wait up to `_LEAVE_LIMIT` seconds until no thread of Core executes Python
+    code.
+    """
     cancelled = weakref.WeakSet(filter(_cancel, list(_calls)))
     _calls.clear()
     deadline = monotonic() + _LEAVE_LIMIT
-    # Core releases a cancelled call when its thread has left Python; until then that thread may still be about to enter
-    # it.
+    # Core releases a cancelled call when its thread has left Python. Until then, the thread may not even have
+    # entered Python yet.
     while (cancelled or _foreign_threads()) and monotonic() < deadline:
         sleep(0.001)  # releases the GIL, for which these threads wait
 
 
 def _cancel(call: asyncio.Future[Any]) -> bool:
-    """Cancel a call from another thread, even if its loop has stopped or is closed. Return whether it was in progress."""
+    """Cancel a call from another thread, even if the call's loop has stopped or is closed. Return whether the
+    call was in progress.
+    """
     if call.done():
         return False
     loop = call.get_loop()
@@ -184,15 +195,18 @@ def _foreign_threads() -> set[int]:
 def _after_fork() -> None:
     global _lock, _runtime, _is_inherited, _leaks_runtime, _calls
     _lock = threading.Lock()  # another thread may have held it
-    _calls = set()  # the parent's calls have no thread here
+    _calls = set()  # the threads of the parent's calls do not exist here
     _is_inherited = _is_inherited or _runtime is not None
     _leaks_runtime = _leaks_runtime or _is_inherited
     for ref in list(_live):
         ref.leak()
-    _runtime = None  # only after leaking: releasing the last reference would drop it here, and hang
+    _runtime = (
+        None  # must follow the leaking: releasing the last reference would drop the runtime here, and hang
+    )
 
 
-# A worker dropped without shutdown loses its channel or its polls: one of Core's threads panics and ends.
+# A worker that is dropped without shutdown loses its channel or its polls, so one of Core's threads panics and
+# ends.
 _HARMLESS_PANIC = re.compile(
     rb"\n?thread '[^'\n]*'(?: \(\d+\))? panicked at [^\n]*\n"
     rb"[^\n]*(?:Activation processor channel not dropped|JoinError::Cancelled)[^\n]*\n"
@@ -201,7 +215,7 @@ _HARMLESS_PANIC = re.compile(
 
 
 def without_harmless_panics(captured: bytes) -> bytes:
-    """Remove the panics that dropping workers causes from captured stderr; they are not failures."""
+    """Remove from captured stderr the panics that dropped workers cause. These panics are harmless."""
     return _HARMLESS_PANIC.sub(b"", captured)
 
 
@@ -231,12 +245,14 @@ at_fork(ForkStage.CORE, in_child=_after_fork)
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether this is Rust's panic: a BaseException whose class cannot be imported."""
+    """Whether the exception is a Rust panic, a BaseException with a class that cannot be imported."""
     return type(error).__name__ in ("PanicException", "RustPanic")
 
 
 async def connect(settings: TemporalSettings) -> Ref:
-    """Connect a client. Raises RuntimeError with Core's reason. The caller must set a deadline for silent peers."""
+    """Connect a client. Raise RuntimeError with Core's reason on failure. The caller must set a timeout,
+    because the peer may never answer.
+    """
     return Ref(_CLIENT, await _future(_rust.connect_client(runtime().get(), settings)))
 
 
@@ -250,7 +266,7 @@ async def call(
     metadata: Mapping[str, str | bytes] = NO_METADATA,
     service: str = "workflow",
 ) -> bytes:
-    """Call a service of the server. Raises `RpcError`, or TimeoutError after `timeout` seconds."""
+    """Call a service of the server. Raise `RpcError` on failure, or TimeoutError after `timeout` seconds."""
     async with asyncio.timeout(timeout):
         return await _send(
             client, service, call_settings(rpc, request, timeout, retry=retry, metadata=metadata)
@@ -270,20 +286,21 @@ def _send(client: Ref, service: str, settings: TemporalSettings) -> asyncio.Futu
 
 
 def set_api_key(client: Ref, api_key: str | None) -> None:
-    """Use this API key from the next call on."""
+    """Set the API key for subsequent calls."""
     client.get().update_api_key(api_key)
 
 
 def set_metadata(client: Ref, metadata: Mapping[str, str]) -> None:
-    """Use these headers from the next call on."""
+    """Set the RPC headers for subsequent calls."""
     client.get().update_metadata(dict(metadata))
 
 
-# The four calls of every step access the object directly: a function call here costs as much as one of Core's.
+# The four calls that every step makes access the object directly, because a Python function call takes as long
+# as a call of Core.
 
 
 def new_worker(client: Ref, settings: TemporalSettings) -> Ref:
-    """Create a worker. Raises if this client already has a worker on the same task queue."""
+    """Create a worker. Raise an exception if the client already has a worker on the same task queue."""
     if _is_inherited:
         logger.warning(
             "this process was forked from one that had connected to a Temporal server: a worker in it can crash (SIGSEGV), "
@@ -298,13 +315,13 @@ def new_worker(client: Ref, settings: TemporalSettings) -> Ref:
 
 
 def new_replay_worker(settings: TemporalSettings) -> tuple[Ref, Ref]:
-    """Create a replay worker, and the pusher that feeds it histories."""
+    """Create a replay worker, and the pusher that passes histories to the worker."""
     worker, pusher = _rust.new_replay_worker(runtime().get(), settings)
     return Ref(_WORKER, worker), Ref(_WORKER, pusher)
 
 
 def validate(worker: Ref) -> asyncio.Future[bytes]:
-    """Make the worker check its namespace. Call once per worker, before polling."""
+    """Make the worker validate its namespace. Must be called once per worker, before the first poll."""
     return _future(worker.get().validate())
 
 
@@ -325,7 +342,9 @@ def poll_activity(worker: Ref) -> asyncio.Future[bytes]:
 
 
 def complete_activation(worker: Ref, completion: bytes) -> asyncio.Future[None]:
-    """Complete an activation. A malformed completion raises and leaves the activation outstanding."""
+    """Complete an activation. If the completion is malformed, the future fails and the activation stays
+    outstanding.
+    """
     call: asyncio.Future[None] = (worker._object or worker.get()).complete_workflow_activation(completion)
     if _leaks_runtime:
         _record(call)
@@ -361,22 +380,24 @@ def request_eviction(worker: Ref, run_id: str) -> None:
 
 
 def initiate_shutdown(worker: Ref) -> None:
-    """Stop accepting new work. Can be repeated."""
+    """Stop accepting new work. May be called repeatedly."""
     worker.get().initiate_shutdown()
 
 
 def finalize_shutdown(worker: Ref) -> asyncio.Future[None]:
-    """Free the worker. Allowed once, with no call in progress: otherwise raises ValueError, and the worker is lost."""
+    """Free the worker. Must be called only once, with no call in progress. Otherwise, the future fails with
+    ValueError, and the worker is lost.
+    """
     return _future(worker.get().finalize_shutdown())
 
 
 def push_history(pusher: Ref, workflow_id: str, history: bytes) -> asyncio.Future[None]:
-    """Feed a history to a replay worker."""
+    """Pass a history to a replay worker."""
     return _future(pusher.get().push_history(workflow_id, history))
 
 
 def close_pusher(pusher: Ref) -> None:
-    """Close a replay worker's input. Can be repeated."""
+    """Close a replay worker's input. May be called repeatedly."""
     if not pusher.gone:
         pusher.get().close()
 

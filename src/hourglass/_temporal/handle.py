@@ -1,5 +1,5 @@
-"""A worker handle over Core, without Core's traps: `hourglass._contract.handle.Handle`. Activity tasks as data, and their
-results and heartbeats as bytes, are the pure first part.
+"""The implementation of `hourglass._contract.handle.Handle` with Core, and the replay handle. The first part is
+pure: it decodes activity tasks, and encodes their results and heartbeats.
 
 Invariants:
 
@@ -71,7 +71,9 @@ _REASONS: dict[int, str] = {number: name for name, number in ActivityCancelReaso
 
 
 def activity_item_from_proto(data: bytes, task_queue: str = "") -> ActivityItem | None:
-    """Read the result of an activity poll; None for an unknown kind. Core does not name the queue."""
+    """Decode the result of an activity poll. Return None for an unknown kind. `task_queue` is a parameter
+    because Core's message does not contain it.
+    """
     message: Any = TaskMessage.FromString(data)
     match message.WhichOneof("variant"):
         case "start":
@@ -110,7 +112,7 @@ def _task(token: bytes, start: Any, task_queue: str) -> ActivityTask:
 
 
 def activity_result_to_proto(result: ActivityResult) -> bytes:
-    """Write the end of an attempt."""
+    """Encode the result of an attempt."""
     message: Any = ActivityTaskCompletion(task_token=result.token)
     out = message.result
     match result:
@@ -131,7 +133,7 @@ def activity_result_to_proto(result: ActivityResult) -> bytes:
 
 
 def _final(failure: Failure) -> Failure:
-    """Return the failure as one that Core does not retry: it would begin a local activity again on the same handle, for ever."""
+    """Mark a failure as non-retryable. Otherwise, Core would retry a local activity on the same handle forever."""
     if not isinstance(failure.info, ApplicationFailure):
         return failure
     info = msgspec.structs.replace(failure.info, non_retryable=True)
@@ -139,7 +141,7 @@ def _final(failure: Failure) -> Failure:
 
 
 def heartbeat_to_proto(token: bytes, details: Payloads) -> bytes:
-    """Write a heartbeat."""
+    """Encode a heartbeat."""
     message: Any = ActivityHeartbeat(task_token=token)
     put_payloads(message.details, details)
     data: bytes = message.SerializeToString()
@@ -152,7 +154,9 @@ _log = logging.getLogger("hourglass.temporal")
 
 
 class RawPoll:
-    """One kind of raw poll, repeated until it ends: each result is passed to `deliver` in the turn in which it arrives."""
+    """One kind of raw poll, repeated until the polls end. Each result is passed to `deliver` in the loop
+    iteration in which it arrives.
+    """
 
     def __init__(
         self,
@@ -168,16 +172,16 @@ class RawPoll:
         self._call: asyncio.Future[bytes] | None = None
 
     def open(self) -> None:
-        """Poll, and poll again after each result."""
+        """Start to poll, and repeat the poll after each result."""
         self._is_open = True
         self._poll()
 
     def pause(self) -> None:
-        """Make no further raw poll; the result of the current one is still delivered."""
+        """Stop starting new raw polls. The result of the current poll is still delivered."""
         self._is_open = False
 
     def fail(self, error: BaseException) -> None:
-        """End because a result could not be delivered."""
+        """End the polls, because a result could not be delivered."""
         self._end(HandleBroken(f"what Core sent cannot be read: {_text(error)}"))
 
     def _poll(self) -> None:
@@ -188,7 +192,7 @@ class RawPoll:
         except BaseException as error:
             if not (isinstance(error, Exception) or core.is_panic(error)):
                 raise
-            # The receivers are never called inside `start` or `resume`.
+            # Receivers must never be called within `start` or `resume`.
             asyncio.get_running_loop().call_soon(self._end, _end_of_polls(error))
             return
         self._call.add_done_callback(self._returned)
@@ -214,27 +218,29 @@ class RawPoll:
 
 
 class _NoPoll:
-    """The polls of a kind that is switched off: they end with the shutdown."""
+    """A placeholder for the polls of a kind of work that is switched off. It ends with the shutdown of the handle."""
 
     def __init__(self, ended: Callable[[Shutdown | HandleBroken], object]) -> None:
         self._ended = ended
         self._is_closing = False
 
     def open(self) -> None:
-        """Do nothing: a replay worker has no polls."""
+        """Do nothing, because a kind of work that is switched off has no polls."""
 
     def pause(self) -> None:
-        """Do nothing: a replay worker has no polls."""
+        """Do nothing, because a kind of work that is switched off has no polls."""
 
     def close(self) -> None:
-        """Report the end of the handle in the next turn of the loop."""
+        """Report the end of the polls in the next iteration of the event loop."""
         if not self._is_closing:
             self._is_closing = True
             asyncio.get_running_loop().call_soon(self._ended, Shutdown("the worker is shut down"))
 
 
 class CoreHandle:
-    """A handle on one task queue. All methods but `heartbeat` belong to the loop that made it."""
+    """A handle for one task queue. All methods except `heartbeat` must be called on the event loop that created
+    the handle.
+    """
 
     def __init__(self, worker: core.Ref, config: HandleConfig, namespace: str) -> None:
         self.config = config
@@ -259,14 +265,16 @@ class CoreHandle:
         self._nexus: NexusServer | None = None
 
     def serve_nexus(self) -> None:
-        """Answer calls of Nexus operations, if the worker has any; once the server has validated it."""
+        """Start to answer calls of Nexus operations, if the worker has any. Must be called after the server has
+        validated the worker.
+        """
         if self.config.nexus is not None:
             self._nexus = NexusServer(
                 self._worker, self.config.nexus, self._own.namespace, self._own.task_queue
             )
 
     def start(self, on_activations: OnActivations, on_activities: OnActivities, on_end: OnEnd) -> None:
-        """Begin to poll."""
+        """Set the receivers and start to poll."""
         self._on_activations, self._on_activities, self._on_end = on_activations, on_activities, on_end
         self._is_started = True
         self._activations.open()
@@ -275,12 +283,12 @@ class CoreHandle:
             self._end_unused_kinds()
 
     def pause(self, kind: WorkKind) -> None:
-        """Make no further raw poll of this kind."""
+        """Stop polling for this kind of work."""
         if not self._is_closing:
             self._poll_of(kind).pause()
 
     def resume(self, kind: WorkKind) -> None:
-        """Poll for this kind again."""
+        """Resume polling for this kind of work."""
         self._poll_of(kind).open()
 
     def _poll_of(self, kind: WorkKind) -> RawPoll | _NoPoll:
@@ -315,7 +323,7 @@ class CoreHandle:
         self._on_end(WorkKind.ACTIVITIES, why)
 
     def complete_workflow_task(self, completion: Completion) -> asyncio.Future[CompletionResult]:
-        """Complete an activation. If Core rejects the completion, the task is failed in its place."""
+        """Complete an activation. If Core rejects the completion, fail the workflow task instead."""
         taken: asyncio.Future[CompletionResult] = asyncio.get_running_loop().create_future()
 
         def send() -> asyncio.Future[None]:
@@ -324,7 +332,8 @@ class CoreHandle:
         def fail(error: BaseException) -> None:
             reason = _reason(error)
             _log.error("the completion of run %s could not be sent; its task fails", completion.run_id)
-            # Core keeps its activation open: otherwise the run would be stuck, and shutdown would hang.
+            # Core still waits for a completion. Without one, the run would be stuck, and the shutdown would
+            # hang.
             refusal = completion_to_proto(
                 _refusal(completion.run_id, f"malformed completion: {reason}"), self._own
             )
@@ -336,7 +345,7 @@ class CoreHandle:
         return taken
 
     def complete_activity(self, result: ActivityResult) -> asyncio.Future[None]:
-        """Report the end of an attempt. If Core rejects the result, the attempt is failed in its place."""
+        """Report the result of an attempt. If Core rejects the result, report a failure of the attempt instead."""
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def send() -> asyncio.Future[None]:
@@ -360,8 +369,9 @@ class CoreHandle:
         value: T,
         fail: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Make a completion's raw call and wait for its end, which sets `taken` to `value`. On an error call `fail`, which makes
-        another raw call; without `fail` the handle is broken.
+        """Make a completion's raw call. When the call has succeeded, set the result of `taken` to `value`. On
+        an error, call `fail` to make another raw call. Without `fail`, or if that raises too, fail `taken` with
+        `HandleBroken`.
         """
 
         def failed(error: BaseException) -> None:
@@ -394,15 +404,15 @@ class CoreHandle:
             call.add_done_callback(ended)
 
     def heartbeat(self, token: bytes, details: Payloads) -> None:
-        """Report that an attempt is alive. From any thread."""
+        """Report that an attempt is alive. May be called on any thread."""
         self._notify(lambda: core.heartbeat(self._worker, heartbeat_to_proto(token, details)))
 
     def request_eviction(self, run_id: str) -> None:
-        """Ask for a run to be evicted."""
+        """Request the eviction of a run."""
         self._notify(lambda: core.request_eviction(self._worker, run_id))
 
     def initiate_shutdown(self) -> None:
-        """Take no new work. Can be repeated, also on a handle that is gone."""
+        """Stop accepting new work. May be called repeatedly, even after the handle is released."""
         self._is_closing = True
         if self._nexus is not None:
             self._nexus.stopping()
@@ -421,7 +431,9 @@ class CoreHandle:
                 poll.close()
 
     async def finalize(self) -> None:
-        """Release all resources, once the calls in progress have ended. The handle is unusable afterwards."""
+        """Wait until the calls in progress have ended, and release all resources. The handle is unusable
+        afterwards.
+        """
         while self._calls:
             await asyncio.wait(self._calls)
         if self._nexus is not None:
@@ -445,13 +457,13 @@ class CoreHandle:
 
 
 def _read_error(call: asyncio.Future[Any]) -> None:
-    """Read an exception that nobody waits for, so that asyncio does not log it."""
+    """Retrieve an exception that no code waits for, so that asyncio does not log it."""
     if not call.cancelled():
         call.exception()
 
 
 def _ignore(*_: object) -> None:
-    """Receive nothing: the handle has not been started."""
+    """Do nothing. A placeholder for the receivers before `start`."""
 
 
 def _end_of_polls(error: BaseException) -> Shutdown | HandleBroken:
@@ -468,7 +480,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _broken(error: BaseException) -> BaseException:
-    """Return the exception to raise for an error of Core's; cancellation and exits stay as they are."""
+    """Return the exception to raise for an error of Core. Cancellations and exits are returned unchanged."""
     if isinstance(error, HandleBroken) or not (isinstance(error, Exception) or core.is_panic(error)):
         return error
     return HandleBroken(f"Core refused: {_text(error)}")
@@ -483,17 +495,18 @@ def _failure(reason: str) -> Failure:
 
 
 def _text(error: BaseException) -> str:
-    # Core quotes whole commands in some messages: the beginning names the problem.
+    # Some of Core's messages quote whole commands. The beginning names the problem.
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
 
 
 class ReplayHandle:
-    """A handle on Core's replay worker, which replays histories without a server; not a `Handle`.
+    """A handle for Core's replay worker, which replays histories without a server. It does not implement
+    `Handle`.
 
-    One session drives it from one task, which is cancelled only to abandon the handle: so it awaits Core's futures directly,
-    without shields. Core's verdict on a run is the reason of its eviction (`NONDETERMINISM`, …). Core does not answer every
-    malformed history: a caller that waits for a verdict must set a limit.
+    One session drives it from one task, which is cancelled only to abandon the handle: so it awaits Core's
+    futures directly, without shields. Core's verdict on a run is the reason of its eviction (`NONDETERMINISM`,
+    …). Core does not answer every malformed history: a caller that waits for a verdict must set a limit.
     """
 
     def __init__(self) -> None:
@@ -501,7 +514,9 @@ class ReplayHandle:
         self._own = CommandDefaults("replay", "default", False)
 
     async def push(self, workflow_id: str, history: bytes) -> None:
-        """Replay an encoded History message that has been checked. Push the next one when the last run was evicted."""
+        """Replay an encoded History message that has been checked. Must only be called after the previous run
+        was evicted.
+        """
         try:
             await asyncio.shield(core.push_history(self._pusher, workflow_id, history))
         except RuntimeError as error:
@@ -516,11 +531,13 @@ class ReplayHandle:
         return activation_from_proto(data)
 
     async def complete(self, completion: Completion) -> None:
-        """Complete an activation. Core rejects nothing here that our own translation has made."""
+        """Complete an activation. No error handling is needed, because Core rejects no completion that
+        `completion_to_proto` creates.
+        """
         await core.complete_activation(self._worker, completion_to_proto(completion, self._own))
 
     def initiate_shutdown(self) -> None:
-        """Take no more histories."""
+        """Stop accepting histories."""
         core.close_pusher(self._pusher)
         if not self._worker.gone:
             core.initiate_shutdown(self._worker)

@@ -1,8 +1,8 @@
-"""Conversion of histories between Temporal's JSON form and protobuf, which Core takes. Strict: an unreadable event is
-an error that names it, and every history is checked (`_history.walk.check`). Pure.
+"""Conversion of histories between Temporal's JSON form and protobuf, the form that Core accepts. Strict: the
+error for an unreadable event names the event, and every history is checked (`_history.walk.check`). Pure.
 
-Both spellings of enums are accepted: `EVENT_TYPE_TIMER_FIRED`, and the older `TimerFired`. Enum fields are recognised
-by the message descriptors, so that every field of every event is covered without a list of ours.
+Both spellings of enums are accepted: `EVENT_TYPE_TIMER_FIRED`, and the older `TimerFired`. Enum fields are
+recognised by the message descriptors, so that every field of every event is covered without a list of ours.
 """
 
 from __future__ import annotations
@@ -30,19 +30,21 @@ _DEEPEST = 200  # levels of JSON; each cause of a failure takes one
 
 
 class Recorded(NamedTuple):
-    """A checked history: its events, and the encoded History message that Core takes."""
+    """A checked history: its events, and the encoded History message for Core."""
 
     events: tuple[h.HistoryEvent, ...]
     encoded: bytes
     of_server: bool = False
-    """Whether a Temporal server wrote it: servers put a task id into each event, the embedded engine does not."""
+    """Whether a Temporal server wrote the history. Servers put a task id into each event; the embedded engine
+    does not.
+    """
 
 
 def read_history(text: str | bytes) -> Recorded:
-    """Read and check a history. Raises `HistoryError`.
+    """Read and check a history. Raise `HistoryError` if it is invalid.
 
-    The input is JSON (an object with `events`, a list of events, or a list of such objects: pages) or, as bytes,
-    Temporal's binary form.
+    The input is JSON (an object with `events`, a list of events, or a list of such objects: pages) or, as
+    bytes, Temporal's binary form.
     """
     try:
         document = load_json(text)
@@ -69,7 +71,7 @@ def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
         _check_attributes(message)
         attributes = message.WhichOneof("attributes")
         if message.event_type not in _ATTRIBUTES and attributes is not None:
-            message.ClearField(attributes)  # Core goes by the attributes, and would take it for their kind
+            message.ClearField(attributes)  # Core determines the kind of an event by its attributes
     events = tuple(
         [
             read_event(document) if message.event_type in _ATTRIBUTES else _unknown(document, message)
@@ -82,7 +84,7 @@ def _recorded(messages: list[HistoryEvent], documents: list[Any]) -> Recorded:
 
 
 def _unknown(document: dict[str, Any], message: HistoryEvent) -> h.HistoryEvent:
-    """Return an event of an unknown kind that may be ignored, whatever attributes it carries."""
+    """Return an event of an unknown kind that workers may ignore. Its attributes may be of any kind."""
     event = read_event(document)
     if isinstance(event.attributes, h.UnknownEvent):
         return event
@@ -91,7 +93,7 @@ def _unknown(document: dict[str, Any], message: HistoryEvent) -> h.HistoryEvent:
 
 
 def _from_binary(data: bytes) -> History | None:
-    """Parse bytes as a History message, or as an API response that contains one; None if they are neither."""
+    """Parse bytes as a History message, or as an API response that contains one. Return None if they are neither."""
     for kind in (History, GetWorkflowExecutionHistoryResponse):
         try:
             message = kind.FromString(data)
@@ -116,8 +118,8 @@ def event_to_json(event: HistoryEvent) -> bytes:
 def with_next_task(history: bytes) -> bytes:
     """Return the history of an open run as its worker receives it with the next workflow task.
 
-    Core evaluates the last completed task only if it knows what follows. An event that workers ignore precedes the new
-    task: Core takes an empty task directly after another for a heartbeat.
+    Core evaluates the last completed task only if an event follows it. An event that workers ignore is inserted
+    before the new task, because Core treats an empty task directly after another one as a heartbeat.
     """
     message = History.FromString(history)
     last = next(event for event in reversed(message.events) if event.event_type in _TASK_EVENTS)
@@ -162,7 +164,7 @@ def _event(event: Any, position: int) -> HistoryEvent:
     message = HistoryEvent()
     try:
         modern = _modernise(event, HistoryEvent.DESCRIPTOR, 0)
-        # Servers newer than us send fields that we do not know.
+        # Servers newer than this release send unknown fields.
         return json_format.ParseDict(modern, message, ignore_unknown_fields=True)
     except Exception as error:
         raise HistoryError(f"event {position} cannot be read: {str(error)[:200]}") from None
@@ -186,7 +188,7 @@ def _modern_field(value: Any, field: FieldDescriptor, depth: int) -> Any:
     if field.enum_type is not None and isinstance(value, str):
         return _modern_name(value, field.enum_type)
     if field.type == FieldDescriptor.TYPE_BYTES and isinstance(value, str) and not _is_base64(value):
-        # Protobuf would skip invalid characters and decode the remainder without an error.
+        # Without this check, protobuf would skip invalid characters and decode the remainder without an error.
         raise ValueError(f"its field {field.json_name} is not base64")
     kind = field.message_type
     if kind is None or not isinstance(value, dict) or kind.full_name.startswith("google.protobuf."):

@@ -18,7 +18,9 @@ from hourglass._temporal.import_plan import COMMANDS, ENDS, SCHEDULED, TIMER, Pl
 
 DEPLOYMENT = "hourglass-import"
 BUILD = new_id()
-"""The build id of this process's imports: polls of other processes receive none of their tasks."""
+"""The build id of the imports of this process. It ensures that polls of other processes do not receive tasks of
+these imports.
+"""
 
 
 def start_message(request: ImportWorkflow, scope: CallScope, first: HistoryEvent) -> Any:
@@ -62,7 +64,7 @@ class ImportCommands:
 
     def __init__(self, history: History, tasks: Sequence[PlannedTask]) -> None:
         self.private_queue = f"{DEPLOYMENT}-{BUILD}"
-        """The task queue, without workers, of the activities that wait for their recorded result."""
+        """The task queue without workers on which activities wait for their recorded result."""
         self.scheduled = {event.event_id: event for event in history.events if event.event_type == SCHEDULED}
         inputs = [event for task in tasks for event in task.inputs]
         self.ended = {_scheduled_id(event) for event in inputs if event.event_type in ENDS}
@@ -97,13 +99,14 @@ class ImportCommands:
                 getattr(command_fields, field.name).CopyFrom(value)
         if event.HasField("user_metadata"):
             command.user_metadata.CopyFrom(event.user_metadata)
-        # Only the author's groups: others refer to events by the ids of the source history.
+        # Only the author's groups are copied, because the others refer to events by the ids of the source
+        # history.
         command.event_group_markers.extend(
             marker for marker in event.event_group_markers if marker.HasField("label")
         )
         if event.event_type == SCHEDULED and event.event_id in self.ended:
-            # No worker may execute it again: it waits on a queue without workers until its recorded result is
-            # delivered.
+            # No worker may execute the activity a second time. It waits on a queue without workers until the
+            # import delivers its recorded result.
             command_fields.task_queue.name, command_fields.use_workflow_build_id = self.private_queue, False
             command_fields.retry_policy.maximum_attempts = 1
             for timeout in ("schedule_to_close", "schedule_to_start", "start_to_close", "heartbeat"):

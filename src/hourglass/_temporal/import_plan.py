@@ -1,4 +1,5 @@
-"""The plan of an import: whether a history can be reproduced on a server, and by which workflow tasks. Pure.
+"""The plan of an import: whether a history can be reproduced on a server, and the workflow tasks that reproduce
+it. Pure.
 
 Events that cannot be reproduced are rejected before the start: children, updates, activities that timed out,
 messages to other workflows. `normal` returns a comparable form of a history.
@@ -29,7 +30,7 @@ COMMANDS: dict[int, str] = {
     kind_of("UPSERT_WORKFLOW_SEARCH_ATTRIBUTES"): "upsert_workflow_search_attributes",
     kind_of("WORKFLOW_PROPERTIES_MODIFIED"): "modify_workflow_properties",
 }
-"""Event types that result from a command of the workflow, with that command."""
+"""The event types that result from a command of the workflow, each with the name of the command."""
 
 _INPUTS = frozenset(
     map(
@@ -47,7 +48,7 @@ _INPUTS = frozenset(
 """Events delivered to a run that an import can reproduce."""
 
 ENDS = frozenset(map(kind_of, ("ACTIVITY_TASK_COMPLETED", "ACTIVITY_TASK_FAILED", "ACTIVITY_TASK_CANCELED")))
-"""Ends of activities that can be reproduced."""
+"""The events that end an activity and that an import can reproduce."""
 
 _IGNORED = frozenset(
     map(
@@ -88,9 +89,9 @@ class PlannedTask:
 
 
 def plan(history: History) -> list[PlannedTask]:
-    """Split a history into workflow tasks. Raises `ServiceError` if an import cannot reproduce it.
+    """Split a history into workflow tasks. Raise `ServiceError` if an import cannot reproduce the history.
 
-    The last task is not completed: its events are for the worker that continues the run.
+    The last task is not completed, because its events are for the worker that continues the run.
     """
     first = history.events[0] if history.events else HistoryEvent()
     if first.WhichOneof("attributes") != "workflow_execution_started_event_attributes":
@@ -134,7 +135,9 @@ def refused(why: str) -> ServiceError:
 
 
 def normal(history: History) -> list[tuple[Any, ...]]:
-    """Return a history as comparable data: per task, its inputs and the events that it issued."""
+    """Return a history as comparable data: for each task, its inputs and the events of the commands that it
+    issued.
+    """
     activities = {
         event.event_id: event.activity_task_scheduled_event_attributes.activity_id
         for event in history.events

@@ -25,7 +25,7 @@ STEP_TIMEOUT = 60.0
 """Seconds to wait for one effect to become visible on the server."""
 
 Call = Callable[[str, Any, float], Coroutine[Any, Any, bytes]]
-"""Sends a message by an RPC, with a timeout in seconds. Raises `ServiceError`."""
+"""A function that sends a message by an RPC, with a timeout in seconds, and raises `ServiceError` on failure."""
 
 
 class ImportedRun:
@@ -51,7 +51,7 @@ class ImportedRun:
                 data = await self._call("start_workflow_execution", message, 10.0)
                 return ws.StartWorkflowExecutionResponse.FromString(data).run_id
             except ServiceError as error:
-                # The server learns of a version from polls, a moment after the first.
+                # The server learns of a version from polls, some time after the first poll.
                 if "not present" not in str(error) or monotonic() > deadline:
                     raise
             # The poll must end before the run starts: otherwise it would receive the first task before the run's first
@@ -59,7 +59,9 @@ class ImportedRun:
             await _ignore_errors(self._call("poll_workflow_task_queue", self._poll_message(), 3.0))
 
     async def withhold_activities(self, task_queues: Iterable[str]) -> None:
-        """Poll these task queues for activities with our version: the server then withholds their tasks until the release."""
+        """Poll these task queues for activities with the version of this import. The server then withholds the
+        run's activity tasks until the release.
+        """
         polls = []
         for task_queue in sorted(task_queues):
             message = ws.PollActivityTaskQueueRequest(
@@ -100,7 +102,7 @@ class ImportedRun:
     async def complete_task(
         self, token: bytes, completed: HistoryEvent, commands: Sequence[Command], *, force_new: bool
     ) -> None:
-        """Answer a workflow task with commands, and with the SDK metadata of the recorded completion."""
+        """Complete a workflow task with commands, and with the SDK metadata of the recorded completion."""
         message = ws.RespondWorkflowTaskCompletedRequest(
             namespace=self._scope.namespace,
             task_token=token,
@@ -165,7 +167,7 @@ class ImportedRun:
         await self._call(rpc, message, 10.0)
 
     async def _start_attempt(self, activity_id: str, task_queue: str) -> None:
-        """Receive the attempt of an activity: only a started attempt can fail."""
+        """Receive the attempt of an activity, because only a started attempt can fail."""
         message = ws.PollActivityTaskQueueRequest(
             namespace=self._scope.namespace,
             task_queue=_queue(task_queue),
@@ -203,7 +205,7 @@ class ImportedRun:
         try:
             await self._call("terminate_workflow_execution", end, 10.0)
         except ServiceError as error:
-            # It is already terminated: an earlier removal was interrupted.
+            # The run is already terminated, because an earlier removal was interrupted.
             if error.status != "NOT_FOUND":
                 raise
         delete = ws.DeleteWorkflowExecutionRequest(

@@ -1,18 +1,19 @@
-"""Import of a history into a Temporal server: a new run is taken through the same workflow tasks again.
+"""Import of a history into a Temporal server: a new run is taken through the same workflow tasks.
 
-A server accepts no history as it is (the administrative `ImportWorkflowExecution` needs replicated namespaces, and
-Temporal Cloud does not offer it). But it writes the same events again if the same things happen in the same order. This
-module plays the worker: it answers each task with the commands that the history records, and reproduces the run's
-inputs (signals, results of activities, timers). No workflow code and no activity runs.
+A server does not accept a finished history (the administrative `ImportWorkflowExecution` needs replicated
+namespaces, and Temporal Cloud does not offer it). But a server writes the same events if it receives the same
+inputs and commands in the same order. This module acts as the worker: it completes each task with the commands
+that the history records, and reproduces the run's inputs (signals, results of activities, timers). No workflow
+code and no activity runs.
 
-Meanwhile no worker may receive the run's tasks: the run is pinned to a deployment version that exists only for the
-import (`import_commands.DEPLOYMENT`). It is released when its history is complete and compares as equal. If the process is killed
-before that, no worker receives the run; the next import with the same request finds it, removes it, and starts again.
-Pending work then waits on its own task queue: activities start at their first attempt, timers fire at their original
-time.
+Meanwhile no worker may receive the run's tasks: the run is pinned to a deployment version that exists only for
+the import (`import_commands.DEPLOYMENT`). It is released when its history is complete and compares as equal. If
+the process is killed before that, no worker receives the run; the next import with the same request finds it,
+removes it, and starts again. Pending work then waits on its own task queue: activities start at their first
+attempt, timers fire at their original time.
 
-Histories that cannot be reproduced are rejected before the start (`import_plan`): children, updates,
-activities that timed out, messages to other workflows. Times, and values that code derived from them and from
+Histories that cannot be reproduced are rejected before the start (`import_plan`): children, updates, activities
+that timed out, messages to other workflows. Times, and values that code derived from them and from
 `workflow.random`, belong to the new run.
 """
 
@@ -45,7 +46,7 @@ from hourglass.errors import HistoryError, HourglassError, ServiceError
 
 
 async def import_workflow(call: Call, request: ImportWorkflow, scope: CallScope) -> Started:
-    """Start the run on the server, take it to the end of its history, and release it to the workers."""
+    """Start the run on the server, take it through its recorded history, and release it to the workers."""
     try:
         source = read_history(b'{"events":[' + b",".join(request.events) + b"]}")
     except HistoryError as error:
@@ -67,7 +68,9 @@ class _Import:
         self._server = ImportedRun(call, scope, request.workflow_id, self._start_message.task_queue.name)
 
     async def run(self) -> Started:
-        """Carry out the import. Remove an incomplete earlier one first; return an already complete one as it is."""
+        """Carry out the import. If an earlier import of the same request was incomplete, remove its run first.
+        If it was complete, return its run.
+        """
         await self._server.withhold_activities(self._commands.pending_queues)
         is_new = await self._start_or_find()
         if is_new:
@@ -98,7 +101,7 @@ class _Import:
             return True
         if not await server.is_pinned_to_import() or is_equal(imported, self._history):
             return False
-        # An import that was killed: no process polls for the version that its run is pinned to.
+        # An earlier import was killed. No process polls for the version to which its run is pinned.
         await server.remove()
         deadline = monotonic() + STEP_TIMEOUT
         while True:  # the server deletes asynchronously

@@ -1,8 +1,9 @@
 """Nexus operations of a worker: polls for calls, runs the user's handlers, and sends the answers.
 
-Core's rules are those of activities: every task needs exactly one answer, or shutdown hangs; polls and answers are
-never cancelled. Functions run in threads, coroutines on a separate loop. An argument that cannot be decoded is the
-caller's fault (BAD_REQUEST). The server retries any other exception, unless it is marked as not retryable.
+Core has the same rules as for activities: every task needs exactly one answer, or the shutdown hangs, and polls
+and answers are never cancelled. Functions run in threads, and coroutines on a separate loop. An argument that
+cannot be decoded is the caller's fault (BAD_REQUEST). The server retries after any other exception, unless it
+is marked as not retryable.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _PAUSE = 1.0  # seconds after a failed poll
 
 
 class NexusServer:
-    """The Nexus part of a worker; serves until the worker is shut down."""
+    """The part of a worker that serves Nexus operations until the worker is shut down."""
 
     def __init__(self, worker: core.Ref, services: NexusServices, namespace: str, task_queue: str) -> None:
         self._worker = worker
@@ -262,14 +263,16 @@ _STATUSES: dict[str, tuple[str, bool | None]] = {
     "UNIMPLEMENTED": ("NOT_IMPLEMENTED", None),
     "DEADLINE_EXCEEDED": ("UPSTREAM_TIMEOUT", None),
 }
-"""Nexus error type, and whether to retry, by the gRPC status of a call that the operation made; as in Temporal's SDKs.
-
-Authentication errors are not listed: they are the handler's problem, not the caller's, and are retried.
+"""The Nexus error type, and whether to retry, for the gRPC status of a failed call that the operation made. The
+same as in Temporal's SDKs. Authentication errors are not listed, because they are caused by the handler and not
+by the caller, and are retried.
 """
 
 
 def _classify(error: BaseException) -> tuple[str, bool | None]:
-    """Return the error type for the caller's server, and whether to retry; None for the type's default."""
+    """Return the error type for the caller's server, and whether to retry. None means the default of the error
+    type.
+    """
     match error:
         case nexus.HandlerError():
             return error.type, error.retryable
@@ -302,7 +305,9 @@ def _callback(request: Any) -> nexus.NexusCallback | None:
 
 
 def _link_from(link: Any) -> bytes | None:
-    """Return a call's link in the encoding that the server expects at a start; None for an unknown kind of link."""
+    """Return a call's link in the encoding that the server expects at a start. Return None for an unknown kind
+    of link.
+    """
     url = urllib.parse.urlparse(link.url)
     match = _HISTORY.fullmatch(url.path)
     if link.type != _EVENT_LINK or url.scheme != "temporal" or match is None:

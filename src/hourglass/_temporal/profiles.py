@@ -27,7 +27,9 @@ _VALUE = re.compile(r"(?<=^invalid )(type|value): ([\w ]+) (?:\".*\"|`.*`), ")
 
 @dataclass(frozen=True)
 class ConfigurationSource:
-    """The source of Temporal's configuration: a file's path or content, or Temporal's default file; and the environment."""
+    """The source of Temporal's configuration: the environment, and a file (its path, its content, or Temporal's
+    default file).
+    """
 
     environ: Mapping[str, str]
     source: Path | str | bytes | None = None
@@ -94,7 +96,7 @@ class ConfigurationSource:
                 raise TargetError(f"{name} must be true or false")
 
     def _read(self, reader: Any, **options: Any) -> Any:
-        """Call one of temporalio's functions, without the lines and values of the file that its errors quote."""
+        """Call one of temporalio's functions. Remove the lines and values of the file from its error messages."""
         source = self.source
         try:
             return reader(

@@ -111,13 +111,13 @@ def put_payload_map(messages: Any, payloads: Mapping[str, Payload]) -> None:
 
 
 def seconds_from(duration: Any) -> float:
-    """Return a duration in seconds; 0 if it is unset."""
+    """Return a duration in seconds, or 0 if it is unset."""
     nanos = duration.nanos
     return float(duration.seconds + nanos / NANOS if nanos else duration.seconds)
 
 
 def put_seconds(duration: Any, seconds: float) -> None:
-    """Write a duration. A duration of 0 is written, too."""
+    """Write a duration, even if it is 0."""
     full_seconds = int(seconds)
     if full_seconds == seconds:  # true of nearly all durations
         duration.seconds = full_seconds
@@ -131,7 +131,7 @@ def put_nanos(message: Any, nanos: int) -> None:
 
 
 def nanos_from(timestamp: Any) -> int:
-    """Return a time in nanoseconds since the epoch; 0 if it is unset."""
+    """Return a time in nanoseconds since the epoch, or 0 if it is unset."""
     return int(timestamp.seconds * NANOS + timestamp.nanos)
 
 
@@ -161,7 +161,7 @@ _PIN = 1  # PINNED_OVERRIDE_BEHAVIOR_PINNED
 
 
 def put_override(message: Any, override: VersioningOverride) -> None:
-    """Write an override, in the current fields and, if possible, in those of servers before 1.29."""
+    """Write an override to the current fields and, if possible, to the fields that servers before 1.29 read."""
     match override:
         case PinnedVersioningOverride(version):
             message.behavior = int(VersioningBehavior.PINNED)
@@ -181,7 +181,7 @@ def _put_version(message: Any, version: WorkerDeploymentVersion) -> None:
 
 
 def override_from(message: Any) -> VersioningOverride | None:
-    """Decode an override; None if there is none."""
+    """Decode an override. Return None if it is not set."""
     match message.WhichOneof("override"):
         case "pinned":
             return PinnedVersioningOverride(version_from(message.pinned.version))

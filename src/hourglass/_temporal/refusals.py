@@ -1,4 +1,6 @@
-"""Errors of the server and of the connection as Hourglass errors: what was rejected, why, and what to do. Pure."""
+"""Conversion of errors of the server and of the connection to Hourglass errors, with the rejected request, the
+reason, and a remedy. Pure.
+"""
 
 from __future__ import annotations
 
@@ -47,17 +49,18 @@ class ServerRefusal:
         self._details = details
 
     def detail(self, kind: type[Any]) -> Any | None:
-        """Return the first detail if it is of this kind, else None."""
+        """Return the first detail of the error if it is of this kind, or else None."""
         try:
             status = GrpcStatus.FromString(self._details)
-        except Exception:  # details are optional: the message alone must do
+        except Exception:  # details are optional: without them, only the message is used
             return None
         detail = kind()
         return detail if status.details and status.details[0].Unpack(detail) else None
 
     def of_parts(self) -> list[ServerRefusal]:
-        """Return the errors of a multi-operation request's parts, without parts that were aborted because another
-        failed."""
+        """Return the errors of the parts of a multi-operation request. Parts that were aborted because another
+        part failed are omitted.
+        """
         failure = self.detail(MultiOperationExecutionFailure)
         statuses = [] if failure is None else failure.statuses
         return [
@@ -117,7 +120,7 @@ def denied(status: str, message: str, namespace: str, target: str) -> ServiceErr
 
 
 def too_late(request: sv.Request[Any], target: str) -> ServiceTimeoutError:
-    """Return the error for a request without an answer in time."""
+    """Return the error for a request that the server did not answer in time."""
     hint = ""
     if isinstance(request, wf.QueryWorkflow):
         hint = ". A query is answered by a worker: does one run on the workflow's task queue?"
@@ -245,7 +248,7 @@ _TLS_DETAIL = re.compile(r"(?:InvalidCertificate\(|fatal alert: )(\w+)")
 
 
 def explain_transport(reason: str) -> str | None:
-    """Explain Core's message about TLS or the protocol; None if it is about something else."""
+    """Explain Core's message about TLS or the protocol. Return None for any other message."""
     for pattern, explanation in _TRANSPORT_PROBLEMS:
         if pattern.search(reason):
             names = _CERTIFICATE_NAMES.findall(reason.partition("presented")[2])
@@ -267,7 +270,7 @@ def unreachable(target: str, reason: str) -> ConnectionFailedError:
 
 
 def connection_refused(reason: str, target: str, namespace: str) -> ServiceError:
-    """Return the error for Core's reason why it could not connect."""
+    """Return the error for a failed connection, from the reason that Core reports."""
     reason = " ".join(reason.removeprefix("Failed client connect: ").split())
     status = _STATUS.search(reason)
     status_name = status.group(1).strip().lower().replace(" ", "") if status else ""
@@ -281,5 +284,5 @@ def connection_refused(reason: str, target: str, namespace: str) -> ServiceError
         )
     system_message = _SYSTEM_MESSAGE.search(
         reason
-    )  # the operating system's message, which Core quotes within its own
+    )  # the message of the operating system, which Core's message quotes
     return unreachable(target, system_message.group(1).lower() if system_message else reason[:300])

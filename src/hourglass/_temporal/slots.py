@@ -1,8 +1,9 @@
-"""Adapter that lets Core call a custom slot supplier.
+"""An adapter through which Core calls a custom slot supplier.
 
-Core awaits `reserve_slot` on the loop that created the worker: the control loop, where user code must not run. The call
-is therefore forwarded to a separate loop in its own thread. Core makes the other calls on its own threads. Exceptions
-of the supplier are logged and never reach Core, except those of `reserve_slot`, which Core retries.
+Core awaits `reserve_slot` on the loop that created the worker: the control loop, where user code must not run.
+The call is therefore forwarded to a separate loop in its own thread. Core makes the other calls on its own
+threads. Exceptions of the supplier are logged and never reach Core, except those of `reserve_slot`, which Core
+retries.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _RETRY_PAUSE = 1.0  # seconds to wait before re-raising an exception, because Co
 
 
 class SuppliedSlots:
-    """The supplier object that Core calls. Core passes its own context objects, which have the fields of our protocols."""
+    """The supplier object that Core calls. Core passes its own context objects, which have the fields of the
+    public context protocols.
+    """
 
     def __init__(self, supplier: CustomSlotSupplier) -> None:
         self._supplier = supplier
@@ -39,7 +42,7 @@ class SuppliedSlots:
             raise
 
     def try_reserve_slot(self, ctx: Any) -> Any:
-        """Return a slot if one is free, else None."""
+        """Return a slot if one is free, or else None."""
         return self._call("try_reserve_slot", ctx)
 
     def mark_slot_used(self, ctx: Any) -> None:

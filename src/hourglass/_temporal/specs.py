@@ -1,8 +1,10 @@
-"""Specs of activities, starts and children in Temporal's messages, both ways. Pure, and on the hot path.
+"""Conversion of specs of activities, starts and children to Temporal's messages and back. Pure, and on the hot
+path.
 
-Each kind of message has a table from a spec's fields to the message's fields, where the names differ. The field's type
-determines how its value is written. A field that the message does not have is mapped to None, with the reason. A spec
-field without a place in the message prevents the import of this module: every name is looked up in the message.
+Each kind of message has a table that maps a spec's fields to the message's fields where the names differ. The
+type of a field determines how its value is written. A spec field that the message does not have is mapped to
+None, and a comment states the reason. Every name is looked up in the message, so the import of this module
+fails if a spec field has no place in the message.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ S = TypeVar("S", bound=Spec)
 
 
 class _Kind(NamedTuple):
-    """The functions that write values of one type to a field of a message, and read them."""
+    """The functions that write values of one type to a message field, and read them from it."""
 
     put: Callable[[Any, str, Any], None]
     get: Callable[[Any, str], Any]
@@ -100,10 +102,10 @@ class _SpecField(NamedTuple):
 
 
 class SpecIn(Generic[S]):
-    """A spec inside one kind of message.
+    """The fields of one kind of message that contain a spec.
 
-    `names` maps a spec's field to its path in the message if they differ, or to None if the message does not have it.
-    `since` names the release of temporalio that added a field.
+    `names` maps a spec's field to its path in the message if they differ, or to None if the message does not
+    have it. `since` names the release of temporalio that added a field.
     """
 
     def __init__(
@@ -148,7 +150,9 @@ class SpecIn(Generic[S]):
         return frozenset(place.field for place in self._places)
 
     def put(self, message: Any, spec: S) -> None:
-        """Write the fields that are set. Raises `UsageError` for a field that the installed temporalio does not have."""
+        """Write the fields of a spec that are set. Raise `UsageError` for a field that the installed temporalio
+        does not have.
+        """
         for field, (major, minor) in self._absent.items():
             if getattr(spec, field):
                 raise UsageError(f"{field} needs temporalio {major}.{minor} or newer, not {installed()}")
@@ -158,8 +162,9 @@ class SpecIn(Generic[S]):
                 place.kind.put(reduce(getattr, place.within, message), place.name, value)
 
     def key(self, message: Any) -> tuple[object, ...]:
-        """Return a hashable key of the undecoded fields; equal for messages with equal specs. For specs without
-        payloads."""
+        """Return the undecoded fields as a hashable key, which is equal for messages with equal specs. Must
+        only be used for specs without payloads.
+        """
         return tuple(
             [
                 value.SerializeToString() if hasattr(value, "SerializeToString") else value
@@ -197,9 +202,9 @@ LOCAL = SpecIn(
     ActivitySpec,
     ScheduleLocalActivity,
     {
-        "task_queue": None,  # it runs on the worker that schedules it
+        "task_queue": None,  # a local activity runs on the worker that schedules it
         "heartbeat_timeout": None,  # Core runs in the same process and needs no heartbeats
-        **dict.fromkeys(_PRIORITY),  # it is not queued
+        **dict.fromkeys(_PRIORITY),  # a local activity is not queued
         "disable_eager_execution": None,
     },
 )
@@ -218,8 +223,9 @@ _task_specs: dict[tuple[object, ...], ActivitySpec] = {}
 
 
 def spec_of_task(start: Any, task_queue: str) -> ActivitySpec:
-    """Return the spec of Core's activity task; one shared object for equal specs, such as those of one activity's
-    attempts."""
+    """Return the spec of Core's activity task. Equal specs, such as those of an activity's attempts, share one
+    object.
+    """
     key = (task_queue, start.HasField("retry_policy"), *TASK.key(start))
     spec = _task_specs.get(key)
     if spec is None:
@@ -238,12 +244,14 @@ _STANDALONE: dict[str, str | None] = {
 ACTIVITY_START = SpecIn(ActivitySpec, StartActivityExecutionRequest, _STANDALONE)
 ACTIVITY_OPTIONS = SpecIn(ActivitySpec, ActivityOptions, _STANDALONE)
 ACTIVITY_INFO = SpecIn(ActivitySpec, ActivityExecutionInfo, _STANDALONE | {"task_queue": "task_queue"})
-"""Places of a spec in standalone starts, in activity options, and in activity descriptions."""
+"""The places of a spec in starts of standalone activities, in activity options, and in activity descriptions."""
 
 
 @lru_cache(maxsize=1024)
 def remote_bytes(spec: ActivitySpec, task_queue: str) -> bytes:
-    """Serialize a spec as part of Core's command, for a worker of this queue: all calls of an activity share the bytes."""
+    """Serialize a spec as part of Core's command, for a worker of this queue. All calls of an activity share
+    the result.
+    """
     message = ScheduleActivity(task_queue=task_queue)
     REMOTE.put(message, spec)
     return message.SerializeToString()
@@ -313,7 +321,7 @@ NOTES = SpecIn(
     dict.fromkeys(StartSpec.__struct_fields__)
     | {"static_summary": "user_metadata.summary", "static_details": "user_metadata.details"},
 )
-"""The summary and details of a child, which are outside Core's command for it."""
+"""The summary and details of a child. They are not part of Core's command that starts the child."""
 
 CHILD = SpecIn(
     ChildWorkflowSpec,

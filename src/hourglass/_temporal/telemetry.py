@@ -1,7 +1,7 @@
-"""Core's telemetry: its log in Python's logging, its metrics beside ours, and worker heartbeats.
+"""Core's telemetry: its log, which is forwarded to Python's logging, its metrics, and worker heartbeats.
 
-Must not know: Rust objects (see `core`). The options of `hourglass.metrics.set_telemetry` take precedence over the
-environment. They are read when Core's runtime is created, with the first connection.
+Must not know: Rust objects (see `core`). The options of `hourglass.metrics.set_telemetry` take precedence over
+the environment. They are read when Core's runtime is created, with the first connection.
 
 - `HOURGLASS_CORE_LOG`: a filter in Rust's syntax. Default: errors only, with only those fields that cannot contain
   payloads.
@@ -9,8 +9,8 @@ environment. They are read when Core's runtime is created, with the first connec
   Core serve Prometheus itself; `otlp:URL` sends them to a collector. Default: no metrics.
 - `HOURGLASS_WORKER_HEARTBEAT`: seconds between worker heartbeats to the server, 1 to 60; `0` disables them.
 
-Core calls the log forwarders on its own thread, some milliseconds late, with many entries per call. Invariant: buffered
-metrics are fetched every few seconds, because Core discards what does not fit into its buffer.
+Core calls the log forwarders on its own thread, some milliseconds late, with many entries per call. Invariant:
+buffered metrics are fetched every few seconds, because Core discards what does not fit into its buffer.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _HARMLESS = (
 
 
 def forward_errors(entries: Sequence[Any]) -> None:
-    """Log Core's entries, restricted to fields that cannot contain payloads."""
+    """Log Core's entries without the fields that may contain payloads."""
     _forward(entries, _HARMLESS)
 
 

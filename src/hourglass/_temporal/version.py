@@ -26,7 +26,9 @@ ANYWAY = "HOURGLASS_ANY_CORE"
 
 
 def refusal(installed: str | None, anyway: bool) -> str | None:
-    """Return why this release of temporalio is not supported, or None. `anyway` accepts any installed release."""
+    """Return the reason why this release of temporalio is not supported, or None if it is. With `anyway`, any
+    installed release is accepted.
+    """
     if installed is None:
         return f"Temporal targets need the package temporalio, which is not installed: pip install {WANTED}"
     if anyway or OLDEST <= release(installed) <= NEWEST:
@@ -38,7 +40,7 @@ def refusal(installed: str | None, anyway: bool) -> str | None:
 
 
 def release(version: str) -> tuple[int, int]:
-    """Parse the major and minor number; (0, 0) if there are none."""
+    """Return the major and minor number of a version, or (0, 0) if it has none."""
     parts = re.match(r"(\d+)\.(\d+)(?=\.|$|[a-z])", version)
     return (int(parts[1]), int(parts[2])) if parts else (0, 0)
 

@@ -1,6 +1,6 @@
 """The worker: everything that runs user code, below the public `Worker`.
 
-Subpackages; each imports only those above it:
+Subpackages. Each imports only the subpackages listed above it:
 
     handles          the holder of all handles: registrations, receivers, completions, draining
     health           hung code, processes that die, parked runs and runs in quarantine
@@ -10,16 +10,12 @@ Subpackages; each imports only those above it:
 
 Modules shared by them:
 
-    portal           calls from any thread or event loop into the control loop
-    portal_calls     the two kinds of these calls: awaited on another loop, or blocking a thread
-    mailbox          calls from other threads to an event loop, with one wake-up for a burst
-    daemon_executor  threads for blocking calls that keep no process alive
-    targets          the engine that a client connects to, from a str, the environment or a profile
-    stop_event       an event that a signal handler may set
-    processors       the number of processors, and the assignment of processes to them
-    interpreter      process-wide settings of Python that a worker changes on request
-    resolver         lookup of decorated objects by type name
-    code_origin      whether a file belongs to us, to a library or to the author
-    work_log         log messages about runs and attempts that fail, time out or are dropped
-    activity_metrics metrics of activity attempts
+portal calls from any thread or event loop into the control loop portal_calls the two kinds of these calls:
+awaited on another loop, or blocking a thread mailbox calls from other threads to an event loop, with a single
+wake-up for a burst daemon_executor threads for blocking calls, which do not keep the process alive targets the
+engine that a client connects to, from a str, the environment or a profile stop_event an event that a signal
+handler may set processors the number of CPUs, and the binding of processes to them interpreter process-wide
+settings of Python that a worker changes on request resolver lookup of decorated objects by type name
+code_origin whether a file belongs to Hourglass, to a library or to the author work_log log messages about runs
+and attempts that fail, time out or are dropped activity_metrics metrics of activity attempts
 """

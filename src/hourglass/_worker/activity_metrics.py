@@ -1,4 +1,4 @@
-"""The metrics of activity attempts (`ActivityMetrics`)."""
+"""Metrics of activity attempts (`ActivityMetrics`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OUTCOMES: dict[type[ActivityResult], str] = {
 
 
 class _Series(NamedTuple):
-    """The series of one activity type, with the values that are not recorded in them yet."""
+    """The metric series of one activity type, and the values that are still to be recorded in them."""
 
     plain: Labels
     outcomes: dict[type[ActivityResult], Labels]
@@ -37,10 +37,10 @@ _BATCH = 256
 
 
 class ActivityMetrics:
-    """Counts the attempts of one task queue, their outcomes, durations and waiting times.
+    """A recorder of the attempts of one task queue: their number, outcomes, durations and waiting times.
 
-    Belongs to the control loop. Values are recorded in batches, because every step passes here, unless a sink wants
-    each of them.
+    Must be used on the control loop. Every step calls this class, so values are recorded in batches, unless a
+    sink must receive each value.
     """
 
     def __init__(self, registry: Registry, namespace: str, task_queue: str) -> None:
@@ -61,7 +61,7 @@ class ActivityMetrics:
         )
 
     def began(self, task: ActivityTask) -> None:
-        """Record the waiting time of an attempt that begins."""
+        """Record the time that an attempt has waited before its start."""
         since, until = task.current_attempt_scheduled_time_ns or task.scheduled_time_ns, task.started_time_ns
         if since and until and not task.is_local:
             series = self._series_by_type.get(task.activity_type) or self._series(task.activity_type)
@@ -89,7 +89,8 @@ class ActivityMetrics:
         labels = labels_of(plain)
         outcomes = {kind: labels_of({**plain, "outcome": name}) for kind, name in _OUTCOMES.items()}
         if len(self._series_by_type) >= self._registry.max_series:
-            # Clients choose the names, and the metrics accept no more of them either.
+            # The number of series is limited, because clients choose the type names. The registry has the same
+            # limit.
             return _Series(labels, outcomes, [], [], {kind: [] for kind in _OUTCOMES})
         series = self._series_by_type[activity_type] = _Series(
             labels,

@@ -1,8 +1,9 @@
-"""The origin of code by its file: ours, the standard library's, an installed package's, or the author's.
+"""The origin of code, determined by its file: Hourglass, the standard library, an installed package, or the
+author.
 
-Also tracebacks without our frames: an exception that a client raises, or a worker logs, shows the author's lines and
-those of the libraries between them. `HOURGLASS_TRACEBACK=full`, or `--traceback` at the command line, leaves
-tracebacks unchanged.
+This module also removes the frames of Hourglass from tracebacks. An exception that a client raises, or that a
+worker logs, then shows only the lines of the author and of the libraries between them.
+`HOURGLASS_TRACEBACK=full`, or `--traceback` on the command line, leaves tracebacks unchanged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ E = TypeVar("E", bound=BaseException)
 VARIABLE = "HOURGLASS_TRACEBACK"
 _OURS = str(Path(__file__).resolve().parent.parent) + "/"
 _WRAPPERS = _OURS + "_evaluator/thread_guard.py"
-"""Wraps functions of the standard library: its frames count as the library's."""
+"""The file that wraps functions of the standard library. Its frames count as frames of that library."""
 
 
 def _paths(*names: str) -> tuple[str, ...]:
@@ -44,12 +45,14 @@ def is_package(file: str) -> bool:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file belongs to the standard library or to an installed package, or is no file at all."""
+    """Whether a file belongs to the standard library or to an installed package, or is not a real file."""
     return file.startswith(("<", *_PACKAGES, *STDLIB, _WRAPPERS))
 
 
 def where_raised(error: BaseException) -> tuple[str, int] | None:
-    """Return file and line of the innermost frame of the author's code in a traceback; of any code if there is none."""
+    """Return the file and line of the innermost frame of the author's code in a traceback, or else of the
+    innermost frame.
+    """
     frames: list[FrameSummary] = list(extract_tb(error.__traceback__))
     if not frames:
         return None
@@ -59,7 +62,9 @@ def where_raised(error: BaseException) -> tuple[str, int] | None:
 
 
 def without_our_frames(error: E) -> E:
-    """Remove our frames from the tracebacks of an error and its causes, unless the fault is ours. Return the error."""
+    """Remove the frames of Hourglass from the tracebacks of an error and its causes, except for internal
+    errors. Return the error.
+    """
     if isinstance(error, InternalError) or os.environ.get(VARIABLE) == "full":
         return error
     seen: set[int] = set()

@@ -1,7 +1,9 @@
-"""The executor for `asyncio.to_thread` and `run_in_executor` on our loops: its threads do not keep the process alive.
+"""The executor for `asyncio.to_thread` and `run_in_executor` on the loops of Hourglass. Its threads do not keep
+the process alive.
 
-At exit the interpreter joins the threads of every `ThreadPoolExecutor`, daemons too, without a limit: one codec or one
-blocking call of an activity that never returns would keep the process forever.
+At exit, the interpreter joins the threads of every `ThreadPoolExecutor`, even daemon threads, without a
+timeout. A single codec, or a blocking call of an activity, that never returns would keep the process alive
+forever.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ T = TypeVar("T")
 
 
 class DaemonExecutor(ThreadPoolExecutor):
-    """A `ThreadPoolExecutor`, which event loops require, whose threads are abandoned at the end of the interpreter."""
+    """A `ThreadPoolExecutor` with threads that are abandoned at interpreter exit. Event loops require this base
+    class.
+    """
 
     def __init__(self, name: str, max_workers: int | None = None) -> None:
         super().__init__(max_workers, thread_name_prefix=name)
@@ -44,7 +48,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more jobs. The threads end after the queued ones."""
+        """Stop accepting jobs. The threads end after the queued jobs."""
         with self._gate:
             if not self._is_shut_down:
                 self._is_shut_down = True
@@ -83,4 +87,4 @@ class DaemonExecutor(ThreadPoolExecutor):
                 else:
                     future.set_result(result)
                     del result
-            del job, future, call  # an idle thread holds no references
+            del job, future, call  # an idle thread must not keep references

@@ -1,12 +1,13 @@
 """Process-wide settings of the Python interpreter that a worker changes only on request, while it runs.
 
-Both affect the user's whole program, so both are off by default. `switch_interval` is how long a thread that computes
-keeps the interpreter while others wait (Python's default is 5 ms). `gc_threshold` is the number of new objects after
-which the garbage collector looks for cycles (Python's default is 700, and 2,000 from 3.14 on). docs/performance.md
-shows their effect.
+Both settings affect the user's whole program, so neither is changed by default. `switch_interval` is the time
+for which a computing thread keeps the GIL while other threads wait (Python's default is 5 ms). `gc_threshold`
+is the number of new objects after which the garbage collector looks for cycles (Python's default is 700, and
+2,000 from 3.14 on). docs/performance.md shows the effect of both settings.
 
-Invariants: of several workers in one process the shortest interval and the largest threshold apply. The program's own
-values return when the last worker that changed them stops, unless the program has set others since.
+Invariants: if several workers in a process set different values, the shortest interval and the largest
+threshold apply. When the last worker that changed a value stops, the program's own value is restored, unless
+the program has changed the value in the meantime.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ _LARGEST_THRESHOLD = 2**31 - 1  # CPython stores it in a C int
 
 @dataclass(frozen=True)
 class InterpreterOptions:
-    """The values that a worker requests; None leaves the program's own value."""
+    """The values that a worker requests. None leaves the program's value unchanged."""
 
     switch_interval: float | None = None
     gc_threshold: int | None = None
 
     def __post_init__(self) -> None:
-        """Reject values that Python would reject later, or accept and misinterpret."""
+        """Raise `UsageError` for values that Python would reject later, or accept and misinterpret."""
         interval, threshold = self.switch_interval, self.gc_threshold
         if interval is not None and not 0 < interval <= _LONGEST_INTERVAL:
             raise UsageError(f"switch_interval must be above 0 and at most 1 second, not {interval!r}")
@@ -39,7 +40,7 @@ class InterpreterOptions:
 
 
 class InterpreterSettings:
-    """The options of all running workers of this process, applied together."""
+    """The combined options of all running workers of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,7 +57,7 @@ class InterpreterSettings:
             self._update()
 
     def restore(self, worker: object) -> None:
-        """Withdraw the options of a worker that has stopped. Does nothing if it has none."""
+        """Withdraw the options of a worker that has stopped, if it has any."""
         with self._lock:
             if self._workers.pop(worker, None) is not None:
                 self._update()

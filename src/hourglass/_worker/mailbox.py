@@ -1,10 +1,10 @@
-"""Calls from other threads to an event loop, with one wake-up for a burst (`Mailbox`).
+"""Calls from other threads to an event loop, with a single wake-up for a burst of calls (`Mailbox`).
 
-Waking a loop costs a write to a pipe, and often a switch of threads. Calls that are posted while the loop is already
-being woken are delivered together.
+Waking a loop requires a write to a pipe, and often a thread switch. Calls that are posted while a wake-up is
+pending are delivered together.
 
-Invariants: calls are delivered in the order in which they were posted; an exception in one does not affect the
-others; in a forked process nothing is delivered.
+Invariants: calls are delivered in the order in which they were posted. An exception in one call does not affect
+the others. In a forked process, no calls are delivered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger("hourglass.worker")
 
 
 class Mailbox:
-    """Calls from any thread to the loop on which the mailbox was created."""
+    """A queue of calls from any thread to the loop on which the mailbox was created."""
 
     __slots__ = ("_calls", "_pid", "_woken", "loop")
 
@@ -34,7 +34,7 @@ class Mailbox:
         self._woken = False
 
     def post(self, callback: Callable[[T], object], argument: T) -> None:
-        """Call `callback(argument)` on the loop. From any thread."""
+        """Call `callback(argument)` on the loop. May be called on any thread."""
         if _forks.here != self._pid:
             return
         self._calls.append((callback, argument))
@@ -47,7 +47,7 @@ class Mailbox:
             pass  # the loop is closed
 
     def _deliver(self) -> None:
-        self._woken = False  # first: what is posted from now on wakes the loop again
+        self._woken = False  # reset first, so that calls posted from now on wake the loop
         try:
             while self._calls:
                 callback, argument = self._calls.popleft()
@@ -56,7 +56,7 @@ class Mailbox:
                 except Exception:
                     logger.exception("a call from another thread failed")
         finally:
-            # A cancellation or an exit ended this delivery: continue in the next turn.
+            # A cancellation or an exit interrupted this delivery. Continue in the next iteration of the loop.
             if self._calls and not self._woken:
                 self._woken = True
                 self.loop.call_soon(self._deliver)

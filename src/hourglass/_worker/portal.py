@@ -1,17 +1,19 @@
-"""The portal: calls from any thread or event loop into the control loop, which runs in a thread of its own.
+"""The portal: calls from any thread or event loop into the control loop, which runs in its own thread.
 
-One portal serves a process. Client calls, polls and supervision run on its loop; a caller waits in its own thread, or
-awaits on its own loop. It knows nothing of workflows, targets or engines.
+Each process has one portal. Client calls, polls and supervision run on the portal's loop. A caller blocks its
+own thread, or awaits the answer on its own loop. Must not know: workflows, targets, engines.
 
 Invariants:
 
-- No user code runs on the control loop: the coroutines that are passed to the portal are ours.
-- An answer is set on the loop, or in the thread, that waits for it. A caller that does not wait any more (Ctrl-C, a
-  timeout, a cancelled task) cancels its coroutine; what must survive is shielded by its owner.
-- A portal belongs to the process that created it. After a fork the child creates its own and never uses or
-  frees the inherited one: its thread does not exist there, and freeing what that thread held can hang.
-- At exit the closers run first, latest first, then the loop stops, then the thread is joined; each within a
-  limit.
+- No user code runs on the control loop. Only coroutines of Hourglass are passed to the portal.
+- An answer is set on the loop, or in the thread, that waits for it. A caller that stops waiting (Ctrl-C, a
+  timeout, a cancelled task) cancels its coroutine. Work that must survive the cancellation is shielded by its
+  owner.
+- A portal belongs to the process that created it. After a fork, the child creates its own portal, and never
+  uses or frees the inherited portal, whose thread does not exist in the child. Freeing objects that this thread
+  owned can hang.
+- At exit, the closers run, the latest first. Then the loop stops, and the thread is joined. Each step has a
+  timeout.
 """
 
 from __future__ import annotations
@@ -41,15 +43,15 @@ Closer = Callable[[], Awaitable[object]]
 
 logger = logging.getLogger("hourglass")
 
-# On Windows Ctrl-C does not interrupt an unlimited wait. Elsewhere signals interrupt it, and the limit only guards against a
-# control thread that has died.
+# On Windows, Ctrl-C does not interrupt an unlimited wait. On other systems signals do, and the timeout only
+# guards against a control thread that has died.
 _WAIT_STEP = 0.2 if sys.platform == "win32" else 5.0
 _CLOSER_LIMIT = 10.0
 _STOP_LIMIT = 5.0
 
 
 class Portal:
-    """The control loop in its own daemon thread, and the ways to call it."""
+    """The control loop in its own daemon thread, and the methods that call coroutines on this loop."""
 
     _lock: ClassVar[threading.Lock] = threading.Lock()
     _current: ClassVar[Portal | None] = None
@@ -71,7 +73,7 @@ class Portal:
 
     @classmethod
     def current(cls) -> Portal:
-        """Return the portal of this process. Start it if there is none."""
+        """Return the portal of this process. Create it if necessary."""
         with cls._lock:
             if cls._exiting:
                 raise UsageError("the interpreter is exiting: Hourglass cannot be used any more")
@@ -100,7 +102,7 @@ class Portal:
             return asyncio.run_coroutine_threadsafe(coro, self._loop)
 
     def call(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the control loop and block this thread until it has ended.
+        """Run a coroutine on the control loop, and block this thread until the coroutine has ended.
 
         A timeout (`TimeoutError`), Ctrl-C or any other exception in this thread cancels the coroutine.
         """
@@ -113,7 +115,7 @@ class Portal:
         try:
             self._wait_for(call, timeout)
         except BaseException:
-            with suppress(RuntimeError):  # the control loop has closed, and cancelled everything itself
+            with suppress(RuntimeError):  # the control loop has closed and has cancelled all coroutines
                 self._loop.call_soon_threadsafe(call.cancel)
             raise
         try:
@@ -122,7 +124,9 @@ class Portal:
             raise _closed_error() from None
 
     async def acall(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the control loop and await it on another event loop, or on the control loop itself."""
+        """Run a coroutine on the control loop. May be awaited on any event loop, including the control loop
+        itself.
+        """
         if self.on_control_thread:
             return await coro
         loop = asyncio.get_running_loop()
@@ -133,18 +137,19 @@ class Portal:
             return await answer
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            # The answer was cancelled, not this task: the control loop has closed.
+            # Not this task but the answer was cancelled, because the control loop has closed.
             if task is not None and not task.cancelling():
                 raise _closed_error() from None
-            with suppress(RuntimeError):  # the control loop has closed, and cancelled everything itself
+            with suppress(RuntimeError):  # the control loop has closed and has cancelled all coroutines
                 self._loop.call_soon_threadsafe(call.cancel)
             raise
 
     def _mailbox_of(self, loop: asyncio.AbstractEventLoop) -> Mailbox:
-        """Return the mailbox of a loop: answers that come together wake it once."""
+        """Return the mailbox of a loop. Answers that arrive together wake the loop only once."""
         mailbox = self._mailboxes.get(loop)
         if mailbox is None:
-            # Two threads may do this at the same time: a loop whose mailbox is lost gets another.
+            # If two threads do this at the same time, one new mailbox may be lost. Its loop then gets another
+            # mailbox.
             mailboxes = {key: value for key, value in self._mailboxes.copy().items() if not key.is_closed()}
             mailbox = mailboxes[loop] = Mailbox()
             self._mailboxes = mailboxes
@@ -153,8 +158,8 @@ class Portal:
     def at_exit(self, closer: Closer, limit: float = _CLOSER_LIMIT) -> Callable[[], None]:
         """Register a coroutine function to be awaited on the control loop before it stops, latest first.
 
-        `limit` is its longest duration in seconds. Return a function that removes it. A closer must not start threads:
-        the interpreter may not allow it any more.
+        `limit` is the timeout of the closer in seconds. Return a function that removes the closer. A closer
+        must not start threads, because the interpreter may no longer allow it.
         """
         self._check_owner()
         with self._state_lock:
@@ -162,8 +167,9 @@ class Portal:
             key = self._next_closer
             self._next_closer += 1
             self._closers[key] = (closer, limit)
-        # atexit runs the latest registration first. The object that a closer closes may have registered an exit of its
-        # own when it was created, and must survive the closer: so our exit is registered again, as the latest.
+        # atexit calls the latest registered function first. An object that a closer needs may have registered
+        # its own exit function when it was created, and must not be cleaned up before the closer. Therefore,
+        # the portal's exit function is registered again, as the latest.
         atexit.unregister(_exit)
         atexit.register(_exit)
 
@@ -173,14 +179,14 @@ class Portal:
         return remove
 
     def close(self) -> None:
-        """Run the closers, stop the loop and join the thread. Has no effect the second time."""
+        """Run the closers, stop the loop and join the thread. Further calls have no effect."""
         if self.on_control_thread:
             raise InternalError("the control loop cannot close itself")
         limit = 1.0 + sum(limit for _, limit in list(self._closers.values()))
         try:
             self.submit(self._run_closers()).result(limit)
         except UsageError:
-            return  # closed already, or another process's
+            return  # already closed, or the portal of another process
         except TimeoutError:
             logger.warning("the control loop is blocked: not everything was closed at exit")
         with self._state_lock:
@@ -210,7 +216,9 @@ class Portal:
             self._loop.call_soon_threadsafe(call.begin)
 
     def _check_owner(self, coro: Coroutine[Any, Any, T] | None = None) -> None:
-        """Raise an error in a forked child, before a lock is acquired that the fork may have left locked."""
+        """Raise `UsageError` in a forked child. Must be called before acquiring a lock, because the fork may
+        have left it locked.
+        """
         if self._pid != _forks.here:
             _reject(
                 coro,
@@ -236,7 +244,7 @@ class Portal:
         if self._warned_of_running_loop or asyncio._get_running_loop() is None:
             return
         self._warned_of_running_loop = True
-        # Logged, not a warning: the call would fail if warnings are errors.
+        # This is logged and not issued as a warning, because the call would fail if warnings are errors.
         logger.warning(
             "a blocking call of Hourglass was made in a thread that runs an event loop, which it blocks; "
             "AsyncClient has the same methods as coroutines (this is logged once)"
@@ -249,7 +257,8 @@ class Portal:
                 try:
                     self._loop.run_forever()
                 except (KeyboardInterrupt, SystemExit):
-                    # asyncio raises these two from the task and from the loop; the task keeps it for its caller.
+                    # asyncio raises these two exceptions from the loop as well as from the task, which keeps
+                    # the exception for its caller.
                     logger.error("a task tried to end the control loop, which continues")
             _finish(self._loop)
         finally:
@@ -265,7 +274,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _finish(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel the remaining tasks of a stopped loop, wait a moment for their end, and close the loop."""
+    """Cancel the remaining tasks of a stopped loop, wait briefly for them to end, and close the loop."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -298,7 +307,9 @@ def _exit() -> None:
 
 
 def _after_fork() -> None:
-    """Forget the portal of the parent without freeing it; replace a lock that may have been locked."""
+    """Remove the parent's portal without freeing it, and replace the lock, which may have been locked during
+    the fork.
+    """
     Portal._lock = threading.Lock()
     if Portal._current is not None:
         leak(Portal._current)

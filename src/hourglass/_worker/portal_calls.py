@@ -1,8 +1,8 @@
-"""Coroutines on the control loop for which a caller waits: on another loop (`ForeignCall`) or in a thread
+"""Coroutines on the control loop, with a caller that waits on another loop (`ForeignCall`) or in a thread
 (`BlockingCall`).
 
-A `ForeignCall` costs one future, a `BlockingCall` one lock. `asyncio.run_coroutine_threadsafe`, with
-`asyncio.wrap_future` for a loop, costs a future of each kind, a condition and two wake-ups.
+A `ForeignCall` needs one future, and a `BlockingCall` one lock. `asyncio.run_coroutine_threadsafe`, with
+`asyncio.wrap_future` for a loop, needs a future of each kind, a condition and two wake-ups.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class ForeignCall(Generic[T]):
         self._mailbox.post(self._settle, task)
 
     def _settle(self, task: asyncio.Task[T]) -> None:
-        """Set the answer. On the caller's loop."""
+        """Set the answer. Called on the caller's loop."""
         if (
             self._answer.done()
-        ):  # the caller does not wait any more; the exception is read, or asyncio logs it
+        ):  # the caller has stopped waiting; retrieve the exception, so that asyncio does not log it
             if not task.cancelled():
                 task.exception()
         elif task.cancelled():
@@ -57,7 +57,7 @@ class ForeignCall(Generic[T]):
 
 
 class BlockingCall(Generic[T]):
-    """A coroutine on the control loop for which a thread waits, blocked on a lock."""
+    """A coroutine on the control loop, with a thread that waits for it, blocked on a lock."""
 
     __slots__ = ("_bell", "_coro", "_task")
 
@@ -79,12 +79,12 @@ class BlockingCall(Generic[T]):
 
     def _ended(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            task.exception()  # read, or asyncio logs it if the caller no longer waits
+            task.exception()  # retrieved, so that asyncio does not log it if the caller has stopped waiting
         self._bell.release()
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most this long for the coroutine to end. Return whether it has; if so, do not call this
-        again.
+        """Wait up to `seconds` for the coroutine to end. Return whether it has ended. After True, do not call
+        this method again.
         """
         return self._bell.acquire(timeout=seconds)
 

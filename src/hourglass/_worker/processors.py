@@ -1,14 +1,14 @@
-"""The processors of a worker's process: how many there are, and one for each of several processes.
+"""The CPUs of a worker's process: their number, and the binding of each of several processes to a CPU.
 
-CPython executes one thread of a process at a time, so as many processes as processors use all of them. But the kernel
-moves the threads of a process between processors: a thread that should continue when another thread of its process
-stops is often queued behind a thread of another process, while the processor that its own process has just left is
-idle. Bound to a processor each, two processes did 1.7 times the work of one instead of 1.4 (activities that compute
-for 3 ms, two processors).
+CPython executes only one thread of a process at a time, so one process per CPU uses all CPUs. But the kernel
+moves the threads of a process between CPUs. When a thread stops, the next thread of its process is often queued
+behind a thread of another process, while the CPU that its own process has just left is idle. With each process
+bound to a CPU, two processes did 1.7 times the work of one process, instead of 1.4 times (activities that
+compute for 3 ms, two CPUs).
 
-Bound are this library's threads, and activities that have turned out to be brief. The first attempt of every type,
-and all attempts of a type that runs long, may use all processors, and so may the programs and threads that they
-start. So may event loops and processes for activities.
+Only the threads of Hourglass, and activities that have turned out to be brief, are bound. The first attempt of
+every activity type, and all attempts of long-running types, may use all CPUs, as may the programs and threads
+that they start. Event loops and processes for activities may also use all CPUs.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
 BRIEF = 0.05
-"""An attempt is brief if its share of the time is below this number of seconds: while n attempts are in progress, the
-share of each is a nth of the time, because each that needs the interpreter waits for the others."""
+"""An attempt is brief if its share of the time is below this number of seconds. While n attempts are in
+progress, the share of each is 1/n of the time, because attempts that need the GIL wait for each other.
+"""
 
 
 def available() -> int:
-    """Return the number of processors that this process may use, at most the quota of its container."""
+    """Return the number of CPUs that this process may use, limited by the quota of its container."""
     quota = _quota()
     return len(allowed()) if quota is None else min(len(allowed()), max(1, math.ceil(quota)))
 
 
 def allowed() -> frozenset[int]:
-    """Return the processors on which this process may run."""
+    """Return the numbers of the CPUs on which this process may run."""
     try:
         return frozenset(os.sched_getaffinity(0))
     except AttributeError:  # not available on every system
@@ -45,8 +46,8 @@ def allowed() -> frozenset[int]:
 
 
 def _quota() -> float | None:
-    """Return the CPU quota of this process, as a number of processors: the lowest among its cgroup and the
-    parent cgroups. Return None if there is none.
+    """Return the CPU quota of this process, as a number of CPUs: the lowest among its cgroup and the parent
+    cgroups. Return None if there is none.
     """
     try:
         lines = _OWN_CGROUP.read_text().splitlines()
@@ -70,9 +71,7 @@ def _quotas(folders: Iterable[Path]) -> Iterable[float]:
 
 
 class ProcessorBinding:
-    """The processor to which this process is bound; long-running activities may use all allowed ones.
-    Thread-safe.
-    """
+    """The CPU to which this process is bound. Long-running activities may use all allowed CPUs. Thread-safe."""
 
     def __init__(self, own: int, processors: frozenset[int]) -> None:
         self.own = own
@@ -80,14 +79,14 @@ class ProcessorBinding:
         self._all = processors
         self._lock = threading.Lock()
         self._running = 0
-        self._share = 0.0  # the share of time in which an attempt is in progress
+        self._share = 0.0  # the sum of an attempt's share of the time since the start
         self._since = 0.0
         self._brief: set[str] = set()
         self._long: set[str] = set()
         self._thread = threading.local()
 
     def run(self, kind: str, job: Callable[..., object], *arguments: Any) -> None:
-        """Execute a job in this thread: on the process's own processor if all jobs of its kind have been brief."""
+        """Execute a job in this thread. If all jobs of its kind have been brief, use only the process's own CPU."""
         self._bind_thread(self._own_only if kind in self._brief else self._all)
         before = self._count(+1)
         try:
@@ -96,11 +95,11 @@ class ProcessorBinding:
             self._learn(kind, self._count(-1) - before)
 
     def free(self) -> None:
-        """Let this thread, and the threads and programs that it starts, use all processors."""
+        """Allow this thread, and the threads and programs that it starts, to use all CPUs."""
         self._bind_thread(self._all)
 
     def _count(self, change: int) -> float:
-        """Count a job that begins or ends. Return the share of the time of each until now."""
+        """Count a job that begins or ends. Return the sum of the time shares of a job so far."""
         with self._lock:
             now = monotonic()
             if self._running:
@@ -118,24 +117,25 @@ class ProcessorBinding:
 
     def _bind_thread(self, processors: frozenset[int]) -> None:
         if getattr(self._thread, "processors", None) is not processors:
-            # Fails if processors were taken away meanwhile, or in some sandboxes: then the thread stays where it is.
+            # This fails if CPUs were removed from the process in the meantime, and in some sandboxes. The
+            # affinity of the thread is then unchanged.
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, processors)
             self._thread.processors = processors
 
 
 binding: ProcessorBinding | None = None
-"""The binding of this process, None if it has none."""
+"""The binding of this process, or None if it is not bound."""
 
 
 def can_bind() -> bool:
-    """Whether this system binds threads to processors."""
+    """Whether this system can bind threads to CPUs."""
     return hasattr(os, "sched_setaffinity")
 
 
 def bind(place: int) -> ProcessorBinding:
-    """Bind this thread, and all threads that start from now on, to the processor at index `place`, modulo the
-    number of processors. Raise `OSError` if that is not permitted.
+    """Bind this thread, and all threads that are started later, to the CPU at index `place`, modulo the number
+    of CPUs. Raise `OSError` if this is not permitted.
     """
     global binding
     processors = allowed()
@@ -146,6 +146,6 @@ def bind(place: int) -> ProcessorBinding:
 
 
 def free_thread() -> None:
-    """Let this thread, and the threads and programs that it starts, use all allowed processors."""
+    """Allow this thread, and the threads and programs that it starts, to use all allowed CPUs."""
     if binding is not None:
         binding.free()

@@ -1,12 +1,13 @@
-"""Lookup of decorated objects by type name: in the worker's lists, in its modules, by a dotted path.
+"""Lookup of decorated objects by type name: in the worker's lists, in its modules, or by a dotted path.
 
-A type name comes from a client and is not trusted. It never imports a module outside the roots that the worker
-received, never passes a private segment, and never returns anything that is not decorated. The workflows that
-Hourglass itself defines come first, from the table `built_in`.
+A type name comes from a client and is not trusted. A lookup never imports a module outside the roots that were
+passed to the worker, never follows a private segment, and never returns an object that is not decorated. The
+workflows that Hourglass defines (the table `built_in`) take precedence.
 
-Modules under the roots are imported when a name is not found for the first time, in the calling thread. Importing runs
-user code, so the control loop may call only `known_activity`. Private modules are not imported in order to search them;
-a decorated object in one is found if a public module, or the author, has imported it.
+The first time that a name is not found, all modules under the roots are imported, in the calling thread.
+Imports run user code, so only `known_activity` may be called on the control loop. A lookup does not import
+private modules. A decorated object in a private module is found if a public module, or the author, has imported
+that object.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ D = TypeVar("D", WorkflowDefinition, ActivityDefinition)
 logger = logging.getLogger("hourglass.worker")
 
 DYNAMIC = ""
-"""The key of the dynamic definition in the tables; no type has this name."""
+"""The key of the dynamic definition in the tables. No type has this name."""
 
 _LONGEST_NAME = 500
 _LISTED = 20
@@ -41,7 +42,7 @@ _LISTED = 20
 
 @dataclass
 class _Table(Generic[D]):
-    """The definitions of one kind by type name, with the objects that carry them."""
+    """The definitions of one kind by type name, together with the decorated objects."""
 
     kind: str
     of: Callable[[object], D | None]
@@ -49,18 +50,19 @@ class _Table(Generic[D]):
     owners: dict[str, object] = field(default_factory=dict)
     conflicts: dict[str, str] = field(default_factory=dict)
     dynamic: D | None = None
-    """The definition for all types without one of their own."""
+    """The definition for all types that have no definition of their own."""
 
     def find(self, obj: object) -> D | None:
-        """Return the definition of an object, None if it has none. Proxies of web frameworks may raise any
-        exception."""
+        """Return the definition of an object, or None if it has none. All exceptions are caught, because
+        proxies of web frameworks may raise any exception.
+        """
         try:
             return self.of(obj)
         except Exception:
             return None
 
     def add_late(self, obj: object) -> None:
-        """Add an object that a search has found. A conflict is remembered, and raised when the name is looked up."""
+        """Add an object that a search has found. A conflict is stored and raised when the name is looked up."""
         definition = self.find(obj)
         if definition is not None:
             try:
@@ -112,7 +114,7 @@ class Resolver:
         self._workflows = _Table[WorkflowDefinition]("workflow", workflow_definition)
         self._activities = _Table[ActivityDefinition]("activity", activity_definition)
         self.steps: dict[str, dict[str, Any]] = {}
-        """The functions of steps without a result, by run id and activity id: `RunSettings.steps`."""
+        """The definitions of unfinished steps, by run id and activity id (`RunSettings.steps`)."""
         self._classes_by_method: dict[str, str] = {}
         self._imported = False
         self._unimportable: list[str] = []
@@ -133,23 +135,23 @@ class Resolver:
 
     @property
     def has_workflows(self) -> bool:
-        """Whether there may be any workflow."""
+        """Whether the worker may have workflows."""
         return bool(self._workflows.entries or self._workflows.dynamic or self._roots)
 
     @property
     def has_activities(self) -> bool:
-        """Whether there may be any activity."""
+        """Whether the worker may have activities."""
         return bool(self._activities.entries or self._activities.dynamic or self._roots)
 
     @property
     def workflow_types(self) -> frozenset[str] | None:
-        """The types of all workflows; None if there may be others."""
+        """The types of all workflows, or None if the worker may have others."""
         types = self._types_of(self._workflows)
         return None if types is None else types | frozenset(self._built_in)
 
     @property
     def activity_types(self) -> frozenset[str] | None:
-        """The types of all activities; None if there may be others."""
+        """The types of all activities, or None if the worker may have others."""
         return self._types_of(self._activities)
 
     def _types_of(self, table: _Table[D]) -> frozenset[str] | None:
@@ -157,7 +159,7 @@ class Resolver:
         return None if table.dynamic is not None or unseen else frozenset(table.entries)
 
     def known_activity(self, name: str) -> ActivityDefinition | None:
-        """Return an activity that has been found already, without importing modules."""
+        """Return an activity that has already been found. Do not import modules."""
         definition = self._activities.entries.get(name)
         return self._activities.dynamic if definition is None and not self._roots else definition
 
@@ -249,7 +251,7 @@ class Resolver:
             self._activities.add(bound, bound.__hourglass_activity__)
 
     def _scan(self, module: ModuleType) -> None:
-        """Add the decorated objects of a module, except those that it imported from outside the roots."""
+        """Add the decorated objects of a module, except objects imported from outside the roots."""
         for obj in list(vars(module).values()):
             for activity in _provided(obj) or ():
                 self._activities.add_late(activity)
@@ -263,7 +265,7 @@ class Resolver:
                     self._classes_by_method.setdefault(activity_type, f"{obj.__module__}.{obj.__qualname__}")
 
     def _import_all(self) -> None:
-        """Import all public modules under the roots, once."""
+        """Import all public modules under the roots, unless this has already been done."""
         if self._imported:
             return
         self._imported = True
@@ -285,8 +287,9 @@ class Resolver:
                     self._scan(module)
 
     def _by_path(self, name: str) -> object | None:
-        """Return the object at a dotted path from a root, through packages, modules and classes; None if there is
-        none."""
+        """Return the object at a dotted path that leads from a root through packages, modules and classes.
+        Return None if there is none.
+        """
         segments = name.split(".")
         if not all(segment.isidentifier() and not segment.startswith("_") for segment in segments):
             return None
@@ -353,7 +356,7 @@ def place(obj: object) -> str:
 
 
 def _module_of(obj: object) -> object:
-    """Return the name of an object's module, None if it is unknown."""
+    """Return the name of an object's module, or None if it is unknown."""
     try:
         return getattr(obj, "__module__", None)
     except Exception:
@@ -367,7 +370,7 @@ def _same(first: object, second: object) -> bool:
 
 
 def _misfit(obj: object, kind: str) -> str:
-    """Return a sentence about an object that is not a workflow or activity, with the correction."""
+    """Return an error message about an object that is not a workflow or activity, with a correction."""
     listed = {"workflow": "workflows", "activity": "activities"}[kind]
     match obj:
         case str():
@@ -413,9 +416,10 @@ def _activity_methods(cls: type) -> Iterator[str]:
 
 
 def _provided(obj: object) -> Sequence[Activity[..., Any]] | None:
-    """Return the activities of an object that provides its own, as bridges to agents do; None for all others.
+    """Return the activities that an object provides, as bridges to agents do. Return None for all other
+    objects.
 
-    Only its class is examined, because proxies of web frameworks have every attribute.
+    Only the object's class is examined, because proxies of web frameworks seem to have every attribute.
     """
     provide = getattr(type(obj), "__hourglass_activities__", None)
     return None if provide is None else provide(obj)
@@ -429,7 +433,7 @@ def _submodules(package: ModuleType) -> Iterator[str]:
         if info.name.rpartition(".")[2].startswith("__"):
             continue  # __main__ would run the program
         yield info.name
-        # Imported by `_import_all` as soon as its name was yielded.
+        # `_import_all` has imported the module when this generator continues.
         inner = sys.modules.get(info.name) if info.ispkg else None
         if inner is not None:
             yield from _submodules(inner)

@@ -10,8 +10,9 @@ from queue import Empty, SimpleQueue
 class StopEvent(threading.Event):
     """An event that a signal handler may set.
 
-    Python calls handlers between two steps of the main thread. If the thread waits for a plain event, it may hold the
-    lock that `set` needs, and would wait for itself forever. A `SimpleQueue` has no such lock.
+    Python calls signal handlers in the main thread, between two instructions. If this thread is waiting for a
+    plain `threading.Event`, it may already own the lock that `set` acquires, and would wait for itself forever.
+    A `SimpleQueue` does not have this problem.
     """
 
     def __init__(self) -> None:
@@ -20,25 +21,25 @@ class StopEvent(threading.Event):
         self._bell: SimpleQueue[None] = SimpleQueue()
 
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """Return whether the event is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Set it, and wake all threads that wait."""
+        """Set the event, and wake all waiting threads."""
         self._is_set = True
         self._bell.put(None)
 
     def clear(self) -> None:
-        """Reset it."""
+        """Reset the event."""
         self._is_set = False
         with contextlib.suppress(Empty):
             while True:
                 self._bell.get_nowait()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, at most `timeout` seconds. Return whether it is set."""
+        """Wait up to `timeout` seconds until the event is set. Return whether it is set."""
         if not self._is_set:
             with contextlib.suppress(Empty):
                 self._bell.get(timeout=timeout)
-                self._bell.put(None)  # for the next thread that waits
+                self._bell.put(None)  # wakes the next waiting thread
         return self._is_set

@@ -1,18 +1,19 @@
-"""Targets: the engine that a client connects to, from a str, the environment or a profile, and how to connect.
+"""Targets: the engine to which a client connects, as specified by a str, the environment or a profile, and the
+connection to it.
 
     local:path.db       the embedded engine, durable in one file that the processes of a machine share
     local:              an engine in this process, in memory; each connection has its own
     host:port           a Temporal server; an IPv6 address is written in brackets
     profile:NAME        a profile of Temporal's own configuration file
 
-The default: `HOURGLASS_TARGET`, then `TEMPORAL_ADDRESS`, then `local:hourglass.db`. Temporal's other variables
-(namespace, API key, TLS …) belong to `TEMPORAL_ADDRESS`: they are not applied to an address from another source,
-because the key would go to a server for which it was not intended. A profile is only used if it is named. Arguments
-override both.
+The default is `HOURGLASS_TARGET`, then `TEMPORAL_ADDRESS`, then `local:hourglass.db`. Temporal's other
+variables (namespace, API key, TLS …) belong to `TEMPORAL_ADDRESS`. They are not applied to an address from
+another source, because the key would be sent to a server for which it was not intended. A profile is only used
+if the target names it. Arguments override variables and profiles.
 
-Temporal's variables and profiles are read by temporalio's own reader (`hourglass.envconfig`), which is loaded only
-for them. Resolving is pure except for the files that are named; only `open_connection` connects. No message of this
-module contains a secret.
+Temporal's variables and profiles are read by temporalio's own reader (`hourglass.envconfig`), which is only
+loaded if they are used. Resolving a target is pure, except that it may read configuration files. Only
+`open_connection` connects. No message of this module contains a secret.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ ARGUMENT = "the argument"
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """An engine's address and the credentials for it. Its str and repr contain no secret.
+    """An engine's address and credentials. The str and repr contain no secrets.
 
-    `address` is as the user wrote it; `path` is the absolute path of a file, so that it does not depend on the working
-    directory.
+    `address` is the address as the user wrote it. `path` is the absolute path of a file, so that it does not
+    depend on the working directory.
     """
 
     kind: Literal["memory", "file", "temporal"]
@@ -71,7 +72,7 @@ class Target:
 
     @property
     def encrypted(self) -> bool:
-        """Whether the connection uses TLS: by the option `tls`, or else if there is an API key."""
+        """Whether the connection uses TLS. The option `tls` decides, or else TLS is used if there is an API key."""
         return self.api_key is not None if self.tls is None else self.tls is not False
 
 
@@ -86,7 +87,7 @@ def resolve(
     transport: Transport | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Target:
-    """Return the target for these arguments and the environment. Raises `TargetError`."""
+    """Return the target that these arguments and the environment specify. Raise `TargetError` if it is invalid."""
     chosen = _choose(target, os.environ if environ is None else environ)
     merged = replace(
         chosen,
@@ -98,12 +99,14 @@ def resolve(
         transport=chosen.transport if transport is None else transport,
     )
     check_target(merged)
-    # An API key is a secret: it implies TLS, unless tls=False.
+    # An API key is a secret, so it implies TLS, unless tls=False.
     return replace(merged, tls=True) if merged.tls is None and merged.api_key else merged
 
 
 async def open_connection(target: Target, identity: str, timeout: float) -> Connection:
-    """Connect, on the control loop. Only the engine of the target is imported."""
+    """Connect to a target. Must be called on the control loop. Only the package of the target's engine is
+    imported.
+    """
     logger.info(
         "connecting to %s (namespace %s, %s, from %s)",
         target,
@@ -149,7 +152,7 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
 
 
 def _limits(config: PayloadLimitsConfig) -> Any:
-    """Return the embedded engine's limits with these sizes for warnings."""
+    """Return the embedded engine's limits with the sizes above which it logs warnings."""
     from hourglass._embedded.transitions.size_limits import Limits
 
     return Limits(payloads_warn=config.payloads_warn_size, memo_warn=config.memo_warn_size)
@@ -258,7 +261,7 @@ def _checked_address(address: str, origin: str) -> str:
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         is_file = os.sep in port or port.endswith((".db", ".sqlite", ".sqlite3"))
         hint = f" (did you mean local:{port}?)" if is_file else ""
-        if not port:  # `:memory:` is SQLite's
+        if not port:  # e.g. `:memory:`, SQLite's name for a database in memory
             is_local = host in ("", ":memory") or difflib.get_close_matches(host, ["local"], cutoff=0.8)
             hint = f" (did you mean {'local:' if is_local else f'{host}:7233'}?)"
         raise TargetError(f"{_named(origin)}: the port of {address!r} must be a number from 1 to 65535{hint}")
@@ -285,7 +288,7 @@ def _can_be_sent(key: str) -> bool:
 
 
 def _sends_a_secret_in_clear(target: Target) -> bool:
-    """Whether a key would be sent in clear text over a network."""
+    """Whether credentials would be sent over a network in clear text."""
     if target.kind != "temporal" or target.encrypted:
         return False
     secret = target.api_key is not None or any(name.lower() == "authorization" for name in target.metadata)
@@ -293,7 +296,7 @@ def _sends_a_secret_in_clear(target: Target) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, so that nothing that is sent to it leaves the machine."""
+    """Whether a host is this machine, so that data sent to it does not leave the machine."""
     if host.lower().rstrip(".") == "localhost" or host.lower().rstrip(".").endswith(".localhost"):
         return True
     try:
@@ -303,7 +306,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_target(target: Target) -> Target:
-    """Return the target if it is valid. Raises `TargetError`."""
+    """Return the target if it is valid. Raise `TargetError` otherwise."""
     if not isinstance(target.namespace, str) or not target.namespace.strip():
         raise TargetError("the namespace must have a name")
     if not isinstance(target.tls, (bool, TLSConfig, type(None))):

@@ -1,15 +1,16 @@
-"""Log messages about runs and activity attempts that do not end well: each once, in the process that executed them.
+"""Log messages about runs and activity attempts that fail, time out or are dropped. Each is logged once, in the
+process that executed it.
 
-An attempt that fails is a WARNING with the time of the next attempt; the last one is an ERROR. An attempt for which
-the engine no longer waits is a WARNING, and so is a run that fails. An error that its author marked as benign is
-logged at DEBUG. The messages contain types, ids, messages of exceptions and the author's frames; never arguments,
-results or details, which are payloads.
+A failed attempt is logged as a WARNING with the time of the next attempt. If there is no next attempt, it is an
+ERROR. An attempt for which the engine no longer waits is a WARNING, and so is a failed run. An error that the
+author marked as benign is logged at DEBUG. The messages contain types, ids, messages of exceptions and the
+author's frames. They never contain arguments, results or details, which are payloads.
 
-If the logger `hourglass.runs` is at DEBUG when a worker starts, as in `hourglass dev`, runs that begin and end are
-logged too: in production that would be two lines per run.
+If the logger `hourglass.runs` is at DEBUG when a worker starts, as in `hourglass dev`, the start and end of
+every run are also logged. In production, this would be two lines per run.
 
-The engine decides whether there is a next attempt. The same rule is applied here (`_evaluator.retries`), because only
-the worker has the log.
+The engine decides whether there is a next attempt. This module applies the same rule (`_evaluator.retries`),
+because only the worker writes the log.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _ENDS: dict[type, str] = {
 
 
 def logs_runs() -> bool:
-    """Whether runs that begin and end well are logged."""
+    """Whether the start and successful end of runs are logged."""
     return runs.isEnabledFor(logging.DEBUG)
 
 
@@ -77,7 +78,7 @@ def log_begun(started: RunStarted, run_id: str, queue: str) -> None:
 def log_closed(
     started: RunStarted, run_id: str, queue: str, result: object, now_ns: int, hint: str = ""
 ) -> None:
-    """Log the end of a run at `now_ns` by the engine's clock. `hint` is advice for its author."""
+    """Log the end of a run. `now_ns` is the time of the engine's clock. `hint` is advice for the author."""
     took = duration_text(max(now_ns - started.start_time_ns, 0))
     facts = _run(started, run_id, queue)
     name = f"{started.workflow_type} {started.workflow_id}"
@@ -110,7 +111,7 @@ def _run(started: RunStarted, run_id: str, queue: str) -> dict[str, object]:
 
 
 def log_failed(task: ActivityTask, result: AttemptFailed, now_ns: int, cancel_reason: str | None) -> None:
-    """Log an attempt that failed at `now_ns` by the engine's clock."""
+    """Log a failed attempt. `now_ns` is the time of the engine's clock."""
     failure = result.failure
     next_attempt = outlook(task, failure, now_ns, cancelled=cancel_reason == "CANCELLED")
     if is_benign(failure):
@@ -142,7 +143,7 @@ def log_unwanted(task: ActivityTask, reason: str, seconds: float) -> None:
 
 
 def named(task: ActivityTask) -> str:
-    """Return an attempt as the subject of a sentence."""
+    """Return a description of an attempt, for use as the subject of a sentence."""
     kind = "local activity" if task.is_local else "activity"
     rule = task.spec.retry_policy
     most = f" of {rule.maximum_attempts}" if rule is not None and rule.maximum_attempts else ""
@@ -209,7 +210,9 @@ def _chain(failure: Failure) -> Iterator[str]:
 
 
 def _step_failed(failure: Failure) -> str:
-    """Return a run's failure in one line if a step caused it: the step's own failure is logged with its frames."""
+    """Return a one-line description of a run's failure if an activity or child workflow caused it, or else "".
+    The cause's own failure is logged with its frames.
+    """
     match failure.info:
         case ActivityFailure(activity_type=name):
             what = f"activity {name}"

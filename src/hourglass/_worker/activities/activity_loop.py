@@ -1,16 +1,17 @@
-"""The event loop that runs `async def` activities, in a thread of its own, and the detection of a blocked loop.
+"""The event loop that runs `async def` activities, in its own thread, and the detection of a blocked loop.
 
-Must not know: activities; a job is a coroutine function.
+Must not know: activities. A job is a coroutine function.
 
 Invariants:
 
-- The loop continues after a task raised `SystemExit`, which asyncio does not catch.
-- The control loop detects a blocked activity loop within a fraction of a second, and replaces it as the current one. The
-  blocked loop is not ended: its tasks continue when it runs again, and it is stopped when it has none. Time is counted in
-  ticks of the control loop, so that an activity loop is not blamed while the control loop itself was delayed (by a call
-  that keeps the GIL), or while a debugger stops it at a breakpoint.
-- The number of loops that may be blocked at a time is limited; the last one is not replaced.
-- In a process that a coroutine forked, the loop stops.
+- The loop keeps running after a task has raised `SystemExit`, which asyncio does not catch.
+- The control loop detects a blocked activity loop within a fraction of a second, and makes another loop the
+  current one. The blocked loop is not ended: its tasks continue as soon as it is no longer blocked, and the
+  loop is stopped when it has no tasks left. Time is counted in ticks of the control loop, so that an activity
+  loop is not reported as blocked because the control loop itself was delayed (by a call that keeps the GIL). A
+  loop that a debugger stops at a breakpoint is not reported either.
+- The number of loops that may be blocked at a time is limited. At the limit, a blocked loop is not replaced.
+- If a coroutine forks the process, the loop stops in the child.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _running: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 class LoopThread:
-    """An event loop in a daemon thread of its own, for coroutines of user code."""
+    """An event loop in its own daemon thread, for coroutines of user code."""
 
     def __init__(self, name: str, mark: Callable[[], object] = lambda: None) -> None:
         """Create the loop without starting it. `mark` is called for each new task, in the creating task's context."""
@@ -59,7 +60,9 @@ class LoopThread:
     def submit(
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
     ) -> None:
-        """Run a coroutine on the loop. `started` is called with its task, in the loop's thread, before it begins."""
+        """Run a coroutine on the loop. `started` is called with the coroutine's task, in the loop's thread,
+        before the coroutine begins.
+        """
         loop = self._loop or self._ensure()
         loop.call_soon_threadsafe(lambda: started(loop.create_task(start())))
 
@@ -70,13 +73,15 @@ class LoopThread:
                 self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """Cancel all tasks and end the loop, without waiting."""
+        """Cancel all tasks and stop the loop, without waiting for either."""
         if self._loop is not None and not self._stopping:
             self._stopping = True
             self._loop.call_soon_threadsafe(self._loop.stop)
 
     def answers(self) -> bool:
-        """Whether the loop has executed the last callback of this method. Schedules the next one."""
+        """Whether the loop has executed the callback that the previous call of this method scheduled. If so,
+        schedule another callback.
+        """
         if self._loop is None or self._stopping:
             return True
         if self._answered:
@@ -86,7 +91,9 @@ class LoopThread:
         return False
 
     def stack(self) -> str:
-        """Return the current stack of the loop's thread as text: the author's frames, the innermost call last."""
+        """Return the current stack of the loop's thread as text. It contains only the author's frames, the
+        innermost last.
+        """
         return take_stack(frame_of(self._ident)).text
 
     @property
@@ -95,11 +102,11 @@ class LoopThread:
         return self._ident is not None and is_debugged(self._ident, frame_of(self._ident))
 
     def running(self) -> asyncio.Task[Any] | None:
-        """Return the task that runs on the loop at this moment."""
+        """Return the task that the loop is executing now, if any."""
         return None if self._loop is None else asyncio.current_task(self._loop)
 
     def creator_of(self, task: asyncio.Task[Any] | None) -> object:
-        """Return the value of `mark` when the task was created; None if unknown."""
+        """Return the value that `mark` returned when the task was created, or None if it is unknown."""
         return None if task is None else self._marks.get(task)
 
     @property
@@ -165,7 +172,7 @@ class LoopThread:
 
 
 class LoopWork:
-    """An attempt on an activity loop, which asyncio can cancel."""
+    """An attempt on an activity loop. asyncio can cancel the attempt."""
 
     is_process: ClassVar[bool] = False
     is_foreign: ClassVar[bool] = False
@@ -176,7 +183,9 @@ class LoopWork:
         self._claimed = threading.Lock()
 
     def take(self) -> bool:
-        """Acquire the right to begin the attempt, or to remove it before it has begun. Succeeds once, from any thread."""
+        """Acquire the right to begin the attempt, or to remove it before it has begun. Only the first call, in
+        any thread, returns True.
+        """
         return self._claimed.acquire(blocking=False)
 
     def cancel(self, reason: str) -> None:
@@ -184,12 +193,13 @@ class LoopWork:
         self.loop.call_soon(self._cancel)
 
     def _cancel(self) -> None:
-        # A task that has not begun is not cancelled, because then none of our code would run: it checks for itself.
+        # A task that has not begun is not cancelled, because none of its code would run. Instead, it checks for
+        # a cancellation when it begins.
         if self.task is not None and self._claimed.locked():
             self.task.cancel()
 
     def give_up(self) -> bool:
-        """Do nothing: the attempt occupies no thread."""
+        """Do nothing, because the attempt occupies no thread."""
         return True
 
     def stack(self) -> str:
@@ -210,20 +220,20 @@ class LoopUser(Protocol):
     """The owner of the tasks on the watched loops (the activity executor). Called on the control loop."""
 
     def uses(self, loop: LoopThread | None) -> bool:
-        """Whether any attempts are on this loop, or on any loop if None."""
+        """Whether there are attempts on this loop, or on any loop if `loop` is None."""
         ...
 
     def blocked(self, loop: LoopThread, seconds: float) -> None:
-        """Handle a loop that is found to be blocked: called once, after `current` was replaced if that is possible."""
+        """Handle a loop that was found to be blocked. Called once, after `current` was replaced, if possible."""
         ...
 
     def still_blocked(self, loop: LoopThread, seconds: float) -> None:
-        """Handle a further tick while the loop is blocked."""
+        """Handle a loop that is still blocked. Called on each tick."""
         ...
 
 
 class WatchedLoop:
-    """The current activity loop and the blocked ones, watched from the control loop."""
+    """The current activity loop and the replaced loops. The control loop watches all of them."""
 
     def __init__(
         self,
@@ -248,9 +258,9 @@ class WatchedLoop:
         self._limit_ticks = max(1, round(limit / interval))
         self._most = most
         self._missed: dict[LoopThread, int] = {}
-        """The number of ticks that each loop has missed, if any."""
+        """The number of ticks for which each unresponsive loop has not answered."""
         self._replaced: list[LoopThread] = []
-        """The replaced loops, until they run again and have no tasks."""
+        """The replaced loops. A loop is removed when it is no longer blocked and has no tasks."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -264,7 +274,7 @@ class WatchedLoop:
             self._timer = asyncio.get_running_loop().call_later(self._interval, self._tick)
 
     def stop(self) -> None:
-        """End the loops and the checks, without waiting."""
+        """Stop the loops and the checks, without waiting."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -299,7 +309,7 @@ class WatchedLoop:
 
     def _replace(self, loop: LoopThread) -> None:
         if loop is not self.current:
-            return  # it ran for a moment and is blocked again
+            return  # the loop ran briefly and is blocked again
         if len(self._replaced) >= self._most:
             logger.error("%d activity loops are blocked already: async activities wait", len(self._replaced))
             return
@@ -309,7 +319,7 @@ class WatchedLoop:
 
 
 def _after_fork() -> None:
-    """Stop the loop in a forked child, if a coroutine forked: the other tasks belong to the parent."""
+    """Stop the loop in the child of a fork that a coroutine made, because the other tasks belong to the parent."""
     loop = _running.get(threading.get_ident())
     if loop is not None:
         loop.stop()

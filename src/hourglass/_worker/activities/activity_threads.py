@@ -1,19 +1,22 @@
-"""Threads for user code: started on demand, replaced when they are lost.
+"""Threads for user code. They are started on demand, and replaced when they are lost to code that does not
+return.
 
-They run only user code. They are daemon threads, so that an activity that never returns does not keep the process alive.
+They run only user code. They are daemon threads, so that an activity that never returns does not keep the
+process alive.
 
-Must not know: activities; a job is a function. Threads are woken one by one: a thread that takes a job wakes the next one
-before it begins, if more jobs are queued. A job that waits releases the interpreter to that thread; very short jobs are
-executed one after another by the first thread, without switching threads.
+Must not know: activities. A job is a function. Threads are woken one at a time: a thread that receives a job
+wakes the next thread before it begins, if more jobs are queued. When the job waits, it releases the GIL to that
+thread. Very short jobs are executed one after another by the first thread, without switching threads.
 
 Invariants:
 
-- While jobs are queued, a thread has been woken, or will be at the end of the event loop's turn that submitted them, or the
-  maximum number of threads is busy.
-- An exception that a job raises is logged and ends no thread; a thread that ends nevertheless is replaced.
-- A job that is given up keeps its thread, which ends with it, and another thread replaces it, so that the pool always
-  has the full number of usable threads. The number of lost threads is limited.
-- A process that a job forked executes no further job.
+- While jobs are queued, a thread has been woken, or will be woken at the end of the event loop iteration that
+  submitted the jobs, or the maximum number of threads is busy.
+- An exception that a job raises is logged and does not end its thread. A thread that ends for another reason is
+  replaced.
+- A job that is given up keeps its thread, which ends when the job returns. Another thread replaces the lost
+  thread, so that the pool always has the full number of usable threads. The number of lost threads is limited.
+- A process that a job forked does not execute further jobs.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class _ThreadState(Enum):
 
 
 class PooledJob:
-    """A job in a pool, queued or in a thread, as its submitter holds it. Its state belongs to the pool."""
+    """A job that was submitted to a pool. Only the pool changes its state."""
 
     __slots__ = ("_pool", "arguments", "job", "pool_thread", "state")
 
@@ -59,14 +62,14 @@ class PooledJob:
         self.pool_thread: _PoolThread | None = None
 
     def cancel(self, reason: str) -> None:
-        """Do nothing: the job itself must check for cancellation."""
+        """Do nothing, because the job itself must check for cancellation."""
 
     def give_up(self) -> bool:
         """Give up this job; see `ThreadPool.give_up`."""
         return self._pool.give_up(self)
 
     def stack(self) -> str:
-        """Return the stack of the job's thread; empty if it has none."""
+        """Return the stack of the job's thread, or "" if it has none."""
         pool_thread = self.pool_thread
         return "" if pool_thread is None else take_stack(frame_of(pool_thread.thread.ident)).text
 
@@ -79,24 +82,25 @@ class _PoolThread:
     def __init__(self) -> None:
         self.thread: threading.Thread
         self.entry: PooledJob | None = None
-        # A lock that is acquired at the start: `sleep` blocks on it until `wake` releases it. Cheaper than a condition.
+        # The lock is acquired initially. `sleep` blocks on it until `wake` releases it. This is cheaper than a
+        # condition.
         self._wake_lock = threading.Lock()
         self._wake_lock.acquire()
 
     def wake(self) -> None:
-        """Wake the thread. The caller has removed it from the pool's idle threads."""
+        """Wake the thread. The caller must have removed the thread from the pool's idle threads."""
         self._wake_lock.release()
 
     def sleep(self) -> None:
-        """Wait until `wake`."""
+        """Block until `wake` is called."""
         self._wake_lock.acquire()
 
 
 class ThreadPool:
     """A pool of daemon threads, started on demand up to a limit.
 
-    `_wake_one`, `_has_room`, `_start_thread` and `_end_job` are called with the lock acquired; `_work`, `_next_job`, `_run` and
-    `_ended` run in the threads of the pool.
+    `_wake_one`, `_has_room`, `_start_thread` and `_end_job` must be called with the lock acquired. `_work`,
+    `_next_job`, `_run` and `_ended` run in the threads of the pool.
     """
 
     def __init__(self, name: str, limit: int, *, most_lost: int | None = None) -> None:
@@ -108,7 +112,7 @@ class ThreadPool:
         self._threads: set[_PoolThread] = set()
         self._idle: list[_PoolThread] = []
         self._woken: set[_PoolThread] = set()  # woken or started, and not running yet
-        self._will_wake = False  # at the end of the loop's turn that submitted jobs
+        self._will_wake = False  # whether a thread will be woken at the end of the current loop iteration
         self._started = 0
         self._lost = 0
         self._stopped = False
@@ -129,10 +133,13 @@ class ThreadPool:
         with self._lock:
             self._jobs.append(entry)
             if self._woken or self._will_wake:
-                return entry  # a thread has been woken, or will be soon, and wakes the next one for this job
+                return (
+                    entry  # a thread has been woken, or will be soon, and wakes another thread for this job
+                )
             loop = asyncio._get_running_loop() if self._idle else None
             if loop is not None:
-                # A thread that is woken before this turn of the loop has ended would only wait for the interpreter.
+                # A thread that is woken before this iteration of the loop has ended would only wait for the
+                # GIL.
                 self._will_wake = True
                 loop.call_soon(self._wake_now)
                 return entry
@@ -149,13 +156,13 @@ class ThreadPool:
             self._wake_one()
 
     def give_up(self, entry: PooledJob) -> bool:
-        """Drop a queued job, or replace the thread of a running one.
+        """Drop a queued job, or replace the thread of a running job.
 
-        Returns False if the job is running and too many threads are lost already.
+        Return False if the job is running and the maximum number of threads is already lost.
         """
         with self._lock:
             if entry.state is _ThreadState.WAITING:
-                # It stays in the queue: a thread that takes it finds no job in it, and takes the next.
+                # The entry stays in the queue without its job. A thread that receives the entry skips it.
                 entry.state = _ThreadState.OVER
                 entry.job, entry.arguments = None, ()
             elif entry.state is _ThreadState.RUNNING:
@@ -169,7 +176,7 @@ class ThreadPool:
             return True
 
     def stop(self) -> None:
-        """Let all threads end after the queued jobs, without waiting."""
+        """End all threads after the queued jobs, without waiting."""
         with self._lock:
             self._stopped = True
             for pool_thread in self._idle:
@@ -207,11 +214,11 @@ class ThreadPool:
             self._threads.discard(pool_thread)
             self._woken.discard(pool_thread)
             if not self._threads:
-                raise  # there is no thread for the job
+                raise  # the pool has no thread that could execute the job
             logger.exception("no new thread for %s; its jobs wait for the others", self._name)
 
     def _end_job(self, pool_thread: _PoolThread, entry: PooledJob) -> None:
-        """Mark a job as over. Its thread may have been lost meanwhile."""
+        """Mark a job as over. If its thread was lost, the number of lost threads decreases."""
         was, entry.state, entry.pool_thread, pool_thread.entry = entry.state, _ThreadState.OVER, None, None
         if was is _ThreadState.LOST:
             self._lost -= 1
@@ -226,9 +233,9 @@ class ThreadPool:
             self._ended(pool_thread)
 
     def _next_job(self, pool_thread: _PoolThread) -> PooledJob | None:
-        """End the last job, wait until another is available and return it.
+        """Mark the thread's last job as over. Block until another job is available, and return it.
 
-        Returns None if the pool is stopped, or this thread was lost.
+        Return None if the pool is stopped or this thread was lost.
         """
         while True:
             with self._lock:
@@ -269,7 +276,9 @@ class ThreadPool:
             end_fork(home, 0)
 
     def _ended(self, pool_thread: _PoolThread) -> None:
-        """Remove a thread that ends: because of `stop`, because it was lost, or by an exception from outside."""
+        """Remove a thread that is ending because of `stop`, because it was lost, or because of an exception
+        raised in it from outside.
+        """
         with self._lock:
             entry = pool_thread.entry
             if entry is not None and entry.job is None:
@@ -285,7 +294,9 @@ class ThreadPool:
 
 
 class OwnThread:
-    """A job in a thread of the author's own executor (`Worker(activity_executor=…)`), which cannot be interrupted."""
+    """A job in a thread of the author's executor (`Worker(activity_executor=…)`). The thread cannot be
+    interrupted or replaced.
+    """
 
     is_process: ClassVar[bool] = False
     is_foreign: ClassVar[bool] = True
@@ -297,7 +308,8 @@ class OwnThread:
     def begin(self, executor: Executor, job: Callable[[], object], cancelled: Callable[[], object]) -> None:
         """Submit the job to the executor.
 
-        `cancelled` is called if it never runs, because the executor was shut down or the job given up before.
+        `cancelled` is called if the job never runs, because the executor was shut down or the job was given up
+        first.
         """
 
         def run() -> None:
@@ -315,14 +327,16 @@ class OwnThread:
         self._future.add_done_callback(ended)
 
     def cancel(self, reason: str) -> None:
-        """Do nothing: the job itself must check for cancellation."""
+        """Do nothing, because the job itself must check for cancellation."""
 
     def give_up(self) -> bool:
-        """Cancel a job that has not begun. The thread of a running one belongs to the author's executor."""
+        """Cancel the job if it has not begun. A running job keeps its thread, which belongs to the author's
+        executor.
+        """
         if self._future is not None:
             self._future.cancel()
         return True
 
     def stack(self) -> str:
-        """Return the stack of the job's thread; empty if it has none."""
+        """Return the stack of the job's thread, or "" if it has none."""
         return "" if self._thread is None else take_stack(frame_of(self._thread)).text

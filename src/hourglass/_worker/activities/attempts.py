@@ -1,10 +1,11 @@
-"""One attempt in progress: the control loop's view of it (`Attempt`) and the activity's (`TaskContext`).
+"""One attempt in progress, as seen by the control loop (`Attempt`) and by the activity (`TaskContext`).
 
 Invariants:
 
-- Only the first end of an attempt counts; later ones are dropped.
-- A heartbeat that cannot be sent ends nothing; the next one is sent regardless.
-- The last heartbeat of an attempt is sent before its result: it may contain details that the next attempt needs.
+- Only the first result of an attempt counts. Later results are dropped.
+- A heartbeat that cannot be sent has no effect on the attempt or on later heartbeats.
+- The last heartbeat of an attempt is sent before its result: it may contain details that the next attempt
+  needs.
 """
 
 from __future__ import annotations
@@ -29,44 +30,52 @@ from hourglass.converter import Converter, Payload, in_context
 logger = logging.getLogger("hourglass.worker")
 
 HEARTBEAT_PAUSE = 0.1
-"""The minimum time between two heartbeats of one attempt in seconds."""
+"""The minimum time in seconds between two heartbeats of an attempt."""
 
 T = TypeVar("T")
 Heartbeat: TypeAlias = Callable[[bytes, Payloads], None]
 AttemptKey: TypeAlias = bytes | tuple[int, bytes]
-"""The task token; of a local activity with the generation of its handle, because each handle numbers them from one."""
+"""The task token. For a local activity, the token together with the generation of its handle, because each
+handle numbers its local activities from one.
+"""
 
 
 class AttemptWork(Protocol):
-    """The place where an attempt executes. Belongs to the control loop; no method waits."""
+    """The execution of an attempt in a thread, on an event loop or in a process. Must be used on the control
+    loop. No method blocks.
+    """
 
     is_process: ClassVar[bool]
-    """Whether it is a process, which can be killed at any time and whose end is then reported as usual."""
+    """Whether the attempt executes in a process. A process can be killed at any time, and the attempt's end is
+    then reported as usual.
+    """
     is_foreign: ClassVar[bool]
-    """Whether the thread belongs to an executor of the author's, which is never given up."""
+    """Whether the thread belongs to the author's executor. Such a thread is never given up."""
 
     def cancel(self, reason: str) -> None:
-        """Deliver a cancellation; the attempt's context has been notified."""
+        """Deliver a cancellation. The attempt's context has already been notified."""
         ...
 
     def give_up(self) -> bool:
-        """Release the thread or process although the attempt has not ended. Return False if that is not possible."""
+        """Release the thread or process of an attempt that has not ended. Return False if that is not possible."""
         ...
 
     def stack(self) -> str:
-        """Return the current stack (the author's frames only), or "" if it cannot be seen from here."""
+        """Return the current stack (the author's frames only), or "" if it is not accessible."""
         ...
 
 
 class ItemPublisher(Protocol):
-    """Sends the items that attempts publish to the engine. Belongs to the control loop; no method waits."""
+    """The sender of the items that attempts publish. Must be used on the control loop. No method blocks."""
 
     def publish(self, attempt: Attempt, name: str, value: Payload) -> None:
-        """Send an item."""
+        """Send an item of an attempt to the engine."""
         ...
 
     def carried(self, task: ActivityTask) -> Payloads:
-        """Return the payloads to append to a heartbeat, for engines that store items in place of heartbeat details."""
+        """Return the payloads to append to a heartbeat, for engines that store published items in the heartbeat
+        details.
+        """
         ...
 
     def end(
@@ -80,7 +89,7 @@ class Waiter(Protocol):
     """The receiver of an attempt's result: the worker's dispatch."""
 
     def executed(self, result: ActivityResult) -> object:
-        """Receive the result. Called once."""
+        """Receive the result of an attempt. Called once per attempt."""
         ...
 
 
@@ -88,15 +97,15 @@ class TimerHandle(Protocol):
     """A scheduled callback."""
 
     def cancel(self) -> object:
-        """Do not call it."""
+        """Prevent the callback from being called."""
         ...
 
 
 class Timers(Protocol):
-    """The clock by which heartbeats and grace periods are timed: the engine's, so that tests can run on virtual time."""
+    """The clock for heartbeats and grace periods. It is the engine's clock, so that tests can run on virtual time."""
 
     def time(self) -> float:
-        """Return the time in seconds, from any starting point."""
+        """Return the time in seconds since an arbitrary start."""
         ...
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> TimerHandle:
@@ -105,17 +114,17 @@ class Timers(Protocol):
 
 
 class LoopTimers:
-    """Real time: the monotonic clock, and timers of the control loop."""
+    """A real clock: the monotonic clock, with timers of the control loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Timers are plain handles: for a delay that rounds to 0 ms uvloop returns one without `when()`.
+        # Timers have no `when()`, because for a delay that rounds to 0 ms uvloop returns a plain handle.
         self.call_later = loop.call_later
         self.time = monotonic
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptSurroundings:
-    """The objects that all attempts of an executor share. `ended` is called once per attempt, on the control loop."""
+    """The objects that all attempts of an executor share. `ended` is called on the control loop, once per attempt."""
 
     equipment: Equipment
     mailbox: Mailbox
@@ -126,7 +135,9 @@ class AttemptSurroundings:
 
 
 class TaskContext(ActivityContext):
-    """The activity's view of its attempt. After the end of the attempt the two are unlinked, and heartbeats are dropped."""
+    """The context with which an activity accesses its attempt. After the end of the attempt, the context no
+    longer refers to it, and drops heartbeats.
+    """
 
     __slots__ = ("attempt", "task")
 
@@ -148,7 +159,7 @@ class TaskContext(ActivityContext):
 
 
 class Attempt:
-    """One attempt in progress. Belongs to the control loop; the activity sees its `context`."""
+    """One attempt in progress. Must be used on the control loop. The activity accesses only its `context`."""
 
     __slots__ = (
         "_around",
@@ -178,7 +189,7 @@ class Attempt:
         self.waiter = waiter
         self.generation = generation
         self.identity = (task.workflow_id, task.run_id, task.activity_id)
-        """The activity: equal for all of its attempts."""
+        """The identity of the activity, which is equal for all of its attempts."""
         self.key: AttemptKey = (generation, task.token) if task.is_local else task.token
         self.since = self.heartbeat_at = around.timers.time()
         self.over = False
@@ -204,7 +215,7 @@ class Attempt:
         return attempt_name(self.task)
 
     def finish(self, result: ActivityResult) -> None:
-        """End the attempt with a result. Does nothing if it has ended before."""
+        """End the attempt with a result. Do nothing if the attempt has already ended."""
         if self._heartbeat_is_due:
             self._send_newest_heartbeat()
         if self.over:
@@ -215,12 +226,12 @@ class Attempt:
             return
         if self._timers is not None:
             self.let_go()
-        else:  # the usual case: `let_go` without the call
+        else:  # the usual case: the code of `let_go`, inlined
             self.over, self.context.attempt = True, None
         self._around.ended(self, result)
 
     def let_go(self) -> None:
-        """End the attempt without a result: drop its timers, and from now on its heartbeats and its end."""
+        """End the attempt without a result. Cancel its timers, and ignore later heartbeats and results."""
         self.over = True
         self.context.attempt = None
         if self._timers is not None:
@@ -233,7 +244,7 @@ class Attempt:
         self._around.mailbox.post(self.finish, result)
 
     def after(self, delay: float, callback: Callable[[], object]) -> None:
-        """Call `callback` after `delay` seconds unless the attempt has ended by then."""
+        """Call `callback` after `delay` seconds, unless the attempt ends first."""
         if self.over:
             return
         if self._timers is None:
@@ -243,21 +254,23 @@ class Attempt:
 
     def _call_due(self, key: object, callback: Callable[[], object]) -> None:
         if self._timers is not None:
-            self._timers.pop(key, None)  # a fired timer references this attempt: drop the cycle
+            self._timers.pop(
+                key, None
+            )  # a fired timer refers back to this attempt: remove the reference cycle
         callback()
 
     def repeat_heartbeat(self, now: float) -> None:
-        """Send the last details again, as an automatic heartbeat."""
+        """Send an automatic heartbeat with the last details of the activity."""
         self.heartbeat_at = now
         self._send_heartbeat(self.context.last_details)
 
     def forward_heartbeat(self, details: Payloads) -> None:
-        """Send a heartbeat that the activity made in another process. May be called in any thread."""
+        """Send a heartbeat that the activity reported in another process. May be called on any thread."""
         self.context.last_details = details
         self.send(details)
 
     def publish(self, item: tuple[str, Payload]) -> None:
-        """Publish an item, given with its name. May be called in any thread; items keep their order."""
+        """Publish an item, which is passed with its name. May be called on any thread. Items keep their order."""
         self.threadsafe(self._publish, item)
 
     def _publish(self, item: tuple[str, Payload]) -> None:
@@ -271,7 +284,9 @@ class Attempt:
         self._around.mailbox.post(callback, argument)
 
     def send(self, details: Payloads) -> None:
-        """Send a heartbeat, from any thread. Heartbeats in a tight loop wake the control loop only a few times a second."""
+        """Send a heartbeat. May be called on any thread. Heartbeats in a tight loop wake the control loop only
+        a few times a second.
+        """
         if self.task.is_local:
             return
         self._newest_details = details
@@ -288,7 +303,7 @@ class Attempt:
 
     def _send_newest_heartbeat(self) -> None:
         self._heartbeat_is_due = (
-            False  # before the details are read: a heartbeat from now on is sent separately
+            False  # reset before the details are read, so that a later heartbeat is sent separately
         )
         self._last_heartbeat = self._around.timers.time()
         self._send_heartbeat(self._newest_details)
@@ -357,4 +372,4 @@ _SPEC_FIELDS: dict[str, Callable[[Any], Any]] = {
     for name, type_ in get_type_hints(Info).items()
     if name in ActivitySpec.__struct_fields__
 }
-"""The fields of `Info` that are fields of the spec, and how their values are shown."""
+"""The fields of `Info` that are fields of the spec, with the functions that convert their values."""

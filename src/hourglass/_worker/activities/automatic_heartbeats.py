@@ -1,9 +1,10 @@
-"""Heartbeats that the worker sends for attempts whose author did not set a heartbeat timeout.
+"""Heartbeats that the worker sends automatically for attempts of activities without a heartbeat timeout.
 
-They repeat the last details that the activity reported: a heartbeat without details would erase them on the server.
+An automatic heartbeat repeats the last details that the activity reported, because a heartbeat without details
+would erase them on the server.
 
-Invariant: while attempts are in progress, none of them goes without an automatic heartbeat for longer than an interval and an
-eighth of one.
+Invariant: the time between two automatic heartbeats of an attempt in progress is at most nine eighths of the
+interval.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from hourglass._worker.activities.attempts import Attempt, AttemptKey, TimerHand
 from hourglass.activity import ActivityDefinition
 from hourglass.activity._options import LIVENESS_TIMEOUT
 
-_CHECKS = 8  # the maximum number of checks in an interval
+_CHECKS = 8  # the maximum number of checks per interval
 
 
 class AutomaticHeartbeats:
-    """Sends the automatic heartbeats of all attempts of an executor, with one timer. Belongs to the control loop.
+    """The sender of the automatic heartbeats of all attempts of an executor, with a single timer. Must be used
+    on the control loop.
 
-    Most attempts end long before their first heartbeat, so an attempt costs nothing here while the timer is armed.
+    Most attempts end long before their first heartbeat, so starting an attempt does no work here while the
+    timer is armed.
     """
 
     def __init__(
@@ -43,7 +46,7 @@ class AutomaticHeartbeats:
             self._timer = self._timers.call_later(self._interval, self._check)
 
     def stop(self) -> None:
-        """Disarm the timer: no attempt is in progress."""
+        """Disarm the timer. Called when no attempt is in progress."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -63,7 +66,7 @@ class AutomaticHeartbeats:
             self._timer = self._timers.call_later(max(earliest - now, self._interval / _CHECKS), self._check)
 
     def _is_automatic(self, task: ActivityTask) -> bool:
-        """Whether neither the activity nor its call has a heartbeat timeout of the author's."""
+        """Whether the author has set no heartbeat timeout, neither for the activity nor in the call."""
         if task.is_local or task.spec.heartbeat_timeout not in (0.0, LIVENESS_TIMEOUT):
             return False
         definition = self._definition_of(task)

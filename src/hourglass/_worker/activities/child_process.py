@@ -1,11 +1,12 @@
-"""One child process for activities, as its parent sees it: started, given jobs, killed, reaped.
+"""The parent's side of a child process for activities: starting the child, sending jobs to it, killing and
+reaping it.
 
 Must not know: pools, attempts in the parent. Invariants:
 
-- The death of a child is reported by the kernel, not only by its socket: a process that the activity forked may keep the
-  other end open.
-- Messages that a child sent before it died count. All messages are validated, because user code in the child has access
-  to the socket.
+- The kernel, and not only the socket, reports the death of a child, because a process that the activity forked
+  may keep the other end of the socket open.
+- Messages that a child sent before its death are still processed. All messages are validated, because user code
+  in the child has access to the socket.
 - A child runs with the import path and the interpreter flags of its parent.
 """
 
@@ -33,12 +34,12 @@ from hourglass._worker.activities.process_wire import (
 )
 
 _CHECK_INTERVAL = (
-    1.0  # seconds between checks whether a child is alive, if the kernel does not report its death
+    1.0  # seconds between checks whether a child is alive, on systems that do not report its death
 )
-_END_TIMEOUT = 2.0  # seconds for a dead child to be reaped, or for an idle one to end
+_END_TIMEOUT = 2.0  # seconds to wait for a dead child to be reaped, or for an idle child to end
 
 
-# With -m the working directory would come first on the import path, whatever the parent's is.
+# With -m, the working directory would come first on the import path, regardless of the parent's import path.
 _PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; del sys.argv[3:]; from {} import main; main()"
 
 
@@ -49,13 +50,13 @@ def command(
     *,
     program: str = "hourglass._worker.activities.process_child",
 ) -> list[str]:
-    """Return the command that starts a child; `program` is the module of its `main`."""
+    """Return the command that starts a child. `program` is the module with the child's `main`."""
     code = _PROGRAM.format(program)
     return [sys.executable, *_interpreter_flags(), "-P", "-c", code, str(descriptor), str(parent), *path]
 
 
 def _interpreter_flags() -> list[str]:
-    """Return the flags of this interpreter: the effects of -O, -I, -W and -X dev must not differ in a child."""
+    """Return the flags of this interpreter, so that -O, -I, -W and -X dev have the same effect in a child."""
     flags: list[str] = []
     try:
         flags += subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
@@ -69,10 +70,10 @@ def _interpreter_flags() -> list[str]:
 
 
 class ChildProcess:
-    """A child process, as seen by its parent. Used by one thread at a time, except for `kill` and `wake`."""
+    """A child process, as seen by its parent. Must be used by one thread at a time, except for `kill` and `wake`."""
 
     def __init__(self, setup: Setup) -> None:
-        processors.free_thread()  # this thread only waits, and the child inherits its set of processors
+        processors.free_thread()  # this thread only waits, and the child inherits its CPU affinity
         ours, theirs = socket.socketpair()
         # `wake` writes a byte to this pipe, so that the `select` of `_listen` returns.
         self._wake_reader, self._wake_writer = os.pipe()
@@ -111,7 +112,7 @@ class ChildProcess:
         return self._process.pid
 
     def wake(self) -> None:
-        """Make `run` check for a cancellation. May be called from any thread."""
+        """Make `run` check for a cancellation. May be called on any thread."""
         with self._lock:
             if not self._closed:
                 try:
@@ -120,7 +121,7 @@ class ChildProcess:
                     pass  # the pipe is full: `run` will wake up anyway
 
     def kill(self) -> None:
-        """Kill the process. May be called from any thread."""
+        """Kill the process. May be called on any thread."""
         self._process.kill()
 
     def run(
@@ -129,7 +130,7 @@ class ChildProcess:
         on_message: Callable[[Beat | Published], None],
         cancelled: Callable[[], str | None],
     ) -> Done | int | None:
-        """Run an attempt in the child. Return its final message, or the exit code if the child died before."""
+        """Run an attempt in the child. Return the child's final message, or its exit code if the child died first."""
         self.jobs += 1
         is_notified = False
         try:
@@ -147,7 +148,7 @@ class ChildProcess:
             return self._remaining_messages(job.number, on_message)
 
     def close(self) -> None:
-        """Let the child end and reap it; kill it if it does not end."""
+        """Close the connection, so that the child ends, and reap the child. Kill the child if it does not end."""
         with self._lock:
             if self._closed:
                 return
@@ -185,7 +186,9 @@ class ChildProcess:
     def _remaining_messages(
         self, number: int, on_message: Callable[[Beat | Published], None]
     ) -> Done | int | None:
-        """Read the remaining messages of a dead child. Return its final message, or its exit code if there is none."""
+        """Read the remaining messages of a dead child. Return the child's final message, or its exit code if it
+        sent none.
+        """
         try:
             while True:
                 outcome = self._receive(number, on_message, socket.MSG_DONTWAIT)
@@ -197,7 +200,7 @@ class ChildProcess:
 
 
 def _death_watch(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when a process ends; None if the system has no such descriptors."""
+    """Return a descriptor that becomes readable when a process ends, or None if the system does not support this."""
     if sys.platform == "linux" and hasattr(os, "pidfd_open"):
         try:
             return os.pidfd_open(pid)

@@ -1,17 +1,19 @@
-"""The activity executor: an `ActivityTask` in, an `ActivityResult` out, whatever the activity does.
+"""The activity executor, which executes each `ActivityTask` and delivers an `ActivityResult`, even if the
+activity fails, hangs or kills its process.
 
-The executor belongs to the control loop and never runs user code: a runner executes attempts in threads, on event loops and in
-processes (`runners`), or, in tests, on the thread of the test.
+The executor must be used on the control loop and never runs user code. A runner executes attempts in threads,
+on event loops and in processes (`runners`) or, in tests, on the thread of the test.
 
 Invariants:
 
-- An attempt ends once: if it is given up it ends at that moment, and its later result is dropped. An abandoned attempt has no
-  result.
-- A caller that has started an attempt abandons that attempt, and not another one with the same token.
-- When a later attempt of the same activity arrives, the server has given up the earlier one, and it is cancelled here.
-- An attempt that the engine no longer waits for (it timed out, its workflow is closed, a later attempt has arrived) and that
-  does not stop is given up after a grace period: its thread counts as lost and is replaced, its process is killed. So hung
-  activities use up neither the pool nor the slots of the engine.
+- An attempt ends once. An attempt that is given up ends at that moment, and a later result is dropped. An
+  abandoned attempt has no result.
+- When a caller abandons the attempt that it has started, another attempt with the same token is not affected.
+- When a later attempt of the same activity arrives, the earlier attempt is cancelled, because the server has
+  given it up.
+- The engine stops waiting for an attempt that timed out, whose workflow is closed, or that has a later attempt.
+  If the attempt does not stop within a grace period, it is given up: its thread counts as lost and is replaced,
+  or its process is killed. Hung activities therefore exhaust neither the pool nor the slots of the engine.
 """
 
 from __future__ import annotations
@@ -45,45 +47,47 @@ from hourglass.activity._context import PAYLOAD_LIMIT, Equipment
 logger = logging.getLogger("hourglass.worker")
 
 HEARTBEAT_INTERVAL = 10.0
-"""The time between two automatic heartbeats of an attempt in seconds."""
+"""The time in seconds between two automatic heartbeats of an attempt."""
 
 _INTERRUPT_AGAIN = 0.02  # seconds of real time
 
-# The reasons of a cancellation after which the engine no longer waits for the attempt's end.
+# The cancellation reasons after which the engine no longer waits for the attempt.
 _UNWANTED = frozenset(("TIMED_OUT", "NOT_FOUND", "SUPERSEDED"))
 _REPORTED = frozenset(("TIMED_OUT", "NOT_FOUND"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorLimits:
-    """The grace periods of an executor in seconds, and its sizes."""
+    """The grace periods and sizes of an executor. Times are in seconds."""
 
     max_processes: int = 0
-    """The number of process activities that run at a time; 0: one per processor."""
+    """The maximum number of process activities that run at the same time. 0 means one per CPU."""
     payload_limit: int | None = PAYLOAD_LIMIT
-    """The maximum size of a result or of heartbeat details in bytes; None: no limit."""
+    """The maximum size in bytes of a result or of heartbeat details. None means no limit."""
     payload_warn: int = 0
-    """The size in bytes from which a result is logged as a warning; 0: never."""
+    """The size in bytes above which a result is logged as a warning. 0 means never."""
     max_lost_threads: int | None = None
-    """The number of hung threads that are replaced; the attempts of further ones keep their slots. None: the pool's size."""
+    """The maximum number of hung threads that are replaced. The attempts in further hung threads keep their
+    slots. None means the size of the pool.
+    """
     hang_grace: float = 5.0
-    """The time from cancelling an attempt that the engine no longer waits for to giving it up."""
+    """The time after which a cancelled attempt that the engine no longer waits for is given up."""
     cancel_grace: float = 10.0
-    """The time from cancelling a process activity to killing its process."""
+    """The time after which the process of a cancelled process activity is killed."""
     late: float = 5.0
-    """The time after its start-to-close timeout at which a process activity is stopped, unless the engine has cancelled
-    it before.
+    """The time after the start-to-close timeout at which a process activity is stopped, unless the engine has
+    already cancelled it.
     """
     loop_tick: float = 0.1
-    """The time between two checks of the activity loop."""
+    """The time between two checks whether the activity loop is blocked."""
     loop_limit: float = 0.4
-    """The time that the activity loop may be blocked before new attempts start on another one."""
+    """The time that the activity loop may be blocked before new attempts start on another loop."""
     max_blocked_loops: int = 32
-    """The number of loops that may be blocked at a time; if there are more, attempts wait for the last of them."""
+    """The maximum number of blocked loops that are replaced. At this limit, attempts wait for the last loop."""
     waiting_least: float = 2.0
     waiting_most: float = 30.0
-    """An attempt that waits on a blocked loop, and can be retried, is given up after it has waited for as long as it had run
-    before, at least `waiting_least` and at most `waiting_most`. So it never loses more work than the time that it waited.
+    """A retryable attempt that waits on a blocked loop is given up after it has waited for as long as it had
+    run before, but after at least `waiting_least` and at most `waiting_most`.
     """
 
 
@@ -101,32 +105,36 @@ class RunnerStatistics:
 
 
 class AttemptRunner(Protocol):
-    """Starts attempts where their code belongs. On the control loop, except where a test runs everything on one thread."""
+    """The part of an executor that starts each attempt in a thread, on a loop or in a process. Must be used on
+    the control loop, except in tests that run on a single thread.
+    """
 
     def start(self, attempt: Attempt) -> None:
-        """Start an attempt and set its `work`. Its end is reported by `Attempt.finish_threadsafe`."""
+        """Start an attempt and set its `work`. The result is reported with `Attempt.finish_threadsafe`."""
         ...
 
     def definition_of(self, task: ActivityTask) -> ActivityDefinition | None:
-        """Return the activity of a task, or None if it has not been looked up yet. Imports nothing."""
+        """Return the definition of a task's activity, or None if it has not been looked up yet. Must not import
+        modules.
+        """
         ...
 
     def statistics(self) -> RunnerStatistics:
-        """Return the number of threads, processes and loops."""
+        """Return the state of the threads, processes and loops."""
         ...
 
     def stop(self) -> None:
-        """Let threads, loops and processes end, without waiting. An attempt that still runs in a thread continues."""
+        """Stop threads, loops and processes, without waiting. An attempt that runs in a thread keeps running."""
         ...
 
     @property
     def trouble(self) -> str:
-        """The reason why `async def` activities make no progress; "" if nothing stops them."""
+        """The reason why `async def` activities make no progress, or "" if they can run."""
         ...
 
 
 class AttemptTable(Protocol):
-    """The executor as its runner sees it."""
+    """The interface of an executor for its runner."""
 
     @property
     def attempts(self) -> dict[AttemptKey, Attempt]:
@@ -158,9 +166,9 @@ class ActivityExecutor:
         timers: Timers | None = None,
         is_quiet: bool = False,
     ) -> None:
-        """Create an executor on the running loop. `mailbox` and `timers` default to that loop's.
+        """Create an executor on the running loop. By default, `mailbox` and `timers` are created for this loop.
 
-        `is_quiet`: do not log attempts that fail or time out, because a test expects them.
+        With `is_quiet`, attempts that fail or time out are not logged, because a test expects them.
         """
         mailbox = Mailbox() if mailbox is None else mailbox
         timers = LoopTimers(mailbox.loop) if timers is None else timers
@@ -175,7 +183,8 @@ class ActivityExecutor:
             publisher=publisher,
             ended=self._ended,
         )
-        # The attempts that execute here. The handle's record has those that the engine waits for (`HandleRecord.attempts`).
+        # The attempts that execute in this worker. The engine may not wait for all of them:
+        # `HandleRecord.attempts` contains the attempts that it waits for.
         self.attempts: dict[AttemptKey, Attempt] = {}
         self._latest: dict[tuple[str, str, str], Attempt] = {}  # by activity
         self.runner = make_runner(self)
@@ -189,16 +198,19 @@ class ActivityExecutor:
         return len(self.attempts)
 
     def generation_of(self, token: bytes) -> int | None:
-        """Return the generation of the handle from which an attempt came; None if it is not in progress."""
+        """Return the generation of the handle that delivered an attempt, or None if the attempt is not in
+        progress.
+        """
         attempt = self.attempts.get(
             token
-        )  # never a local one: only heartbeats call this, and local activities have none
+        )  # never a local activity: only heartbeats call this method, and local activities have none
         return None if attempt is None else attempt.generation
 
     def stacks(self, run_id: str) -> str:
-        """Return the stacks of a run's attempts: the id of each activity, and the author's frames below it.
+        """Return the stacks of a run's attempts as text: the id of each activity, followed by the author's
+        frames.
 
-        May be called in any thread.
+        May be called on any thread.
         """
         stacks = []
         for attempt in list(self.attempts.values()):
@@ -210,15 +222,17 @@ class ActivityExecutor:
 
     @property
     def trouble(self) -> str:
-        """The reason why `async def` activities make no progress; "" if nothing stops them."""
+        """The reason why `async def` activities make no progress, or "" if they can run."""
         return self.runner.trouble
 
     def statistics(self) -> RunnerStatistics:
-        """Return the number of threads, processes and loops."""
+        """Return the state of the threads, processes and loops."""
         return self.runner.statistics()
 
     def begin(self, task: ActivityTask, waiter: Waiter, generation: int = 0) -> Attempt:
-        """Start an attempt from a handle of this generation. `waiter` receives its result, once, unless it is abandoned."""
+        """Start an attempt that a handle of this generation delivered. `waiter` receives the result once,
+        unless the attempt is abandoned.
+        """
         attempt = Attempt(task, waiter, self._around, generation)
         if self._metrics is not None:
             self._metrics.began(task)
@@ -235,7 +249,7 @@ class ActivityExecutor:
         return attempt
 
     def abandon(self, attempt: Attempt) -> None:
-        """Cancel and give up an attempt whose caller no longer waits for it. It has no result."""
+        """Cancel and give up an attempt whose caller no longer waits for it. No result is delivered."""
         if not attempt.over:
             self._leave(attempt)
             attempt.let_go()
@@ -244,18 +258,20 @@ class ActivityExecutor:
                 attempt.work.give_up()
 
     def cancel(self, token: bytes, reason: str, generation: int | None = None) -> None:
-        """Cancel the attempt with this token; does nothing if it has ended. `generation` is that of the requesting handle."""
+        """Cancel the attempt with this token, if it has not ended. `generation` is the generation of the
+        requesting handle.
+        """
         attempt = self.attempts.get(token) or self.attempts.get((generation or 0, token))
         if attempt is not None and generation in (None, attempt.generation):
             self.cancel_attempt(attempt, reason)
 
     def worker_stops(self) -> None:
-        """Notify all attempts that the worker is shutting down. They continue."""
+        """Notify all attempts that the worker is shutting down. The attempts keep running."""
         for attempt in list(self.attempts.values()):
             attempt.context.worker_stops()
 
     def stop(self) -> None:
-        """Let threads, loops and processes end, without waiting. An attempt that still runs in a thread continues."""
+        """Stop threads, loops and processes, without waiting. An attempt that runs in a thread keeps running."""
         self._heartbeats.stop()
         self.runner.stop()
 
@@ -327,8 +343,8 @@ class ActivityExecutor:
 
     def _log_failure(self, attempt: Attempt, result: AttemptFailed) -> None:
         if attempt.context.cancel_reason in _UNWANTED:
-            return  # logged when the engine gave it up
-        # By the engine's clock, which in tests differs from the real one.
+            return  # already logged when the engine gave the attempt up
+        # The engine's clock differs from real time in tests.
         ran_ns = round((self._around.timers.time() - attempt.since) * 1e9)
         now_ns = attempt.task.started_time_ns + ran_ns if attempt.task.started_time_ns else time_ns()
         work_log.log_failed(attempt.task, result, now_ns, attempt.context.cancel_reason)

@@ -1,11 +1,11 @@
-"""The call of an activity's function: the only place where a worker executes activity code, in its threads, on its
-activity loop, and in its processes.
+"""The call of an activity's function. Only this module executes activity code, in the threads, on the activity
+loop and in the processes of a worker.
 
 Invariants:
 
-- Whatever exception the function raises becomes a result; none escapes.
-- A process that the function forked, and that returned from the function, ends here: it is a copy of the worker, but
-  threads, results and queued tasks belong to the parent.
+- Every exception that the function raises becomes a result. No exception escapes.
+- If the function forks, and the child process also returns from the function, the child is ended here. It is a
+  copy of the worker, but threads, results and queued tasks belong to the parent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def call_plainly(
     except BaseException as error:
         return refused(task, error)
     try:
-        # A context of its own: context variables that the activity sets must not affect the next one in this thread.
+        # Each call has its own context, so that context variables that the activity sets do not affect the next
+        # activity in this thread.
         inherited = context.equipment.variables
         variables = contextvars.Context() if inherited is None else inherited.copy()
         if definition.on_cancel == "heartbeat":
@@ -101,7 +102,7 @@ def _ended_by(task: ActivityTask, context: ActivityContext, error: BaseException
         return ended_by(task, error, context.cancel_reason, own.converter, own.payload_limit)
     except (
         BaseException
-    ) as problem:  # from the user's converter, or for lack of memory: the attempt ends nevertheless
+    ) as problem:  # raised by the user's converter, or for lack of memory; the attempt must end nevertheless
         return refused(task, problem)
 
 

@@ -1,4 +1,6 @@
-"""Results of attempts: exceptions and return values in, `ActivityResult`s out. Pure functions without user code."""
+"""Conversion of exceptions and return values of activities to `ActivityResult`s. Pure functions that run no
+user code except the converter.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,11 @@ from hourglass.errors import ArgumentError, Cancelled, CancelledError, EncodeErr
 
 _LOOP_BLOCKED = "ActivityLoopBlocked"
 
-# Characters to which the message of a failure above the size limit is truncated.
+# The number of characters to which the message of a failure above the size limit is truncated.
 _SHORT = 1000
 
-# The reasons after which the server accepts a cancelled result; after others it would reject it.
+# The cancellation reasons after which the server accepts a cancelled result. After other reasons, it would
+# reject the result.
 _ASKED_FOR = frozenset({"CANCELLED", "NOT_FOUND", "TIMED_OUT"})
 
 
@@ -38,14 +41,15 @@ def failed(task: ActivityTask, type_: str, message: str, *, non_retryable: bool 
 def refused(task: ActivityTask, error: BaseException) -> AttemptFailed:
     """Return a failed result for an attempt that could not begin, or whose result cannot be encoded.
 
-    It is retryable if another worker, or this one after a deployment, may succeed, such as for an unknown activity.
+    The failure is retryable if another worker, or this worker after a deployment, may succeed, e.g. for an
+    unknown activity.
     """
     hopeless = isinstance(error, (ArgumentError, PayloadError))
     return failed(task, type(error).__name__, _text(error), non_retryable=hopeless)
 
 
 def abandoned(task: ActivityTask, reason: str) -> AttemptFailed:
-    """Return a failed result for an attempt that this worker no longer waits for; another worker may retry it."""
+    """Return a retryable failure for an attempt that this worker no longer waits for."""
     return failed(task, "WorkerShutdown", f"activity {task.activity_type}: {reason}")
 
 
@@ -120,8 +124,8 @@ def ended_by(
         case Exception():
             return AttemptFailed(task.token, _as_failure(error, converter, limit))
         case _:
-            # SystemExit, KeyboardInterrupt, or a cancellation that neither the engine nor the worker requested: a failure of
-            # the activity itself, with the type of the exception.
+            # SystemExit, KeyboardInterrupt, or a cancellation that neither the engine nor the worker requested.
+            # The activity itself has failed, with the type of the exception.
             kind = type(error).__name__
             made = _as_failure(error, converter, limit)
             info = ApplicationFailure(type=kind)
@@ -140,7 +144,7 @@ def _as_failure(error: BaseException, converter: Converter, limit: int | None) -
 
 
 def _within(failure: Failure, limit: int | None) -> Failure:
-    """Return the failure, truncated if a server would reject it for its size."""
+    """Return the failure, truncated if its size exceeds the limit above which a server rejects it."""
     size = len(msgspec.msgpack.encode(failure))
     if limit is None or size <= limit:
         return failure
@@ -157,7 +161,7 @@ def _within(failure: Failure, limit: int | None) -> Failure:
 
 
 def _without_retry(failure: Failure) -> Failure:
-    """Return the failure as non-retryable: misuse of the API fails again with the same code."""
+    """Return the failure as non-retryable, because misuse of the API would fail in every attempt."""
     if not isinstance(failure.info, ApplicationFailure):
         return failure
     info = msgspec.structs.replace(failure.info, non_retryable=True)

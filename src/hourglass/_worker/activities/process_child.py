@@ -1,14 +1,16 @@
-"""The program of a child process for activities, which `process_pool.command` starts with the arguments FD and PARENT.
+"""The program of a child process for activities. `child_process.command` starts it with the arguments FD and
+PARENT.
 
-Its main thread runs one activity after another; a second thread receives messages from the parent, so that a cancellation
-arrives while an activity runs. Must not know: engines; all messages go to the parent.
+The main thread runs one activity after another. A second thread receives messages from the parent, so that a
+cancellation can arrive while an activity runs. Must not know: engines. All messages go to the parent.
 
 Invariants:
 
-- The child does not outlive its parent: the kernel kills it (Linux), or it notices that the socket was closed or that its
-  parent process changed.
-- Signals that a terminal or a service manager sends to the whole process group do not end it: the parent decides. They have
-  a handler that does nothing instead of being ignored, because programs that an activity starts inherit ignored signals.
+- The child does not outlive its parent. Either the kernel kills the child (on Linux), or the child notices that
+  the socket was closed or that its parent process changed.
+- Signals that a terminal or a service manager sends to the whole process group do not end the child, because
+  the parent ends it. These signals have a handler that does nothing. They are not ignored, because programs
+  that an activity starts would inherit that.
 - A process that an activity forked never sends messages to the parent.
 """
 
@@ -97,7 +99,8 @@ class ChildMain:
     def _enter(self, number: int, context: ActivityContext) -> None:
         with self._lock:
             self._running = (number, context)
-            # A cancellation may arrive while its job waits to begin. All others belong to attempts that have ended.
+            # A cancellation may have arrived before its job began. All other stored cancellations belong to
+            # attempts that have ended.
             reason = self._cancels.pop(number, None)
             self._cancels.clear()
         if reason is not None:
@@ -161,7 +164,7 @@ def _flush() -> None:
 
 
 def _leave() -> NoReturn:
-    """End the process immediately: threads that the activity left running must not keep it alive."""
+    """End the process immediately, so that threads that an activity left running do not keep the process alive."""
     try:
         _flush()
     finally:
@@ -173,7 +176,7 @@ def _die_with(parent: int) -> None:
         import ctypes
 
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent ended before the signal was requested
+    if os.getppid() != parent:  # the parent ended before the kernel was asked to signal its death
         os._exit(0)
 
 

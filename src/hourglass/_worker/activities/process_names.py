@@ -1,10 +1,12 @@
-"""Activities and converters by name: the parent names them, and a child process imports them.
+"""Names of activities and converters, by which a child process imports the objects that its parent uses.
 
-A function or converter is sent as `module:qualified.name`. The parent sends only names that its resolver has found, or that the
-author gave to the worker, never a type name received from an engine. The function that the child finds must be decorated.
+A function or converter is sent as `module:qualified.name`. The parent only sends names that its resolver has
+found or that the author passed to the worker, and never a type name received from an engine. The function that
+the child finds must be decorated.
 
-A script that was started as a program is `__main__` in the parent. The child runs its file under the name `__mp_main__`,
-as Python's multiprocessing does, so that code below `if __name__ == "__main__":` does not run there.
+A script that was started as a program is `__main__` in the parent. The child executes the script's file under
+the name `__mp_main__`, as Python's multiprocessing does, so that code below `if __name__ == "__main__":` does
+not run in the child.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _loading_main = False
 
 
 def place_of(definition: ActivityDefinition) -> str:
-    """Return `module:qualified.name` of an activity's function. Raises DefinitionError if a child could not find it."""
+    """Return `module:qualified.name` of an activity's function. Raise DefinitionError if a child could not find
+    the function by this name.
+    """
     fn = definition.fn
     module = sys.modules.get(fn.__module__)
     imported = None if module is None else activity_definition(_descend(module, fn.__qualname__))
@@ -40,7 +44,9 @@ def place_of(definition: ActivityDefinition) -> str:
 
 
 def main_script() -> str:
-    """Return the script that runs as this program; empty if it was not started from a script."""
+    """Return the path of the script that this process executes, or "" if the process was not started from a
+    script.
+    """
     main = sys.modules.get(MAIN)
     file = getattr(main, "__file__", None)
     if file is None or getattr(main, "__spec__", None) is not None:
@@ -50,9 +56,9 @@ def main_script() -> str:
 
 
 def converter_place(converter: Converter) -> str:
-    """Return `module:qualified.name` of the converter's class; empty for the default.
+    """Return `module:qualified.name` of the converter's class, or "" for the default converter.
 
-    Raises DefinitionError if a child could not create an equal converter.
+    Raise DefinitionError if a child could not create an equal converter.
     """
     cls = type(converter)
     if cls is Converter:
@@ -81,7 +87,7 @@ def _module_name(subject: str, module: str) -> str:
 
 
 def find_activity(place: str, main: str) -> ActivityDefinition:
-    """Return the activity that the parent named."""
+    """Return the activity with the name that the parent sent."""
     module, _, name = place.partition(":")
     definition = activity_definition(_descend(_imported(module, main), name))
     if definition is None or definition.executor != "process":
@@ -92,7 +98,7 @@ def find_activity(place: str, main: str) -> ActivityDefinition:
 
 
 def find_converter(place: str, main: str) -> Converter:
-    """Return a converter of the class that the parent named."""
+    """Return a converter of the class with the name that the parent sent."""
     if not place:
         return default_converter
     module, _, name = place.partition(":")
@@ -125,7 +131,8 @@ def _load_main(path: str) -> ModuleType:
         raise DefinitionError(f"the script {path} cannot be imported by another interpreter")
     module = module_from_spec(spec)
     former = sys.modules[MAIN]
-    # Also as `__main__`: code that refers to it must find the script, as in the parent, and not the child's program.
+    # The module is also registered as `__main__`, because code that refers to `__main__` must find the script,
+    # as in the parent, and not the child's program.
     sys.modules[ALIAS] = sys.modules[MAIN] = module
     _loading_main = True
     try:

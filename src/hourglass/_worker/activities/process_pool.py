@@ -1,13 +1,13 @@
 """The child processes for process activities: started on demand, reused, and replaced when they die.
 
-A thread of the pool serves each attempt: it takes an idle child or starts one, sends it the job, and receives messages
-until the job is done or the child is dead. These threads block; the control loop can cancel an attempt or kill its child
-at any time.
+A thread of the pool serves each attempt. The thread acquires an idle child or starts a new one, sends the job
+to the child, and receives messages until the job is done or the child is dead. These threads block. The control
+loop can cancel an attempt or kill its child at any time.
 
 Invariants:
 
-- A child that dies fails the attempt that it ran, and no other.
-- A child runs one attempt at a time. It is not used again after it was killed or a message was left unread.
+- When a child dies, only the attempt that it ran fails.
+- A child runs one attempt at a time. A child that was killed, or that has an unread message, is not reused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("hourglass.worker")
 
 
 class ProcessJob:
-    """An attempt that runs in a child or waits for one: the `Work` of a process activity."""
+    """The `AttemptWork` of a process activity: an attempt that runs in a child, or waits for a free child."""
 
     is_process: ClassVar[bool] = True
     is_foreign: ClassVar[bool] = False
@@ -50,7 +50,7 @@ class ProcessJob:
             self.attempt.publish((message.name, message.value))
 
     def cancel(self, reason: str) -> None:
-        """Notify the child, or prevent an attempt that waits for a child from starting."""
+        """Deliver the cancellation to the child. If the attempt still waits for a child, prevent its start."""
         self.reason = self.reason or reason
         child = self.child
         if child is not None:
@@ -65,7 +65,7 @@ class ProcessJob:
         return True
 
     def stack(self) -> str:
-        """Return "": the stacks of another process are not accessible."""
+        """Return "", because the stacks of another process are not accessible."""
         return ""
 
 
@@ -89,7 +89,7 @@ class ProcessPool:
         return len(self._idle) + len(self._busy)
 
     def submit(self, attempt: Attempt, definition: ActivityDefinition) -> ProcessJob:
-        """Run an attempt in a child as soon as one is free."""
+        """Run an attempt in a child process as soon as a child is free."""
         job = ProcessJob(attempt)
 
         def run() -> None:
@@ -104,7 +104,7 @@ class ProcessPool:
         return job
 
     def stop(self) -> None:
-        """Kill busy children and let idle ones end, without waiting."""
+        """Kill busy children and close idle children, without waiting."""
         with self._lock:
             self._stopped = True
             busy = list(self._busy)
@@ -114,12 +114,12 @@ class ProcessPool:
             if self.started:
                 self._threads.submit(self._close_idle)
         except RuntimeError:
-            pass  # no thread can be started while the interpreter ends; children notice the end of their parent
+            pass  # no thread can be started at interpreter exit; idle children notice the end of their parent
         self._threads.stop()
 
     def _run(self, job: ProcessJob, definition: ActivityDefinition) -> ActivityResult:
         task = job.attempt.task
-        if job.reason is not None:  # cancelled while it waited
+        if job.reason is not None:  # cancelled while it waited for a child
             return stopped(task, job.reason)
         try:
             place = place_of(definition)

@@ -1,7 +1,8 @@
 """The messages between a worker and a child process for activities, and their frames on a socket.
 
-Must not know: how functions are found (see `process_names`). A frame is four bytes of length and that many bytes of
-MessagePack; a child that announces a frame above the limit is disconnected. Only payloads are sent, no objects of user code.
+Must not know: how functions are found (see `process_names`). A frame consists of a length in four bytes and a
+MessagePack message of this length. A child that announces a frame above the limit is disconnected. Values of
+user code are only sent as payloads.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from hourglass.errors import HourglassError
 
 _HEAD = struct.Struct(">I")
 _CHUNK = 1 << 18
-_LARGEST = 1 << 30  # also if payloads have no limit
-_AROUND = 1 << 20  # bytes of a message beside its payloads
+_LARGEST = 1 << 30  # applies even if payloads have no limit
+_AROUND = 1 << 20  # bytes of a message in addition to its payloads
 
 
 class Setup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The parent's import path, script and converter, sent first."""
+    """The first message to a child: the parent's import path, script and converter."""
 
     path: list[str]
     argv: list[str]
@@ -42,7 +43,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class RunAttempt(msgspec.Struct, frozen=True, tag=True):
-    """Run an attempt."""
+    """A request to run an attempt."""
 
     number: int
     function: str
@@ -72,7 +73,7 @@ class Published(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The end of an attempt, with one of four results."""
+    """The end of an attempt. Exactly one of the four results is set."""
 
     number: int
     ok: ActivityOk | None = None
@@ -111,12 +112,14 @@ class FrameTooLarge(HourglassError):
 
 
 def frame_limit(payload_limit: int | None) -> int:
-    """Return the size limit for messages of a child with this limit for payloads."""
+    """Return the size limit for messages of a child whose payloads have this limit."""
     return _LARGEST if payload_limit is None else min(2 * payload_limit + _AROUND, _LARGEST)
 
 
 class ProcessChannel:
-    """One end of the socket. Any thread may send; one thread receives, and accepts messages of at most `limit` bytes."""
+    """One end of the socket. Any thread may send. Only one thread may receive, and messages above `limit` bytes
+    are rejected.
+    """
 
     def __init__(self, sock: socket.socket, limit: int | None = None) -> None:
         self.sock = sock
@@ -125,16 +128,17 @@ class ProcessChannel:
         self._buffer = bytearray()
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send a message. Raises OSError if the other end is closed."""
+        """Send a message. Raise OSError if the other end is closed."""
         data = msgspec.msgpack.encode(message)
         with self._lock:
             self.sock.sendall(_HEAD.pack(len(data)))
             self.sock.sendall(data)
 
     def receive(self, *flags: int) -> list[bytes] | None:
-        """Return the messages that have arrived completely, still encoded; None at the end of the connection.
+        """Return the messages that have arrived completely, still encoded. Return None at the end of the
+        connection.
 
-        Raises `FrameTooLarge` as soon as a message above the limit is announced.
+        Raise `FrameTooLarge` as soon as a message above the limit is announced.
         """
         chunk = self.sock.recv(_CHUNK, *flags)
         if not chunk:

@@ -1,19 +1,22 @@
-"""The program's own event loop, on which workers of `hourglass.aio` run `async def` activities, and the detection of a blocked
-loop.
+"""The program's own event loop, on which workers of `hourglass.aio` run `async def` activities, and the
+detection of a blocked loop.
 
-A program for temporalio creates its HTTP sessions, pools, locks and events on the loop of `async with Worker(...)`, and its
-activities use them. So activities run on that loop. Our own code does not: the control loop, polls and heartbeats have
-threads of their own.
+A program for temporalio creates its HTTP sessions, pools, locks and events on the loop of `async with
+Worker(...)`, and its activities use them. Activities must therefore run on that loop. Hourglass's own code does
+not: the control loop, polls and heartbeats run in other threads.
 
-Must not know: activities. Belongs to the control loop, unless a method is stated to run in the loop's thread.
+Must not know: activities. Must be used on the control loop, unless a docstring states that a method runs in the
+loop's thread.
 
 Invariants:
 
-- The loop belongs to the program: we never stop or replace it, or set its task factory or exception handler.
-- A loop that has been blocked for a second is reported once, with its stack, until it runs again. Time is counted in ticks of
-  the control loop, as in `activity_loop`, and a loop that a debugger stops is not blamed.
+- The loop belongs to the program. Hourglass never stops or replaces it, or sets its task factory or exception
+  handler.
+- A loop that has been blocked for a second is reported once, with its stack. It can be reported again after it
+  has recovered. Time is counted in ticks of the control loop, as in `activity_loop`, and a loop that a debugger
+  stops is not reported.
 - A closed loop is reported once, and no attempts are started on it.
-- Tasks begin with the context variables of `async with Worker(...)`, each with its own copy.
+- Each task begins with its own copy of the context variables of `async with Worker(...)`.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _SETTLING = 1.0
 
 
 class ProgramLoopClosed(Exception):
-    """The program has closed its loop."""
+    """The error for a start of a task after the program has closed its loop."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,9 @@ class ProgramLoop:
     """The tasks of attempts on the loop."""
 
     async def settle(self) -> None:
-        """Wait, on the loop, until cancelled tasks have ended, at most for a moment, because some may never end."""
+        """Wait briefly until cancelled tasks have ended. The wait is limited, because some tasks may never end.
+        Must be called on the loop.
+        """
         waiting = self.tasks - {asyncio.current_task()}
         if waiting and asyncio.get_running_loop() is self.loop:
             await asyncio.wait(waiting, timeout=_SETTLING)
@@ -65,7 +70,7 @@ class ProgramLoop:
 
 
 class BorrowedLoop:
-    """The program's loop with the interface of a `LoopThread`."""
+    """An adapter that gives the program's loop the interface of a `LoopThread`."""
 
     def __init__(self, program: ProgramLoop) -> None:
         self._loop = program.loop
@@ -77,9 +82,10 @@ class BorrowedLoop:
     def submit(
         self, start: Callable[[], Coroutine[Any, Any, None]], started: Callable[[asyncio.Task[None]], None]
     ) -> None:
-        """Run a coroutine on the loop. `started` is called with its task, in the loop's thread, before it begins.
+        """Run a coroutine on the loop. `started` is called with the coroutine's task, in the loop's thread,
+        before the coroutine begins.
 
-        Raises `ProgramLoopClosed`.
+        Raise `ProgramLoopClosed` if the program has closed the loop.
         """
         try:
             self._loop.call_soon_threadsafe(self._begin, start, started)
@@ -92,7 +98,7 @@ class BorrowedLoop:
             self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
-        """Cancel the tasks of attempts. The loop continues."""
+        """Cancel the tasks of attempts. The loop itself keeps running."""
         self.call_soon(self._cancel_all)
 
     @property
@@ -101,7 +107,9 @@ class BorrowedLoop:
         return self._loop.is_closed()
 
     def answers(self) -> bool:
-        """Whether the loop has executed the last callback of this method. Schedules the next one."""
+        """Whether the loop has executed the callback that the previous call of this method scheduled. If so,
+        schedule another callback.
+        """
         if not self._answered:
             return False
         self._answered = False
@@ -123,11 +131,11 @@ class BorrowedLoop:
         return is_debugged(self._thread, frame_of(self._thread))
 
     def running(self) -> asyncio.Task[Any] | None:
-        """Return the task that runs on the loop at this moment."""
+        """Return the task that the loop is executing now, if any."""
         return asyncio.current_task(self._loop)
 
     def creator_of(self, task: asyncio.Task[Any] | None) -> object:
-        """Return None: without a task factory of ours the creator of a task is unknown."""
+        """Return None, because the creator of a task is unknown without a task factory."""
         return None
 
     def _begin(
@@ -154,11 +162,11 @@ class ProgramLoopUser(Protocol):
     """The owner of the tasks on the loop (the activity executor). Called on the control loop."""
 
     def program_blocked(self, loop: BorrowedLoop, seconds: float) -> None:
-        """Handle a loop that is found to be blocked. Called once."""
+        """Handle a loop that was found to be blocked. Called once per blockage."""
         ...
 
     def program_closed(self, loop: BorrowedLoop) -> None:
-        """Handle a loop that was closed: its tasks cannot continue. Called once."""
+        """Handle a loop that was closed, so that its tasks cannot continue. Called once."""
         ...
 
 
@@ -183,7 +191,7 @@ class WatchedProgramLoop:
 
     @property
     def trouble(self) -> str:
-        """The reason that `async def` activities make no progress; "" if there is none."""
+        """The reason why `async def` activities make no progress, or "" if they can run."""
         if self.current.is_closed:
             return (
                 "the event loop on which the worker was started is closed, and with it its async activities"
@@ -193,12 +201,12 @@ class WatchedProgramLoop:
         return ""
 
     def watch(self) -> None:
-        """Begin to check the loop."""
+        """Start the checks of the loop."""
         if self._timer is None and not self._over:
             self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._tick)
 
     def stop(self) -> None:
-        """Cancel the tasks of attempts and end the checks, without waiting."""
+        """Cancel the tasks of attempts and stop the checks, without waiting."""
         self._over = True
         if self._timer is not None:
             self._timer.cancel()

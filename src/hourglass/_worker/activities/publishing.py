@@ -1,12 +1,14 @@
-"""Published progress of attempts: it is sent to the engine by client calls, in order, before the attempt's result.
+"""Published progress of attempts. Client calls send the published items to the engine, in order, before the
+attempt's result.
 
 Invariants:
 
-- The items of a name are numbered from 0. An attempt has one call at a time; the newest of the items that wait for the
-  next call are kept, within a limit. They are sent before the attempt's result, unless the engine does not answer.
-- An engine without storage for progress keeps it in the heartbeat details (`carrier`): then each heartbeat carries the
-  recent items, and each publishing call the heartbeat details. Items that a delayed heartbeat has overwritten are sent
-  again.
+- The items of a name are numbered from 0. An attempt has one call in progress at a time. Of the items that wait
+  for the next call, the newest are kept, within a limit. They are sent before the attempt's result, unless the
+  engine does not answer.
+- For an engine without storage for progress, the heartbeat details contain the items (`carrier`). Each
+  heartbeat then also carries the recent items, and each publishing call also carries the heartbeat details.
+  Items that a delayed heartbeat has overwritten are resent.
 """
 
 from __future__ import annotations
@@ -53,10 +55,12 @@ logger = logging.getLogger("hourglass.worker")
 
 MOST_ITEMS = 1000
 MOST_BYTES = 256 * 1024
-"""The limits of the items of a name that are kept here: unsent ones, and sent ones in case the engine loses them."""
+"""The limits for the kept items of a name. Unsent items are kept, and sent items in case the engine loses them."""
 
 _RECENT = 3.0
-"""Seconds for which sent items are sent again to an engine that keeps only the last call's: followers may not have read them."""
+"""The time in seconds for which sent items are repeated in later calls, for an engine that stores only the
+items of the last call. Followers may not have read them yet.
+"""
 
 _MOST_IN_TAIL = 64 * 1024
 _LAST_TIMEOUT = 5.0
@@ -64,11 +68,15 @@ _LAST_WAIT = 2.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
 _CHECK_PAUSES = (0.2, 0.4, 0.8, 1.6)
-"""Pauses before the checks whether sent items are still stored. Followers read at least once a second."""
+"""The pauses in seconds before each check whether sent items are still stored. Followers read at least once a
+second.
+"""
 
 
 class _Items:
-    """The newest items of a name: `first` is the number of the first; items before `sent` were sent, at `sent_at`."""
+    """The newest items of a name. `first` is the number of the oldest kept item. Items with a number below
+    `sent` were sent, at the times `sent_at`.
+    """
 
     def __init__(self) -> None:
         self.values: deque[Payload] = deque()
@@ -83,7 +91,7 @@ class _Items:
         return self.first + len(self.values)
 
     def add(self, value: Payload) -> None:
-        """Add an item, and drop the oldest ones above the limits."""
+        """Add an item, and drop the oldest items above the limits."""
         self.values.append(value)
         self.sent_at.append(math.inf)
         self._size += len(value.data)
@@ -94,25 +102,27 @@ class _Items:
         self.sent = max(self.sent, self.first)
 
     def since(self, name: str, begin: int) -> ProgressItems:
-        """Return the items from this number on."""
+        """Return the items starting with this number."""
         begin = max(begin, self.first)
         return ProgressItems(
             name=name, first=begin, items=tuple(islice(self.values, begin - self.first, None))
         )
 
     def first_recent(self, now: float) -> int:
-        """Return the number of the first item that was sent recently, or not yet."""
+        """Return the number of the first item that was sent recently or has not been sent."""
         return self.first + sum(sent_at < now - _RECENT for sent_at in self.sent_at)
 
     def mark_sent(self, end: int, now: float) -> None:
-        """Mark the items before this number as sent."""
+        """Mark all items with a lower number as sent."""
         for index in range(self.sent - self.first, end - self.first):
             self.sent_at[index] = now
         self.sent = max(self.sent, end)
 
 
 class _Publishing:
-    """An attempt that publishes. `last` are the items of its last call, `carried` the same as heartbeat details."""
+    """An attempt that publishes. `last` contains the items of its last call, and `carried` contains the same
+    items as heartbeat details.
+    """
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -130,11 +140,13 @@ class _Publishing:
 
     @property
     def is_due(self) -> bool:
-        """Whether there are unsent items, and the engine accepts them."""
+        """Whether there are unsent items that the engine accepts."""
         return not self.refused and any(items.sent < items.next for items in self.names.values())
 
     def request(self, now: float) -> PublishProgress:
-        """Return the next request: the unsent items if the keeper has the earlier ones, otherwise all recent items."""
+        """Return the next request. It contains the unsent items if the engine stores the earlier ones, or else
+        all recent items.
+        """
         task, published = self.task, []
         for name, items in self.names.items():
             begin = items.sent if self.keeper else min(items.sent, items.first_recent(now))
@@ -155,7 +167,7 @@ class _Publishing:
     def apply(self, request: PublishProgress, answer: ProgressTaken, now: float) -> None:
         """Apply the answer to a request."""
         self.keeps = answer.keeps
-        if not answer.taken:  # another keeper, which has no items: all kept ones are sent again
+        if not answer.taken:  # another keeper without earlier items: all kept items are resent
             for items in self.names.values():
                 items.sent = items.first
         else:
@@ -188,7 +200,9 @@ class _Publishing:
         )
 
     def tail(self, now: float) -> CarriedProgress | None:
-        """Return the items that followers may not have read yet; None if they are too large to be added to a result."""
+        """Return the items that followers may not have read yet, or None if they are too large to be added to a
+        result.
+        """
         published = tuple(
             items.since(name, items.first_recent(now)) for name, items in self.names.items() if items.values
         )
@@ -198,7 +212,7 @@ class _Publishing:
 
 
 class ProgressSender:
-    """Sends published items to the engine by client calls. Belongs to the control loop."""
+    """The sender of published items, which uses client calls. Must be used on the control loop."""
 
     def __init__(
         self, service: EngineService, *, codec: Codec | None = None, converter: Converter = default_converter
@@ -210,7 +224,7 @@ class ProgressSender:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def publish(self, attempt: Attempt, name: str, value: Payload) -> None:
-        """Send an item of an attempt, soon."""
+        """Schedule the sending of an item of an attempt."""
         token = attempt.task.token
         publishing = self._by_token.get(token)
         if publishing is None:
@@ -223,7 +237,9 @@ class ProgressSender:
             publishing.sending = self._begin(self._send(publishing))
 
     def carried(self, task: ActivityTask) -> Payloads:
-        """Return the details that a heartbeat of this attempt must carry: the items that followers may not have read yet."""
+        """Return the additional details for a heartbeat of this attempt: the items that followers may not have
+        read yet.
+        """
         publishing = self._by_token.get(task.token)
         is_young = publishing is not None and asyncio.get_running_loop().time() - publishing.sent_at < _RECENT
         return publishing.carried if publishing is not None and is_young else ()
@@ -266,10 +282,10 @@ class ProgressSender:
             then(result)
 
     async def _keep_last_items(self, publishing: _Publishing, result: ActivityResult) -> ActivityResult:
-        """Keep the last items readable on an engine that drops an attempt's details at its end.
+        """Keep the last items readable on an engine that drops the heartbeat details at the end of an attempt.
 
-        A successful result carries them. A failure cannot, and the next attempt would overwrite them: its result is
-        delayed until followers have read them.
+        A successful result carries the items. A failed result cannot carry them, and the next attempt would
+        overwrite them, so the result is delayed until followers have read the items.
         """
         tail = publishing.tail(asyncio.get_running_loop().time())
         if isinstance(result, ActivityOk) and tail is not None:
@@ -283,18 +299,20 @@ class ProgressSender:
         return result
 
     async def _resend_overwritten(self, publishing: _Publishing) -> None:
-        """Send items again that were overwritten by a heartbeat that was delayed in Core or on the network."""
+        """Resend items that a heartbeat has overwritten, after it was delayed in Core or on the network."""
         for pause in _CHECK_PAUSES:
             await _pause(publishing.ending, pause)
             if publishing.checking is not asyncio.current_task() or publishing.ending.is_set():
-                return  # newer items have their own checks, and so has the attempt's end
+                return  # newer items and the attempt's end have their own checks
             if not await self._is_stored(publishing) and publishing.sending is None:
                 publishing.mark_unsent()
                 publishing.sending = self._begin(self._send(publishing))
                 return
 
     async def _is_stored(self, publishing: _Publishing) -> bool:
-        """Whether the items of the last call can be read; also True if that cannot be determined now."""
+        """Whether the items of the last call can be read from the engine. Return True if this cannot be
+        determined.
+        """
         try:
             return all(
                 [
@@ -352,7 +370,7 @@ class ProgressSender:
 
 
 async def _pause(ending: asyncio.Event, seconds: float) -> None:
-    """Wait, but no longer than until the attempt has ended."""
+    """Wait for `seconds`, or until the attempt has ended."""
     try:
         async with asyncio.timeout(seconds):
             await ending.wait()

@@ -1,13 +1,14 @@
-"""Heartbeats and results of attempts, sent over their handle while it accepts them, otherwise by client calls. So an attempt
-can outlive its handle.
+"""Delivery of heartbeats and results of attempts. They are sent over the attempt's handle while it accepts
+them, and otherwise by client calls, so that an attempt can outlive its handle.
 
 Invariants:
 
-- An attempt has one heartbeat call at a time, and never two within the throttle interval. Of the heartbeats that arrive
-  meanwhile only the newest is kept, with its details, because a heartbeat without details erases them on the server.
-- A completion that was begun is never cancelled. Nothing is raised; a result that cannot be sent is logged, and the
-  engine's timeouts take effect.
-- Local activities exist only in their handle: their results cannot be sent again.
+- An attempt has one heartbeat call in progress at a time, and never two within the throttle interval. Of the
+  heartbeats that arrive in the meantime, only the newest is kept. It keeps its details, because a heartbeat
+  without details erases them on the server.
+- A completion that has begun is never cancelled. Errors are not raised: a result that cannot be sent is logged,
+  and the engine's timeouts take effect.
+- Results of local activities cannot be resent, because a local activity exists only in its handle.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ RPC_TIMEOUT = 10.0
 
 
 class HeartbeatSender:
-    """A `Heartbeat` that uses the handle's, and client calls when that fails. On the control loop; `cancel` is the
-    executor's.
+    """A `Heartbeat` function that sends over the handle, or by client calls if the handle fails. Must be called
+    on the control loop. `cancel` is the executor's method.
 
-    An attempt continues when its worker or handle ends; without heartbeats the server would time it out and start a
-    second attempt beside it. The answer to a client call reports what the handle no longer can: that the attempt was
-    cancelled, or that the server no longer waits for it.
+    An attempt keeps running when its worker or handle ends. Without heartbeats, the attempt would time out on
+    the server, which would start a second attempt in parallel. The answer to a client call replaces the
+    handle's notifications: it reports that the attempt was cancelled, or that the server no longer waits for
+    it.
     """
 
     def __init__(
@@ -139,7 +141,7 @@ Complete = Callable[[ActivityResult], Awaitable[None]]
 
 
 class Delivery(Enum):
-    """The way in which a result reached the engine, if it did."""
+    """The way in which a result was delivered to the engine, or the reason why it was not."""
 
     BY_HANDLE = "by handle"
     BY_CLIENT = "by client"
@@ -148,12 +150,14 @@ class Delivery(Enum):
 
 
 class ResultSender:
-    """Sends the results of attempts to the engine, even if their handle has ended or does not answer.
+    """The sender of the results of attempts, which delivers them even if their handle has ended or does not
+    answer.
 
-    Belongs to the control loop; `service` is the raw connection, to which `codec` is applied here. The handle's
-    completion is tried first. If it raises, or has not succeeded after a few seconds (after an outage of 6 to 10 seconds
-    Core drops results silently), the result is sent by client calls, repeatedly, with increasing pauses. Sending it twice
-    is harmless: the second completion is answered with NOT_FOUND, because the activity no longer waits for it.
+    Must be used on the control loop. `service` is the raw connection, so this class applies `codec`. The
+    handle's completion is tried first. If it raises, or has not succeeded after a few seconds (after an outage
+    of 6 to 10 seconds, Core drops results silently), the result is sent by client calls, which are retried with
+    increasing pauses. Sending a result twice is harmless: the engine answers the second completion with
+    NOT_FOUND, because the activity has already ended.
     """
 
     def __init__(
@@ -181,7 +185,7 @@ class ResultSender:
         if not (task.is_local and own.done()):
             self._explain(task, own)
         if task.is_local or isinstance(result, ActivityDeferred):
-            await asyncio.wait({own})  # the client has no call for it: only the handle can complete it
+            await asyncio.wait({own})  # only the handle can complete a local activity
             if _has_succeeded(own):
                 return Delivery.BY_HANDLE
             return (
@@ -204,7 +208,8 @@ class ResultSender:
                 await self._service.call(request)
             except ServiceError as error:
                 if error.status == "NOT_FOUND":
-                    # The handle's completion succeeded first, or the attempt timed out on the server.
+                    # The handle's completion has succeeded in the meantime, or the attempt has timed out on the
+                    # server.
                     return Delivery.BY_HANDLE if _has_succeeded(own) else Delivery.UNWANTED
                 problem = error
             except Exception as error:
@@ -223,7 +228,7 @@ class ResultSender:
             await complete(result)
 
         own: asyncio.Future[None] = asyncio.get_running_loop().create_task(run())
-        self._begun.add(own)  # asyncio keeps only weak references to tasks, and this one may outlive `send`
+        self._begun.add(own)  # asyncio keeps only weak references to tasks, and this task may outlive `send`
         own.add_done_callback(self._ended)
         return own
 
@@ -274,7 +279,7 @@ class ResultSender:
 
 
 def request_of(task: ActivityTask, result: ActivityResult) -> CompleteActivity:
-    """Return a result as a client request."""
+    """Return the client request that reports a result."""
     match result:
         case AttemptFailed(token, failure):
             return CompleteActivity(token=token, failure=failure, rpc_timeout=RPC_TIMEOUT)
@@ -301,7 +306,7 @@ def _problem(own: asyncio.Future[None]) -> str:
 
 
 async def _wait(own: asyncio.Future[None], pause: float) -> None:
-    """Wait for `pause` seconds, but no longer than until the handle's own completion ends."""
+    """Wait for `pause` seconds, or until the handle's completion ends."""
     if own.done():
         await sleep(pause)
     else:

@@ -1,11 +1,13 @@
-"""The runner of a worker: executes attempts in threads, on the activity loop or the program's loop, and in processes.
+"""The runner of a worker, which executes attempts in threads, on the activity loop or the program's loop, and
+in processes.
 
-Everything that may run user code happens there: looking up an activity (which may import modules), decoding its arguments,
-calling it, encoding its result.
+All steps that may run user code are executed there: looking up an activity (which may import modules), decoding
+its arguments, calling its function, and encoding its result.
 
-A blocked loop: an attempt that blocks an activity loop keeps it, as a `def` activity keeps its thread, and may still succeed. An
-attempt that has not begun on that loop begins on the next one. An attempt that waits on it cannot be moved, because its
-coroutine belongs to the loop: it continues when the loop does, or is failed, so that the engine retries it on the next loop.
+Blocked loops: an attempt that blocks an activity loop keeps the loop, as a `def` activity keeps its thread, and
+may still succeed. An attempt that has not begun on the blocked loop begins on the next loop. An attempt that
+waits on the blocked loop cannot be moved, because its coroutine belongs to that loop. It either continues when
+the loop is no longer blocked, or it is failed, so that the engine retries the activity on the next loop.
 """
 
 from __future__ import annotations
@@ -60,8 +62,8 @@ def worker_runner(
     own: Executor | None = None,
     program_loop: ProgramLoop | None = None,
 ) -> MakeRunner:
-    """Return a factory of runners. `own` is the author's executor for `def` activities, `program_loop` the loop for
-    `async def` ones; the default for both are threads of the worker.
+    """Return a factory of runners. `own` is the author's executor for `def` activities, and `program_loop` is
+    the loop for `async def` activities. By default, both kinds run in threads of the worker.
     """
     return lambda table: WorkerRunner(
         table,
@@ -75,7 +77,7 @@ def worker_runner(
 
 
 class WorkerRunner:
-    """Executes the attempts of one executor. Belongs to the control loop."""
+    """The runner of one executor. Must be used on the control loop."""
 
     def __init__(
         self,
@@ -112,11 +114,11 @@ class WorkerRunner:
 
     @property
     def trouble(self) -> str:
-        """The reason why `async def` activities make no progress; "" if nothing stops them."""
+        """The reason why `async def` activities make no progress, or "" if they can run."""
         return self.loop.trouble if isinstance(self.loop, WatchedProgramLoop) else ""
 
     def statistics(self) -> RunnerStatistics:
-        """Return the number of threads, processes and loops."""
+        """Return the state of the threads, processes and loops."""
         return RunnerStatistics(
             threads=self._pool.size,
             lost_threads=self._pool.lost,
@@ -128,20 +130,20 @@ class WorkerRunner:
         )
 
     def stop(self) -> None:
-        """Let threads, loops and processes end; waits for nothing."""
+        """Stop threads, loops and processes, without waiting."""
         self._pool.stop()
         self._processes.stop()
         self.loop.stop()
 
     def definition_of(self, task: ActivityTask) -> ActivityDefinition | None:
-        """Return the activity of a task, or None if it has not been looked up yet. Imports nothing."""
+        """Return the definition of a task's activity, or None if it is not known yet. Must not import modules."""
         if task.is_local and (step := self._resolver.steps.get(task.run_id, {}).get(task.activity_id)):
             return cast(ActivityDefinition, step)
         return self._resolver.known_activity(task.activity_type)
 
     def start(self, attempt: Attempt) -> None:
-        """Start an attempt. An activity that has not been looked up yet is looked up in a thread, because that may import
-        modules.
+        """Start an attempt. If the activity has not been looked up yet, look it up in a thread, because the
+        lookup may import modules.
         """
         self._start(attempt, self.definition_of(attempt.task))
 
@@ -168,7 +170,7 @@ class WorkerRunner:
                 partial(run_in_thread, attempt, definition),
                 lambda: attempt.finish_threadsafe(died_thread(attempt.task)),
             )
-        except Exception as error:  # the executor was shut down, or cannot accept the job
+        except Exception as error:  # the author's executor was shut down or cannot accept the job
             attempt.finish_threadsafe(refused(attempt.task, error))
 
     def _submit(self, attempt: Attempt, job: Any, *arguments: Any) -> None:
@@ -180,7 +182,7 @@ class WorkerRunner:
 
     def _start_process(self, attempt: Attempt, definition: ActivityDefinition) -> None:
         attempt.work = self._processes.submit(attempt, definition)
-        if attempt.context.cancel_reason is not None:  # cancelled before it was known to run in a process
+        if attempt.context.cancel_reason is not None:  # cancelled before its activity was looked up
             self._table.cancel_attempt(attempt, attempt.context.cancel_reason)
         timeout = attempt.task.spec.start_to_close_timeout
         if timeout:
@@ -197,7 +199,9 @@ class WorkerRunner:
         self.loop.watch()
 
     def _find_and_run(self, attempt: Attempt) -> None:
-        """Look an activity up, in a thread, and run it there if it belongs there."""
+        """Look up an activity in the current thread, and run it there if it is a `def` activity for the
+        worker's threads.
+        """
         try:
             definition = self._resolver.activity(attempt.task.activity_type)
         except BaseException as error:
@@ -209,14 +213,14 @@ class WorkerRunner:
             run_in_thread(attempt, definition)
 
     def uses(self, loop: LoopThread | None) -> bool:
-        """Whether any attempt is on this activity loop; None: on any loop."""
+        """Whether there are attempts on this activity loop, or on any loop if `loop` is None."""
         return any(
             isinstance(attempt.work, LoopWork) and loop in (None, attempt.work.loop)
             for attempt in self._table.attempts.values()
         )
 
     def blocked(self, loop: LoopThread, seconds: float) -> None:
-        """Report an activity loop that is blocked, and start its attempts that have not begun on another loop."""
+        """Report that an activity loop is blocked. Attempts that have not begun yet are moved to another loop."""
         waiting = []
         for attempt, work in self._on_loop(loop):
             if loop is not self.loop.current and work.take():
@@ -235,7 +239,9 @@ class WorkerRunner:
         )
 
     def still_blocked(self, loop: LoopThread, seconds: float) -> None:
-        """Fail each retryable attempt that has waited on the blocked loop for longer than it had run before."""
+        """Fail each retryable attempt that has waited on the blocked loop for longer than the attempt had run
+        before.
+        """
         now = monotonic()
         least, most = self._limits.waiting_least, self._limits.waiting_most
         for attempt, _ in self._on_loop(loop):
@@ -263,7 +269,9 @@ class WorkerRunner:
         )
 
     def program_closed(self, loop: BorrowedLoop) -> None:
-        """Fail the attempts on the program's event loop, which was closed: another worker may retry them."""
+        """Fail the attempts on the program's event loop, because it was closed. Another worker may retry the
+        activities.
+        """
         attempts = [attempt for attempt, _ in self._on_loop(loop)]
         logger.error(
             "the event loop on which the worker was started is closed while the worker still runs: it shuts down. %d async "
@@ -281,7 +289,9 @@ class WorkerRunner:
         ]
 
     def _blocking_task(self, loop: LoopThread | BorrowedLoop) -> ActivityTask | None:
-        """Return the attempt whose code executes on a loop now: its own asyncio task, or one that it created."""
+        """Return the activity task whose code executes on a loop now, in the attempt's own asyncio task or in a
+        task created by the attempt.
+        """
         running = loop.running()
         context = loop.creator_of(running)
         if isinstance(context, TaskContext):
@@ -297,12 +307,14 @@ def run_in_thread(attempt: Attempt, definition: ActivityDefinition) -> None:
     try:
         result = call_plainly(attempt.task, attempt.context, definition)
     finally:
-        # An exception that was raised from outside may arrive in our own lines.
+        # An exception raised from outside the thread may also arrive outside of the activity's code.
         attempt.finish_threadsafe(result or died_thread(attempt.task))
 
 
 def start_on_loop(attempt: Attempt, work: LoopWork, definition: ActivityDefinition) -> None:
-    """Start an `async def` activity on the loop of `work`. Raises `ProgramLoopClosed`."""
+    """Start an `async def` activity on the loop of `work`. Raise `ProgramLoopClosed` if the program has closed
+    the loop.
+    """
     task = attempt.task
 
     def started(coroutine: asyncio.Task[None]) -> None:
@@ -314,8 +326,8 @@ def start_on_loop(attempt: Attempt, work: LoopWork, definition: ActivityDefiniti
 
 async def _run_on_loop(attempt: Attempt, work: LoopWork, definition: ActivityDefinition) -> None:
     if not work.take():
-        return  # this loop was blocked: the attempt has begun on another one
-    if (reason := attempt.context.cancel_reason) is not None:  # before it began
+        return  # this loop was blocked, and the attempt has begun on another loop
+    if (reason := attempt.context.cancel_reason) is not None:  # cancelled before it began
         attempt.finish_threadsafe(stopped(attempt.task, reason))
         return
     result = None
