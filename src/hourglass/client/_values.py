@@ -1,4 +1,4 @@
-"""Descriptions of workflows: frozen data, decoded from the service's answers. Pure."""
+"""Descriptions of workflows: frozen data, decoded from the service's answers."""
 
 from __future__ import annotations
 
