@@ -193,8 +193,8 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         The default target is set by `HOURGLASS_TARGET`, or by `TEMPORAL_ADDRESS` and related variables. Each client of
         `local:` has its own in-memory engine, which stops when the client is closed. `retention` is how long a worker on a
         file keeps closed workflows, 30 days by default; a Temporal server has a separate setting for each namespace. With
-        `lazy`, the client connects on its first call, and `timeout` applies to that call. `payload_limits` sets the sizes
-        above which a warning about a value is logged. The options named `…_config`, and `grpc_compression`, apply only to
+        `lazy`, the client connects on its first call, and `timeout` counts from that call. `payload_limits` sets the sizes
+        from which warnings about values are logged. The options named `…_config`, and `grpc_compression`, apply only to
         connections to a server.
         """
         every = all_plugins((), plugins)
@@ -296,10 +296,10 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> AsyncWithStart[R]: ...
     def with_start(self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
-        """Return a workflow that the next call starts unless it is already running: `with_start(cart, id="c-1").signal(add,
-        item)`.
+        """Prepare to start a workflow together with a message: `with_start(cart, id="c-1").signal(add, item)`.
 
-        The start and the message are atomic: either both happen or neither does.
+        The call on the returned object sends both. The workflow is started unless it is already running. The start and the
+        message are atomic: either both happen or neither does.
         """
         return AsyncWithStart(self._session, workflow, args, options, result_type)
 

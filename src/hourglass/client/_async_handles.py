@@ -394,8 +394,8 @@ class AsyncUpdateHandle(UpdateHandleFacts, Generic[R]):
 
 
 class AsyncWithStart(_starts.PlannedStart, Generic[R]):
-    """A workflow that the message sent to it starts, unless it is running. Can be used only once. Returned by
-    `client.with_start`.
+    """A workflow to start together with a message, unless the workflow is already running. Can be used only once. Returned
+    by `client.with_start`.
     """
 
     @overload
