@@ -83,7 +83,7 @@ class ScheduleClient:
         )
 
     def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
-        """Return a handle to an existing schedule. Does not check whether it exists."""
+        """Return a handle to an existing schedule. Does not check whether the schedule exists."""
         return self.wrapped.get_schedule_handle(id)
 
     async def list_schedules(

@@ -417,7 +417,7 @@ class ActivityClient:
     def get_activity_handle(
         self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
     ) -> ActivityHandle[Any]:
-        """Return a handle to a standalone activity. Does not check whether it exists."""
+        """Return a handle to a standalone activity. Does not check whether the activity exists."""
         return ActivityHandle(
             self.wrapped.get_activity_execution_handle(activity_id, run_id=run_id, result_type=result_type)
         )

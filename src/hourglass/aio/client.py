@@ -509,7 +509,7 @@ class Client(ActivityClient, ScheduleClient):
         first_execution_run_id: str | None = None,
         result_type: Any = None,
     ) -> WorkflowHandle[Any, Any]:
-        """Return a handle to an existing workflow. Does not check whether it exists."""
+        """Return a handle to an existing workflow. Does not check whether the workflow exists."""
         return WorkflowHandle(
             self.wrapped.get_workflow_handle(
                 workflow_id,

@@ -24,7 +24,7 @@ _options              options of a start: checks, and the request built from the
 _outbound             the outbound interceptors of both clients, generated from `_calls`
 _plugins              plugins: changes to the configuration of clients, workers and replayers
 _reset                the choice of the event to which a run is reset
-_schedule_data        schedules with the values of their actions, as authors write them and clients show them
+_schedule_data        schedules with their actions' values, as users define them and clients display them
 _schedule_forms       conversion of schedules to requests, and back
 _schedules            operations on schedules
 _services             the raw gRPC services of a server

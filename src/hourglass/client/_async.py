@@ -118,8 +118,8 @@ class AsyncOperator(ClientFacts):
         """Make a build of a deployment the current version, and return the previous one. The workers of the current version
         receive new runs and runs that upgrade automatically. With None, unversioned workers receive them.
 
-        If no worker has reported the version yet, `wait` is how long to wait for one. A server rejects a version that lacks
-        a task queue of the previous one unless `ignore_missing_task_queues` is set.
+        If no worker has reported the version yet, `wait` is how long to wait for the report. A server rejects a version that
+        lacks a task queue of the previous one unless `ignore_missing_task_queues` is set.
         """
         operation = _deployments.set_current_version(
             self._session,
@@ -487,7 +487,7 @@ class AsyncClient(AsyncActivities, AsyncOperator):
         return await self._session.arun(operation.then(partial(AsyncScheduleHandle, self._session)), rpc)
 
     def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
-        """Return a handle to an existing schedule. Does not check whether it exists."""
+        """Return a handle to an existing schedule. Does not check whether the schedule exists."""
         return AsyncScheduleHandle(self._session, _schedules.refer_schedule(id))
 
     def list_schedules(

@@ -198,7 +198,7 @@ class AsyncActivities(ClientFacts):
     def get_activity_execution_handle(
         self, id: str, *, run_id: str | None = None, activity: Any = None, result_type: Any = None
     ) -> Any:
-        """Return a handle to a standalone activity. Does not check whether it exists."""
+        """Return a handle to a standalone activity. Does not check whether the activity exists."""
         reference = _standalone.refer(id, run_id, activity, result_type)
         return AsyncActivityExecutionHandle(self._session, reference)
 

@@ -90,7 +90,7 @@ class StartOptions(RpcOptions, total=False):
     run_timeout: Duration | None
     """The timeout of a single run."""
     task_timeout: Duration | None
-    """The timeout of one workflow task, after which another worker receives it; values above 120 s count as 120 s."""
+    """The timeout of a workflow task, after which another worker receives the task. Values above 120 s count as 120 s."""
     start_delay: Duration | None
     """The delay before the start."""
     id_reuse_policy: IdReusePolicy

@@ -39,7 +39,7 @@ class ScheduleStartOptions(TypedDict, total=False):
     run_timeout: Duration | None
     """The timeout of a single run."""
     task_timeout: Duration | None
-    """The timeout of one workflow task, after which another worker receives it; values above 120 s count as 120 s."""
+    """The timeout of a workflow task, after which another worker receives the task. Values above 120 s count as 120 s."""
     retry_policy: RetryPolicy | None
     """The retry policy of a failed workflow; None means no retries."""
     memo: Mapping[str, Any]

@@ -43,8 +43,8 @@ SILENCE = 3.0
 _LONGEST_SILENCE = 300.0
 # The longest history that is fetched for a log message, in events.
 _LONGEST_HISTORY = 2000
-# The history length of a run until a worker has received its first task; and how many seconds this delay is normal if a
-# worker has polled recently.
+# `_UNTOUCHED` is the history length of a run before a worker has received its first task. `_PATIENCE` is how many seconds
+# the client waits before it reports that all known workers of a queue have stopped.
 _UNTOUCHED, _PATIENCE = 2, 10.0
 # The maximum number of levels of children, and of children per run, that are checked.
 _DEEPEST, _MOST_CHILDREN = 3, 3

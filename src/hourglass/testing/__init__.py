@@ -23,7 +23,7 @@ _quiet_loop            the event loop of an environment
 _registry              workflows and activities by name, with their fakes and mishaps
 _runner_threads        the threads of asynchronous environments
 _served_queue          one task queue: its handle, its evaluations, its activity executor
-_session               the client of an environment, whose blocking calls drive it
+_session               the client of an environment; its blocking calls drive the environment
 _shared_threads        the loops and threads that all environments of a process share
 _steps                 the steps of an environment, and choosers of the next one
 _stuck                 the explanation of a wait that will never end

@@ -115,7 +115,7 @@ class EnvironmentActivities:
         return self.registry.activity(task.activity_type, step)
 
     def watched(self, name: str, fake: Fake) -> ActivityDefinition:
-        """Return a fake's activity. If it raises Ctrl-C or an outcome of pytest, the exception is also raised in the test."""
+        """Return a fake's activity. A KeyboardInterrupt or pytest outcome that the fake raises is also raised in the test."""
         entry = self._watched.get(name)
         if entry is None or entry[0] is not fake:
             entry = self._watched[name] = fake, self._watch(fake.definition)

@@ -73,7 +73,7 @@ class RunIdGenerator:
     """An id generator for `TracerProvider(id_generator=RunIdGenerator())`. Workflow spans get ids computed from the run, all
     other spans random ids.
 
-    Without it, after a replay the children of a run's spans are attached to the span that started the run.
+    Without this generator, the children of a run's spans are attached, after a replay, to the span that started the run.
     """
 
     def __init__(self) -> None:
