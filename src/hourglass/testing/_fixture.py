@@ -40,7 +40,7 @@ _LIMITS = CacheLimits(live=1_000_000, states=1_000_000)
 
 
 _GENERATIONS = 1000
-"""The maximum depth of child workflows, because each level nests Python calls."""
+"""The maximum depth of child workflows: the same number as Python's default recursion limit."""
 
 _FIRST_CHECK = 4
 """The number of activations after which an open run is executed a second time. Most runs of a test close earlier, and are
