@@ -47,7 +47,7 @@ class ActivityConfig(TypedDict, total=False):
 
 
 class _ActivityCall(ActivityConfig, total=False):
-    """The keywords of a call of an activity."""
+    """The keyword arguments of an activity call."""
 
     args: Sequence[Any]
     result_type: Any
@@ -168,7 +168,7 @@ class _StartActivity(Protocol):
 
 
 class _StartMethod(Protocol):
-    """The overloads for a method of a class that the worker has an instance of: `Billing.charge`, without its `self`."""
+    """The overloads for a method of a class of which the worker has an instance: `Billing.charge`, without `self`."""
 
     @overload
     def __call__(
@@ -246,7 +246,9 @@ class _ExecuteMethod(Protocol):
 
 
 class _StartClass(Protocol):
-    """The overloads for a class with a callable instance at the worker: `Billing`, with the parameters of its `__call__`."""
+    """The overloads for a callable class of which the worker has an instance: `Billing`, with the parameters of its
+    `__call__`.
+    """
 
     @overload
     def __call__(
@@ -355,7 +357,7 @@ def _begin(
 
 @takes(_ActivityCall)
 def _start_activity(activity: Any, arg: Any = UNSET, *positional: Any, **options: Any) -> ActivityHandle[Any]:
-    """Start an activity; the handle is an asyncio task."""
+    """Start an activity. The handle is an asyncio task."""
     return _begin(activity, arg, positional, options, local=False)
 
 
@@ -369,7 +371,7 @@ async def _execute_activity(activity: Any, arg: Any = UNSET, *positional: Any, *
 def _start_local_activity(
     activity: Any, arg: Any = UNSET, *positional: Any, **options: Any
 ) -> ActivityHandle[Any]:
-    """Start a short activity on this worker; the handle is an asyncio task."""
+    """Start a short activity on this worker. The handle is an asyncio task."""
     return _begin(activity, arg, positional, options, local=True, start=awaited.start_local_activity)
 
 
@@ -402,14 +404,14 @@ async def step(
     fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
 ) -> R: ...
 async def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> Any:  # type: ignore[misc]
-    """Run any function durably, without a declaration, like `hourglass.workflow.step`. Not in temporalio."""
+    """Run any function durably without declaring it, like `hourglass.workflow.step`. Not part of temporalio."""
     run, handle, key = _begin_step(fn, args, name, options)
     try:
         result = await handle
     except Exception:
         drop_step(run, key)
         raise
-    # Not in a `finally`: a coroutine that is dropped from the cache still needs the step's result.
+    # Not in a `finally`, because a coroutine that was dropped from the cache still needs the step's result.
     drop_step(run, key)
     return result
 
@@ -423,9 +425,10 @@ def start_step(
     fn: Callable[[*Ts], R], /, *args: *Ts, name: str | None = None, **options: Unpack[StepOptions]
 ) -> ActivityHandle[R]: ...
 def start_step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> ActivityHandle[Any]:  # type: ignore[misc]
-    """Start a step; the handle is an asyncio task. Not in temporalio."""
+    """Start a step. The handle is an asyncio task. Not part of temporalio."""
     run, handle, key = _begin_step(fn, args, name, options)
-    # Called when it has its result, and not when the run is dropped from the cache, because the step is still needed then.
+    # Called when the result is available, but not when the run is dropped from the cache, because the step is then still
+    # needed.
     handle.add_done_callback(lambda _: drop_step(run, key))
     return handle
 
@@ -433,7 +436,7 @@ def start_step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) 
 def _begin_step(
     fn: Any, args: tuple[Any, ...], name: str | None, options: dict[str, Any]
 ) -> tuple[LiveRun, ActivityHandle[Any], str]:
-    """Return the run, the started step, and its key."""
+    """Start a step. Return the run, the step's handle, and its key."""
     run = require_fiber("workflow.step").run
     if isinstance(fn, Activity):
         check_step(options, fn, name)

@@ -1,7 +1,7 @@
 """Child workflows and other workflows for `async def` workflows, with temporalio's names.
 
-Interceptors are plain functions: an outgoing call passes through them on a bridge (`outward`); without interceptors there is no
-bridge.
+Interceptors are plain functions, so an outgoing call passes through them on a bridge (`outward`). Without interceptors there
+is no bridge.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class ChildWorkflowConfig(TypedDict, total=False):
-    """Options of the start of a child workflow. A duration is a `timedelta` or seconds."""
+    """Options for starting a child workflow. A duration is a `timedelta` or seconds."""
 
     id: str | None
     task_queue: str | None
@@ -82,7 +82,7 @@ class ChildWorkflowConfig(TypedDict, total=False):
 
 
 class WithStartConfig(WithStartOptions, total=False):
-    """Options of the start of a workflow by a signal. A duration is a `timedelta` or seconds."""
+    """Options for starting a workflow with a signal. A duration is a `timedelta` or seconds."""
 
     id_conflict_policy: IdConflictPolicy | None
     priority: Priority
@@ -127,7 +127,7 @@ class Signalled:
         args: Sequence[Any] = (),
         event_groups: Sequence[EventGroup] | None = None,
     ) -> None:
-        """Send a signal and wait until it is delivered. Raises `ApplicationError` if there is no such workflow."""
+        """Send a signal and wait until it is delivered. Raise `ApplicationError` if the workflow does not exist."""
         with _within(event_groups):
             await self._send(given_message("signal", signal), list(given_values(arg, positional, args)))
 
@@ -142,7 +142,7 @@ def _within(event_groups: Sequence[EventGroup] | None) -> AbstractContextManager
 async def _signal(
     run: LiveRun, message: Given, values: list[Any], make: Callable[..., Any], method: str
 ) -> None:
-    """Send a signal through the interceptors' `method`; `make` returns the call."""
+    """Send a signal through the interceptor method `method`. `make` creates the call."""
 
     async def send(call: Any) -> None:
         await awaited.signal_external(signal_command(run, message, call))
@@ -152,7 +152,7 @@ async def _signal(
 
 
 class ChildWorkflowHandle(Signalled, awaited.ChildHandle[R], Generic[W, R]):
-    """A started child workflow: an asyncio task with the child's result, and with `signal`."""
+    """A started child workflow: an asyncio task with the child's result and a `signal` method."""
 
     async def _send(self, message: Given, values: list[Any]) -> None:
         make = functools.partial(SignalChildWorkflowInput, child_workflow_id=self.id)
@@ -201,9 +201,9 @@ async def start_child_workflow(
     result_type: Any = None,
     **options: Any,
 ) -> Any:
-    """Start a child workflow, named by its run method or its name, and wait until it has started.
+    """Start a child workflow and wait until it has started. Pass its run method or its name.
 
-    Raises `WorkflowAlreadyStartedError` if its id is in use. `result_type` is for workflows named by their name.
+    Raise `WorkflowAlreadyStartedError` if the workflow id is in use. `result_type` is for workflows passed by name.
     """
     live = require_fiber("starting a child workflow").run
     target = given_workflow(workflow)
@@ -263,7 +263,7 @@ async def execute_child_workflow(
     result_type: Any = None,
     **options: Any,
 ) -> Any:
-    """Run a child workflow and wait for its result. Raises `ChildWorkflowError` if it did not complete."""
+    """Run a child workflow and wait for its result. Raise `ChildWorkflowError` if the child did not complete."""
     call_args = given_values(arg, positional, args)
     return await (await start_child_workflow(workflow, args=call_args, result_type=result_type, **options))
 
@@ -286,7 +286,7 @@ class ExternalWorkflowHandle(Signalled, Generic[T]):
         await _signal(run, message, values, make, "signal_external_workflow")
 
     async def cancel(self, reason: str = "", *, event_groups: Sequence[EventGroup] | None = None) -> None:
-        """Request the cancellation of the workflow and wait until the request is delivered, not until the workflow is
+        """Request the cancellation of the workflow. Wait until the request is delivered, not until the workflow is
         cancelled.
         """
         with _within(event_groups):
@@ -299,7 +299,7 @@ class ExternalWorkflowHandle(Signalled, Generic[T]):
 def get_external_workflow_handle(
     workflow_id: str, *, run_id: str | None = None
 ) -> ExternalWorkflowHandle[Any]:
-    """Return a handle to another workflow, or with `run_id` to that run only. Does not check whether it exists."""
+    """Return a handle to another workflow, or, with `run_id`, to that run only. Does not check whether the workflow exists."""
     check_external(workflow_id, run_id)
     return ExternalWorkflowHandle(workflow_id, run_id)
 
@@ -307,7 +307,7 @@ def get_external_workflow_handle(
 def get_external_workflow_handle_for(
     workflow: Callable[..., Any], workflow_id: str, *, run_id: str | None = None
 ) -> ExternalWorkflowHandle[Any]:
-    """Return a handle to another workflow; `workflow` only gives the handle a type."""
+    """Return a handle to another workflow. The `workflow` argument only determines the type of the handle."""
     return get_external_workflow_handle(workflow_id, run_id=run_id)
 
 
@@ -320,10 +320,10 @@ async def signal_with_start_workflow(
     args: Sequence[Any] | None = None,
     **options: Unpack[WithStartConfig],
 ) -> ExternalWorkflowHandle[Any]:
-    """Signal another workflow, and start it first unless it is running. Return its handle.
+    """Signal another workflow, starting it first unless it is running. Return its handle.
 
-    `signal_args` is the only argument of the signal, or a list of all. `id_conflict_policy` can only be `USE_EXISTING`: a running
-    workflow is signalled.
+    `signal_args` is the signal's only argument, or a list of all its arguments. `id_conflict_policy` can only be
+    `USE_EXISTING`, because a running workflow is signalled.
     """
     live = require_fiber("signalling with a start").run
     target, message = given_workflow(workflow), given_message("signal", signal)
@@ -356,12 +356,12 @@ async def signal_with_start_workflow(
 
 
 def bridging(send: Callable[[Any], Coroutine[Any, Any, T]]) -> Callable[[Any], T]:
-    """Return the last step of a chain of plain interceptors, which waits for a coroutine."""
+    """Return the last step of a chain of plain interceptors. The step waits for a coroutine."""
     return lambda call: cast(T, bridged_wait(send(call)))
 
 
 async def outward(run: LiveRun, send: Callable[[Any], Coroutine[Any, Any, T]], call: Any, method: str) -> T:
-    """Make an outgoing call, through the interceptors if there are any; without a turn of its own."""
+    """Make an outgoing call, through the interceptors if there are any, without taking a separate turn."""
     if run.outbound is None:
         return await send(call)
     chain = functools.partial(getattr(run.outbound, method), call)

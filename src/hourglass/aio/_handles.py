@@ -1,4 +1,4 @@
-"""Handles with temporalio's names: of a workflow, and of an activity that completes asynchronously.
+"""Handles with temporalio's names, for workflows and for activities that complete asynchronously.
 
 They delegate to the handles of `hourglass.AsyncClient`.
 """
@@ -32,20 +32,20 @@ Ts = TypeVarTuple("Ts")
 
 
 class SignalConfig(RpcOptions, total=False):
-    """Options of a signal."""
+    """Options for sending a signal."""
 
     request_id: str | None
 
 
 class UpdateConfig(RpcOptions, total=False):
-    """Options of an update."""
+    """Options for requesting an update."""
 
     id: str | None
     result_type: Any
 
 
 class HandleFace(Generic[H]):
-    """The base of handles that wrap a handle of `hourglass.client`."""
+    """The base class of handles that wrap a handle of `hourglass.client`."""
 
     _noun: ClassVar[str]
 
@@ -64,7 +64,7 @@ class HandleFace(Generic[H]):
 
     @property
     def run_id(self) -> str | None:
-        """The run that was started or named; None if only the id was named."""
+        """The id of the run that was started or selected; None if the handle refers only to the id."""
         return self._handle.run_id
 
     def __repr__(self) -> str:
@@ -78,17 +78,17 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
 
     @property
     def first_execution_run_id(self) -> str | None:
-        """The first run of the chain, if this handle started it."""
+        """The id of the run that began the chain, if this handle started it."""
         return self._handle.first_execution_run_id
 
     @property
     def result_run_id(self) -> str | None:
-        """The run at which the wait for the result begins."""
+        """The id of the run at which `result` begins to wait."""
         return self._handle.run_id
 
     @takes(RpcOptions)
     async def result(self, *, follow_runs: bool = True, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the result. Raises `WorkflowFailureError` if it did not complete."""
+        """Wait for the workflow's result. Raise `WorkflowFailureError` if the workflow did not complete."""
         return await self._handle.result(follow_runs=follow_runs, **rpc)
 
     @overload
@@ -116,7 +116,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     async def signal(
         self, signal: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> None:
-        """Send a signal, named by its name or its decorated method. Calls with the same `request_id` send it only once."""
+        """Send a signal. Pass its name or its decorated method. Calls with the same `request_id` send the signal only once."""
         await self._handle.signal(signal, *given_values(arg, positional, args), **options)
 
     @overload
@@ -178,7 +178,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Any,
     ) -> Any:
-        """Query the workflow, by the name of the query or its decorated method."""
+        """Query the workflow. Pass the query's name or its decorated method."""
         return await self._handle.query(
             query,
             *given_values(arg, positional, args),
@@ -235,7 +235,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     async def execute_update(
         self, update: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Request an update and wait for its result. Raises `WorkflowUpdateFailedError`."""
+        """Request an update and wait for its result. Raise `WorkflowUpdateFailedError` if the update was rejected or failed."""
         return await self._handle.execute_update(
             update, *given_values(arg, positional, args), **given_options(options)
         )
@@ -303,7 +303,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         args: Sequence[Any] = (),
         **options: Any,
     ) -> Any:
-        """Request an update and wait until it has reached a stage."""
+        """Request an update and wait until the update has reached a stage."""
         return await self._handle.start_update(
             update,
             *given_values(arg, positional, args),
@@ -322,28 +322,28 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
     def get_update_handle(
         self, id: str, *, workflow_run_id: str | None = None, result_type: Any = None
     ) -> AsyncUpdateHandle[Any]:
-        """Return a handle to an update that was requested before, of this run or another."""
+        """Return a handle to an update that was requested earlier, of this run or of another run."""
         return _of_run(self._handle.get_update_handle(id, result_type=result_type), workflow_run_id)
 
     def get_update_handle_for(
         self, update: Callable[..., T], id: str, *, workflow_run_id: str | None = None
     ) -> AsyncUpdateHandle[T]:
-        """Return a handle to an update that was requested before, with the type of its result."""
+        """Return a handle to an update that was requested earlier, typed with the update's result."""
         return _of_run(self._handle.get_update_handle(id, update=update), workflow_run_id)
 
     @takes(RpcOptions)
     async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Request the cancellation of the workflow. It may take its time, or ignore the request."""
+        """Request the cancellation of the workflow. The workflow may clean up first, or ignore the request."""
         await self._handle.cancel(reason or "", **rpc)
 
     @takes(RpcOptions)
     async def terminate(self, *args: Any, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Terminate the workflow now. Its code is not notified and cannot clean up."""
+        """Terminate the workflow immediately. Its code is not notified and cannot clean up."""
         await self._handle.terminate(reason or "", *args, **rpc)
 
     @takes(RpcOptions)
     async def describe(self, **rpc: Unpack[RpcOptions]) -> WorkflowExecutionDescription:
-        """Return the description of the workflow: status, times, memo and pending activities, children and updates."""
+        """Return the workflow's description: status, times and memo, and its pending activities, children and updates."""
         return await self._handle.describe(**rpc)
 
     @takes(RpcOptions)
@@ -354,7 +354,7 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         skip_archival: bool = False,
         **rpc: Unpack[RpcOptions],
     ) -> WorkflowHistory:
-        """Return its history. `skip_archival` has no effect: archived histories are not read."""
+        """Return the workflow's history. `skip_archival` has no effect, because archived histories are not read."""
         refuse_given(
             event_filter_type is not HistoryEventFilter.ALL_EVENT,
             "event_filter_type=CLOSE_EVENT of fetch_history",
@@ -372,8 +372,10 @@ class WorkflowHandle(HandleFace[AsyncWorkflowHandle[R]], Generic[W, R]):
         skip_archival: bool = False,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[dict[str, Any]]:
-        """Return the events of its history, as JSON objects in the spelling of Temporal's tools; with `wait_new_event` also
-        each new event, until the run closes. `skip_archival` has no effect: archived histories are not read.
+        """Return an iterator over the events of the workflow's history, as JSON objects in the format of Temporal's tools.
+
+        With `wait_new_event`, the iterator also waits for new events until the run closes. `skip_archival` has no effect,
+        because archived histories are not read.
         """
         return self._handle.history_events(
             wait_new_event=wait_new_event,
@@ -391,7 +393,7 @@ def _of_run(handle: AsyncUpdateHandle[Any], run_id: str | None) -> AsyncUpdateHa
 
 
 class AsyncActivityCancelledError(CancelledError):
-    """Raised by a heartbeat when the activity's cancellation was requested."""
+    """Raised by a heartbeat if cancellation of the activity was requested."""
 
 
 class AsyncActivityHandle(_AsyncActivityHandle):
@@ -399,12 +401,12 @@ class AsyncActivityHandle(_AsyncActivityHandle):
 
     @takes(RpcOptions)
     async def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
-        """Send a heartbeat. Raises `AsyncActivityCancelledError` if the activity's cancellation was requested."""
+        """Send a heartbeat. Raise `AsyncActivityCancelledError` if cancellation of the activity was requested."""
         if await super().heartbeat(*details, **rpc):
             raise AsyncActivityCancelledError("the activity is asked to stop")
         return False
 
     @takes(RpcOptions)
     async def report_cancellation(self, *details: Any, **rpc: Unpack[RpcOptions]) -> None:
-        """Report that the activity ended as cancelled."""
+        """Report that the activity was cancelled."""
         await self.cancel(*details, **rpc)

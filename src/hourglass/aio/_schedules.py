@@ -1,4 +1,4 @@
-"""Schedules with temporalio's names: the action of a schedule, and the methods of a client."""
+"""Schedules with temporalio's names: the action of a schedule, and the schedule methods of a client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _ScheduledStart(ScheduleStartOptions, total=False):
 
 
 class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
-    """The action of a schedule: start a workflow, named as for `Client.start_workflow`."""
+    """A schedule action that starts a workflow, with the same arguments as `Client.start_workflow`."""
 
     @takes(_ScheduledStart)
     def __init__(
@@ -56,7 +56,7 @@ class ScheduleActionStartWorkflow(_ScheduleActionStartWorkflow):
 
 
 class ScheduleClient:
-    """The methods of a client that concern schedules."""
+    """The schedule methods of a client."""
 
     wrapped: AsyncClient
 
@@ -71,7 +71,7 @@ class ScheduleClient:
         search_attributes: SearchAttributes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncScheduleHandle:
-        """Create a schedule to start workflows at given times, and return its handle."""
+        """Create a schedule, which starts workflows at defined times, and return its handle."""
         return await self.wrapped.create_schedule(
             id,
             schedule,
@@ -83,7 +83,7 @@ class ScheduleClient:
         )
 
     def get_schedule_handle(self, id: str) -> AsyncScheduleHandle:
-        """Return a handle to an existing schedule. Does not check whether it exists."""
+        """Return a handle to an existing schedule. Does not check whether the schedule exists."""
         return self.wrapped.get_schedule_handle(id)
 
     async def list_schedules(
@@ -94,6 +94,6 @@ class ScheduleClient:
         next_page_token: bytes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[ScheduleListDescription]:
-        """Return the schedules that match a filter."""
+        """Return an iterator over the schedules that match a filter."""
         refuse_given(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_schedules(query or "", page_size=page_size, **rpc)

@@ -1,4 +1,4 @@
-"""Standalone activities with temporalio's names: the methods of a client, and the handle.
+"""Standalone activities with temporalio's names: the methods of a client, and the activity handle.
 
 They delegate to `hourglass.AsyncClient` and its handles.
 """
@@ -34,7 +34,7 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(frozen=True)
 class ActivityOptionsKey(Generic[T]):
-    """An option of an activity that can be changed: one of `ActivityOptionsKeys`."""
+    """An activity option that can be changed: a member of `ActivityOptionsKeys`."""
 
     name: str
 
@@ -49,7 +49,7 @@ class ActivityOptionsKey(Generic[T]):
 
 @dataclass(frozen=True)
 class ActivityOptionsUpdate(Generic[T]):
-    """An update of one option; None removes it."""
+    """An update of a single option. None removes the option."""
 
     key: ActivityOptionsKey[T]
     value: T | None
@@ -74,7 +74,7 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
 
     @takes(RpcOptions)
     async def result(self, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the result. Raises `ActivityFailureError` if it did not complete."""
+        """Wait for the activity's result. Raise `ActivityFailureError` if the activity did not complete."""
         return await self._handle.result(**rpc)
 
     @takes(RpcOptions)
@@ -87,8 +87,8 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
         include_last_failure: bool = False,
         **rpc: Unpack[RpcOptions],
     ) -> ActivityExecutionDescription:
-        """Return its description: status, attempts, times and options. It always contains heartbeat details and the last
-        failure.
+        """Return the activity's description: status, attempts, times and options. It always contains the heartbeat details
+        and the last failure.
         """
         refuse_given(include_input, "include_input", "a description has no arguments")
         refuse_given(include_outcome, "include_outcome", "result() returns the outcome")
@@ -96,31 +96,31 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
 
     @takes(RpcOptions)
     async def cancel(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Request its cancellation: a running attempt is notified with its next heartbeat."""
+        """Request the activity's cancellation. A running attempt is notified with its next heartbeat."""
         await self._handle.cancel(reason or "", **rpc)
 
     @takes(RpcOptions)
     async def terminate(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Terminate it now. A running attempt is not notified, and its result is ignored."""
+        """Terminate the activity immediately. A running attempt is not notified, and its result is ignored."""
         await self._handle.terminate(reason or "", **rpc)
 
     @takes(RpcOptions)
     async def pause(self, *, reason: str | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Pause it: no new attempt starts until `unpause`."""
+        """Pause the activity: no new attempt starts until `unpause`."""
         await self._handle.pause(reason or "", **rpc)
 
     @takes(RpcOptions)
     async def unpause(
         self, *, reason: str | None = None, jitter: Duration | None = None, **rpc: Unpack[RpcOptions]
     ) -> None:
-        """Resume it after a pause."""
+        """Resume the activity after a pause."""
         refuse_given(jitter, "jitter", "its next attempt begins at once")
         await self._handle.unpause(reason or "", **rpc)
 
     async def update_options(
         self, updates: Sequence[ActivityOptionsUpdate[Any]], **rpc: Unpack[RpcOptions]
     ) -> ActivityExecutionOptions:
-        """Change its options from the next attempt on; return the current options."""
+        """Change the activity's options from the next attempt on, and return its current options."""
         changes: dict[str, Any] = {update.key.name: update.value for update in updates}
         if "priority" in changes:
             changes |= given_options({"priority": changes.pop("priority") or Priority.default})
@@ -128,7 +128,7 @@ class ActivityHandle(HandleFace[AsyncActivityExecutionHandle[R]], Generic[R]):
 
     @takes(RpcOptions)
     async def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Restore its original options."""
+        """Restore the activity's original options."""
         return await self._handle.restore_original_options(**rpc)
 
 
@@ -136,7 +136,7 @@ NO_TOKEN = "a list is fetched page by page as it is read, from its beginning"
 
 
 class StartActivityOptions(RpcOptions, total=False):
-    """Options of the start of a standalone activity. All are optional."""
+    """Options for starting a standalone activity. All are optional."""
 
     id: str
     task_queue: str
@@ -154,7 +154,7 @@ class StartActivityOptions(RpcOptions, total=False):
 
 
 class StartActivityConfig(StartActivityOptions, total=False):
-    """Options of the start of a standalone activity, and the type of its result."""
+    """Options for starting a standalone activity, and its result type."""
 
     result_type: Any
 
@@ -210,7 +210,7 @@ class ActivityClient:
     async def start_activity(
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Start a standalone activity, named by its function or its name, and return its handle."""
+        """Start a standalone activity and return its handle. Pass the activity function or its name."""
         chosen = given_options(options)
         if "summary" in chosen:
             chosen["static_summary"] = chosen.pop("summary")
@@ -245,7 +245,7 @@ class ActivityClient:
     async def start_activity_method(
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Start a standalone activity, named by a method: `Billing.charge`."""
+        """Start a standalone activity that is a method, such as `Billing.charge`, and return its handle."""
         return await self.start_activity(activity, args=given_values(arg, positional, args), **options)
 
     @overload
@@ -284,7 +284,7 @@ class ActivityClient:
     async def start_activity_class(
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Start a standalone activity, named by a class with `__call__`."""
+        """Start a standalone activity that is a class with `__call__`, and return its handle."""
         return await self.start_activity(activity, args=given_values(arg, positional, args), **options)
 
     @overload
@@ -364,7 +364,7 @@ class ActivityClient:
     async def execute_activity_method(
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Start a standalone activity, named by a method: `Billing.charge`, and wait for its result."""
+        """Start a standalone activity that is a method, such as `Billing.charge`, and wait for its result."""
         return await self.execute_activity(activity, args=given_values(arg, positional, args), **options)
 
     @overload
@@ -403,7 +403,7 @@ class ActivityClient:
     async def execute_activity_class(
         self, activity: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Start a standalone activity, named by a class with `__call__`, and wait for its result."""
+        """Start a standalone activity that is a class with `__call__`, and wait for its result."""
         return await self.execute_activity(activity, args=given_values(arg, positional, args), **options)
 
     @overload
@@ -417,7 +417,7 @@ class ActivityClient:
     def get_activity_handle(
         self, activity_id: str, *, run_id: str | None = None, result_type: Any = None
     ) -> ActivityHandle[Any]:
-        """Return a handle to a standalone activity. Does not check whether it exists."""
+        """Return a handle to a standalone activity. Does not check whether the activity exists."""
         return ActivityHandle(
             self.wrapped.get_activity_execution_handle(activity_id, run_id=run_id, result_type=result_type)
         )
@@ -431,7 +431,7 @@ class ActivityClient:
         next_page_token: bytes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[ActivityExecution]:
-        """Return the standalone activities that match a filter, fetched page by page during iteration."""
+        """Return an iterator over the standalone activities that match a filter. Pages are fetched during iteration."""
         refuse_given(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_activities(query or "", limit=limit, page_size=page_size, **rpc)
 

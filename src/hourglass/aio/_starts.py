@@ -1,4 +1,4 @@
-"""Options of a start with temporalio's names, and `WithStartWorkflowOperation`: a start together with an update."""
+"""Options for workflow starts with temporalio's names, and `WithStartWorkflowOperation`: a start together with an update."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class StartOptions(RpcOptions, total=False):
-    """Options of the start of a workflow. All are optional."""
+    """Options for starting a workflow. All are optional."""
 
     id: str
     task_queue: str
@@ -48,13 +48,13 @@ class StartOptions(RpcOptions, total=False):
 
 
 class StartConfig(StartOptions, total=False):
-    """Options of the start of a workflow, and the type of its result."""
+    """Options for starting a workflow, and its result type."""
 
     result_type: Any
 
 
 class WithStartWorkflowOperation(Generic[W, R]):
-    """A workflow that an update starts, unless it is running: for `Client.execute_update_with_start_workflow`."""
+    """A workflow that an update starts unless it is running, for `Client.execute_update_with_start_workflow`."""
 
     @overload
     def __init__(
@@ -101,8 +101,8 @@ class WithStartWorkflowOperation(Generic[W, R]):
         self._error: BaseException | None = None
 
     async def workflow_handle(self) -> WorkflowHandle[W, R]:
-        """Wait until the update was sent, and return the workflow that was started or used. Raises the error that prevented
-        the start.
+        """Wait until the update has been sent, and return a handle to the workflow that was started or used. If the start
+        failed, raise its error.
         """
         if self._error is not None:
             raise self._error
@@ -119,7 +119,7 @@ class WithStartWorkflowOperation(Generic[W, R]):
         return client.with_start(self.workflow, *self.values, **self.options)
 
     def _sent(self, planned: AsyncWithStart[R], error: BaseException | None = None) -> None:
-        """Resolve the handle with the outcome of the start, even if the update itself failed."""
+        """Resolve the workflow handle with the outcome of the start, even if the update itself failed."""
         if planned.is_sent:
             self._handle = WorkflowHandle(planned.handle)
         else:

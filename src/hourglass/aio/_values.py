@@ -1,5 +1,5 @@
-"""The conversion of temporalio's arguments and options: one argument as `arg`, several as `args=[…]`, and None for an unset
-option. Also payload converters with its names, which dynamic handlers use.
+"""The conversion of temporalio's arguments and options: a single argument as `arg`, several as `args=[…]`, and None for an
+unset option. Also payload converters with temporalio's names, for dynamic handlers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class _Unset:
 
 
 UNSET: Any = _Unset()
-"""The default of a parameter for which None is a value."""
+"""The default of parameters for which None is a valid value."""
 
 
 def given_values(arg: Any, more: tuple[Any, ...], args: Sequence[Any] | None) -> tuple[Any, ...]:
-    """Return the arguments of a call, passed one by one (`arg` and `more`) or together (`args`)."""
+    """Return the arguments of a call. They are passed individually (`arg` and `more`) or together (`args`)."""
     if arg is UNSET:
         return tuple(args or ())
     if args:
@@ -34,7 +34,7 @@ def given_values(arg: Any, more: tuple[Any, ...], args: Sequence[Any] | None) ->
 
 
 def takes(options: type) -> Callable[[F], F]:
-    """Name the options of a `TypedDict` in the signature of a function that takes them as `**options`, for `help` and editors."""
+    """Decorate a function with `**options`: list the options of a `TypedDict` in its signature, for `help` and editors."""
     names: Mapping[str, Any] = options.__annotations__
 
     def name_options(function: F) -> F:
@@ -57,12 +57,14 @@ def takes(options: type) -> Callable[[F], F]:
 
 
 def overloaded(options: type) -> Callable[[Any], Any]:
-    """Like `takes`, for the implementation of overloads: type checkers then do not compare it with them."""
+    """Like `takes`, for the implementation of an overloaded function. Type checkers then do not compare it with the
+    overloads.
+    """
     return takes(options)
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are set, with our names; None means unset."""
+    """Return the options that are set, under our names. None means unset."""
     chosen = {name: value for name, value in options.items() if value is not None}
     refuse_intent(chosen.pop("versioning_intent", None))
     if "priority" in chosen:
@@ -71,7 +73,7 @@ def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_intent(versioning_intent: object) -> None:
-    """Raise `UsageError` for temporalio's older way of choosing a worker's version."""
+    """Raise `UsageError` if temporalio's older method of selecting a worker version is used."""
     if versioning_intent is not None:
         raise UsageError(
             "versioning_intent is not supported: set a worker's version by deployment_config=WorkerDeploymentConfig(…)"
@@ -85,7 +87,7 @@ def refuse_given(value: object, name: str, why: str) -> None:
 
 
 def without_defaults(options: Mapping[str, Any], defaults: Mapping[str, object]) -> dict[str, Any]:
-    """Return the options that differ from temporalio's defaults, so that only deliberate choices are rejected."""
+    """Return the options that differ from temporalio's defaults, so that only options set deliberately are rejected."""
     return {
         name: value
         for name, value in options.items()
@@ -94,17 +96,17 @@ def without_defaults(options: Mapping[str, Any], defaults: Mapping[str, object])
 
 
 class PayloadConverter:
-    """Converts values to payloads and back, with temporalio's names."""
+    """Converts values to payloads and payloads to values, with temporalio's names."""
 
     def __init__(self, converter: Converter) -> None:
         self.wrapped = converter
 
     def to_payload(self, value: Any) -> Payload:
-        """Return a value as a payload."""
+        """Convert a value to a payload."""
         return self.wrapped.encode(value)
 
     def to_payloads(self, values: Sequence[Any]) -> list[Payload]:
-        """Return values as payloads, in order."""
+        """Convert values to payloads, in order."""
         return list(self.wrapped.encode_all(values))
 
     @overload
@@ -114,13 +116,13 @@ class PayloadConverter:
     @overload
     def from_payload(self, payload: Payload, type_hint: Any) -> Any: ...
     def from_payload(self, payload: Payload, type_hint: Any = None) -> Any:
-        """Return the value of a payload, as this type. Raises `DecodeError`."""
+        """Decode a payload as this type. Raise `DecodeError` if that fails."""
         return self.wrapped.decode(payload, Any if type_hint is None else type_hint)
 
     def from_payloads(
         self, payloads: Sequence[Payload], type_hints: Sequence[Any] | None = None
     ) -> list[Any]:
-        """Return the values of payloads, decoded without a type where the hints end."""
+        """Decode payloads. Payloads without a type hint are decoded without a type."""
         hints = list(type_hints or ())
         hints += [None] * (len(payloads) - len(hints))
         return [self.from_payload(payload, hint) for payload, hint in zip(payloads, hints, strict=False)]

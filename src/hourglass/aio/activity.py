@@ -1,7 +1,7 @@
-"""Activities with temporalio's names. A decorated function stays callable; a workflow runs it with `execute_activity`.
+"""Activities with temporalio's names. A decorated function remains callable; workflows run it with `execute_activity`.
 
-The only difference from `hourglass.activity`: activities have no heartbeat timeout by default, because they may run on
-temporalio's worker, which sends no heartbeats by itself.
+The only difference from `hourglass.activity` is that activities have no heartbeat timeout by default. They may run on
+temporalio's worker, which does not send heartbeats automatically.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AsyncActivity(Activity[..., Any]):
-    """A decorated function. Called outside a workflow it is that function, even if it is `async def`."""
+    """A decorated activity function. Outside a workflow, calling the object calls the function, even if it is `async def`."""
 
     _on_cancel: OnCancel = "raise"
 
@@ -75,7 +75,7 @@ class AsyncActivity(Activity[..., Any]):
 
 
 class UninterruptedActivity(AsyncActivity):
-    """A decorated function whose thread receives no cancellation exception."""
+    """A decorated activity function whose thread receives no cancellation exception."""
 
     _on_cancel: OnCancel = "silent"
 
@@ -93,10 +93,10 @@ def defn(
     no_thread_cancel_exception: bool = False,
     dynamic: bool = False,
 ) -> Any:
-    """Make a function or method an activity. `name` is its type in histories, by default the function's name.
+    """Make a function or method an activity. `name` is its activity type in histories, by default the function's name.
 
-    When a `def` activity is cancelled, `exceptions.CancelledError` is raised in its thread, unless `no_thread_cancel_exception`
-    is set: then use `is_cancelled` and `wait_for_cancelled_sync`.
+    When a `def` activity is cancelled, `exceptions.CancelledError` is raised in its thread. With
+    `no_thread_cancel_exception` it is not raised: use `is_cancelled` and `wait_for_cancelled_sync` instead.
     """
     kind = UninterruptedActivity if no_thread_cancel_exception else AsyncActivity
 
@@ -115,27 +115,29 @@ def defn(
 
 
 def client() -> Client:
-    """Return the client of this activity's worker, an asynchronous one."""
-    from hourglass.aio.client import Client  # not at the top: workflows import this module too
+    """Return the asynchronous client of this activity's worker."""
+    from hourglass.aio.client import Client  # not at the top, because workflows also import this module
     from hourglass.client import AsyncClient
 
     return Client(AsyncClient(_client()._session))
 
 
 def is_cancelled() -> bool:
-    """Return whether the activity's cancellation was requested."""
+    """Return whether cancellation of the activity was requested."""
     return cancelled()
 
 
 async def wait_for_cancelled() -> None:
-    """Wait until the activity's cancellation is requested; then `asyncio.CancelledError` is raised."""
-    # Never set: the request arrives as `asyncio.CancelledError`, as at every await.
+    """Wait until cancellation of the activity is requested. `asyncio.CancelledError` is then raised."""
+    # Never set, because the request arrives as `asyncio.CancelledError`, as at every await.
     await asyncio.Event().wait()
 
 
 def wait_for_cancelled_sync(timeout: timedelta | float | None = None) -> None:
-    """Block this thread until the activity's cancellation is requested, or the timeout. Raises `exceptions.CancelledError` if
-    it was requested, unless the thread is shielded or the activity has `no_thread_cancel_exception`.
+    """Block this thread until cancellation of the activity is requested, or until the timeout.
+
+    Raise `exceptions.CancelledError` if cancellation was requested, unless the thread is shielded or the activity has
+    `no_thread_cancel_exception`.
     """
     wait_cancelled(timeout)
     if (interruption := _interruption()) is not None:
@@ -143,12 +145,12 @@ def wait_for_cancelled_sync(timeout: timedelta | float | None = None) -> None:
 
 
 def raise_complete_async() -> NoReturn:
-    """Leave the activity without completing it: a client completes it later."""
+    """Leave the activity without completing it. A client completes the activity later."""
     complete_async()
 
 
 def shield_thread_cancel_exception() -> AbstractContextManager[None]:
-    """Delay the cancellation exception in this activity's thread until the end of the block."""
+    """Delay the cancellation exception in this activity's thread until the block ends."""
     interruption = _interruption()
     return nullcontext() if interruption is None else interruption.shielded()
 

@@ -1,8 +1,8 @@
 """Clients with temporalio's names: `await Client.connect("localhost:7233")`, `await client.execute_workflow(Cart.run, 3,
 id=…)`.
 
-They delegate to `hourglass.AsyncClient`: arguments may be passed together as `args=[…]`, and a few names differ. `local:` and a
-file are targets like a server's address.
+They delegate to `hourglass.AsyncClient`. The differences: arguments may also be passed together as `args=[…]`, and a few
+names are temporalio's. `local:` and `local:PATH` are valid targets, like the address of a server.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ WorkflowUpdateHandle = AsyncUpdateHandle
 
 
 class Interceptor(_Interceptor):
-    """Intercepts the calls of a client: override `intercept_client`, which receives an asynchronous interceptor."""
+    """Intercepts the calls of a client. Override `intercept_client`, which receives an asynchronous interceptor."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -232,22 +232,22 @@ class Interceptor(_Interceptor):
 
             @functools.wraps(own)
             def intercept(self: Any, next: Any) -> Any:
-                # Blocking clients over the same connection have a chain of their own.
+                # Blocking clients on the same connection have their own chain.
                 return own(self, next) if isinstance(next, OutboundInterceptor) else next
 
             cls.intercept_client = intercept  # type: ignore[method-assign]
 
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # type: ignore[override]
-        """Return the interceptor that calls `next`."""
+        """Return an interceptor that passes calls on to `next`."""
         return next
 
     def intercept_async_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
-        """Return the interceptor that calls `next`."""
+        """Return an interceptor that passes calls on to `next`."""
         return self.intercept_client(next)
 
 
 class Client(ActivityClient, ScheduleClient):
-    """A client of an engine: of a Temporal server, or of the engine in this process."""
+    """A client of an engine: a Temporal server, or the engine in this process."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.wrapped = client
@@ -278,7 +278,7 @@ class Client(ActivityClient, ScheduleClient):
         header_codec_behavior: HeaderCodecBehavior = HeaderCodecBehavior.NO_CODEC,
         plugins: Sequence[Plugin] = (),
     ) -> Client:
-        """Connect to `host:port`, `local:`, `local:PATH` or `profile:NAME`; the default is set by the environment."""
+        """Connect to `host:port`, `local:`, `local:PATH` or `profile:NAME`. The default target is read from the environment."""
         refuse_given(
             runtime, "runtime", "metrics and tracing are those of hourglass.metrics and hourglass.contrib"
         )
@@ -310,7 +310,7 @@ class Client(ActivityClient, ScheduleClient):
 
     @property
     def api_key(self) -> str | None:
-        """The API key for a server; it can be set."""
+        """The API key for a server. Can be set."""
         return self.wrapped.api_key
 
     @api_key.setter
@@ -319,7 +319,7 @@ class Client(ActivityClient, ScheduleClient):
 
     @property
     def rpc_metadata(self) -> Mapping[str, str]:
-        """The headers of calls to a server; they can be set."""
+        """The headers of calls to a server. Can be set."""
         return self.wrapped.rpc_metadata
 
     @rpc_metadata.setter
@@ -328,17 +328,17 @@ class Client(ActivityClient, ScheduleClient):
 
     @property
     def workflow_service(self) -> AsyncRawService:
-        """The server's own service for workflows."""
+        """The server's raw workflow service."""
         return self.wrapped.workflow_service
 
     @property
     def operator_service(self) -> AsyncRawService:
-        """The server's own service for operators."""
+        """The server's raw operator service."""
         return self.wrapped.operator_service
 
     @property
     def test_service(self) -> AsyncRawService:
-        """The service of Temporal's test server."""
+        """The raw service of Temporal's test server."""
         return self.wrapped.test_service
 
     @property
@@ -348,16 +348,16 @@ class Client(ActivityClient, ScheduleClient):
 
     @property
     def identity(self) -> str:
-        """The identity of the client in histories."""
+        """The client's identity, as recorded in histories."""
         return self.wrapped.identity
 
     @property
     def data_converter(self) -> Converter:
-        """The converter of values."""
+        """The data converter."""
         return self.wrapped.converter
 
     async def close(self) -> None:
-        """Close the connection. Workflows continue without it."""
+        """Close the connection. Workflows keep running."""
         await self.wrapped.close()
 
     @overload
@@ -395,7 +395,7 @@ class Client(ActivityClient, ScheduleClient):
     async def start_workflow(
         self, workflow: Any, arg: Any = UNSET, *positional: Any, args: Sequence[Any] = (), **options: Any
     ) -> Any:
-        """Start a workflow, named by its run method or its name, and return its handle."""
+        """Start a workflow and return its handle. Pass the workflow's run method or its name."""
         values = given_values(arg, positional, args)
         return WorkflowHandle(await self.wrapped.start_workflow(workflow, *values, **given_options(options)))
 
@@ -448,7 +448,7 @@ class Client(ActivityClient, ScheduleClient):
         args: Sequence[Any] = (),
         **options: Any,
     ) -> Any:
-        """Start a workflow, or use the running one, request an update, and wait for the update's result."""
+        """Start a workflow, or use the running one; then request an update and wait for its result."""
         handle = await self.start_update_with_start_workflow(
             update,
             start_workflow_operation=start_workflow_operation,
@@ -469,7 +469,7 @@ class Client(ActivityClient, ScheduleClient):
         args: Sequence[Any] = (),
         **options: Any,
     ) -> AsyncUpdateHandle[Any]:
-        """Start a workflow, or use the running one, request an update, and wait until the update has reached a stage."""
+        """Start a workflow, or use the running one; then request an update and wait until the update has reached a stage."""
         start = start_workflow_operation
         values = given_values(arg, positional, args)
         planned = start._planned(self.wrapped)
@@ -509,7 +509,7 @@ class Client(ActivityClient, ScheduleClient):
         first_execution_run_id: str | None = None,
         result_type: Any = None,
     ) -> WorkflowHandle[Any, Any]:
-        """Return a handle to an existing workflow. Does not check whether it exists."""
+        """Return a handle to an existing workflow. Does not check whether the workflow exists."""
         return WorkflowHandle(
             self.wrapped.get_workflow_handle(
                 workflow_id,
@@ -527,7 +527,7 @@ class Client(ActivityClient, ScheduleClient):
         run_id: str | None = None,
         first_execution_run_id: str | None = None,
     ) -> WorkflowHandle[Any, R]:
-        """Return a handle to an existing workflow, with the workflow's type."""
+        """Return a handle to an existing workflow, with the workflow's type. Does not check whether the workflow exists."""
         handle = self.wrapped.get_workflow_handle(
             workflow_id, run_id=run_id, first_execution_run_id=first_execution_run_id, workflow=workflow
         )
@@ -542,7 +542,7 @@ class Client(ActivityClient, ScheduleClient):
         next_page_token: bytes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[WorkflowExecution]:
-        """Return the runs that match a filter, fetched page by page during iteration."""
+        """Return an iterator over the runs that match a filter. Pages are fetched during iteration."""
         refuse_given(next_page_token, "next_page_token", NO_TOKEN)
         return self.wrapped.list_workflows(query or "", limit=limit, page_size=page_size, **rpc)
 
@@ -560,7 +560,7 @@ class Client(ActivityClient, ScheduleClient):
         activity_id: str | None = None,
         task_token: bytes | None = None,
     ) -> AsyncActivityHandle:
-        """Return a handle to an activity that completes asynchronously, by its token or by ids."""
+        """Return a handle to an activity that completes asynchronously, by its task token or by its ids."""
         handle = self.wrapped.get_activity_handle(
             token=task_token, workflow_id=workflow_id, run_id=run_id, activity_id=activity_id
         )

@@ -1,4 +1,4 @@
-"""The supported names of `temporalio.common`: policies, keys of search attributes, priorities, versions."""
+"""The supported names of `temporalio.common`: policies, search attribute keys, priorities, versions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SearchAttributePair(Generic[T]):
 
 
 class TypedSearchAttributes(list[SearchAttributeUpdate]):
-    """Search attributes with their values, for a start: `TypedSearchAttributes([SearchAttributePair(KEY, value)])`."""
+    """Search attributes with values, for a workflow start: `TypedSearchAttributes([SearchAttributePair(KEY, value)])`."""
 
     def __init__(self, search_attributes: Iterable[SearchAttributePair[Any]]) -> None:
         super().__init__(pair.key.value_set(pair.value) for pair in search_attributes)

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class ClientConnectConfig(TypedDict, total=False):
-    """The arguments of `Client.connect`."""
+    """The keyword arguments for `Client.connect`."""
 
     target_host: str
     namespace: str
@@ -41,10 +41,10 @@ class ClientConnectConfig(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class ClientConfigProfile(envconfig.ClientConfigProfile):
-    """The configuration of one connection: a profile, overridden by environment variables."""
+    """The configuration of a connection: a profile, overridden by environment variables."""
 
     def to_client_connect_config(self) -> ClientConnectConfig:
-        """Return the arguments of `Client.connect`."""
+        """Return the keyword arguments for `Client.connect`."""
         arguments = self.connect_options()
         named = {"target_host" if name == "target" else name: value for name, value in arguments.items()}
         return cast(ClientConnectConfig, named)
@@ -52,7 +52,7 @@ class ClientConfigProfile(envconfig.ClientConfigProfile):
 
 @dataclass(frozen=True)
 class ClientConfig(envconfig.ClientConfig):
-    """All profiles of a configuration, by name."""
+    """All profiles of a configuration file, by name."""
 
     profiles: Mapping[str, ClientConfigProfile]
     _profile: ClassVar[type[envconfig.ClientConfigProfile]] = ClientConfigProfile
@@ -67,7 +67,7 @@ class ClientConfig(envconfig.ClientConfig):
         config_file_strict: bool = False,
         override_env_vars: Mapping[str, str] | None = None,
     ) -> ClientConnectConfig:
-        """Return the arguments of `Client.connect` for a profile and the environment."""
+        """Return the keyword arguments for `Client.connect`, from a profile and the environment."""
         return ClientConfigProfile.load(
             profile,
             config_source=Path(config_file) if config_file and not disable_file else None,

@@ -46,5 +46,5 @@ __all__ = [
 
 
 def is_cancelled_exception(exception: BaseException) -> bool:
-    """Whether an exception means that this code, or an awaited activity or child, was cancelled."""
+    """Return whether an exception means that this code, or an awaited activity or child, was cancelled."""
     return isinstance(exception, asyncio.CancelledError) or is_cancellation(exception)

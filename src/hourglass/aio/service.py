@@ -1,4 +1,4 @@
-"""The supported names of `temporalio.service`: options of a connection to a server, and its errors."""
+"""The supported names of `temporalio.service`: options for a connection to a server, and its errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tests with temporalio's names: an engine as `async with`, and activities without a worker.
 
-`start_local` is the engine in this process, in memory, without a download. `start_time_skipping` is a dev server that skips
-the time of runs; `hourglass.testing.Environment` has virtual time without a server, and needs no worker.
+`start_local` uses an in-memory engine in this process and downloads no server. `start_time_skipping` runs a dev server that
+skips time in runs. `hourglass.testing.Environment` provides virtual time without a server or worker.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _TimeSkippingOptions(_Options, total=False):
 
 
 class WorkflowEnvironment:
-    """An engine for tests, with a client."""
+    """An engine for tests, and its client."""
 
     def __init__(self, client: Client, ends: Callable[[], object] | None = None) -> None:
         self.client = client
@@ -80,8 +80,10 @@ class WorkflowEnvironment:
     @classmethod
     @takes(_LocalOptions)
     async def start_local(cls, *, ip: str = "127.0.0.1", **options: Any) -> WorkflowEnvironment:
-        """Return an engine in this process, in memory, with real time. Options are those of `client.Client.connect`. Options
-        about downloads and start timeouts are accepted and ignored; options that only a server supports are rejected.
+        """Return an environment with an in-memory engine in this process, in real time.
+
+        Options are those of `client.Client.connect`. Options for downloads and start timeouts are accepted and ignored;
+        options that only a server supports are rejected.
         """
         chosen = {
             name: value
@@ -100,7 +102,7 @@ class WorkflowEnvironment:
 
     @classmethod
     def from_client(cls, client: Client) -> WorkflowEnvironment:
-        """Return an environment with your client, of a server perhaps."""
+        """Return an environment that uses your client, for example one connected to a server."""
         return cls(client)
 
     @classmethod
@@ -108,10 +110,12 @@ class WorkflowEnvironment:
     async def start_time_skipping(
         cls, *, ts_config: TimeSkippingConfig | None = None, **options: Any
     ) -> WorkflowEnvironment:
-        """Return a Temporal dev server that skips the time of each workflow that `client` starts, and of its children. It
-        needs the `temporal` command; `hourglass.testing.Environment` has virtual time without a server and a worker.
-        Options are those of `client.Client.connect`. Options about downloads are accepted and ignored; options that
-        choose another server are rejected.
+        """Return an environment with a Temporal dev server that skips time in every workflow that its `client` starts, and
+        in that workflow's children.
+
+        This requires the `temporal` command; `hourglass.testing.Environment` provides virtual time without a server or
+        worker. Options are those of `client.Client.connect`. Options for downloads are accepted and ignored; options that
+        select another server are rejected.
         """
         skipper = testing.TimeSkipper(ts_config)
         chosen = {
@@ -147,24 +151,24 @@ class WorkflowEnvironment:
 
     @property
     def supports_time_skipping(self) -> bool:
-        """Whether its time is skipped."""
+        """Whether the environment skips time."""
         return self._skipper is not None
 
     @property
     def supports_time_skipping_v2(self) -> bool:
-        """Whether its time is skipped: each workflow has its own time."""
+        """Whether the environment skips time, with a separate clock for each workflow."""
         return self._skipper is not None
 
     async def fast_forward(
         self, handle: WorkflowHandle[Any, Any], duration: timedelta | float | None = None, /
     ) -> bool:
-        """Advance a workflow's time by this duration, or until the workflow ends if there is none. Return False if
-        the workflow ended before the time was reached.
+        """Advance a workflow's time by this duration or, without a duration, until the workflow ends. Return False if the
+        workflow ended before the time was reached.
         """
         return await handle.wrapped.fast_forward(duration)
 
     async def get_current_time(self, handle: WorkflowHandle[Any, Any] | None = None) -> datetime:
-        """Return a workflow's own time if its time is skipped; otherwise the real time."""
+        """Return a workflow's own time if time is skipped in it, otherwise the real time."""
         if handle is not None:
             seen = (await handle.wrapped.describe()).time_skipping
             if seen is not None and seen.current_time is not None:
@@ -174,17 +178,17 @@ class WorkflowEnvironment:
         return datetime.now(UTC)
 
     async def get_time_skipping_info(self, handle: WorkflowHandle[Any, Any]) -> TimeSkippingInfo | None:
-        """Return the state of a workflow's time skipping; None if its time was never skipped."""
+        """Return the state of time skipping in a workflow; None if time was never skipped in it."""
         return (await handle.wrapped.describe()).time_skipping
 
     @contextmanager
     def with_time_skipping_disabled(self) -> Iterator[None]:
-        """Start workflows with real time within the block."""
+        """Start the workflows of the block in real time."""
         with nullcontext() if self._skipper is None else self._skipper.disabled():
             yield
 
     async def shutdown(self) -> None:
-        """Close the client and the engine."""
+        """Close the client, and stop the engine."""
         await self.client.close()
         if self._ends is not None:
             await asyncio.to_thread(self._ends)
@@ -203,12 +207,12 @@ _FULFILLED = frozenset(
         "dev_server_download_ttl",
         "dev_server_startup_timeout",
         "download_dest_dir",
-        "search_attributes",  # the engine creates one on its first use
+        "search_attributes",  # the engine creates an attribute on first use
         "test_server_download_ttl",
         "test_server_startup_timeout",
     )
 )
-"""Options that need no action: there are no downloads, and attributes need no registration."""
+"""Options that can be ignored: there are no downloads, and search attributes need no registration."""
 
 _DEFAULTS = {
     "dev_server_download_version": "default",
@@ -218,14 +222,14 @@ _DEFAULTS = {
     "test_server_download_version": "default",
     "test_server_extra_args": [],
 }
-"""temporalio's defaults of options that are rejected otherwise."""
+"""temporalio's defaults for options that are otherwise rejected."""
 
 _OF_A_SERVER = frozenset(("ip", "port", "runtime", "tls", "ui", "ui_port"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentInfo(Info):
-    """The value of `activity.info()` in an `ActivityEnvironment`: change it with `dataclasses.replace`."""
+    """The value of `activity.info()` in an `ActivityEnvironment`. Change fields with `dataclasses.replace`."""
 
     heartbeat_details: Sequence[Any] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
     workflow_namespace: str = "default"  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -233,10 +237,10 @@ class EnvironmentInfo(Info):
 
 
 class ActivityEnvironment:
-    """Calls activities as a worker would, but without a worker.
+    """Calls activities with a worker's context, but without a worker.
 
-    `info` is what `activity.info()` returns, `on_heartbeat` is called at each heartbeat with its details, and `payload_converter`
-    is what `activity.payload_converter()` returns; set them before `run`.
+    `info` is the result of `activity.info()`, and `payload_converter` is the result of `activity.payload_converter()`.
+    `on_heartbeat` is called with the details of each heartbeat. Set these attributes before `run`.
     """
 
     def __init__(self, client: Client | None = None) -> None:
@@ -250,7 +254,7 @@ class ActivityEnvironment:
 
     @staticmethod
     def default_info() -> EnvironmentInfo:
-        """Return the default of `info`."""
+        """Return the default value of `info`."""
         epoch = datetime.fromtimestamp(0, UTC)
         second = timedelta(seconds=1)
         return EnvironmentInfo(
@@ -272,11 +276,11 @@ class ActivityEnvironment:
 
     @property
     def metric_meter(self) -> MetricMeter:
-        """The meter of `activity.metric_meter()`: the registry of this process."""
+        """The meter that `activity.metric_meter()` returns, which uses the registry of this process."""
         return MetricMeter(default_registry)
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call an activity, or any function as one; for an `async def` one return the coroutine."""
+        """Call an activity, or any function as an activity. For an `async def` function, return the coroutine."""
         definition = fn if isinstance(fn, Activity) else getattr(fn, "__call__", None)  # noqa: B004
         definition = definition if isinstance(definition, Activity) else None
         function = fn if definition is None else definition.fn
@@ -323,7 +327,7 @@ class ActivityEnvironment:
     def cancel(
         self, cancellation_details: CancellationDetails = CancellationDetails(cancel_requested=True)
     ) -> None:
-        """Request the cancellation of the activities. Only the first call has an effect."""
+        """Request the cancellation of the environment's activities. Only the first call has an effect."""
         if self._reason is not None:
             return
         self._reason = cancellation_details.reason
@@ -333,7 +337,7 @@ class ActivityEnvironment:
                 context.task.cancel()
 
     def worker_shutdown(self) -> None:
-        """Notify the activities that the worker begins to shut down."""
+        """Notify the activities that the worker is shutting down."""
         self._is_worker_shutdown = True
         for context in list(self._running):
             context.worker_stops()

@@ -1,7 +1,8 @@
 """Workers with temporalio's names: `async with Worker(client, task_queue="orders", …)`, or `await worker.run()`.
 
-They delegate to `hourglass.Worker`. `async def` activities run on the event loop of `async with Worker(...)`, as with temporalio;
-it is the program's loop, and no other code of ours runs there. Unsupported options of temporalio's worker are rejected by name.
+They delegate to `hourglass.Worker`. As with temporalio, `async def` activities run on the event loop of `async with
+Worker(...)`. That loop is the program's own; no other Hourglass code runs on it. Unsupported options of temporalio's worker
+are rejected by name.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ __all__ = [
 
 
 class UnsandboxedWorkflowRunner:
-    """The runner that is always used here: there is no sandbox."""
+    """The only workflow runner: there is no sandbox."""
 
 
 _REFUSED = {
@@ -45,13 +46,13 @@ _REFUSED = {
     "on_fatal_error": "no error ends a worker: it reconnects, and says so in its log, in /ready and in its metrics",
     "plugin_shutdown_timeout": "the worker waits until the blocks of its plugins have ended",
 }
-"""The reason why an option of temporalio's worker is not supported, and its replacement."""
+"""The reasons why options of temporalio's worker are not supported, and their replacements."""
 
 _DEFAULTS = {
     "max_workflow_task_external_storage_concurrency": 3,
     "plugin_shutdown_timeout": timedelta(seconds=60),
 }
-"""temporalio's defaults of rejected options that are neither None nor false."""
+"""temporalio's defaults for rejected options that are neither None nor false."""
 
 _RENAMED = {
     "max_concurrent_activity_task_polls": "activity_pollers",
@@ -62,7 +63,7 @@ _RENAMED = {
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Further options of temporalio's worker. Those of `hourglass.Worker` are also accepted."""
+    """Further options of temporalio's worker. The options of `hourglass.Worker` are also accepted."""
 
     nexus_service_handlers: Any
     activity_executor: Any
@@ -107,11 +108,11 @@ class WorkerOptions(TypedDict, total=False):
 
 
 class Worker:
-    """Runs workflows and activities of one task queue, until it is shut down.
+    """Runs the workflows and activities of a task queue until it is shut down.
 
-    `async def` activities run on the event loop of `async with Worker(...)` (or `await worker.run()`), and can use objects that
-    `main()` created on it (an HTTP session, a lock). While that loop is blocked the worker logs a warning and is not
-    ready; workflows, `def` activities and heartbeats continue.
+    `async def` activities run on the event loop of `async with Worker(...)` (or `await worker.run()`), and can use objects
+    that `main()` created on that loop, such as an HTTP session or a lock. While the loop is blocked, the worker logs a
+    warning and is not ready; workflows, `def` activities and heartbeats continue.
     """
 
     @takes(WorkerOptions)
@@ -154,7 +155,7 @@ class Worker:
 
     @property
     def client(self) -> Client:
-        """The client of the worker. It can be replaced by another client of the same server and namespace."""
+        """The client of the worker. It can be replaced with another client of the same server and namespace."""
         return self._client
 
     @client.setter
@@ -173,7 +174,7 @@ class Worker:
         return self.wrapped._life.state == "running"
 
     async def run(self) -> None:
-        """Run until `shutdown` is called or this task is cancelled. Returns when the worker has ended."""
+        """Run until `shutdown` is called or this task is cancelled. Return when the worker has stopped."""
         try:
             await self.__aenter__()
         except UsageError:
@@ -187,12 +188,12 @@ class Worker:
             await self.__aexit__(None, None, None)
 
     async def shutdown(self) -> None:
-        """Stop receiving tasks, finish the tasks in progress within the graceful timeout, and end. A worker that has not started
-        yet ends as soon as it runs.
+        """Stop receiving tasks, finish the tasks in progress within the graceful timeout, and stop. A worker that has not
+        started yet stops as soon as it runs.
         """
         self._over.set()
         if self._ending is None:
-            # A separate task: a caller that waits for the end may be cancelled, and several may wait.
+            # A separate task, because a caller that waits may be cancelled, and several callers may wait.
             self._ending = asyncio.ensure_future(self.wrapped.__aexit__(None, None, None))
         await asyncio.shield(self._ending)
 
@@ -206,4 +207,4 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.shutdown()
-        self._over.clear()  # it can be started again
+        self._over.clear()  # so that the worker can be restarted

@@ -1,11 +1,11 @@
 """Functions for `async def` workflows, with temporalio's names: `await workflow.execute_activity(charge, order)`.
 
-asyncio itself works as with temporalio: `asyncio.sleep` is a durable timer, and `gather`, `wait_for`, `timeout`, `TaskGroup`,
-`Queue`, `Lock` and the others run in the same deterministic order. `wait` and `as_completed` here keep the order of their
-arguments, unlike asyncio's own, which use sets.
+asyncio itself works as with temporalio: `asyncio.sleep` is a durable timer, and `gather`, `wait_for`, `timeout`,
+`TaskGroup`, `Queue`, `Lock` and others run in a deterministic order. `wait` and `as_completed` in this module keep the order
+of their arguments, unlike asyncio's versions, which use sets.
 
-The decorators and functions are those of `hourglass.workflow`, and both can be combined: an `async def` handler in a plain
-workflow, `hourglass.workflow.run_async` in plain code, `await hourglass.workflow.spawn(fn)` in a coroutine.
+The decorators and functions are those of `hourglass.workflow`. Both styles can be combined: an `async def` handler in a
+plain workflow, `hourglass.workflow.run_async` in plain code, `await hourglass.workflow.spawn(fn)` in a coroutine.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ def defn(
     failure_exception_types: Sequence[type[BaseException]] = (),
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED,
 ) -> Any:
-    """Make a class with a `@workflow.run` method a workflow. `sandboxed` has no effect: there is no sandbox."""
+    """Make a class with a `@workflow.run` method a workflow. `sandboxed` has no effect, because there is no sandbox."""
     decorate = _defn(
         name=name,
         dynamic=dynamic,
@@ -311,7 +311,7 @@ def defn(
 
 
 class DynamicWorkflowConfig(_DynamicWorkflowConfig):
-    """The options that a dynamic workflow returns for one run, instead of its decorator's."""
+    """The options that a dynamic workflow returns for a single run. They replace the options of its decorator."""
 
     def __init__(
         self,
@@ -358,7 +358,9 @@ def continue_as_new(
 async def sleep(
     duration: Duration, *, summary: str | None = None, event_groups: Sequence[EventGroup] | None = None
 ) -> None:
-    """Wait, for seconds or for months: a durable timer, like `asyncio.sleep`. `summary` describes the timer."""
+    """Wait for a duration, from seconds to months, with a durable timer, like `asyncio.sleep`. `summary` describes the
+    timer.
+    """
     if event_groups is not None:
         with block_of(check_groups(event_groups)):
             await sleep(duration, summary=summary)
@@ -380,9 +382,9 @@ async def wait_condition(
     timeout_summary: str | None = None,
     event_groups: Sequence[EventGroup] | None = None,
 ) -> None:
-    """Wait until a function returns a true value; after `timeout` raise `TimeoutError`.
+    """Wait until a function returns a true value. Raise `TimeoutError` after `timeout`.
 
-    The function is called repeatedly while the workflow runs: it must be quick, and without side effects.
+    The function is called repeatedly while the workflow runs, so it must be fast and must not have side effects.
     """
     if event_groups is not None:
         with block_of(check_groups(event_groups)):
@@ -402,7 +404,7 @@ async def wait(
     timeout: Duration | None = None,
     return_when: str = asyncio.ALL_COMPLETED,
 ) -> tuple[list[F], list[F]]:
-    """Like `asyncio.wait`, with lists instead of sets: done and pending, in the order of the arguments."""
+    """Like `asyncio.wait`, but return lists instead of sets: done and pending, both in the order of the arguments."""
     futures = list(fs)
     done, _ = await asyncio.wait(
         futures, timeout=optional_seconds(timeout, "the timeout of workflow.wait"), return_when=return_when
@@ -415,7 +417,7 @@ async def wait(
 def as_completed(
     fs: Iterable[Awaitable[T]], *, timeout: Duration | None = None
 ) -> Iterator[Coroutine[Any, Any, T]]:
-    """Like `asyncio.as_completed`; coroutines start in the order of the arguments, not of a set."""
+    """Like `asyncio.as_completed`, but start coroutines in the order of the arguments instead of the order of a set."""
     loop = require_fiber("workflow.as_completed").run.loop
     tasks: list[asyncio.Future[T]] = [asyncio.ensure_future(awaitable, loop=loop) for awaitable in fs]
     limit = optional_seconds(timeout, "the timeout of workflow.as_completed")
@@ -450,14 +452,16 @@ def as_completed(
 
 @dataclass(frozen=True, kw_only=True)
 class Info(BasicInfo):
-    """The identity and state of a workflow. Methods return values that change during the run, as of the current task."""
+    """The identity and state of a workflow. Methods return values that change during the run, as of the current workflow
+    task.
+    """
 
     def is_continue_as_new_suggested(self) -> bool:
         """Return whether the workflow should continue as new, because its history is long."""
         return require_run("workflow.info").facts.continue_as_new_suggested
 
     def is_target_worker_deployment_version_changed(self) -> bool:
-        """Return whether this pinned run would get another version if it started now."""
+        """Return whether this pinned run would be assigned to another version if it started now."""
         return require_run("workflow.info").facts.target_version_changed
 
     def get_current_history_length(self) -> int:
@@ -469,7 +473,7 @@ class Info(BasicInfo):
         return require_run("workflow.info").facts.history_size
 
     def get_current_deployment_version(self) -> WorkerDeploymentVersion | None:
-        """Return the version of the worker that handles the current workflow task; None if it is unversioned."""
+        """Return the version of the worker that executes the current workflow task; None if the worker is unversioned."""
         return require_run("workflow.info").facts.deployment_version
 
     @property
@@ -489,7 +493,7 @@ def payload_converter() -> PayloadConverter:
 
 
 class unsafe:
-    """The names of temporalio's `workflow.unsafe`. There is no sandbox, so most of them have no effect."""
+    """The functions of temporalio's `workflow.unsafe`. Most of them have no effect, because there is no sandbox."""
 
     @staticmethod
     def is_replaying() -> bool:
@@ -498,26 +502,26 @@ class unsafe:
 
     @staticmethod
     def is_replaying_history_events() -> bool:
-        """Return whether the code is currently being replayed; queries do not count."""
+        """Return whether the code is currently being replayed. A query does not count as a replay."""
         return is_replaying()
 
     @staticmethod
     def is_read_only() -> bool:
-        """Return whether this is a query, a validator or a condition: they must not change the state of the run."""
+        """Return whether the current code must not change the state of the run: in a query, a validator or a condition."""
         return bool(require_run("workflow.unsafe.is_read_only").read_only)
 
     @staticmethod
     def in_sandbox() -> Literal[False]:
-        """Return False: there is no sandbox."""
+        """Return False, because there is no sandbox."""
         return False
 
     @staticmethod
     @contextmanager
     def imports_passed_through() -> Iterator[None]:
-        """Do nothing: modules are imported once, for all runs."""
+        """Do nothing, because modules are imported once for all runs."""
         yield
 
     @staticmethod
     def sandbox_unrestricted() -> AbstractContextManager[None]:
-        """Permit calls that the call watcher reports; you are responsible for their determinism."""
+        """Permit calls that the call watcher would report. You are responsible for their determinism."""
         return _unsafe()

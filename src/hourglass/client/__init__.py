@@ -1,7 +1,7 @@
 """Clients: start workflows, find them, and send them messages. `Client` blocks, `AsyncClient` is awaited.
 
-A method of a client builds an operation (arguments checked and encoded), and the session runs it: through the interceptors,
-then on the control loop. Operations are written once; the blocking client is generated from the asynchronous one.
+A client method builds an operation with checked and encoded arguments. The session runs the operation: first through the
+interceptors, then on the control loop. Operations are written once; the blocking client is generated from the asynchronous one.
 
 _activities           operations on activities that complete asynchronously
 _async                `AsyncClient`
@@ -13,18 +13,18 @@ _blocking_activities  activities of `Client`, generated
 _blocking_handles     handles of `Client`, generated
 _blocking_requests    the same methods for `Client`, generated
 _bulk                 one operation on many workflows
-_calls                the calls of a client as interceptors see them, and the interceptor method of each
-_codec_edge           encoding requests and decoding answers with the codec
+_calls                client calls as interceptors see them, and the interceptor method of each call
+_codec_edge           applying the codec to requests and answers
 _deployments          task queues, their workers, and worker versions
 _faces                the parts that both clients share
 _interception         `Interceptor`, and the chains of interceptors
-_link                 the connection of a client, opened on first use and again in a forked child
+_link                 the connection of a client: opened on first use, and reopened in a forked child
 _operations           operations on workflows
 _options              options of a start: checks, and the request built from them
 _outbound             the outbound interceptors of both clients, generated from `_calls`
 _plugins              plugins: changes to the configuration of clients, workers and replayers
-_reset                the event to which a run is reset
-_schedule_data        schedules with the values of their actions, as authors write them and clients show them
+_reset                the choice of the event to which a run is reset
+_schedule_data        schedules with their actions' values, as users define them and clients display them
 _schedule_forms       conversion of schedules to requests, and back
 _schedules            operations on schedules
 _services             the raw gRPC services of a server
@@ -33,8 +33,8 @@ _standalone           activities without a workflow: operations and descriptions
 _starts               operations that start workflows
 _updates              operations on updates
 _values               lists, counts and descriptions of workflows
-_wait_notices         notices logged while a client waits for a run that cannot proceed
-_waiting              waiting for the end of a run, and its result
+_wait_notices         log messages while a client waits for a run that cannot proceed
+_waiting              waiting for a run to close, and its result
 """
 
 from __future__ import annotations

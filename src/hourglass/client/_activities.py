@@ -21,7 +21,7 @@ from hourglass.errors import UsageError
 
 @dataclass(frozen=True)
 class ActivityReference:
-    """The activity of a handle: its task token, or the ids of its workflow and itself."""
+    """The activity of a handle: its task token, or its workflow's ids and its own id."""
 
     token: bytes = field(default=b"", repr=False)
     workflow_id: str = ""
@@ -39,7 +39,7 @@ class ActivityReference:
 
 
 def _address(session: ClientSession, call: AsyncActivityInput) -> dict[str, Any]:
-    """Return the fields for the activity of a call, as interceptors left it, and the client identity."""
+    """Return the request fields for the activity of a call, after interceptors, and the client identity."""
     meant = ActivityReference(call.token, call.workflow_id, call.run_id, call.activity_id)
     return {**meant.address(), "identity": session.identity}
 
@@ -47,7 +47,7 @@ def _address(session: ClientSession, call: AsyncActivityInput) -> dict[str, Any]
 def refer_activity(
     token: bytes | None, workflow_id: str | None, run_id: str | None, activity_id: str | None
 ) -> ActivityReference:
-    """Return the reference of a handle to an activity. Sends no request."""
+    """Return a reference to an activity for a handle, without sending a request."""
     if token:
         if not isinstance(token, bytes):
             raise UsageError(f"an activity's token is bytes, not {type(token).__name__}")
@@ -72,7 +72,7 @@ def complete(session: ClientSession, reference: ActivityReference, result: Any) 
 def fail(
     session: ClientSession, reference: ActivityReference, error: BaseException, details: Sequence[Any] = ()
 ) -> ClientOperation[None]:
-    """Fail the activity. The next attempt receives these details, as if they came from a last heartbeat."""
+    """Fail the activity. The next attempt receives these details in place of its last heartbeat's details."""
 
     def build(call: FailAsyncActivityInput) -> ClientOperation[None]:
         if not isinstance(call.error, BaseException):
@@ -91,7 +91,7 @@ def fail(
 def report_cancelled(
     session: ClientSession, reference: ActivityReference, details: Sequence[Any]
 ) -> ClientOperation[None]:
-    """Report that the activity ended as cancelled."""
+    """Report that the activity was cancelled."""
 
     def build(call: ReportCancellationAsyncActivityInput) -> ClientOperation[None]:
         request = CompleteActivity(
@@ -108,7 +108,7 @@ def report_cancelled(
 def reset(
     session: ClientSession, reference: ActivityReference, reset_heartbeat: bool
 ) -> ClientOperation[None]:
-    """Restart the attempts of an activity."""
+    """Restart an activity from its first attempt."""
     if reference.token:
         raise UsageError("an activity is reset by workflow_id and activity_id, not by its token")
     request = ResetActivity(
@@ -156,7 +156,7 @@ def restore_options(
 def heartbeat(
     session: ClientSession, reference: ActivityReference, details: Sequence[Any]
 ) -> ClientOperation[bool]:
-    """Send a heartbeat; the answer is whether the activity's cancellation was requested."""
+    """Send a heartbeat. The operation returns whether cancellation of the activity was requested."""
 
     def parse(answer: HeartbeatAnswer) -> bool:
         return answer.cancel_requested

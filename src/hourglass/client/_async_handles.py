@@ -1,4 +1,4 @@
-"""Handles of `AsyncClient`: a schedule, a workflow, an update, a start with a message."""
+"""Handles of `AsyncClient` for schedules, workflows and updates, and for a start with a message."""
 
 from __future__ import annotations
 
@@ -34,37 +34,41 @@ class AsyncScheduleHandle(ScheduleHandleFacts):
     """A handle to a schedule. Returned by `client.create_schedule` and `client.get_schedule_handle`."""
 
     async def describe(self, **rpc: Unpack[RpcOptions]) -> ScheduleDescription:
-        """Return its description: its definition, its past actions and its next times."""
+        """Return the schedule's description: its definition, its past actions and its next action times."""
         return await self._session.arun(_schedules.describe(self._session, self.id), rpc)
 
     async def update(self, change: _schedules.Change, **rpc: Unpack[RpcOptions]) -> None:
-        """Change it: `change` receives the description and returns the new `Schedule`, or None to leave it unchanged.
+        """Change the schedule: `change` receives its description and returns the new `Schedule`, or None to leave the
+        schedule unchanged.
 
-        `handle.update(lambda description: replace(description.schedule, policy=…))` changes one part. If another client changes
-        the schedule at the same time, `change` is called again with the new description, so it must not have side effects.
+        `handle.update(lambda description: replace(description.schedule, policy=…))` changes a single field. If another
+        client changes the schedule at the same time, `change` is called again with the new description, so it must not have
+        side effects.
         """
         await self._session.arun_steps(_schedules.update(self._session, self.id, change), rpc)
 
     async def pause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Pause it until it is resumed; `note` is the reason. It can still be triggered."""
+        """Pause the schedule until it is resumed. `note` is the reason. A paused schedule can still be triggered."""
         await self._session.arun(_schedules.pause(self._session, self.id, note), rpc)
 
     async def unpause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Resume it from its next time on."""
+        """Resume the schedule from its next scheduled time on."""
         await self._session.arun(_schedules.unpause(self._session, self.id, note), rpc)
 
     async def trigger(
         self, *, overlap: ScheduleOverlapPolicy | None = None, **rpc: Unpack[RpcOptions]
     ) -> None:
-        """Act now, in addition to its times; `overlap` replaces its own overlap policy for this action."""
+        """Run the schedule's action now, in addition to its scheduled times. `overlap` replaces the schedule's overlap
+        policy for this action.
+        """
         await self._session.arun(_schedules.trigger(self._session, self.id, overlap), rpc)
 
     async def backfill(self, *backfill: ScheduleBackfill, **rpc: Unpack[RpcOptions]) -> None:
-        """Act now for past times."""
+        """Run the schedule's action now for past times."""
         await self._session.arun(_schedules.backfill(self._session, self.id, backfill), rpc)
 
     async def delete(self, **rpc: Unpack[RpcOptions]) -> None:
-        """Delete it. Workflows that it started continue."""
+        """Delete the schedule. Workflows that the schedule started keep running."""
         await self._session.arun(_schedules.delete(self._session, self.id), rpc)
 
 
@@ -81,11 +85,11 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
     async def result(
         self, timeout: Duration | None = None, *, follow_runs: bool = True, **rpc: Unpack[RpcOptions]
     ) -> R:
-        """Wait for the result, following the chain of runs. If `follow_runs` is False, a run that is followed by another
-        raises `WorkflowContinuedAsNewError`.
+        """Wait for the workflow's result, following the chain of runs. Raise `WorkflowFailedError` if the workflow did not
+        complete.
 
-        Raises `WorkflowFailedError` if the workflow did not complete, and `TimeoutError` if it takes longer than `timeout`; then
-        it continues, and `result` can be called again.
+        If `follow_runs` is False, raise `WorkflowContinuedAsNewError` if another run follows this one. Raise `TimeoutError`
+        if the wait takes longer than `timeout`. The workflow then keeps running, and `result` can be called again.
         """
         operation = _operations.result(self._session, self._reference, timeout, follow_runs)
         value: R = await self._session.arun(operation, rpc)
@@ -127,8 +131,8 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
         request_id: str | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> None:
-        """Send a signal, named by its name, a channel or a decorated method. Calls with the same `request_id` send it only
-        once; each call has its own by default.
+        """Send a signal. Pass its name, its channel or its decorated method. Calls with the same `request_id` send the
+        signal only once; by default each call has a new id.
         """
         await self._session.arun(
             _operations.signal(self._session, self._reference, signal, args, request_id),
@@ -173,10 +177,10 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> Any:
-        """Query the workflow, by the name of the query or its decorated method. Raises `QueryFailedError`.
+        """Query the workflow. Pass the query's name or its decorated method. Raise `QueryFailedError` if the query fails.
 
-        With a `reject_condition`, by default the client's, a run that has closed, or did not complete, rejects the query with
-        `QueryRejectedError`.
+        `reject_condition` is the client's by default. With it, a run that has closed, or has closed without completing,
+        rejects the query with `QueryRejectedError`.
         """
         return await self._session.arun(
             _operations.query(self._session, self._reference, query, args, result_type, reject_condition),
@@ -196,9 +200,9 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
         self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
     ) -> T: ...
     async def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Request an update, named by its name or its decorated method, and wait for its result.
+        """Request an update and wait for its result. Pass the update's name or its decorated method.
 
-        Raises `UpdateFailedError` if the update was rejected or its handler failed.
+        Raise `UpdateFailedError` if the update was rejected or its handler failed.
         """
         operation = _updates.start(
             self._session, self._reference, update, args, options, UpdateStage.COMPLETED
@@ -240,7 +244,7 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
     ) -> Any:
         """Request an update and wait until it has reached a stage, by default until it is accepted.
 
-        A rejected update raises `UpdateFailedError` here, or from the handle's `result`.
+        A rejected update raises `UpdateFailedError`, either here or in the handle's `result`.
         """
         operation = _updates.start(self._session, self._reference, update, args, options, wait_for_stage)
         return await self._session.arun(operation.then(partial(AsyncUpdateHandle[Any], self._session)))
@@ -256,22 +260,22 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
     def get_update_handle(
         self, id: str, *, update: object = None, result_type: Any = None
     ) -> AsyncUpdateHandle[Any]:
-        """Return a handle to an update that was requested before. Does not check whether it exists."""
+        """Return a handle to an update that was requested earlier. Does not check whether the update exists."""
         reference = _updates.refer_update(self._reference, id, update, result_type)
         return AsyncUpdateHandle(self._session, reference)
 
     async def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Request the cancellation of the workflow. It may take its time, or ignore the request."""
+        """Request the cancellation of the workflow. The workflow may clean up first, or ignore the request."""
         await self._session.arun(_operations.cancel(self._session, self._reference, reason), rpc)
 
     async def terminate(self, reason: str = "", *details: Any, **rpc: Unpack[RpcOptions]) -> None:
-        """Terminate the workflow now. Its code is not notified and cannot clean up."""
+        """Terminate the workflow immediately. Its code is not notified and cannot clean up."""
         operation = _operations.terminate(self._session, self._reference, reason, details)
         await self._session.arun(operation, rpc)
 
     async def update_options(self, **changes: Unpack[WorkflowOptionsUpdate]) -> None:
-        """Change the options of the run from its next task on: the worker version (`versioning_override`), the priority
-        (`priority_key`), the fairness key and weight. Options that are not named are kept.
+        """Change the options of the run from its next workflow task on: the worker version (`versioning_override`), the
+        priority (`priority_key`), and the fairness key and weight. Other options are kept.
         """
         options, rpc = split_rpc(changes)
         await self._session.arun(_operations.update_options(self._session, self._reference, options), rpc)
@@ -283,11 +287,11 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
         config: TimeSkippingConfig | None = None,
         timeout: Duration | None = None,
     ) -> bool:
-        """For tests, on a server that can skip time: advance the run's own time by this duration, and wait until that is done.
-        Return False if the workflow has closed before. Without a duration, time is skipped whenever the run only waits, and
-        the call returns when the run closes.
+        """Advance the run's own clock by this duration, and wait until that is done. For tests, on a server that can skip
+        time. Return False if the workflow closed before the time was reached.
 
-        Time is not skipped while a worker or an activity is at work. A dev server supports it:
+        Without a duration, time is skipped whenever the run is only waiting, and the call returns when the run closes. Time
+        is not skipped while a worker executes a task or an activity. A dev server supports this:
         `testing.dev_server(time_skipping=True)`.
         """
         return await self._session.arun(
@@ -297,10 +301,10 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
     async def fork(
         self, *, id: str, before: object = None, event_id: int | None = None
     ) -> AsyncWorkflowHandle[R]:
-        """Start another workflow with this `id` and the history of this one up to a step; return its handle.
+        """Start another workflow with this `id` and the history of this workflow up to a step, and return its handle.
 
-        Steps before that are not repeated; this run is unchanged. `before` and `event_id` are as for `reset`. Later messages are
-        not sent to the new workflow.
+        Earlier steps are not repeated, and this run is unchanged. `before` and `event_id` are as for `reset`. Messages that
+        this run received later are not sent to the new workflow.
         """
         operation = _reset.fork(self._reference, id, event_id, before)
         return AsyncWorkflowHandle(self._session, await self._session.arun(operation))
@@ -315,17 +319,17 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
         reapply_updates: bool = True,
         **rpc: Unpack[RpcOptions],
     ) -> AsyncWorkflowHandle[R]:
-        """Terminate the run and start it again from a point of its history; return a handle to the new run.
+        """Terminate the run and restart it from a point of its history. Return a handle to the new run.
 
-        `before` names a step to repeat: an activity or child workflow, by its name or its id. `event_id` is the end of a workflow
-        task in the history. With neither, the last workflow task is repeated. Later messages are sent to the new run too, unless
-        excluded.
+        `before` is the step to repeat: the name or id of an activity or child workflow. `event_id` is the id of a history
+        event that ends a workflow task. With neither, the last workflow task is repeated. Messages received after that point
+        are also sent to the new run, unless they are excluded.
         """
         operation = _reset.reset(self._reference, event_id, before, reason, reapply_signals, reapply_updates)
         return AsyncWorkflowHandle(self._session, await self._session.arun(operation, rpc))
 
     async def describe(self, **rpc: Unpack[RpcOptions]) -> WorkflowDescription:
-        """Return the description of the workflow: status, times, memo and pending activities, children and updates."""
+        """Return the workflow's description: status, times and memo, and its pending activities, children and updates."""
         return await self._session.arun(_operations.describe(self._session, self._reference), rpc)
 
     async def history_page(
@@ -336,8 +340,9 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
         newest_first: bool = False,
         **rpc: Unpack[RpcOptions],
     ) -> HistoryEventPage:
-        """Return one page of its events: the first (or the last, backwards), or the one after a page's token. For a part of a
-        long history; a server may return slightly more or fewer than `page_size`. Payloads are not decoded.
+        """Return one page of the run's events: the first page, the last events with `newest_first`, or the page after
+        `page_token`. Use it to read part of a long history. A server may return slightly more or fewer events than
+        `page_size`. Payloads are not decoded.
         """
         return await self._session.arun(
             _operations.history_page(self._session, self._reference, page_size, page_token, newest_first), rpc
@@ -352,11 +357,12 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
         page_token: bytes = b"",
         **rpc: Unpack[RpcOptions],
     ) -> AsyncIterator[dict[str, Any]]:
-        """Return the events of its history, as JSON objects in the spelling of Temporal's tools, page by page during
-        iteration.
+        """Return an iterator over the events of the run's history, as JSON objects in the format of Temporal's tools. Pages
+        are fetched during iteration.
 
-        With `wait_new_event` it continues with each new event until the run closes; with `HistoryEventFilter.CLOSE_EVENT` it
-        returns only the last event. `page_token` is the token of a `history_page` to continue from.
+        With `wait_new_event`, the iterator also waits for new events until the run closes. With
+        `HistoryEventFilter.CLOSE_EVENT`, it returns only the last event. `page_token` is the token of a `history_page` from
+        which to continue.
         """
         token = page_token
         while True:
@@ -373,7 +379,7 @@ class AsyncWorkflowHandle(AsyncWorkflowRequests, HandleFacts[R], Generic[R]):
                 return
 
     async def history(self, **rpc: Unpack[RpcOptions]) -> History:
-        """Return its history. Payloads are not decoded: no codec is applied."""
+        """Return the run's history. Payloads are not decoded, and no codec is applied."""
         history: History = await self._session.arun(_operations.history(self._session, self._reference), rpc)
         return history
 
@@ -382,13 +388,15 @@ class AsyncUpdateHandle(UpdateHandleFacts, Generic[R]):
     """A handle to an update."""
 
     async def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the result. Raises `UpdateFailedError` if the update was rejected or its handler failed."""
+        """Wait for the update's result. Raise `UpdateFailedError` if the update was rejected or its handler failed."""
         value: R = await self._session.arun(_updates.result(self._session, self._reference, timeout), rpc)
         return value
 
 
 class AsyncWithStart(_starts.PlannedStart, Generic[R]):
-    """A workflow that is started, unless it is running, by the message sent to it. Used once. Returned by `client.with_start`."""
+    """A workflow to start together with a message, unless the workflow is already running. Can be used only once. Returned
+    by `client.with_start`.
+    """
 
     @overload
     async def signal(self, signal: str, /, *args: Any) -> AsyncWorkflowHandle[R]: ...
@@ -461,5 +469,5 @@ class AsyncWithStart(_starts.PlannedStart, Generic[R]):
 
     @property
     def handle(self) -> AsyncWorkflowHandle[R]:
-        """The workflow that was started or used. Available after a message was sent."""
+        """The workflow that was started or used. Available after the message was sent."""
         return AsyncWorkflowHandle(self._session, self.reference)

@@ -1,6 +1,6 @@
-"""One operation on many workflows: all that match a filter, or a list. Nothing here waits.
+"""A single operation on many workflows: all that match a filter, or a list. No function here waits.
 
-The runs are listed before the first of them changes, so that the changes do not affect the list.
+All runs are listed before the first of them changes, so that the changes do not affect the list.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from hourglass.client._session import ClientOperation, ClientSession
 from hourglass.errors import HourglassError, WorkflowNotFoundError
 
 AT_ONCE = 20
-"""The number of workflows that are handled concurrently."""
+"""The maximum number of workflows that are handled concurrently."""
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""A function that is called after each slice with the number handled and the total."""
+"""A function that is called after each slice, with the number of workflows handled so far and the total."""
 
 
 @dataclass
 class BulkResult:
-    """The result of an operation on many workflows: how many were found and done, how many had closed meanwhile, and the
-    errors of the others.
+    """The result of an operation on many workflows: the numbers of workflows found, handled successfully, and already
+    closed, and the errors of all others.
     """
 
     found: int = 0
@@ -52,14 +52,14 @@ Act: TypeAlias = Callable[[Reference], ClientOperation[Any]]
 
 
 def slices(references: Sequence[Reference]) -> list[Sequence[Reference]]:
-    """Return the runs in slices that are handled concurrently."""
+    """Return the runs split into slices. The runs of a slice are handled concurrently."""
     return [references[begin : begin + AT_ONCE] for begin in range(0, len(references), AT_ONCE)]
 
 
 def act_on(
     references: Sequence[Reference], act: Act
 ) -> ClientOperation[list[tuple[Reference, HourglassError | None]]]:
-    """Run the operation on some runs concurrently; return the result of each."""
+    """Run the operation on some runs concurrently. Return the outcome for each run."""
     operations = [act(reference) for reference in references]
 
     async def ask(session: ClientSession) -> list[tuple[Reference, HourglassError | None]]:
@@ -78,10 +78,10 @@ def act_on(
 
 
 def open_ones(query: str) -> str:
-    """Return the filter for the open runs among those that a filter matches."""
+    """Return a filter for the open runs among the runs that a filter matches."""
     return f"({query}) AND ExecutionStatus = 'Running'" if query.strip() else "ExecutionStatus = 'Running'"
 
 
 def pinned(workflow_id: str, run_id: str) -> Reference:
-    """Return a reference to a listed run."""
+    """Return a reference to a listed run, with its run id."""
     return Reference(workflow_id, run_id, pinned=True)

@@ -1,5 +1,7 @@
-"""The calls of a client as its interceptors see them: each call is an `…Input` that holds the arguments before they are
-encoded, and declares the interceptor method that it passes through (`CallPoint`). Data only.
+"""The calls of a client as its interceptors see them. Data only.
+
+Each call is an `…Input` that contains the arguments before they are encoded. It declares the interceptor method that the
+call passes through (`CallPoint`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CallPoint(NamedTuple):
-    """The interceptor method that a call passes through. `make faces` writes the methods of both clients from these."""
+    """The interceptor method that a call passes through. `make faces` generates the methods of both clients from these."""
 
     method: str
     doc: str
@@ -30,7 +32,7 @@ class CallPoint(NamedTuple):
 
 
 class _Option:
-    """An attribute for one entry of a call's `options`; None if the caller did not set it."""
+    """A descriptor for an entry of a call's `options`; None if the caller did not set the option."""
 
     def __init__(self, name: str = "") -> None:
         self._name = name
@@ -49,7 +51,7 @@ class _Option:
 
 
 class _PriorityOption:
-    """An attribute for the three priority options of a call, as one `Priority`."""
+    """A descriptor for the three priority options of a call, combined as a `Priority`."""
 
     def __get__(self, call: Any, owner: type | None = None) -> Any:
         if call is None:
@@ -61,7 +63,7 @@ class _PriorityOption:
 
 
 class _Alias:
-    """An attribute with temporalio's name for a field."""
+    """A descriptor that gives a field temporalio's name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -75,8 +77,8 @@ class _Alias:
 
 @dataclass(kw_only=True)
 class ClientCall(InterceptedCall):
-    """A client call on its way through a chain of interceptors. `rpc_timeout` limits each request, in seconds; `rpc_metadata`
-    are headers that a server receives in addition to the client's own.
+    """A client call on its way through a chain of interceptors. `rpc_timeout` limits each request, in seconds.
+    `rpc_metadata` contains headers that are sent to a server in addition to the client's own.
     """
 
     _point: ClassVar[CallPoint]
@@ -90,14 +92,14 @@ class ClientCall(InterceptedCall):
 
 @dataclass(kw_only=True)
 class FilterInput(ClientCall):
-    """A call about everything that matches a filter; an empty filter matches all."""
+    """A call about all objects that match a filter. An empty filter matches all of them."""
 
     query: str = ""
 
 
 @dataclass(kw_only=True)
 class ListInput(FilterInput):
-    """A request for one page of a list. A list makes one such call for each page."""
+    """A request for one page of a list. Iterating over a list makes such a call for each page."""
 
     page_size: int = 100
     next_page_token: bytes = b""
@@ -105,8 +107,8 @@ class ListInput(FilterInput):
 
 @dataclass(kw_only=True)
 class StartWorkflowInput(ClientCall):
-    """The start of a workflow. `options` holds the `client.StartOptions` that were set, except the id; each is also an
-    attribute: `input.memo = {…}`.
+    """The start of a workflow. `options` contains the `client.StartOptions` that were set, except the id. Each option is
+    also an attribute: `input.memo = {…}`.
     """
 
     _point = CallPoint("start_workflow", "Start a workflow and return its handle.", returns="Any")
@@ -146,7 +148,7 @@ class StartWorkflowInput(ClientCall):
 
 @dataclass(kw_only=True)
 class WorkflowInput(ClientCall):
-    """A call about an existing workflow, or with `run_id` about that run only."""
+    """A call about an existing workflow, or, with `run_id`, about that run only."""
 
     id: str
     run_id: str | None = None
@@ -191,7 +193,7 @@ class StartWorkflowUpdateInput(WorkflowInput):
 
 @dataclass(kw_only=True)
 class StartUpdateWithStartInput(ClientCall):
-    """A start of a workflow, unless it is running, with a request for an update; both have arguments and headers."""
+    """A start of a workflow, unless it is running, together with an update request. Both have arguments and headers."""
 
     _point = CallPoint(
         "start_update_with_start_workflow",
@@ -209,7 +211,9 @@ class StartUpdateWithStartInput(ClientCall):
 
 @dataclass(kw_only=True)
 class WorkflowEndInput(WorkflowInput):
-    """A cancellation or termination of a workflow. With `first_execution_run_id`: only if its chain began with that run."""
+    """A cancellation or termination of a workflow. If `first_execution_run_id` is set, the call applies only if the
+    workflow's chain began with that run.
+    """
 
     reason: str = ""
     first_execution_run_id: str | None = None
@@ -245,14 +249,14 @@ class CountWorkflowsInput(FilterInput):
 
 @dataclass(kw_only=True)
 class ListWorkflowsInput(ListInput):
-    """A request for one page of the matching runs. A list makes one such call for each page."""
+    """A request for one page of the matching runs. Iterating over a list makes such a call for each page."""
 
     _point = CallPoint("list_workflows", "Return one page of a list of runs.", returns="Any")
 
 
 @dataclass(kw_only=True)
 class FetchWorkflowHistoryEventsInput(WorkflowInput):
-    """A request for the history of a run, or with `page_size` for one page of it."""
+    """A request for the history of a run, or, with `page_size`, for one page of the history."""
 
     _point = CallPoint(
         "fetch_workflow_history_events", "Return the history of a run, or one page of it.", returns="Any"
@@ -269,7 +273,7 @@ class FetchWorkflowHistoryEventsInput(WorkflowInput):
 
 @dataclass(kw_only=True)
 class AsyncActivityInput(ClientCall):
-    """A call about an activity that completes asynchronously, named by its token or by ids."""
+    """A call about an activity that completes asynchronously, identified by its task token or by its ids."""
 
     token: bytes = field(default=b"", repr=False)
     workflow_id: str = ""
@@ -286,7 +290,7 @@ class CompleteAsyncActivityInput(AsyncActivityInput):
 
 @dataclass(kw_only=True)
 class FailAsyncActivityInput(AsyncActivityInput):
-    """The failure of an activity. `args` are the details of a last heartbeat."""
+    """The failure of an activity. `args` are the details that replace the last heartbeat's details."""
 
     _point = CallPoint("fail_async_activity", "Fail an activity.")
 
@@ -310,7 +314,7 @@ class HeartbeatAsyncActivityInput(AsyncActivityInput):
 
 @dataclass(kw_only=True)
 class ReportCancellationAsyncActivityInput(AsyncActivityInput):
-    """A report that an activity ended as cancelled. `args` are the details."""
+    """A report that an activity was cancelled. `args` are the details."""
 
     _point = CallPoint("report_cancellation_async_activity", "Report that an activity ended as cancelled.")
 
@@ -319,8 +323,8 @@ class ReportCancellationAsyncActivityInput(AsyncActivityInput):
 
 @dataclass(kw_only=True)
 class StartActivityExecutionInput(ClientCall):
-    """The start of a standalone activity. `options` holds the `client.StartActivityOptions` that were set, except the id; each is
-    also an attribute.
+    """The start of a standalone activity. `options` contains the `client.StartActivityOptions` that were set, except the id.
+    Each option is also an attribute.
     """
 
     _point = CallPoint("start_activity", "Start a standalone activity and return its handle.", returns="Any")
@@ -353,7 +357,7 @@ class StartActivityExecutionInput(ClientCall):
 
 @dataclass(kw_only=True)
 class ActivityExecutionInput(ClientCall):
-    """A call about a standalone activity, or with `workflow_id` about an activity of that workflow."""
+    """A call about a standalone activity, or, with `workflow_id`, about an activity of that workflow."""
 
     id: str
     run_id: str | None = None
@@ -407,7 +411,9 @@ class UnpauseActivityInput(ActivityChangeInput):
 
 @dataclass(kw_only=True)
 class UpdateActivityOptionsInput(ActivityExecutionInput):
-    """A change of an activity's options: `changes` by name, or with `restore_original` back to the original options."""
+    """A change of an activity's options. `changes` maps names to new values; with `restore_original` the original options
+    are restored.
+    """
 
     _point = CallPoint(
         "update_activity_options",
@@ -473,7 +479,7 @@ class DescribeScheduleInput(ScheduleInput):
 
 @dataclass(kw_only=True)
 class UpdateScheduleInput(ScheduleInput):
-    """A change of a schedule: `change` returns the new schedule for its description."""
+    """A change of a schedule: `change` receives the description and returns the new schedule."""
 
     _point = CallPoint("update_schedule", "Change a schedule.", steps=True)
 

@@ -1,4 +1,6 @@
-"""The codec at the client's edge: encodes requests before they leave, and decodes answers, in the context of their workflow."""
+"""The codec at the boundary of the client: encodes requests before they are sent and decodes answers, in the context of
+their workflow.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def unsealed(answer: A, request: Request[A], codec: Codec, converter: Converter,
 
 
 def _codec_of(request: Request[Any], codec: Codec, namespace: str) -> Codec:
-    """Return the codec for a request and its answer."""
+    """Return the codec for a request and its answer, with the request's context."""
     context = request_context(request, namespace) if wants_context(codec) else None
     return codec if context is None else in_context(codec, context)
 
@@ -80,7 +82,7 @@ def _of_activity(codec: Codec, activity_id: str, workflow_id: str, namespace: st
 
 
 def _summary(summary: S, codec: Codec, converter: Converter) -> S:
-    # Lists also contain runs of other programs: if the codec rejects a memo, it is left encoded.
+    # Lists also contain runs of other programs. If the codec rejects a memo, the memo remains encoded.
     try:
         return unseal(summary, codec, converter)
     except DecodeError:

@@ -39,46 +39,49 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, kw_only=True)
 class PollerInfo:
-    """A worker that polls a task queue. `last_seen` is by the engine's clock; a server keeps it for some minutes."""
+    """A worker that polls a task queue. `last_seen` is measured by the engine's clock. A server remembers a worker for some
+    minutes.
+    """
 
     identity: str
     last_seen: datetime | None
     deployment_version: WorkerDeploymentVersion | None = None
     """The version of the worker; None if it is unversioned."""
     process_id: int = 0
-    """The worker's process; 0 on a server."""
+    """The id of the worker's process; 0 on a server."""
     is_owner: bool = False
-    """Whether the engine runs in that process, as the owner of the file."""
+    """Whether the engine runs in the worker's process, as the owner of the file."""
     in_hand: int = 0
-    """The number of workflow tasks, or activity attempts, in progress; None on a server."""
+    """The number of workflow tasks or activity attempts in progress; None on a server."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskQueueStats:
-    """Statistics of one kind of tasks in a task queue. A server's figures are approximate.
+    """Statistics of one kind of task in a task queue. A server's figures are approximate.
 
-    A growing backlog, or an age of minutes, means that there are too few workers; a single old task while workers poll, that none
-    of them can take it (because of a version or a fairness rule).
+    A growing backlog, or an age of several minutes, means that there are too few workers. A single old task while workers
+    poll means that no worker can receive it, because of a version or a fairness rule.
     """
 
     backlog: int
-    """The number of waiting tasks."""
+    """The number of tasks in the backlog."""
 
     age: timedelta
-    """The age of the oldest waiting task; zero if none waits."""
+    """The age of the oldest task in the backlog; zero if the backlog is empty."""
 
     add_rate: float
-    """Tasks added per second, over the last half minute."""
+    """Tasks added per second during the last half minute."""
 
     dispatch_rate: float
-    """Tasks dispatched per second, over the last half minute."""
+    """Tasks dispatched per second during the last half minute."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskQueueDescription:
     """The workers of a task queue, for workflow tasks and for activities, and its statistics.
 
-    `served` names all queues that workers serve. Only the embedded engine reports it; on a server it is empty.
+    `served` contains the names of all task queues that workers serve. Only the embedded engine reports it; on a server it is
+    empty.
     """
 
     name: str
@@ -86,18 +89,18 @@ class TaskQueueDescription:
     activity_pollers: tuple[PollerInfo, ...]
     served: tuple[str, ...]
     current_version: WorkerDeploymentVersion | None = None
-    """The version whose workers receive unpinned runs; None: unversioned workers do."""
+    """The version whose workers receive unpinned runs; None if unversioned workers receive them."""
 
     ramping_version: WorkerDeploymentVersion | None = None
-    """The version whose workers receive a percentage of these; None: there is none."""
+    """The version whose workers receive a percentage of the unpinned runs; None if there is no ramp."""
 
     workflow_stats: TaskQueueStats | None = None
-    """The statistics of workflow tasks; None if the server does not report them. On a file without a worker the stored tasks
-    are counted, and the rates are 0.
+    """The statistics of workflow tasks; None if the server does not report them. On a file without a worker, the stored
+    tasks are counted and the rates are 0.
     """
 
     activity_stats: TaskQueueStats | None = None
-    """The statistics of activities."""
+    """The statistics of activity tasks; None if the server does not report them."""
 
 
 def create_namespace(name: str, retention: Duration, description: str) -> ClientOperation[None]:
@@ -145,7 +148,7 @@ ATTRIBUTE_TYPES = ("Keyword", "KeywordList", "Text", "Int", "Double", "Bool", "D
 
 
 def add_search_attributes(types: Mapping[str, str]) -> ClientOperation[None]:
-    """Create search attributes of these types; existing ones are kept."""
+    """Create search attributes of these types. Keep existing ones."""
     for name, kind in named_values(types, "search attributes").items():
         if kind not in ATTRIBUTE_TYPES:
             raise UsageError(
@@ -155,7 +158,7 @@ def add_search_attributes(types: Mapping[str, str]) -> ClientOperation[None]:
     async def ask(session: ClientSession) -> None:
         existing = (await session.call(ListSearchAttributes())).types
         for name, kind in types.items():
-            if existing.get(name, kind) != kind:  # a server would ignore it silently
+            if existing.get(name, kind) != kind:  # a server would silently ignore the new type
                 raise ServiceError(
                     f"search attribute {name} exists already, with type {existing[name]}",
                     status="ALREADY_EXISTS",
@@ -168,7 +171,7 @@ def add_search_attributes(types: Mapping[str, str]) -> ClientOperation[None]:
 
 
 def list_search_attributes() -> ClientOperation[dict[str, str]]:
-    """Return the search attributes that users have created."""
+    """Return the custom search attributes."""
     return asking(ListSearchAttributes(), lambda answer: answer.types)
 
 
@@ -223,7 +226,7 @@ _PAUSE = 0.1
 @dataclass(frozen=True, kw_only=True)
 class DeploymentVersionInfo:
     """A version that workers have used. `status` is Temporal's name for its state: `CURRENT`, `RAMPING`, `INACTIVE`,
-    `DRAINING` (it has open pinned runs) or `DRAINED`.
+    `DRAINING` (open runs are pinned to the version) or `DRAINED`.
     """
 
     version: WorkerDeploymentVersion
@@ -233,8 +236,8 @@ class DeploymentVersionInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentDescription:
-    """A deployment: its versions, newest first, and the current one; None: unversioned workers are current. `ramping` is the
-    version that receives a percentage of the current one's runs.
+    """A deployment: its versions, newest first, and the current version, or None if unversioned workers are current.
+    `ramping` is the version that receives a percentage of the current version's runs.
     """
 
     name: str
@@ -253,7 +256,9 @@ def set_current_version(
     wait: Duration,
     ignore_missing_task_queues: bool,
 ) -> ClientOperation[WorkerDeploymentVersion | None]:
-    """Make a version current; return the former one. A version that the engine does not know yet may be about to be reported."""
+    """Make a version current and return the previous one. If the engine does not know the version yet, wait for a worker to
+    report it.
+    """
     check_deployment_name(deployment)
     if build_id is not None:
         check_version(WorkerDeploymentVersion(deployment, build_id), "the version")
@@ -279,7 +284,9 @@ def set_ramping_version(
     wait: Duration,
     ignore_missing_task_queues: bool,
 ) -> ClientOperation[WorkerDeploymentVersion | None]:
-    """Make a version ramp; return the former one. A version that the engine does not know yet may be about to be reported."""
+    """Make a version ramp and return the previous ramping version. If the engine does not know the version yet, wait for a
+    worker to report it.
+    """
     check_deployment_name(deployment)
     if build_id is not None:
         check_version(WorkerDeploymentVersion(deployment, build_id), "the version")
@@ -301,8 +308,8 @@ def set_ramping_version(
 
 
 async def _when_known(session: ClientSession, request: Request[A], limit: float) -> A:
-    """Return the answer once the engine knows the version: a server learns of it a moment after its first worker has begun to
-    poll.
+    """Send the request until the engine knows the version, and return its answer. A server registers a version a moment
+    after the version's first worker has begun to poll.
     """
     deadline = asyncio.get_running_loop().time() + limit
     while True:

@@ -1,4 +1,4 @@
-"""The parts that `Client` and `AsyncClient` share: properties that need no waiting."""
+"""The parts that `Client` and `AsyncClient` share: properties and methods that do not wait."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ClientFacts:
 
     @property
     def api_key(self) -> str | None:
-        """The API key for a server. Setting it affects all later calls of the client and its workers."""
+        """The API key for a server. Setting the key affects all later calls of the client and its workers."""
         return self._session.link.where.api_key
 
     @api_key.setter
@@ -59,7 +59,7 @@ class ClientFacts:
 
     @property
     def rpc_metadata(self) -> Mapping[str, str]:
-        """The headers of every call to a server. They can only be set all together."""
+        """The headers of every call to a server. To change one, set the whole mapping."""
         return {**self._session.link.where.metadata, **(self._session.rpc_metadata or {})}
 
     @rpc_metadata.setter
@@ -68,8 +68,8 @@ class ClientFacts:
         self._session.link.change(metadata=dict(metadata))
 
     def with_rpc_metadata(self, metadata: Mapping[str, str]) -> Self:
-        """Return a client over the same connection whose calls, and those of its handles, have these headers too:
-        `client.with_rpc_metadata({"trace": id}).start_workflow(…)`. Embedded engines ignore them.
+        """Return a client that uses the same connection and adds these headers to its calls and its handles' calls:
+        `client.with_rpc_metadata({"trace": id}).start_workflow(…)`. Embedded engines ignore headers.
         """
         return type(self)(self._session.with_rpc({"rpc_metadata": metadata}))
 
@@ -79,17 +79,17 @@ class ClientFacts:
 
     @property
     def converter(self) -> Converter:
-        """The converter of values."""
+        """The data converter."""
         return self._session.converter
 
     @property
     def codec(self) -> Codec | None:
-        """The codec of payloads, if any."""
+        """The payload codec, if any."""
         return self._session.codec
 
     def config(self) -> ClientConfig:
-        """Return the options of the client, as its plugins left them: `Client.connect(**client.config())` creates an equal
-        one.
+        """Return the options of the client, after all plugins have modified them. `Client.connect(**client.config())`
+        creates an equal client.
         """
         if self._session.config is None:
             raise UsageError("this client was not created by connect(…), so it has no settings")
@@ -97,7 +97,7 @@ class ClientFacts:
 
     @property
     def connection(self) -> Connection:
-        """The open connection, for workers. Call its methods on the control loop only."""
+        """The open connection, for workers. Its methods must be called on the control loop."""
         return self._session.link.connection
 
     @property
@@ -128,12 +128,12 @@ class HandleFacts(Generic[R]):
 
     @property
     def run_id(self) -> str | None:
-        """The run that was started or named; None if only the workflow was named."""
+        """The id of the run that was started or selected; None if the handle refers only to the workflow id."""
         return self._reference.run_id or None
 
     @property
     def first_execution_run_id(self) -> str | None:
-        """The first run of the chain, if this handle started it."""
+        """The id of the first run of the chain, if this handle started the workflow."""
         return self._reference.first_execution_run_id or None
 
     def __repr__(self) -> str:
@@ -141,28 +141,30 @@ class HandleFacts(Generic[R]):
         return f"<{type(self).__name__} {self.id}{run}>"
 
     def _repr_html_(self) -> str | None:
-        """Return the workflow's timeline for notebooks, without payloads; None if it is not available."""
+        """Return the workflow's timeline for notebooks, without payloads, or None if the timeline is not available."""
         try:
             description = self._session.perform(_operations.look(self._session, self._reference))
             history = self._session.perform(_operations.history(self._session, self._reference))
         except HourglassError:
             return None
-        # Imported by name: pictures are in a layer above the client.
+        # Imported by name, because pictures belong to a layer above the client.
         watching = importlib.import_module("hourglass._tools.timeline.watching")
         drawn: str = watching.picture(description, history, self._session.codec)
         return drawn
 
 
 class ActivityHandleFacts:
-    """The properties of an activity handle. Its repr does not show the token, which permits completing the activity."""
+    """The properties of an activity handle. The repr omits the task token, because anyone with the token can complete the
+    activity.
+    """
 
     def __init__(self, session: ClientSession, reference: ActivityReference) -> None:
         self._session = session
         self._reference = reference
 
     def with_context(self, context: SerializationContext) -> Self:
-        """Return a handle to the same activity whose converter knows the workflow or activity that the values belong to.
-        Without it only a token or ids are known. The codec's context follows from the ids.
+        """Return a handle to the same activity whose converter receives this workflow or activity as its context. Without
+        it, the converter knows only the task token or the ids. The codec's context is always derived from the ids.
         """
         if not isinstance(context, SerializationContext):
             raise UsageError(f"a context is a SerializationContext, not {type(context).__name__}")
@@ -189,7 +191,7 @@ class ActivityExecutionHandleFacts(Generic[R]):
 
     @property
     def run_id(self) -> str | None:
-        """The run that was started or named; None if only the activity was named."""
+        """The id of the run that was started or selected; None if the handle refers only to the activity id."""
         return self._reference.run_id or None
 
     def __repr__(self) -> str:
@@ -216,7 +218,7 @@ class UpdateHandleFacts:
 
     @property
     def workflow_run_id(self) -> str | None:
-        """The run that was updated, if known."""
+        """The id of the run that was updated, if known."""
         return self._reference.run_id or None
 
     def __repr__(self) -> str:

@@ -25,32 +25,35 @@ if TYPE_CHECKING:
 
 
 class Interceptor:
-    """Intercepts calls of clients, activities, workflows and Nexus operations: override the `intercept_…` methods you need.
+    """Intercepts calls of clients, activities, workflows and Nexus operations. Override the `intercept_…` methods that you
+    need.
 
-    Passed to `Client.connect(interceptors=[…])` it serves the client and all its workers; passed to
-    `Worker(interceptors=[…])` that worker only. The first interceptor of a list is the outermost.
+    An interceptor passed to `Client.connect(interceptors=[…])` applies to the client and all its workers. One passed to
+    `Worker(interceptors=[…])` applies only to that worker. The first interceptor of a list is the outermost.
     """
 
     def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
-        """Return the interceptor of a `Client` that calls `next`."""
+        """Return an interceptor for a `Client` that passes calls on to `next`."""
         return next
 
     def intercept_async_client(self, next: AsyncClientOutboundInterceptor) -> AsyncClientOutboundInterceptor:
-        """Return the interceptor of an `AsyncClient` that calls `next`."""
+        """Return an interceptor for an `AsyncClient` that passes calls on to `next`."""
         return next
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        """Return the interceptor of a worker's activities that calls `next`."""
+        """Return an interceptor for a worker's activities that passes calls on to `next`."""
         return next
 
     def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
-        """Return the interceptor of one execution of a run that calls `next`. It must be deterministic, as workflow code is."""
+        """Return an interceptor for a single execution of a run that passes calls on to `next`. Its code must be
+        deterministic, like workflow code.
+        """
         return next
 
     def intercept_nexus_operation(
         self, next: NexusOperationInboundInterceptor
     ) -> NexusOperationInboundInterceptor:
-        """Return the interceptor of a worker's Nexus operations that calls `next`."""
+        """Return an interceptor for a worker's Nexus operations that passes calls on to `next`."""
         return next
 
 
@@ -80,7 +83,7 @@ def client_chain(session: ClientSession) -> ClientOutboundInterceptor:
 
 
 def checked(interceptors: Sequence[Interceptor]) -> tuple[Interceptor, ...]:
-    """Return the interceptors. Raise `UsageError` for an object that is not one."""
+    """Return the interceptors as a tuple. Raise `UsageError` if an object is not an interceptor."""
     unchecked: Sequence[Any] = interceptors
     for interceptor in unchecked:
         if not isinstance(interceptor, Interceptor):
@@ -93,7 +96,7 @@ def checked(interceptors: Sequence[Interceptor]) -> tuple[Interceptor, ...]:
 
 
 def activity_chain(interceptors: Sequence[Interceptor]) -> ActivityChain | None:
-    """Return the chain between a worker and its activities; None if no interceptor overrides `intercept_activity`."""
+    """Return the chain of interceptors around a worker's activities; None if no interceptor overrides `intercept_activity`."""
     overriding = [
         interceptor for interceptor in interceptors if _overrides(interceptor, "intercept_activity")
     ]
@@ -107,7 +110,7 @@ def activity_chain(interceptors: Sequence[Interceptor]) -> ActivityChain | None:
 
 
 def workflow_interceptors(interceptors: Sequence[Interceptor]) -> tuple[InterceptWorkflow, ...]:
-    """Return the functions that make the chain of a run; empty if no interceptor overrides `intercept_workflow`."""
+    """Return the functions that create the chain of a run; empty if no interceptor overrides `intercept_workflow`."""
     return tuple(
         interceptor.intercept_workflow
         for interceptor in interceptors
@@ -116,7 +119,7 @@ def workflow_interceptors(interceptors: Sequence[Interceptor]) -> tuple[Intercep
 
 
 def nexus_chain(interceptors: Sequence[Interceptor]) -> NexusOperationInboundInterceptor:
-    """Return the chain between a worker and its Nexus operations."""
+    """Return the chain of interceptors around a worker's Nexus operations."""
     inbound: NexusOperationInboundInterceptor = LastNexusInbound()
     for interceptor in reversed(interceptors):
         inbound = interceptor.intercept_nexus_operation(inbound)

@@ -1,5 +1,5 @@
-"""The connection of a client in this process: opened on first use, changeable while it is open, and opened again in a forked
-child, which never uses, nor frees, the connection of its parent.
+"""The connection of a client in this process. It is opened on first use, and its credentials can be changed while it is
+open. A forked child opens its own connection, and never uses or frees its parent's.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ Opener = Callable[[Target], Coroutine[Any, Any, Connection]]
 
 
 class Link:
-    """The connection of a client in this process, and the portal of its loop. It is opened on first use.
+    """The connection of a client in this process, and the portal of its loop. The connection is opened on first use.
 
-    Servers that load an application and then fork (gunicorn with preload) create their clients before their children. In a child
-    the parent's connection must not be used, nor freed; the link drops it and opens its own on first use. A child is a client of
-    a file even if its parent owns the file. An engine in memory cannot be reached from a child: its link raises an error there.
+    Servers that load an application and then fork (gunicorn with preload) create their clients before their children. A
+    child must neither use nor free its parent's connection, so the link drops it and opens a new one on first use. A child
+    is a client of a file even if its parent owns the file. An in-memory engine cannot be reached from a child, and the link
+    raises an error there.
     """
 
     where = Target(kind="memory")
-    """The target, with its credentials."""
+    """The target, including its credentials."""
 
     def __init__(
         self,
@@ -47,11 +48,9 @@ class Link:
         self.namespace = self.where.namespace if connection is None else connection.namespace
         self.closed = False
         self.unserved: set[tuple[str, ...]] = set()
-        """The task queues of workflows, and the activities, for which this client has already warned that no worker takes
-        them.
-        """
+        """The workflow task queues and the activities for which this client has already warned that no worker receives them."""
         self.requested_updates: dict[str, UpdateWorkflow] = {}
-        """Updates that this client waits for and that no service has reported as accepted, by id."""
+        """Updates that this client waits for and that no service has yet reported as accepted, by id."""
         self._opener = opener
         self._opening = asyncio.Lock()
         self._portal: Portal | None = portal
@@ -62,7 +61,7 @@ class Link:
 
     @property
     def portal(self) -> Portal:
-        """The portal of this process."""
+        """The portal of the control loop in this process."""
         if self._portal is None:
             self._portal = Portal.current()
         return self._portal
@@ -74,18 +73,18 @@ class Link:
 
     @property
     def connection(self) -> Connection:
-        """The open connection, for any thread except the control loop's; a forked child opens it first."""
+        """The open connection, for any thread except the control loop's. In a forked child it is opened first."""
         if self._connection is None:
             return self.portal.call(self.opened())
         return self._connection
 
     @property
     def at_hand(self) -> Connection | None:
-        """The open connection, or None if it must be opened first or is closed. For any thread."""
+        """The open connection, or None if it is closed or has not been opened. Safe to use from any thread."""
         return None if self.closed else self._connection
 
     async def opened(self) -> Connection:
-        """Return the open connection, on the control loop."""
+        """Return the open connection. Must be called on the control loop."""
         if self.closed:
             raise UsageError("this client is closed: connect again")
         if self._connection is not None:
@@ -97,15 +96,17 @@ class Link:
         return self._connection
 
     async def another(self) -> Connection:
-        """Return another connection to the same engine, on the control loop; for an engine in memory the same one."""
+        """Return another connection to the same engine, or the same connection for an in-memory engine. Must be called on
+        the control loop.
+        """
         if self._opener is None:
             return await self.opened()
         connection = await self._opener(self.where)
-        self._others.add(connection)  # `change` must reach it
+        self._others.add(connection)  # so that `change` reaches it
         return connection
 
     def change(self, **credentials: Any) -> None:
-        """Use another API key, or other headers, from the next call on: here, and in all workers of this link."""
+        """Use another API key or other headers from the next call on, here and in all workers of this link."""
         where = check_target(replace(self.where, **credentials))
         opened: list[Any] = [self._connection, *self._others]
         for connection in opened:
@@ -117,7 +118,7 @@ class Link:
         self.where = where
 
     async def close(self) -> None:
-        """Close the connection, on the control loop. Safe to call twice."""
+        """Close the connection. Must be called on the control loop. Safe to call twice."""
         if self.closed:
             return
         self.closed = True
@@ -135,7 +136,7 @@ class Link:
 
     def forget(self) -> None:
         """Drop the parent's connection in a forked child, without freeing it."""
-        # Referenced for ever: freeing them here would close sockets and files that the parent uses.
+        # Referenced permanently: freeing these objects here would close sockets and files that the parent uses.
         leak(self._portal, self._connection, *self._others)
         self._portal = None
         self._connection = None
@@ -145,7 +146,7 @@ class Link:
 
 
 def default_identity() -> str:
-    """Return the default identity: the process and the machine."""
+    """Return the default identity: the process id and the host name."""
     return f"{os.getpid()}@{socket.gethostname()}"
 
 
@@ -167,7 +168,7 @@ at_fork(ForkStage.CLIENTS, in_child=_after_fork)
 async def open_link(
     portal: Portal, target: Target, identity: str | None, timeout: float, lazy: bool = False
 ) -> Link:
-    """Connect, on the control loop; with `lazy` on first use, unless the engine is in this process's memory."""
+    """Open a link on the control loop. With `lazy`, connect on first use, unless the engine is in this process's memory."""
 
     async def open_one(where: Target) -> Connection:
         return await open_connection(where, identity or default_identity(), timeout)

@@ -90,7 +90,9 @@ from hourglass.workflow._references import given_message, given_workflow
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The workflow of a handle. Only a pinned handle addresses its run; others only the workflow id."""
+    """The workflow of a handle. A pinned handle addresses its own run; any other handle addresses the current run of the
+    workflow id.
+    """
 
     workflow_id: str
     run_id: str = ""
@@ -100,11 +102,11 @@ class Reference(msgspec.Struct, frozen=True):
 
     @property
     def addressed_run(self) -> str:
-        """The run id of requests; empty for the current run."""
+        """The run id for requests; empty to address the current run."""
         return self.run_id if self.pinned else ""
 
     def addressed(self) -> dict[str, Any]:
-        """Return the workflow of a call, for its input."""
+        """Return the workflow id and run id for the input of a call."""
         return {"id": self.workflow_id, "run_id": self.addressed_run or None}
 
 
@@ -115,7 +117,7 @@ def refer(
     result_type: Any,
     first_execution_run_id: str | None = None,
 ) -> Reference:
-    """Return the reference of a handle to an existing workflow. Sends no request."""
+    """Return a reference to an existing workflow for a handle, without sending a request."""
     if not isinstance(workflow_id, str) or not workflow_id:
         raise UsageError("a workflow's id must be a non-empty str")
     check_text(workflow_id, "a workflow's id")
@@ -275,7 +277,7 @@ def terminate(
     reason: str,
     details: Sequence[Any],
 ) -> ClientOperation[None]:
-    """Terminate a workflow now."""
+    """Terminate a workflow immediately."""
 
     def build(call: TerminateWorkflowInput) -> ClientOperation[None]:
         request = TerminateWorkflow(
@@ -292,7 +294,7 @@ def terminate(
 def send(
     session: ClientSession, reference: Reference, kind: type[Request[Nothing]], **fields: Any
 ) -> ClientOperation[None]:
-    """Send a request about a run: the operation of the methods in `_async_requests`."""
+    """Send a request about a run. The methods in `_async_requests` use this operation."""
     common: dict[str, Any] = {
         "workflow_id": reference.workflow_id,
         "run_id": reference.addressed_run,
@@ -308,7 +310,7 @@ def _ended(reference: Reference) -> dict[str, Any]:
 
 
 def _changed(session: ClientSession, workflow_id: str, run_id: str | None, reason: str) -> dict[str, Any]:
-    """Return the fields of a request that changes a run, with a reason."""
+    """Return the fields of a request that changes a run and contains a reason."""
     return {
         "workflow_id": workflow_id,
         "run_id": run_id or "",
@@ -343,7 +345,7 @@ def fast_forward(
     config: TimeSkippingConfig | None,
     timeout: Duration | None,
 ) -> ClientOperation[bool]:
-    """Skip the time of a run, and wait until that is done."""
+    """Skip time in a run, and wait until the skip is complete."""
     limit = optional_seconds(timeout, "timeout")
     by = optional_seconds(duration, "duration")
     request = SkipTime(
@@ -407,10 +409,10 @@ def describe(session: ClientSession, reference: Reference) -> ClientOperation[Wo
 
 
 async def _with_requested_updates(session: ClientSession, answer: Description) -> Description:
-    """Add the updates that this client has requested and no worker has accepted.
+    """Add the updates that this client has requested and that no worker has accepted.
 
-    A server does not list such updates, and on a file without a worker they have not left the client. A request that also waits
-    for the result stays open after the update was accepted, so the history decides.
+    A server does not list these updates. On a file without a worker, they have not left the client. A request that also
+    waits for the result stays open after the update was accepted, so the history decides whether an update is pending.
     """
     summary = answer.summary
     listed = {update.update_id for update in answer.pending_updates}
@@ -441,7 +443,7 @@ async def _with_requested_updates(session: ClientSession, answer: Description) -
 
 
 def look(session: ClientSession, reference: Reference) -> ClientOperation[WorkflowDescription]:
-    """Return the description of a workflow for a timeline: not visible to interceptors, and with a short timeout."""
+    """Return the description of a workflow for a timeline. Interceptors do not see this request, and its timeout is short."""
     request = DescribeWorkflow(
         workflow_id=reference.workflow_id, run_id=reference.addressed_run, rpc_timeout=_GLANCE
     )
@@ -452,7 +454,7 @@ _GLANCE = 5.0
 
 
 def fetch_history_events(reference: Reference) -> ClientOperation[list[bytes]]:
-    """Return all events of a run's history, in Temporal's JSON form."""
+    """Return all events of a run's history in Temporal's JSON format."""
 
     async def ask(session: ClientSession) -> list[bytes]:
         events: list[bytes] = []
@@ -495,7 +497,7 @@ def history_page(
     def build(call: FetchWorkflowHistoryEventsInput) -> ClientOperation[HistoryEventPage]:
         size = whole_number(call.page_size, "page_size", 1, INT32)
         if call.wait_new_event:
-            # While it waits for new events, a Temporal server skips events that do not fit into one page.
+            # While a request waits for new events, a Temporal server skips events that do not fit into one page.
             size = max(size, _WAITING_PAGE_SIZE)
         request = GetHistory(
             workflow_id=call.id,
@@ -524,7 +526,7 @@ def history(session: ClientSession, reference: Reference) -> ClientOperation[Any
     """Return a run's history, as `hourglass.replay.History`."""
 
     def parse(events: list[bytes]) -> Any:
-        # Imported by name: `replay` is in a layer above the client.
+        # Imported by name, because `replay` belongs to a layer above the client.
         replay = importlib.import_module("hourglass.replay")
         return replay.History.from_events(reference.workflow_id, events)
 

@@ -1,4 +1,4 @@
-"""Options of a start: their checks, and the request built from them. Pure, except for new ids."""
+"""Options of a workflow start: their validation, and the request built from them. Pure, except for new ids."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hourglass.workflow._references import Given, given_message
 
 
 class RpcOptions(TypedDict, total=False):
-    """Options of a single call of a client. Both are optional."""
+    """Options of a single client call. Both are optional."""
 
     rpc_timeout: Duration | None
-    """The timeout of the service's answer; of each request, if the call makes several."""
+    """The timeout of the service's answer. If the call makes several requests, it applies to each of them."""
     rpc_metadata: Mapping[str, str]
     """Headers for a server, in addition to the client's own. Embedded engines ignore them."""
 
@@ -38,7 +38,7 @@ _RPC = frozenset(RpcOptions.__annotations__)
 
 
 def rpc_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the options that belong to `RpcOptions`, checked, as fields of a call or of a request."""
+    """Return the options that belong to `RpcOptions`, validated, as fields of a call or request."""
     fields: dict[str, Any] = {}
     if options.get("rpc_timeout") is not None:
         fields["rpc_timeout"] = optional_seconds(options["rpc_timeout"], "rpc_timeout")
@@ -57,18 +57,18 @@ def check_rpc(options: Mapping[str, Any]) -> None:
 
 
 def without_rpc(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options without those of `RpcOptions`."""
+    """Return the options other than `RpcOptions`."""
     return {name: value for name, value in options.items() if name not in _RPC}
 
 
 def split_rpc(options: Mapping[str, Any]) -> tuple[dict[str, Any], RpcOptions]:
-    """Return the options without those of `RpcOptions`, and these."""
+    """Return the options other than `RpcOptions`, and the `RpcOptions`."""
     rpc: Any = {name: value for name, value in options.items() if name in _RPC}
     return without_rpc(options), rpc
 
 
 def check_changes(what: str, options: type[RpcOptions], changes: Mapping[str, Any]) -> None:
-    """Raise `UsageError` unless there are changes, and all of them are among these options."""
+    """Raise `UsageError` if there are no changes, or if a change is not one of these options."""
     names = without_rpc(options.__annotations__)
     unknown = sorted(set(changes) - set(names))
     if unknown or not changes:
@@ -79,80 +79,82 @@ def check_changes(what: str, options: type[RpcOptions], changes: Mapping[str, An
 
 
 class StartOptions(RpcOptions, total=False):
-    """Options of a start. All are optional."""
+    """Options for starting a workflow. All are optional."""
 
     id: str
     """The workflow's id; a new UUID by default."""
     task_queue: str
     """The task queue of the workflow; "default" by default."""
     execution_timeout: Duration | None
-    """The timeout of all its runs together."""
+    """The timeout of the workflow, including all its runs."""
     run_timeout: Duration | None
-    """The timeout of one run."""
+    """The timeout of a single run."""
     task_timeout: Duration | None
-    """The timeout of one workflow task, after which another worker receives it; values above 120 s count as 120 s."""
+    """The timeout of a workflow task, after which another worker receives the task. Values above 120 s count as 120 s."""
     start_delay: Duration | None
-    """The time to wait before the start."""
+    """The delay before the start."""
     id_reuse_policy: IdReusePolicy
     """Whether the id of a closed workflow may be used again."""
     id_conflict_policy: IdConflictPolicy
-    """The action if a workflow with this id is running."""
+    """The action to take if a workflow with this id is running."""
     retry_policy: RetryPolicy | None
-    """The retry policy of a failed workflow; None: no retries."""
+    """The retry policy of a failed workflow; None means no retries."""
     cron_schedule: str
-    """Run it repeatedly, at these times."""
+    """A cron expression: run the workflow repeatedly, at these times."""
     memo: Mapping[str, Any]
-    """Notes stored with the workflow; not searchable."""
+    """Additional data stored with the workflow; not searchable."""
     search_attributes: SearchAttributes
-    """Values by which the workflow can be found; never encrypted."""
+    """Attributes by which the workflow can be found; never encrypted."""
     static_summary: str
     """A one-line summary for Temporal's UI."""
     static_details: str
     """Further details for Temporal's UI."""
     start_signal: object
-    """A signal sent with the start: a name, a channel or a method."""
+    """A signal sent together with the start: its name, its channel or its decorated method."""
     start_signal_args: Sequence[Any]
-    """The arguments of that signal."""
+    """The arguments of the start signal."""
     priority_key: int
-    """The priority in the task queue: lower is sooner, 0 is the default."""
+    """The priority in the task queue: lower values are dispatched first, 0 is the default."""
     fairness_key: str
-    """The key for fair dispatch, such as a tenant: keys take turns, whatever their backlogs."""
+    """The key for fair dispatch, such as a tenant. Keys take turns, regardless of their backlogs."""
     fairness_weight: float
-    """The weight of that key: 1 is the default, 2 doubles its share."""
+    """The weight of the fairness key: 1 is the default, 2 doubles the key's share."""
     request_id: str
-    """Starts with the same request id are one start; a new id by default."""
+    """An id that deduplicates starts: starts with the same request id are a single start. A new id by default."""
     versioning_override: VersioningOverride | None
-    """An override of the versioning behavior of its code: pin it to a version, or upgrade automatically."""
+    """An override of the workflow's versioning behavior: pin it to a version, or upgrade it automatically."""
     time_skipping: TimeSkippingConfig | None
-    """The time skipping of the workflow, on a server that supports it: for tests."""
+    """The time skipping of the workflow, for tests on a server that supports it."""
     callbacks: Sequence[NexusCallback]
-    """Callers that are notified of its end; set by `nexus.start_workflow` for a workflow that is a Nexus operation."""
+    """Nexus callbacks that are notified when the workflow closes. `nexus.start_workflow` sets them for a workflow that is a
+    Nexus operation.
+    """
     request_eager_start: bool
-    """Whether a worker of this client may receive the first workflow task with the server's answer, which makes the start
-    faster.
+    """Whether a worker of this client may receive the first workflow task with the server's answer to the start, which
+    reduces latency.
     """
 
 
 class UpdateOptions(RpcOptions, total=False):
-    """Options of an update. All are optional."""
+    """Options for an update. All are optional."""
 
     id: str
-    """The update's id: requests with the same id are one update; a new UUID by default."""
+    """The update's id. Requests with the same id are a single update. A new UUID by default."""
 
 
 class WorkflowOptionsUpdate(RpcOptions, total=False):
-    """The options that can be changed in an open run."""
+    """The options that can be changed on an open run."""
 
     versioning_override: VersioningOverride | None
-    """A new versioning override: pin it to a version, move it to a version once, or upgrade automatically; None removes the
-    override.
+    """A new versioning override: pin the run to a version, move it to a version once, or upgrade it automatically. None
+    removes the override.
     """
     priority_key: int
-    """The priority in the task queue: lower is sooner, 0 is the default."""
+    """The priority in the task queue: lower values are dispatched first, 0 is the default."""
     fairness_key: str
     """The key for fair dispatch."""
     fairness_weight: float
-    """The weight of that key."""
+    """The weight of the fairness key."""
 
 
 _KNOWN = StartOptions.__annotations__
@@ -167,7 +169,9 @@ def start_request(
     converter: Converter,
     identity: str,
 ) -> StartWorkflow:
-    """Return the request that starts a workflow. Options are checked and encoded here; the others have the request's defaults."""
+    """Return the request that starts a workflow. Options that are set are checked and encoded here; all others have the
+    request's defaults.
+    """
     fields: dict[str, Any] = {}
     spec: dict[str, Any] = {"task_queue": "default"}
     for name, value in options.items():
@@ -182,7 +186,7 @@ def start_request(
             )
         fields["signal_name"], fields["signal_arguments"] = _start_signal(options, converter)
     encoded = definition.encode(converter, arguments)
-    # A run that cannot decode its arguments would be parked: do not start it.
+    # A run that cannot decode its arguments would be parked, so it is not started.
     definition.refuse_misfits(converter, arguments, encoded)
     return StartWorkflow(
         workflow_id=_text(options["id"], "id", converter) if "id" in options else new_id(),
@@ -225,7 +229,7 @@ def _start_signal(options: Mapping[str, Any], converter: Converter) -> tuple[str
     return definition.name, definition.encode(converter, several(arguments, "start_signal_args"))
 
 
-# Functions of one option each: (value, name, converter) -> the value of the request's field with that name.
+# Functions for one option each: (value, name, converter) -> the value of the request field with that name.
 
 
 def _text(value: object, name: str, converter: Converter) -> str:
@@ -239,14 +243,14 @@ def _duration(value: Duration | None, name: str, converter: Converter) -> float 
 
 
 def check_time_skipping(value: object) -> TimeSkippingConfig | None:
-    """Return the time skipping configuration. Raise `UsageError` for another type."""
+    """Return the time skipping configuration. Raise `UsageError` if the value has another type."""
     if value is not None and not isinstance(value, TimeSkippingConfig):
         raise UsageError(f"time_skipping is a TimeSkippingConfig, not {type(value).__name__}")
     return value
 
 
 def callbacks_of(value: object) -> tuple[NexusCallback, ...]:
-    """Return the callbacks. Raise `UsageError` for an object that is not one."""
+    """Return the callbacks as a tuple. Raise `UsageError` if an object is not a callback."""
     callbacks = several(value, "callbacks")
     if wrong := [callback for callback in callbacks if not isinstance(callback, NexusCallback)]:
         raise UsageError(f"callbacks are objects of nexus.NexusCallback, not {type(wrong[0]).__name__}")

@@ -1,9 +1,9 @@
-"""Plugins: code that changes the settings of clients, workers and replayers, and wraps a worker's life; settings as
-dictionaries.
+"""Plugins: code that changes the settings of clients, workers and replayers, and wraps the lifetime of a worker.
 
-Plugins are called in the order of the list, each with the settings that the previous one returned. The dictionaries have all
-keywords of `connect`, `Worker` and `Replayer` under their own names (a test compares them with the signatures), so that settings
-that a plugin does not know pass through. Must not know what the settings mean.
+Settings are dictionaries. Plugins are called in the order of the list, and each receives the settings that the previous
+plugin returned. The dictionaries contain all keyword arguments of `connect`, `Worker` and `Replayer` under their own names,
+so that settings unknown to a plugin pass through unchanged. A test compares the names with the signatures. Must not know
+what the settings mean.
 """
 
 from __future__ import annotations
@@ -139,33 +139,35 @@ class ReplayerConfig(TypedDict):
 
 
 class Plugin:
-    """Changes the settings of clients, workers and replayers: override the methods you need.
+    """Changes the settings of clients, workers and replayers. Override the methods that you need.
 
-    Passed to `Client.connect(plugins=[…])` it serves the client and all its workers; passed to `Worker(plugins=[…])` or
-    `Replayer(plugins=[…])` that one only.
+    A plugin passed to `Client.connect(plugins=[…])` applies to the client and all its workers. One passed to
+    `Worker(plugins=[…])` or `Replayer(plugins=[…])` applies only to that worker or replayer.
     """
 
     @property
     def name(self) -> str:
-        """The name of the plugin in messages."""
+        """The name of the plugin, used in messages."""
         return f"{type(self).__module__}.{type(self).__qualname__}"
 
     def configure_client(self, config: ClientConfig) -> ClientConfig:
-        """Return the settings of a client. They may be changed in place."""
+        """Return the settings for a client. The dictionary may be changed in place."""
         return config
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        """Return the settings of a worker. They may be changed in place."""
+        """Return the settings for a worker. The dictionary may be changed in place."""
         return config
 
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
-        """Return the settings of a replayer, which needs the same workflows, interceptors and converter as the worker."""
+        """Return the settings for a replayer, which needs the same workflows, interceptors and converter as the worker. The
+        dictionary may be changed in place.
+        """
         return config
 
     def run_worker(self, worker: Worker) -> AbstractContextManager[object]:
-        """Return a context manager around a worker's life: it is entered before the worker starts, in the thread that starts
-        it, and left when the worker has ended. The first plugin's is the outermost. `activity.resource(Type)` finds the
-        value that it yields.
+        """Return a context manager that spans the worker's lifetime. It is entered before the worker starts, in the thread
+        that starts the worker, and exited after the worker has stopped. The first plugin's context manager is the outermost.
+        `activity.resource(Type)` returns the value that it yields.
         """
         return nullcontext()
 
@@ -174,9 +176,7 @@ S = TypeVar("S", ClientConfig, WorkerConfig, ReplayerConfig)
 
 
 def all_plugins(inherited: Sequence[Plugin], own: Sequence[Plugin]) -> tuple[Plugin, ...]:
-    """Return the plugins of a client and those of its worker, without duplicates. Raise `UsageError` for an object that is not
-    a plugin.
-    """
+    """Return the plugins of a client and of its worker, without duplicates. Raise `UsageError` if an object is not a plugin."""
     plugins: list[Plugin] = []
     candidates: Sequence[Any] = (*inherited, *own)
     for plugin in candidates:

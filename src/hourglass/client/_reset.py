@@ -1,5 +1,5 @@
-"""The event to which a run is reset: from a step's name to the workflow task that scheduled it. Pure, except for the
-operations.
+"""The choice of the event to which a run is reset: from the name of a step to the workflow task that scheduled the step.
+Pure, except for the operations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def reset(
     reapply_signals: bool,
     reapply_updates: bool,
 ) -> ClientOperation[Reference]:
-    """Restart the run from an event, from before a step, or (with neither) from its last workflow task."""
+    """Reset the run to an event, to the point before a step, or (with neither) to its last workflow task."""
     step = _checked(event_id, 0, before)
 
     async def ask(session: ClientSession) -> str:
@@ -57,7 +57,7 @@ def reset(
 def fork(
     reference: Reference, workflow_id: str, event_id: int | None, before: object
 ) -> ClientOperation[Reference]:
-    """Start another workflow with the run's history up to an event, up to a step, or up to its last workflow task."""
+    """Start another workflow with the run's history up to an event, a step, or the run's last workflow task."""
     step = _checked(event_id, 2, before)
     new = refer(workflow_id, None, None, None)
     if workflow_id == reference.workflow_id:
@@ -87,7 +87,7 @@ def fork(
 def import_workflow(
     events: Sequence[bytes], workflow_id: str, request_id: str | None, dry_run: bool, hold: bool
 ) -> ClientOperation[Reference]:
-    """Start a workflow that already has a history."""
+    """Start a workflow from an existing history."""
     new = refer(workflow_id, None, None, None)
 
     async def ask(session: ClientSession) -> str:
@@ -108,7 +108,7 @@ def import_workflow(
 
 def reset_point(events: Sequence[h.HistoryEvent], step: str) -> int:
     """Return the id of the event to reset to: the end of the workflow task that scheduled the step, or of the last workflow
-    task.
+    task if there is no step.
     """
     tasks = [event.id for event in events if isinstance(event.attributes, h.WorkflowTaskCompleted)]
     if not tasks:
@@ -127,8 +127,8 @@ def reset_point(events: Sequence[h.HistoryEvent], step: str) -> int:
 
 
 def _step(attributes: h.Attributes) -> tuple[tuple[str, ...], int]:
-    """Return the names of the step that an event schedules, its type first, and the end of the workflow task that scheduled
-    it.
+    """Return the names of the step that an event schedules, its type first, and the id of the event that ended the
+    scheduling workflow task.
     """
     match attributes:
         case h.ActivityTaskScheduled() as a:
@@ -148,7 +148,7 @@ def _step(attributes: h.Attributes) -> tuple[tuple[str, ...], int]:
 
 
 def _checked(event_id: int | None, least: int, before: object) -> str:
-    """Return the step's name; "" if an event id is set, or neither."""
+    """Return the step's name, or "" if an event id or neither is set."""
     if event_id is not None and before is not None:
         raise UsageError("give event_id or before, not both")
     if event_id is not None:

@@ -1,4 +1,4 @@
-"""Schedules as authors write them and clients show them, with the action's values decoded: frozen data with Temporal's names.
+"""Schedules as users define them and clients display them, with decoded action values. Frozen data with Temporal's names.
 
 Times, policies and state are the classes of `_contract.schedule_specs`. The operations are in `_schedules`.
 """
@@ -31,35 +31,35 @@ class ScheduleStartOptions(TypedDict, total=False):
     """Options of the workflows that a schedule starts. All are optional."""
 
     id: str
-    """The prefix of the workflows' ids, to which the time is appended; the schedule's own id by default."""
+    """The prefix of the workflow ids, to which the time is appended; the schedule's own id by default."""
     task_queue: str
     """The task queue of the workflows; "default" by default."""
     execution_timeout: Duration | None
-    """The timeout of all runs of one workflow together."""
+    """The timeout of each workflow, including all its runs."""
     run_timeout: Duration | None
-    """The timeout of one run."""
+    """The timeout of a single run."""
     task_timeout: Duration | None
-    """The timeout of one workflow task, after which another worker receives it; values above 120 s count as 120 s."""
+    """The timeout of a workflow task, after which another worker receives the task. Values above 120 s count as 120 s."""
     retry_policy: RetryPolicy | None
-    """The retry policy of a failed workflow; None: no retries."""
+    """The retry policy of a failed workflow; None means no retries."""
     memo: Mapping[str, Any]
-    """Notes stored with each workflow; not searchable."""
+    """Additional data stored with each workflow; not searchable."""
     search_attributes: SearchAttributes
-    """Values by which each workflow can be found; never encrypted."""
+    """Attributes by which each workflow can be found; never encrypted."""
     static_summary: str
     """A one-line summary for Temporal's UI."""
     static_details: str
     """Further details for Temporal's UI."""
     priority_key: int
-    """The priority in the task queue: lower is sooner, 0 is the default."""
+    """The priority in the task queue: lower values are dispatched first, 0 is the default."""
     headers: Mapping[str, Payload]
-    """Payloads for interceptors of the workflows, beside the arguments; not encoded by a codec."""
+    """Payloads for the workflows' interceptors, in addition to the arguments. They are not encoded by a codec."""
 
 
 class ScheduleActionStartWorkflow:
-    """The action of a schedule: start a workflow, named as for `client.start_workflow`.
+    """A schedule action that starts a workflow, with the same arguments as `client.start_workflow`.
 
-    In a description the workflow is its name, and the arguments are decoded as far as possible without types.
+    In a description, the workflow is a name, and the arguments are decoded without types as far as possible.
     """
 
     workflow: object
@@ -82,7 +82,7 @@ class ScheduleActionStartWorkflow:
     def _from_service(
         cls, action: StartWorkflow, foreign: bytes, args: Sequence[Any], options: Mapping[str, Any]
     ) -> ScheduleActionStartWorkflow:
-        """Return an action of an existing schedule, which an update sends back unchanged."""
+        """Return an action of an existing schedule. An update sends the action back unchanged."""
         made = cls(action.workflow_type, *args)
         made.options = options
         made._known = (action, foreign)
@@ -98,7 +98,7 @@ _POLICY, _STATE = SchedulePolicy(), ScheduleState()
 
 @dataclass(frozen=True)
 class Schedule:
-    """The definition of a schedule: its action, and its times."""
+    """The definition of a schedule: its action, its times, its policy and its state."""
 
     action: ScheduleActionStartWorkflow
     spec: ScheduleSpec
@@ -108,9 +108,9 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleDescription:
-    """A schedule in detail.
+    """Details of a schedule.
 
-    `memo` and `search_attributes` are decoded; an entry that cannot be decoded remains a `Payload`.
+    `memo` and `search_attributes` are decoded. An entry that cannot be decoded remains a `Payload`.
     """
 
     id: str
@@ -122,7 +122,7 @@ class ScheduleDescription:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleListDescription:
-    """A schedule in a list."""
+    """A schedule in the results of a list."""
 
     id: str
     workflow_type: str

@@ -1,4 +1,4 @@
-"""Schedules as requests: the classes of authors, checked and converted to those of the contract, and back. Pure."""
+"""Conversion of schedules between the public classes and those of the contract, with validation. Pure."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _KNOWN = tuple(ScheduleStartOptions.__annotations__)
 def schedule_form(
     schedule: Schedule, schedule_id: str, converter: Converter, identity: str
 ) -> sc.EngineSchedule:
-    """Return a schedule for a request. Raises `UsageError` and `ArgumentError` for invalid values."""
+    """Return a schedule for a request. Raise `UsageError` or `ArgumentError` for invalid values."""
     if not isinstance(schedule, Schedule):
         raise UsageError(f"a schedule is a Schedule(action=…, spec=…), not a {type(schedule).__name__}")
     action, foreign = _action_form(schedule.action, schedule_id, converter, identity)
     for name, kind in (("spec", ScheduleSpec), ("policy", SchedulePolicy), ("state", ScheduleState)):
         if not isinstance(part := getattr(schedule, name), kind):
             raise UsageError(f"{name} is a {kind.__name__}, not a {type(part).__name__}")
-    canonical(schedule.spec)  # so that no invalid spec is sent
+    canonical(schedule.spec)  # raises an error if the spec is invalid
     state = schedule.state
     if state.remaining_actions < 0 or (state.remaining_actions and not state.limited_actions):
         raise UsageError("remaining_actions counts actions from 0 on, and only with limited_actions=True")
@@ -57,10 +57,10 @@ def schedule_form(
 
 
 def refuse_empty(spec: ScheduleSpec) -> None:
-    """Reject a new spec that restricts or skips times but names none. Existing ones are accepted, because other SDKs permit
-    them.
+    """Reject a new spec that restricts or skips times but does not define any. Existing specs of this kind are accepted,
+    because other SDKs permit them.
 
-    An entirely empty spec is valid: that schedule acts when it is triggered.
+    An entirely empty spec is valid: its schedule acts only when triggered.
     """
     if is_empty(spec) and (spec.skip or spec.start_at or spec.end_at or spec.jitter):
         raise UsageError(
@@ -119,7 +119,7 @@ def description_from(answer: sc.ScheduleDetails, converter: Converter) -> Schedu
 
 
 def listed_from(summary: sc.ScheduleSummary, converter: Converter) -> ScheduleListDescription:
-    """Return a schedule of a list."""
+    """Return a schedule for the results of a list."""
     return ScheduleListDescription(
         id=summary.schedule_id,
         workflow_type=summary.workflow_type,

@@ -1,7 +1,8 @@
 """Operations on schedules. Nothing here waits.
 
-A server accepts an update with a stale conflict token, drops it, and reports success. So an update checks afterwards whether the
-schedule has become what was sent, and otherwise starts again from its new description.
+A server accepts an update with a stale conflict token, drops the update, and reports success. An update therefore reads the
+schedule afterwards and compares it with the one that was sent. If they differ, the update is repeated from the new
+description.
 """
 
 from __future__ import annotations
@@ -48,24 +49,26 @@ from hourglass.converter import Converter, Payload, SearchAttributes, encode_sea
 from hourglass.errors import ServiceError, UsageError
 
 PAUSED, UNPAUSED = "Paused by Hourglass", "Unpaused by Hourglass"
-"""The default notes: a server ignores a request with an empty note."""
+"""The default notes, because a server ignores a request with an empty note."""
 
 _TRIES = 5
 
 Change: TypeAlias = Callable[[data.ScheduleDescription], data.Schedule | None]
-"""The function of an update: from a schedule's description to the new schedule, or None to leave it unchanged."""
+"""The function of an update: receives a schedule's description and returns the new schedule, or None to leave the schedule
+unchanged.
+"""
 
 
 @dataclass(frozen=True)
 class ListedSchedules:
-    """A page of a list; `next_page_token` is empty at the end."""
+    """A page of a list of schedules. `next_page_token` is empty on the last page."""
 
     items: tuple[data.ScheduleListDescription, ...]
     next_page_token: bytes
 
 
 def refer_schedule(schedule_id: str) -> str:
-    """Return the id of a schedule, checked. Sends no request."""
+    """Return the id of a schedule after checking it, without sending a request."""
     if not isinstance(schedule_id, str) or not schedule_id.strip():
         raise UsageError("a schedule's id must be a non-empty str")
     return schedule_id
@@ -118,7 +121,7 @@ def create(
 
 
 def _converter_of(session: ClientSession, schedule: Any, schedule_id: str) -> Converter:
-    """Return the converter for the action of a schedule: its values belong to the workflow id before the time is appended."""
+    """Return the converter for the action of a schedule. Its values belong to the workflow id without the appended time."""
     options = getattr(getattr(schedule, "action", None), "options", None)
     named = options.get("id", schedule_id) if isinstance(options, Mapping) else schedule_id
     return session.of_workflow(named).converter
@@ -159,7 +162,7 @@ def _patch(
     trigger: ScheduleOverlapPolicy | None = None,
     backfill: Sequence[ScheduleBackfill] = (),
 ) -> ClientOperation[None]:
-    """Return the operation of one of the four calls that patch a schedule."""
+    """Return the operation for one of the four requests that patch a schedule."""
     request = PatchSchedule(
         schedule_id=schedule_id,
         request_id=new_id(),
@@ -233,7 +236,7 @@ def delete(session: ClientSession, schedule_id: str) -> ClientOperation[None]:
 
 
 def update(session: ClientSession, schedule_id: str, change: Change) -> UpdateScheduleInput:
-    """Change a schedule: several operations, for `run_steps`."""
+    """Change a schedule. This takes several operations, run by `run_steps`."""
     return UpdateScheduleInput(
         id=schedule_id,
         change=change,
@@ -264,7 +267,8 @@ def _updating(session: ClientSession, schedule_id: str, change: Change) -> Steps
             ),
             nothing,
         )
-        # A server reports success for an update that it dropped: only a new token and equal content prove it.
+        # A server reports success even for an update that it dropped. Only a new token and equal content prove that the
+        # update took effect.
         before, seen = seen, (yield look)
         if seen.conflict_token != before.conflict_token and is_same_schedule(form, seen.schedule):
             return
@@ -283,7 +287,7 @@ def is_same_schedule(sent: EngineSchedule, stored: EngineSchedule) -> bool:
 
 
 def _plain(schedule: EngineSchedule) -> EngineSchedule:
-    """Return a schedule without the parts that a service adds or omits."""
+    """Return a schedule without the fields that a service adds or omits."""
     action, policy = schedule.action, schedule.policy
     attributes = {name: Payload(payload.data) for name, payload in action.spec.search_attributes.items()}
     return msgspec.structs.replace(

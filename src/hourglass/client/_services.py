@@ -1,7 +1,7 @@
-"""The raw gRPC services of a server: each RPC is a method that takes its message and returns the answer's message.
+"""The raw gRPC services of a server, for RPCs that the client has no method for.
 
-For calls without a method of the client. Messages are Temporal's (`temporalio.api`); converter, codec and interceptors do not see
-them. Embedded engines have no services.
+Each RPC is a method that takes its request message and returns the response message. Messages are Temporal's
+(`temporalio.api`); the converter, codec and interceptors do not process them. Embedded engines have no gRPC services.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hourglass.errors import InternalError, UsageError
 
 
 def _sending(call: RawCall) -> ClientOperation[Any]:
-    """Return the operation of a raw call."""
+    """Return the operation that sends a raw RPC."""
 
     async def ask(session: ClientSession) -> Any:
         connection = await session.link.opened()
@@ -35,8 +35,8 @@ def _service(session: ClientSession, name: str, send: Callable[[RawCall], Any]) 
 
 
 class AsyncRawService:
-    """One of a server's services: `await client.workflow_service.get_system_info(GetSystemInfoRequest())`. Each method also
-    takes `retry`, `metadata` and `timeout`, and raises `ServiceError` if the server rejects the call.
+    """A raw gRPC service of a server: `await client.workflow_service.get_system_info(GetSystemInfoRequest())`. Each method
+    also takes `retry`, `metadata` and `timeout`, and raises `ServiceError` if the server rejects the call.
     """
 
     def __init__(self, session: ClientSession, name: str) -> None:
@@ -52,8 +52,8 @@ class AsyncRawService:
 
 
 class RawService:
-    """One of a server's services: `client.workflow_service.get_system_info(GetSystemInfoRequest())`. Each method also takes
-    `retry`, `metadata` and `timeout`, and raises `ServiceError` if the server rejects the call.
+    """A raw gRPC service of a server: `client.workflow_service.get_system_info(GetSystemInfoRequest())`. Each method also
+    takes `retry`, `metadata` and `timeout`, and raises `ServiceError` if the server rejects the call.
     """
 
     def __init__(self, session: ClientSession, name: str) -> None:
@@ -69,7 +69,7 @@ class RawService:
         def call(*args: Any, **options: Any) -> Any:
             coroutine = method(*args, **options)
             try:
-                coroutine.send(None)  # it blocks in `send` and returns with its answer
+                coroutine.send(None)  # runs to completion, because `send` blocks the thread
             except StopIteration as done:
                 return done.value
             coroutine.close()

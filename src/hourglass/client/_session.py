@@ -1,11 +1,11 @@
-"""A client session: its connection, its converter and codec; it runs operations for both clients.
+"""A client session: the connection, converter and codec of a client. It runs operations for both clients.
 
-A `ClientOperation` runs in three steps: the caller builds it (arguments bound and encoded), `ask` runs on the control loop, and
-the caller parses the answer. So converters, which may be the user's code, run in the caller's thread, a codec in a worker thread
-(it is the user's code and may be slow), and only our own code on the control loop. `run` blocks, `arun` is awaited.
+A `ClientOperation` runs in three steps. The caller builds it, with bound and encoded arguments; `ask` runs on the control
+loop; and the caller parses the answer. Converters may be user code, so they run in the caller's thread. A codec is user code
+that may be slow, so it runs in a worker thread. Only our own code runs on the control loop. `run` blocks; `arun` is awaited.
 
-Invariants: every request is validated before it leaves, whatever its caller or an interceptor made of it (`check_request`); the
-codec encodes requests before they leave, and decodes answers.
+Invariants: every request is validated before it is sent, however its caller or an interceptor built it (`check_request`).
+The codec encodes requests before they are sent, and decodes answers.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ U = TypeVar("U")
 
 
 class ClientOperation(msgspec.Struct, Generic[T_co], frozen=True):
-    """An operation of a client: a request to send on the control loop, and a function that parses the answer."""
+    """A client operation: a request to send on the control loop, and a function that parses the answer."""
 
     ask: Callable[[ClientSession], Coroutine[Any, Any, Any]]
     parse: Callable[[Any], T_co]
     call: ClientCall | None = None
-    """The call for interceptors, from which the operation can be built again; None if there are none."""
+    """The call that interceptors receive, from which the operation can be rebuilt; None if there are no interceptors."""
 
     def then(self, more: Callable[[T_co], U]) -> ClientOperation[U]:
         """Return an operation that also applies `more` to the parsed answer."""
@@ -77,12 +77,12 @@ class ClientOperation(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 def asking(request: Request[A], parse: Callable[[A], T]) -> ClientOperation[T]:
-    """Return the operation of one request."""
+    """Return an operation that sends a single request."""
     return ClientOperation(lambda session: session.call(request), parse)
 
 
 def through(session: ClientSession, call: ClientCall) -> ClientOperation[Any]:
-    """Return the operation of a call, which passes through the session's interceptors, if any."""
+    """Return the operation of a call. If the session has interceptors, the call passes through them."""
     operation: ClientOperation[Any] = call._proceed(call)
     return msgspec.structs.replace(operation, call=call) if session.interceptors else operation
 
@@ -96,7 +96,7 @@ def listing(
     page_size: int,
     token: bytes,
 ) -> ClientOperation[T]:
-    """Return the operation for one page of a list."""
+    """Return an operation that fetches one page of a list."""
 
     def build(call: ListInput) -> ClientOperation[T]:
         size = whole_number(call.page_size, "page_size", 1, INT32)
@@ -107,11 +107,11 @@ def listing(
 
 
 Steps: TypeAlias = Generator[ClientOperation[Any], Any, None]
-"""Operations, one after the other; each result is sent back into the generator."""
+"""A sequence of operations. The result of each operation is sent back into the generator."""
 
 
 class ListPage(Protocol[T_co]):
-    """A page of a list; `next_page_token` is empty at the end."""
+    """A page of a list. `next_page_token` is empty on the last page."""
 
     @property
     def items(self) -> tuple[T_co, ...]:
@@ -120,19 +120,19 @@ class ListPage(Protocol[T_co]):
 
     @property
     def next_page_token(self) -> bytes:
-        """The token for the next page."""
+        """The token for fetching the next page."""
         ...
 
 
 def nothing(_answer: object) -> None:
-    """Parse an empty answer."""
+    """Ignore an empty answer."""
 
 
 _PLAINLY: RpcOptions = {}
 
 
 def _told(call: ClientCall, rpc: RpcOptions) -> ClientCall:
-    """Return a call with these RPC options."""
+    """Return the call with these RPC options applied."""
     if rpc:
         check_rpc(rpc)
         call = replace(call, **rpc_fields(rpc))
@@ -141,47 +141,47 @@ def _told(call: ClientCall, rpc: RpcOptions) -> ClientCall:
 
 @dataclass(frozen=True)
 class ClientSession:
-    """The connection, converter and codec of a client. Safe to use from any thread or loop."""
+    """The connection, converter and codec of a client. Safe to use from any thread or event loop."""
 
     link: Link
     converter: Converter = default_converter
     codec: Codec | None = None
     interceptors: tuple[Interceptor, ...] = ()
     query_reject_condition: QueryRejectCondition = QueryRejectCondition.NONE
-    """The states of a run in which queries are rejected by default."""
+    """The default condition under which runs reject queries."""
     rpc_timeout: float | None = None
     """The default timeout of requests, in seconds."""
     rpc_metadata: dict[str, str] | None = field(default=None, repr=False)
-    """Headers of the calls of this session only."""
+    """Headers sent only with the calls of this session."""
     plugins: tuple[Plugin, ...] = ()
-    config: ClientConfig | None = field(default=None, repr=False)  # it contains the key
+    config: ClientConfig | None = field(default=None, repr=False)  # contains the API key
     origin: ClientSession | None = field(default=None, repr=False)
-    """The session from which this one was derived for the values of one workflow or activity."""
+    """The session from which this one was derived for the values of a particular workflow or activity."""
 
     @cached_property
     def outbound(self) -> ClientOutboundInterceptor:
-        """The interceptors of a blocking client, as a chain."""
+        """The chain of interceptors of a blocking client."""
         return client_chain(self) if self.origin is None else self.origin.outbound
 
     @cached_property
     def async_outbound(self) -> AsyncClientOutboundInterceptor:
-        """The interceptors of an asynchronous client, as a chain."""
+        """The chain of interceptors of an asynchronous client."""
         return async_client_chain(self) if self.origin is None else self.origin.async_outbound
 
     @cached_property
     def contextual(self) -> bool:
-        """Whether the converter uses the context of values."""
+        """Whether the converter uses the serialization context."""
         return self.converter is not default_converter and wants_context(self.converter)
 
     def in_context(self, context: SerializationContext) -> ClientSession:
-        """Return the session for the values of a workflow or an activity."""
+        """Return a session for the values of the workflow or activity in this context."""
         origin = self.origin or self
         if not origin.contextual:
             return self
         return replace(origin, converter=in_context(origin.converter, context), origin=origin)
 
     def of_workflow(self, workflow_id: str) -> ClientSession:
-        """Return the session for the values of a workflow."""
+        """Return a session for the values of a workflow."""
         if self.origin is None and not self.contextual:
             return self
         return self.in_context(WorkflowSerializationContext(self.link.namespace, workflow_id))
@@ -192,7 +192,7 @@ class ClientSession:
         return self.link.identity
 
     def with_rpc(self, rpc: RpcOptions) -> Self:
-        """Return the session with these RPC options for its requests."""
+        """Return a session that applies these RPC options to its requests."""
         check_rpc(rpc)
         fields = rpc_fields(rpc)
         if not fields:
@@ -202,7 +202,7 @@ class ClientSession:
         return replace(self, **fields)
 
     def run(self, operation: ClientOperation[T], rpc: RpcOptions = _PLAINLY) -> T:
-        """Run an operation through the interceptors and block this thread until it is done."""
+        """Run an operation through the interceptors. Block the calling thread until the operation is done."""
         try:
             if operation.call is None:
                 return (self.with_rpc(rpc) if rpc else self).perform(operation)
@@ -213,7 +213,7 @@ class ClientSession:
             raise
 
     def arun(self, operation: ClientOperation[T], rpc: RpcOptions = _PLAINLY) -> Coroutine[Any, Any, T]:
-        """Run an operation through the interceptors and await it, on any event loop."""
+        """Run an operation through the interceptors and await it. Works on any event loop."""
         if operation.call is None:
             return (self.with_rpc(rpc) if rpc else self).aperform(operation)
         answer: Coroutine[Any, Any, T] = getattr(self.async_outbound, operation.call._point.method)(
@@ -222,7 +222,7 @@ class ClientSession:
         return answer
 
     def perform(self, operation: ClientOperation[T]) -> T:
-        """Run an operation without interceptors, and block."""
+        """Run an operation without interceptors, and block until it is done."""
         return operation.parse(self.link.portal.call(operation.ask(self)))
 
     async def aperform(self, operation: ClientOperation[T]) -> T:
@@ -234,7 +234,9 @@ class ClientSession:
             raise
 
     def run_steps(self, call: ClientCall, rpc: RpcOptions = _PLAINLY) -> None:
-        """Run a call that consists of several operations, with the caller's code in between; interceptors see it as one call."""
+        """Run a call that consists of several operations, with the caller's code in between. Interceptors see it as a single
+        call.
+        """
         if self.interceptors:
             getattr(self.outbound, call._point.method)(_told(call, rpc))
         else:
@@ -248,7 +250,7 @@ class ClientSession:
             await self.with_rpc(rpc).aperform_steps(call._proceed(call))
 
     def perform_steps(self, steps: Steps) -> None:
-        """Run operations one after the other."""
+        """Run operations one after another."""
         answer: Any = None
         while True:
             try:
@@ -258,7 +260,7 @@ class ClientSession:
             answer = self.run(operation)
 
     async def aperform_steps(self, steps: Steps) -> None:
-        """Run operations one after the other, and await them."""
+        """Run operations one after another, and await them."""
         answer: Any = None
         while True:
             try:
@@ -270,7 +272,9 @@ class ClientSession:
     def each(
         self, page: Callable[[bytes], ClientOperation[ListPage[T]]], rpc: RpcOptions, limit: int | None = None
     ) -> Iterator[T]:
-        """Yield the items of all pages of a list, fetched during iteration; `page` returns the operation for a token."""
+        """Yield the items of all pages of a list. Pages are fetched during iteration; `page` returns the operation for a
+        page token.
+        """
         left, token = limit, b""
         while left is None or left > 0:
             current = self.run(page(token), rpc)
@@ -283,7 +287,7 @@ class ClientSession:
     async def aeach(
         self, page: Callable[[bytes], ClientOperation[ListPage[T]]], rpc: RpcOptions, limit: int | None = None
     ) -> AsyncIterator[T]:
-        """Yield the items of all pages of a list, fetched during iteration, for `async for`."""
+        """Yield the items of all pages of a list, for `async for`. Pages are fetched during iteration."""
         left, token = limit, b""
         while left is None or left > 0:
             current = await self.arun(page(token), rpc)
@@ -295,28 +299,28 @@ class ClientSession:
             left = None if left is None else left - len(current.items)
 
     def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        """Return a context manager with a timeout in seconds: real time, except in a test environment."""
+        """Return a context manager with a timeout in seconds. It measures real time, except in a test environment."""
         return within(seconds)
 
     def now_ns(self) -> int:
-        """Return the time in nanoseconds since the epoch, by the clock of the engine's timestamps."""
+        """Return the current time by the engine's clock, in nanoseconds since the epoch."""
         return time_ns()
 
     def meet(self, workflow: object) -> None:
-        """Register a workflow that a schedule will start; only a session that runs workflows itself needs it."""
+        """Register a workflow that a schedule will start. Only a session that runs workflows itself needs this."""
 
     def call(self, request: Request[A]) -> Coroutine[Any, Any, A]:
-        """Send a request on the control loop, through the codec, if any, and return the answer."""
+        """Send a request on the control loop, through the codec if there is one, and return the answer."""
         if self.rpc_metadata is not None or self.rpc_timeout is not None:
             request = self.travelling(request)
         check_request(request)
         connection = self.link.at_hand
         if connection is None or self.codec is not None:
             return self._call(request)
-        return connection.call(request)  # returned without a coroutine of its own, for speed
+        return connection.call(request)  # returns the coroutine directly instead of wrapping it, for speed
 
     def travelling(self, request: Request[A]) -> Request[A]:
-        """Return the request with the session's timeout, unless it has one, and with the session's headers."""
+        """Return the request with the session's headers and, unless it has its own timeout, the session's timeout."""
         limit = self.rpc_timeout if request.rpc_timeout is None else request.rpc_timeout
         headers = self.rpc_metadata
         if headers and request.rpc_metadata:
@@ -338,7 +342,9 @@ class ClientSession:
 def opening(
     portal: Portal, config: ClientConfig, plugins: tuple[Plugin, ...]
 ) -> Coroutine[Any, Any, ClientSession]:
-    """Check the settings of a client now. The returned coroutine connects, on the control loop, and returns the session."""
+    """Check the settings of a client immediately. The returned coroutine connects on the control loop and returns the
+    session.
+    """
     retention = config["retention"]
     target = resolve(
         config["target"],

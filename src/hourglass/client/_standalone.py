@@ -62,7 +62,7 @@ from hourglass.workflow._references import Given
 
 @dataclass(frozen=True, kw_only=True)
 class ActivityExecution:
-    """A standalone activity in a list."""
+    """A standalone activity in the results of a list."""
 
     id: str
     run_id: str
@@ -77,7 +77,7 @@ class ActivityExecution:
 
 @dataclass(frozen=True, kw_only=True)
 class ActivityExecutionOptions:
-    """The options of an activity, with the engine's defaults filled in. Durations are seconds; 0 means unset."""
+    """The options of an activity, with the engine's defaults filled in. Durations are in seconds; 0 means unset."""
 
     task_queue: str
     schedule_to_close_timeout: float
@@ -92,8 +92,8 @@ class ActivityExecutionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ActivityExecutionDescription(ActivityExecution):
-    """A standalone activity in detail. `state` is the state of an open one: `SCHEDULED`, `STARTED`, `CANCEL_REQUESTED`,
-    `PAUSED` …
+    """Details of a standalone activity. `state` is the state of an open activity: `SCHEDULED`, `STARTED`,
+    `CANCEL_REQUESTED`, `PAUSED` …
     """
 
     options: ActivityExecutionOptions
@@ -113,7 +113,7 @@ class ActivityExecutionDescription(ActivityExecution):
 
 @dataclass(frozen=True)
 class ActivityExecutionPage:
-    """A page of a list of activities; `next_page_token` is for the next page."""
+    """A page of a list of activities. `next_page_token` is the token for the next page."""
 
     items: tuple[ActivityExecution, ...]
     next_page_token: bytes
@@ -175,30 +175,32 @@ def _note(payload: Payload | None, converter: Converter) -> str | None:
 
 
 class StartActivityOptions(ActivityOptions, RpcOptions, total=False):
-    """Options of the start of a standalone activity: those of every activity, and those below."""
+    """Options for starting a standalone activity, in addition to the options of any activity."""
 
     id: str
     """The activity's id; a new UUID by default."""
     id_reuse_policy: IdReusePolicy
-    """Whether the id of an activity that has ended may be used again."""
+    """Whether the id of a closed activity may be used again."""
     id_conflict_policy: IdConflictPolicy
-    """The action if an activity with this id is running: fail, or with USE_EXISTING return its handle."""
+    """The action to take if an activity with this id is running: fail, or with USE_EXISTING return its handle."""
     start_delay: Duration | None
-    """The time to wait before the start."""
+    """The delay before the start."""
     search_attributes: SearchAttributes
-    """Values by which the activity can be found; never encrypted."""
+    """Attributes by which the activity can be found; never encrypted."""
     static_summary: str
     """A one-line summary for Temporal's UI."""
     static_details: str
     """Further details for Temporal's UI."""
     request_id: str
-    """Starts with the same request id are one start; a new id by default."""
+    """An id that deduplicates starts: starts with the same request id are a single start. A new id by default."""
     callbacks: Sequence[NexusCallback]
-    """Callers that are notified of its end; set by `nexus.start_activity` for an activity that is a Nexus operation."""
+    """Nexus callbacks that are notified when the activity closes. `nexus.start_activity` sets them for an activity that is a
+    Nexus operation.
+    """
 
 
 class ActivityOptionsUpdate(KeptOptions, RpcOptions, total=False):
-    """The options that can be changed of a started activity; None removes a timeout or the retry policy."""
+    """The options of a started activity that can be changed. None removes a timeout or the retry policy."""
 
 
 _OF_START = frozenset(StartActivityOptions.__annotations__) - frozenset(ActivityOptions.__annotations__)
@@ -224,12 +226,12 @@ class StandaloneReference(msgspec.Struct, frozen=True):
         return {"activity_id": self.activity_id, "run_id": self.run_id}
 
     def addressed(self) -> dict[str, Any]:
-        """Return the activity of a call, for its input."""
+        """Return the activity id and run id for the input of a call."""
         return {"id": self.activity_id, "run_id": self.run_id or None}
 
 
 def given_activity(activity: object) -> tuple[Given, CallSettings]:
-    """Return the activity that a decorated function or a name stands for, with its options."""
+    """Return the activity for a decorated function or a name, with its options."""
     if isinstance(activity, str):
         if not activity:
             raise UsageError("the activity's name is empty")
@@ -255,7 +257,7 @@ def start(
     options: Mapping[str, Any],
     result_type: Any,
 ) -> ClientOperation[StandaloneReference]:
-    """Start a standalone activity and return the reference of its handle."""
+    """Start a standalone activity and return a reference to it."""
     reference, settings = given_activity(activity)
     return_type = reference.return_type if result_type is None else result_type
     sent_as = check_text(options.get("request_id") or new_id(), "request_id")
@@ -286,7 +288,7 @@ def _request(
     call: StartActivityExecutionInput,
     request_id: str,
 ) -> ac.StartActivity:
-    """Return the request of a start, as interceptors left it."""
+    """Return the start request for a call, after interceptors."""
     where, options, converter = definition.what, call.options, session.converter
     for name, why in _NOT_HERE.items():
         if name in options:
@@ -327,7 +329,7 @@ def _policy(kind: Any, options: Mapping[str, Any], name: str, usual: Any) -> Any
 
 
 def refer(activity_id: str, run_id: str | None, activity: object, result_type: Any) -> StandaloneReference:
-    """Return the reference of a handle to an existing activity. Sends no request."""
+    """Return a reference to an existing activity for a handle, without sending a request."""
     if not isinstance(activity_id, str) or not activity_id:
         raise UsageError("an activity's id must be a non-empty str")
     check_text(activity_id, "an activity's id")
@@ -396,7 +398,9 @@ def act(
     reason: str,
     workflow_id: str = "",
 ) -> ClientOperation[None]:
-    """Cancel, terminate, pause or resume an activity, by the class of the call; an activity of a workflow if one is named."""
+    """Cancel, terminate, pause or resume an activity, according to the class of the call. With a workflow id, the activity
+    belongs to that workflow.
+    """
     sent_as = new_id()
 
     def build(call: Any) -> ClientOperation[None]:
@@ -416,7 +420,7 @@ def act(
 
 
 def delete(reference: StandaloneReference) -> ClientOperation[None]:
-    """Remove an activity."""
+    """Delete an activity."""
     request = ac.DeleteActivity(**reference.address())
     return asking(request, nothing)
 
@@ -460,9 +464,10 @@ def _update(
 
 
 def _changed(activity_id: str, changes: Mapping[str, Any]) -> ActivitySpec:
-    """Return a spec with the changed fields, checked. It does not contain which fields these are."""
+    """Return a validated spec with the changed fields. The spec does not record which fields were changed."""
     check_changes("an activity", ActivityOptionsUpdate, changes)
-    # Check as if both timeouts were set, although one may be removed: only the engine knows which remain.
+    # Checked as if both timeouts were set, because one of them may be removed and only the engine knows which timeouts
+    # remain.
     base = CallSettings(spec=ActivitySpec(start_to_close_timeout=1.0, schedule_to_close_timeout=1.0))
     spec = settings_with(base, changes, f"activity {activity_id}").spec
     return ActivitySpec(**{name: getattr(spec, name) for name in changes})

@@ -1,5 +1,5 @@
-"""Operations that start workflows: alone, with the wait for the result, or with a signal in one step; and `PlannedStart`, a
-start that is sent together with a message.
+"""Operations that start workflows: alone, together with the wait for the result, or atomically with a signal. `PlannedStart`
+is a start that is sent together with a message.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def start(
     result_type: Any,
     headers: Headers | None = None,
 ) -> ClientOperation[Reference]:
-    """Start a workflow and return the reference of its handle."""
+    """Start a workflow and return a reference to it."""
     definition = given_workflow(workflow)
     return_type = definition.return_type if result_type is None else result_type
     if not session.interceptors and not headers:
@@ -52,7 +52,7 @@ def start(
 def _identified(
     session: ClientSession, options: Mapping[str, Any]
 ) -> tuple[ClientSession, Mapping[str, Any]]:
-    """Return the session for the values of the workflow, and the options with its id, which the session needs."""
+    """Return the session for the workflow's values, and the options with the workflow id on which the session depends."""
     if not session.contextual:
         return session, options
     workflow_id = options.get("id") or new_id()
@@ -61,7 +61,7 @@ def _identified(
 
 def _start(request: StartWorkflow, return_type: Any) -> ClientOperation[Reference]:
     def parse(answer: Started) -> Reference:
-        first = answer.run_id if answer.started else ""  # an existing run need not be the first of its chain
+        first = answer.run_id if answer.started else ""  # an existing run may not be the first of its chain
         return Reference(
             answer.becomes or request.workflow_id,
             answer.run_id,
@@ -79,7 +79,7 @@ def execute(
     options: Mapping[str, Any],
     result_type: Any,
 ) -> ClientOperation[Any]:
-    """Start a workflow and wait for its result, in one request if the engine can wait. Without interceptors."""
+    """Start a workflow and wait for its result. Use a single request if the engine supports waiting. Without interceptors."""
     definition = given_workflow(workflow)
     return_type = definition.return_type if result_type is None else result_type
     session, options = _identified(session, options)
@@ -113,7 +113,7 @@ def start_call(
     build: Callable[[Any], Any],
     return_type: Any,
 ) -> StartWorkflowInput:
-    """Return the input of a start. Generates an id if none is set."""
+    """Return the input of a start, with a generated id if none is set."""
     remaining = {name: value for name, value in without_rpc(options).items() if name != "id"}
     workflow_id = options["id"] if "id" in options else new_id()
     return StartWorkflowInput(
@@ -128,7 +128,7 @@ def start_call(
 
 
 def requested(session: ClientSession, definition: Given, call: StartWorkflowInput) -> StartWorkflow:
-    """Return the request of a start, as interceptors left it."""
+    """Return the start request for a call, after interceptors."""
     named = definition if call.workflow == definition.name else replace(definition, name=call.workflow)
     converter = session.of_workflow(call.id).converter
     options = {**call.options, **call._rpc(), "id": call.id}
@@ -159,13 +159,13 @@ class PlannedStart:
         self.options = options
         self.result_type = result_type
         self.headers: Headers = {}
-        """Headers of the start, set by the interceptors of a workflow."""
+        """Headers of the start, set by workflow interceptors."""
         self._reference: Reference | None = None
         self.sent = Reference("")
-        """The reference of the handle without the run, as interceptors left it."""
+        """The reference to the workflow without a run id, after interceptors."""
 
     def sent_as(self, reference: Reference) -> None:
-        """Store the reference of the workflow that is about to be started, or used."""
+        """Store the reference to the workflow that will be started or used."""
         self.sent = reference
 
     @property
@@ -175,7 +175,7 @@ class PlannedStart:
 
     @property
     def reference(self) -> Reference:
-        """The workflow that was started or used."""
+        """The reference to the workflow that was started or used."""
         if self._reference is None:
             raise UsageError(
                 "nothing has been sent yet: .signal(…) or .execute_update(…) starts the workflow"
@@ -183,8 +183,8 @@ class PlannedStart:
         return self._reference
 
     def call(self) -> tuple[StartWorkflowInput, Callable[[StartWorkflowInput], StartWorkflow], Reference]:
-        """Return the input of the start, the function that builds its request, and the reference of the handle without the
-        run.
+        """Return the input of the start, the function that builds its request, and a reference to the workflow without a run
+        id.
         """
         definition = given_workflow(self.workflow)
         build = functools.partial(requested, self._session, definition)
@@ -193,13 +193,13 @@ class PlannedStart:
         return call, build, Reference(call.id, return_type=return_type)
 
     def began(self, reference: Reference) -> Reference:
-        """Store the reference of the workflow that was started or used."""
+        """Store the reference to the workflow that was started or used, and return it."""
         self._reference = reference
         return reference
 
 
 def signal(planned: PlannedStart, message: object, arguments: Sequence[Any]) -> ClientOperation[Reference]:
-    """Start a workflow and signal it in one step."""
+    """Start a workflow and signal it atomically."""
     options = {**planned.options, "start_signal": message, "start_signal_args": arguments}
     operation = start(
         planned._session,

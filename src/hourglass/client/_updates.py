@@ -1,4 +1,4 @@
-"""Operations on updates: request one, wait for it, return its result; alone, or together with the start of the workflow."""
+"""Operations on updates: request an update and wait for its result, alone or together with the start of the workflow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hourglass.workflow._references import given_message
 
 @dataclass(frozen=True)
 class UpdateReference:
-    """The update of a handle, and its last known state."""
+    """The update of a handle, and the update's last known state."""
 
     workflow_id: str
     run_id: str
@@ -52,7 +52,7 @@ def build_update_request(
     options: Mapping[str, Any],
     stage: UpdateStage,
 ) -> tuple[StartWorkflowUpdateInput, Callable[[StartWorkflowUpdateInput], UpdateWorkflow]]:
-    """Return the input of an update, and the function that builds its request."""
+    """Return the input of an update call, and the function that builds its request."""
     definition = given_message("update", message)
     update_id = check_text(options.get("id") or new_id(), "the id of an update")
     _check_stage(stage)
@@ -104,7 +104,7 @@ def start(
     options: Mapping[str, Any],
     stage: UpdateStage,
 ) -> ClientOperation[UpdateReference]:
-    """Request an update and wait until it has reached a stage; return the reference of its handle."""
+    """Request an update and wait until it has reached a stage. Return a reference to the update."""
     update, requested = build_update_request(session, reference, message, arguments, options, stage)
 
     def asked(call: StartWorkflowUpdateInput) -> ClientOperation[UpdateReference]:
@@ -114,8 +114,8 @@ def start(
             async with _patience(session, request):
                 state = await session.call(request)
                 while state.stage < min(stage, UpdateStage.ACCEPTED):
-                    # Send it again, with the same id: before ACCEPTED nothing is durable, so an engine that was restarted
-                    # meanwhile does not know the update.
+                    # Request the update again with the same id. Nothing is durable before ACCEPTED, so an engine that has
+                    # restarted in the meantime does not know the update.
                     state = await session.call(request)
                 return await _to_stage(session, state, stage)
 
@@ -146,7 +146,7 @@ def result(
 
 
 def outcome(state: UpdateState, return_type: Any, converter: Converter) -> Any:
-    """Return the result of a completed update. Raises `UpdateFailedError`."""
+    """Return the result of a completed update. Raise `UpdateFailedError` if it failed."""
     if state.failure is not None:
         cause = converter.from_failure(state.failure)
         raise UpdateFailedError(
@@ -156,7 +156,7 @@ def outcome(state: UpdateState, return_type: Any, converter: Converter) -> Any:
 
 
 def replace_run(state: UpdateState, run_id: str) -> UpdateState:
-    """Return the state with its run, if the service did not report it."""
+    """Return the state with this run id if the service did not report one."""
     if state.run_id:
         return state
     return UpdateState(
@@ -171,9 +171,9 @@ def replace_run(state: UpdateState, run_id: str) -> UpdateState:
 
 @asynccontextmanager
 async def _patience(session: ClientSession, request: UpdateWorkflow) -> AsyncIterator[None]:
-    """Apply the caller's timeout to all requests for an update, and log what delays it.
+    """Apply the caller's timeout to all requests for an update, and log the cause of a long delay.
 
-    Meanwhile `describe` shows the update as pending unless the history says that it was accepted.
+    In the meantime, `describe` shows the update as pending, unless it is accepted according to the history.
     """
     requested = session.link.requested_updates
     requested[request.update_id] = request
@@ -216,7 +216,7 @@ def _referred(state: UpdateState, return_type: Any) -> UpdateReference:
 
 
 def refer_update(reference: Reference, update_id: str, message: object, result_type: Any) -> UpdateReference:
-    """Return the reference of a handle to an update that was requested before."""
+    """Return a reference to an update that was requested earlier."""
     check_text(update_id, "the id of an update")
     return_type = Any if result_type is None else result_type
     if message is not None:
@@ -231,7 +231,7 @@ def update(
     options: Mapping[str, Any],
     stage: UpdateStage,
 ) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
-    """Start a workflow and update it in one step."""
+    """Start a workflow and update it atomically."""
     session = planned._session
     start, build_start, reference = planned.call()
     update_call, build_update = build_update_request(session, reference, message, arguments, options, stage)
@@ -263,7 +263,7 @@ def update(
 def start_with_start(
     first: StartWorkflow, update: UpdateWorkflow, return_type: Any, stage: UpdateStage
 ) -> ClientOperation[tuple[UpdateStarted, UpdateReference]]:
-    """Start a workflow, or use the running one, and update it."""
+    """Start a workflow, or use the running one, and request an update."""
     request = UpdateWithStart(
         start=first, update=update, rpc_timeout=update.rpc_timeout, rpc_metadata=update.rpc_metadata
     )
@@ -280,5 +280,5 @@ def start_with_start(
 
 
 def replace_policy(start: StartWorkflow) -> StartWorkflow:
-    """Return the start with the conflict policy of `with_start`: use a running workflow."""
+    """Return the start with the conflict policy that `with_start` requires: use a running workflow."""
     return msgspec.structs.replace(start, id_conflict_policy=IdConflictPolicy.USE_EXISTING)

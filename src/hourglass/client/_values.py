@@ -29,9 +29,9 @@ _REQUIRED: Any = object()
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowExecution:
-    """A run in a list.
+    """A run in the results of a list.
 
-    `memo` and `search_attributes` are decoded; an entry that cannot be decoded remains a `Payload`.
+    `memo` and `search_attributes` are decoded. An entry that cannot be decoded remains a `Payload`.
     """
 
     id: str
@@ -53,14 +53,16 @@ class WorkflowExecution:
     """The engine's answer, with encoded payloads."""
     converter: Converter = field(repr=False, compare=False)
     reported_problems: tuple[str, ...] = ()
-    """The problems of a run whose workflow task keeps failing or timing out, in Temporal's words, such as
-    `category=WorkflowTaskFailed` and `cause=WorkflowTaskFailedCauseNonDeterministicError`. They are reported from the
-    second consecutive failure on, on a server from the fifth, until a task is completed; a terminated run keeps them. The
-    embedded engine also reports `category=ActivityTaskFailed` while an activity of the run keeps failing.
+    """The problems of a run whose workflow task keeps failing or timing out, in Temporal's terms, such as
+    `category=WorkflowTaskFailed` and `cause=WorkflowTaskFailedCauseNonDeterministicError`. The embedded engine reports them
+    from the second consecutive failure, a server from the fifth. They are removed when a task completes; a terminated run
+    keeps them. The embedded engine also reports `category=ActivityTaskFailed` while an activity of the run keeps failing.
     """
 
     def memo_value(self, key: str, default: Any = _REQUIRED, *, type: Any = Any) -> Any:
-        """Return a value of the memo, decoded as this type. Raises `KeyError` if there is neither a value nor a default."""
+        """Return a value of the memo, decoded as this type. Raise `KeyError` if the memo has no such key and there is no
+        default.
+        """
         payload = self.raw_info.memo.get(key)
         if payload is None:
             if default is _REQUIRED:
@@ -71,8 +73,8 @@ class WorkflowExecution:
 
 @dataclass(frozen=True)
 class WorkflowExecutionPage:
-    """A page of a list of runs. `next_page_token` is for the next page; empty: this is the last one. `notice` describes a
-    problem of the storage, if there is one: then the page shows the stored state, which may not be the latest.
+    """A page of a list of runs. `next_page_token` is the token for the next page, or empty on the last page. `notice`
+    describes a storage problem, if there is one. In that case the page shows the stored state, which may be outdated.
     """
 
     items: tuple[WorkflowExecution, ...]
@@ -82,8 +84,8 @@ class WorkflowExecutionPage:
 
 @dataclass(frozen=True)
 class HistoryEventPage:
-    """A page of a history: events as JSON objects in the spelling of Temporal's tools. `next_page_token` is for the next page;
-    empty: this is the last one.
+    """A page of a history. The events are JSON objects in the format of Temporal's tools. `next_page_token` is the token for
+    the next page, or empty on the last page.
     """
 
     events: tuple[dict[str, Any], ...]
@@ -92,28 +94,28 @@ class HistoryEventPage:
 
 @dataclass(frozen=True)
 class WorkflowExecutionCountAggregationGroup:
-    """The number of counted runs with these values of the grouping attributes."""
+    """The number of matching runs that share these values of the grouping attributes."""
 
     count: int
     group_values: tuple[Any, ...]
 
 
 class WorkflowExecutionCount(int):
-    """The number of matching runs, an `int`; `groups` if the filter ends with `GROUP BY ExecutionStatus`."""
+    """The number of matching runs, as an `int`. `groups` is filled if the filter ends with `GROUP BY ExecutionStatus`."""
 
     groups: tuple[WorkflowExecutionCountAggregationGroup, ...]
 
     def __new__(
         cls, count: int, groups: Sequence[WorkflowExecutionCountAggregationGroup] = ()
     ) -> WorkflowExecutionCount:
-        """Return a number with its groups."""
+        """Return a count with its groups."""
         made = super().__new__(cls, count)
         made.groups = tuple(groups)
         return made
 
     @property
     def count(self) -> int:
-        """The number, as a plain `int`."""
+        """The count as a plain `int`."""
         return int(self)
 
 
@@ -135,7 +137,7 @@ class PendingActivityInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingChildInfo:
-    """An open child workflow. `run_id` is its first run; it may have continued as another."""
+    """An open child workflow. `run_id` is the child's first run; the child may have continued as a newer run."""
 
     id: str
     run_id: str
@@ -145,7 +147,7 @@ class PendingChildInfo:
 
 @dataclass(frozen=True)
 class TimeSkippingInfo:
-    """A run's own time, its current skipping, and how often time was skipped."""
+    """The virtual time of a run, its current skip, and how often time was skipped."""
 
     current_time: datetime | None
     config: TimeSkippingConfig
@@ -154,10 +156,10 @@ class TimeSkippingInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class PendingUpdateInfo:
-    """An update that was requested and that no worker has accepted yet.
+    """An update that was requested but that no worker has accepted yet.
 
-    The embedded engine lists the updates of all clients while a worker runs on the file. A server lists none: `describe` shows
-    those that this client waits for.
+    The embedded engine lists the updates of all clients while a worker runs on the file. A server lists none, so `describe`
+    shows only the updates that this client waits for.
     """
 
     id: str
@@ -166,9 +168,9 @@ class PendingUpdateInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkflowDescription(WorkflowExecution):
-    """A run in detail. A `task_attempt` above 1 means that its workflow task keeps failing: the run is parked.
+    """Details of a run. A `task_attempt` above 1 means that the run's workflow task keeps failing: the run is parked.
 
-    `next_task_time` is the time of the task's next retry, if the engine reports it.
+    `next_task_time` is the time at which the task will be retried next, if the engine reports it.
     """
 
     raw_description: Description = field(repr=False, compare=False)
@@ -182,24 +184,24 @@ class WorkflowDescription(WorkflowExecution):
     next_task_time: datetime | None = None
     versioning_behavior: VersioningBehavior = VersioningBehavior.UNSPECIFIED
     deployment_version: WorkerDeploymentVersion | None = None
-    """The version that it is pinned to, or whose worker handled its last workflow task."""
+    """The version that the run is pinned to, or the version of the worker that completed its last workflow task."""
     time_skipping: TimeSkippingInfo | None = None
-    """Set if its time was ever skipped: see `WorkflowHandle.fast_forward`."""
+    """Set if time was ever skipped in the run; see `WorkflowHandle.fast_forward`."""
     pending_updates: tuple[PendingUpdateInfo, ...] = ()
 
     @property
     def parked(self) -> bool:
-        """Whether the run's code fails, so that its task is retried until the code is fixed."""
+        """Whether the run's workflow task keeps failing, and is retried until the code is fixed."""
         return self.status == WorkflowStatus.RUNNING and self.task_attempt > 1
 
 
 def execution_from(summary: WorkflowSummary, converter: Converter) -> WorkflowExecution:
-    """Return a run of a list."""
+    """Return a run for the results of a list."""
     return WorkflowExecution(**_common(summary, converter))
 
 
 def description_from(answer: Description, converter: Converter) -> WorkflowDescription:
-    """Return a run in detail."""
+    """Return the details of a run."""
     return WorkflowDescription(
         **_common(answer.summary, converter),
         raw_description=answer,
@@ -234,7 +236,7 @@ def _skipping(state: TimeSkippingState | None) -> TimeSkippingInfo | None:
 
 
 def count_from(answer: Count) -> WorkflowExecutionCount:
-    """Return a number of runs."""
+    """Return the count of runs from an answer."""
     groups = [WorkflowExecutionCountAggregationGroup(group.count, group.values) for group in answer.groups]
     return WorkflowExecutionCount(answer.count, groups)
 
@@ -245,12 +247,12 @@ def time_from(nanoseconds: int) -> datetime | None:
 
 
 def memo_from(memo: Mapping[str, Payload], converter: Converter) -> dict[str, Any]:
-    """Return decoded values by name; a value that cannot be decoded remains a payload."""
+    """Return the decoded memo by name. A value that cannot be decoded remains a payload."""
     return {name: _decoded(payload, Any, converter) for name, payload in memo.items()}
 
 
 def attributes_from(attributes: Mapping[str, Payload]) -> dict[str, Any]:
-    """Return decoded search attributes; a value that cannot be decoded remains a payload."""
+    """Return the decoded search attributes. A value that cannot be decoded remains a payload."""
     return {name: _attribute(payload) for name, payload in attributes.items()}
 
 
@@ -312,7 +314,7 @@ def _note(payload: Payload | None, converter: Converter) -> str | None:
 
 
 def _decoded(payload: Payload, type: Any, converter: Converter) -> Any:
-    # An undecodable entry of another program must not hide a run.
+    # A run must remain visible even if it has an undecodable entry from another program.
     try:
         return converter.decode(payload, type)
     except PayloadError:

@@ -1,8 +1,8 @@
-"""Notices about waits: a client that waits for a run that cannot proceed logs the reason once.
+"""Log messages about waits: a client that waits for a run that cannot proceed logs the reason once.
 
-The reasons: the run's code is parked, an activity fails and is retried, no worker takes the activity, no worker serves the task
-queue, or one of these is true of a child. The first check is after a few seconds, later ones at increasing intervals, until a
-notice was logged. Checks must not disturb the wait: their errors are ignored.
+The possible reasons: the run is parked, an activity fails and is retried, no worker receives the activity, no worker serves
+the task queue, or one of these applies to a child. The first check takes place after a few seconds, later ones at increasing
+intervals until a reason has been logged. Checks must not disturb the wait, so their errors are ignored.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ logger = logging.getLogger("hourglass")
 
 
 SILENCE = 3.0
-"""The time of the first check, in seconds."""
+"""The delay before the first check, in seconds."""
 _LONGEST_SILENCE = 300.0
-# Longer histories are not fetched for a log line.
+# The longest history that is fetched for a log message, in events.
 _LONGEST_HISTORY = 2000
-# The number of events of a run whose first task no worker has taken; and for how many seconds that is normal if workers have been
-# seen.
+# `_UNTOUCHED` is the history length of a run before a worker has received its first task. `_PATIENCE` is how many seconds
+# the client waits before it reports that all known workers of a queue have stopped.
 _UNTOUCHED, _PATIENCE = 2, 10.0
-# Only this many levels of children, and children of each run, are checked.
+# The maximum number of levels of children, and of children per run, that are checked.
 _DEEPEST, _MOST_CHILDREN = 3, 3
 
 
 class WaitWatcher:
-    """Checks one wait at intervals. Belongs to the control loop."""
+    """Checks a single wait at intervals. Must be used on the control loop."""
 
     __slots__ = ("_began", "_looking", "_said", "_session", "_timer")
 
@@ -73,7 +73,7 @@ class WaitWatcher:
         self._looking = asyncio.get_running_loop().create_task(self._look_often())
 
     async def look(self) -> bool:
-        """Check now, unless a notice was logged already. Return whether a notice was logged."""
+        """Check the wait now, unless a reason was already logged. Return whether a reason has been logged."""
         if not self._said:
             try:
                 self._said = await self._log()
@@ -88,25 +88,27 @@ class WaitWatcher:
             await sleep(pause)
 
     async def _log(self) -> bool:
-        """Log the reason of a delay, if there is one."""
+        """Log the reason for a delay, if there is one. Return whether a reason was logged."""
         raise NotImplementedError
 
     def _is_unserved(self, pollers: Pollers) -> bool:
-        """Whether no worker takes such tasks from a queue. The connection itself logs that a file has no worker at all."""
+        """Whether no worker receives tasks of this kind from the queue. If a file has no worker at all, the connection
+        itself logs that.
+        """
         target = self._session.link.target
         on_file = target.startswith("local:") and target != "local:"
         return not pollers.pollers and (bool(pollers.served) or not on_file)
 
     def _is_left(self, pollers: Pollers, since_ns: int) -> bool:
-        """Whether the known workers of a queue have ended. A server remembers pollers for minutes: workers that last polled
-        before a task was added, and have not taken it, have ended or are busy.
+        """Whether the known workers of a queue have stopped. A server remembers pollers for minutes. Workers that last
+        polled before a task was added, and have not received the task, have stopped or are busy.
         """
         if not pollers.pollers or asyncio.get_running_loop().time() - self._began < _PATIENCE:
             return False
         return max(poller.last_seen_ns for poller in pollers.pollers) < since_ns
 
     def _is_new(self, *what: str) -> bool:
-        """Whether this was not logged on this connection before; from now on it counts as logged."""
+        """Return whether this reason is logged for the first time on this connection, and mark it as logged."""
         reported = self._session.link.unserved
         if what in reported:
             return False
@@ -131,7 +133,7 @@ class WaitWatcher:
         )
 
     async def _log_untaken(self, subject: str, activity: PendingActivity, facts: dict[str, object]) -> bool:
-        """Log once for each type, queue and connection that no worker takes an activity from its queue."""
+        """Log that no worker receives an activity from its queue, once for each type, queue and connection."""
         name, queue = activity.activity_type, activity.task_queue
         if not queue or not _is_untouched(activity):
             return False
@@ -168,14 +170,14 @@ class WaitNotice(WaitWatcher):
     def __init__(self, session: ClientSession, workflow_id: str, run_id: str) -> None:
         super().__init__(session)
         self.run_id = run_id
-        """The run that is waited for; each run of a chain is checked separately."""
+        """The id of the run that the client waits for. The runs of a chain are checked separately."""
         self._workflow_id = workflow_id
 
     async def _log(self) -> bool:
         return await self._log_of(self._workflow_id, self.run_id, 0)
 
     async def _log_of(self, workflow_id: str, run_id: str, depth: int) -> bool:
-        """Log what delays a run, or one of its pending children, if anything does."""
+        """Log what delays a run or one of its pending children, if anything does. Return whether a reason was logged."""
         description = await self._session.call(DescribeWorkflow(workflow_id=workflow_id, run_id=run_id))
         if description.summary.status is not WorkflowStatus.RUNNING:
             return False
@@ -214,7 +216,7 @@ class WaitNotice(WaitWatcher):
         )
 
     async def _log_unserved(self, description: Description) -> bool:
-        """Log once for each queue and connection that no worker serves the queue."""
+        """Log that no worker serves the task queue, once for each queue and connection."""
         queue, link = description.summary.task_queue, self._session.link
         if ("workflow", queue) in link.unserved:
             return False
@@ -239,7 +241,7 @@ class WaitNotice(WaitWatcher):
 
 @contextmanager
 def notices_of(session: ClientSession, workflow_id: str, run_id: str) -> Iterator[None]:
-    """Log what delays a workflow while the block waits for something that the workflow does."""
+    """Log the reason for a delay while the block waits for a workflow."""
     notice = WaitNotice(session, workflow_id, run_id)
     try:
         yield
@@ -272,7 +274,7 @@ class ActivityWaitNotice(WaitWatcher):
             if description.spec.retry_policy
             else 0,
             last_failure=description.last_failure,
-            # An activity with a start delay waits for its time, not for a worker.
+            # An activity with a start delay is waiting for that delay, not for a worker.
             scheduled_time_ns=0
             if description.next_attempt_time_ns > listed.schedule_time_ns
             else listed.schedule_time_ns,
@@ -290,7 +292,9 @@ class ActivityWaitNotice(WaitWatcher):
 
 
 def _unserved(pollers: Pollers, queue: str, target: str) -> str:
-    """Return a message that no worker takes workflow tasks from a queue, with the queues that are served, if known."""
+    """Return a message that no worker receives workflow tasks from a queue, with the names of the queues that are served, if
+    known.
+    """
     if pollers.pollers:
         return f"has no worker: those of its task queue {queue!r} have ended, or accept no more work"
     if queue in pollers.served:
@@ -304,7 +308,7 @@ def _unserved(pollers: Pollers, queue: str, target: str) -> str:
             f"waits in the task queue {queue!r}, which no worker serves: "
             f"the worker on {where} serves {_listed(pollers.served)}"
         )
-    return f"has no worker: none polls its task queue {queue!r}"  # a server has no list of served queues
+    return f"has no worker: none polls its task queue {queue!r}"  # a server does not report the served queues
 
 
 def _listed(queues: Sequence[str]) -> str:
@@ -330,7 +334,7 @@ def _is_failing(activity: PendingActivity) -> bool:
 
 
 def _is_untouched(activity: PendingActivity) -> bool:
-    """Whether no worker has ever taken the activity, although it is not paused."""
+    """Whether no worker has ever received the activity, although it is not paused."""
     never = not activity.last_started_time_ns and activity.last_failure is None
     return never and activity.state == "SCHEDULED"
 

@@ -1,6 +1,7 @@
-"""Waiting for a run to close, across outages and along its chain; and its result.
+"""Waiting for a run to close, through outages and along its chain, and returning its result.
 
-A wait changes nothing, so it is repeated if the service cannot be reached for a while. `WaitNotice` logs why a wait takes long.
+A wait does not change any state, so it is repeated while the service is temporarily unreachable. `WaitNotice` logs the
+reason for a long wait.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ logger = logging.getLogger("hourglass")
 A = TypeVar("A")
 
 TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
-"""The statuses of a service that is unreachable or overloaded."""
+"""The status codes of a service that is unreachable or overloaded."""
 _LONGEST_OUTAGE = 60.0
 FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 
@@ -56,7 +57,7 @@ GOES_ON = "; it goes on, and its result can be asked for again"
 def wait_for_close(
     session: ClientSession, workflow_id: str, run_id: str, *, follow: bool, timeout: float | None
 ) -> Coroutine[Any, Any, Outcome]:
-    """Wait until a run closes; with `follow` until the last run of its chain closes."""
+    """Wait until a run closes, or, with `follow`, until the last run of its chain closes."""
     if timeout is None:
         return _watch(session, workflow_id, run_id, follow)
     return _watch_within(timeout, session, workflow_id, run_id, follow)
@@ -82,8 +83,8 @@ async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: 
             if not successor:
                 return outcome
             if not follow:
-                # A server reports a run that another one follows (by cron or retry) as continued as new, whatever it returned.
-                # The embedded engine, which knows more, reports the same.
+                # If cron or a retry starts another run, a server reports this run as continued as new, whatever its result
+                # was. The embedded engine has more information, but reports the same.
                 return RunContinued(successor)
             run_id = notice.run_id = successor
     finally:
@@ -91,7 +92,7 @@ async def _watch(session: ClientSession, workflow_id: str, run_id: str, follow: 
 
 
 def successor_of(outcome: Outcome) -> str:
-    """Return the run that follows one with this outcome; empty if none does."""
+    """Return the id of the run that follows a run with this outcome; empty if there is none."""
     match outcome:
         case RunCompleted() | RunFailed() | RunTimedOut() | RunContinued():
             return outcome.new_run_id
@@ -103,8 +104,8 @@ def successor_of(outcome: Outcome) -> str:
 async def in_time(
     session: ClientSession, limit: float | None, late: str, more: str = ""
 ) -> AsyncIterator[None]:
-    """Apply a timeout to the block: when it expires, `TimeoutError` contains `late`, the timeout, and `more`. A request with a
-    timeout of its own raises its own error.
+    """Apply a timeout to the block. When it expires, raise a `TimeoutError` that contains `late`, the timeout, and `more`. A
+    request with its own timeout raises its own error.
     """
     try:
         async with session.within(limit):
@@ -116,7 +117,9 @@ async def in_time(
 
 
 async def ask_through_outage(session: ClientSession, request: Request[A]) -> A:
-    """Send a request that changes nothing; repeat it while the service cannot be reached, within the longest outage."""
+    """Send a request that does not change any state. Repeat the request while the service cannot be reached, for at most the
+    longest outage.
+    """
     try:
         return await session.call(request)
     except ServiceError as error:
@@ -140,7 +143,7 @@ async def ask_through_outage(session: ClientSession, request: Request[A]) -> A:
 
 
 def result_of(workflow_id: str, return_type: Any, converter: Converter, outcome: Outcome) -> Any:
-    """Return a workflow's result. Raise an error for every other outcome."""
+    """Return a workflow's result. Raise an error if the workflow did not complete."""
     name = f"workflow {workflow_id!r}"
     match outcome:
         case RunCompleted(result=payloads):
@@ -166,7 +169,7 @@ def result_of(workflow_id: str, return_type: Any, converter: Converter, outcome:
 
 
 def first(payloads: Sequence[Payload], type: Any, converter: Converter) -> Any:
-    """Return the first payload, decoded; None if there is none: other SDKs send no payload for None."""
+    """Return the first payload, decoded; None if there is no payload, as other SDKs send none for None."""
     return converter.decode(payloads[0], type) if payloads else None
 
 

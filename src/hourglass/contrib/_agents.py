@@ -1,8 +1,8 @@
-"""The code shared by the bridges to agent libraries: deterministic clocks and ids for the library, awaited
-activities, and JSON.
+"""The code shared by the bridges to agent libraries: deterministic clocks and ids for the library, awaited activities, and
+JSON.
 
-An agent's loop is the library's own code. In a workflow it runs on the run's event loop, and its inputs must
-be the same on every execution: the time, and the ids that it generates.
+An agent's loop is the library's own code. In a workflow it runs on the run's event loop. The time and the ids that the loop
+uses must be the same in every execution.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _generators: WeakKeyDictionary[EventLoop, random.Random] = WeakKeyDictionary()
 
 
 def _generator() -> random.Random | None:
-    """Return the run's random number generator for libraries, or None outside of workflows.
+    """Return the run's random number generator for libraries, or None outside workflows.
 
-    It is separate from the author's own: a change in the library's use of random numbers must not change the
-    author's.
+    It is separate from the generator for workflow code, so that a change in the library's use of random numbers does not
+    change the numbers of the workflow.
     """
     run = current_run()
     if run is None:
@@ -51,29 +51,29 @@ def _generator() -> random.Random | None:
 
 
 def uuid4() -> _uuid.UUID:
-    """Return a UUID; in a workflow the same one on every execution."""
+    """Return a UUID. In a workflow, it is the same in every execution."""
     generator = _generator()
     return _uuid.uuid4() if generator is None else _uuid.UUID(int=generator.getrandbits(128), version=4)
 
 
 def any_uuid4() -> _uuid.UUID:
-    """Return a UUID that no command of a run depends on. The call watcher ignores this module."""
+    """Return a UUID that does not affect the commands of a run. The call watcher ignores this module."""
     return _uuid.uuid4()
 
 
 class RunDatetime(_datetime.datetime):
-    """A `datetime` whose `now` returns the workflow's time in a workflow."""
+    """A `datetime` class whose `now` returns the workflow's time inside a workflow."""
 
     @classmethod
     def now(cls, tz: _datetime.tzinfo | None = None) -> Any:
-        """Return the current time."""
+        """Return the current time; inside a workflow, the workflow's time."""
         if current_run() is None:
             return _datetime.datetime.now(tz)
         return workflow.now().astimezone(tz)
 
 
 class _RunTime:
-    """A replacement for the module `time`: inside a workflow its clocks are the workflow's."""
+    """A replacement for the module `time`. Inside a workflow, its clocks return the workflow's time."""
 
     def __getattr__(self, name: str) -> Any:
         if current_run() is not None and name in _CLOCKS:
@@ -86,11 +86,10 @@ run_time = _RunTime()
 
 
 class OrderedAsyncio:
-    """The module `asyncio`, with a `wait` that returns sets that iterate over tasks in the order of their
-    creation.
+    """The module `asyncio`, but the sets that `wait` returns iterate over tasks in the order of their creation.
 
-    A set of tasks normally iterates in the order of their addresses. That differs between executions. A
-    library that iterates over the finished tasks would issue its next commands in that order.
+    A set of tasks normally iterates in the order of memory addresses, which differs between executions. A library that
+    iterates over the finished tasks would issue its next commands in that order.
     """
 
     def __init__(self) -> None:
@@ -101,13 +100,13 @@ class OrderedAsyncio:
         return getattr(asyncio, name)
 
     def create_task(self, *args: Any, **options: Any) -> asyncio.Task[Any]:
-        """Create a task, and number it."""
+        """Create a task and assign it a number."""
         task = asyncio.create_task(*args, **options)
         self._numbers[task] = next(self._next)
         return task
 
     async def wait(self, *args: Any, **options: Any) -> tuple[set[Any], set[Any]]:
-        """Wait like `asyncio.wait`."""
+        """Wait for tasks like `asyncio.wait`."""
         done, pending = await asyncio.wait(*args, **options)
         return self._ordered(done), self._ordered(pending)
 
@@ -125,11 +124,11 @@ class _OrderedTasks(set[Any]):
 
 
 def replace(library: str, names: Mapping[str, Callable[[Any], Any]]) -> None:
-    """Replace functions of a library that are not deterministic. A key is `module:name`, its value makes the
-    replacement from the original.
+    """Replace nondeterministic functions of a library. A key is `module:name`; its value creates the replacement from the
+    original.
 
-    If a version of the library has no such name, a warning is logged: its runs work, but a replay may use
-    other times and ids.
+    If a version of the library does not define a name, a warning is logged. Runs still work, but a replay may use other
+    times and ids.
     """
     for name, make in names.items():
         module_name, _, attribute = name.partition(":")
@@ -145,8 +144,8 @@ def replace(library: str, names: Mapping[str, Callable[[Any], Any]]) -> None:
 
 
 def require_loop(call: str, instead: str) -> None:
-    """Raise `UsageError` if an agent runs in a workflow on another loop than the run's own: its waits would
-    not be durable.
+    """Raise `UsageError` if an agent runs in a workflow on a loop other than the run's own, because its waits would not be
+    durable.
     """
     run = current_run()
     try:
@@ -158,8 +157,8 @@ def require_loop(call: str, instead: str) -> None:
 
 
 def to_json(value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
-    """Return a value as JSON, by the adapter's type or by its own class. Sets are sorted, because a replay
-    compares arguments, and the order of a set differs between processes.
+    """Return a value as JSON, converted according to the adapter's type or the value's own class. Sets are sorted, because a
+    replay compares arguments, and the order of a set differs between processes.
     """
     ordered = sort_sets(value)
     if adapter is None:
@@ -168,7 +167,7 @@ def to_json(value: Any, adapter: TypeAdapter[Any] | None = None) -> Any:
 
 
 async def execute(activity: Activity[..., Any], *args: Any, **options: Any) -> Any:
-    """Run an activity from a coroutine of a workflow, and wait for its result."""
+    """Run an activity from a workflow coroutine, and wait for its result."""
     configured = activity.options(**options) if options else activity
     started: Any = configured._start(current_run(), args, {}, local=False, start=awaited.start_activity)
     return await started

@@ -1,12 +1,11 @@
-"""Storage of large payloads in a bucket of S3 or a compatible service (MinIO, R2, Ceph …), without further
-packages.
+"""Storage of large payloads in a bucket of S3 or a compatible service (MinIO, R2, Ceph …), without additional packages.
 
     storage = ExternalStorage([S3Storage("payloads", endpoint="https://s3.eu-central-1.amazonaws.com")])
     Client.connect("temporal:7233", codec=storage)
 
-It uses two calls of the HTTP interface, PUT and GET of an object, each signed (AWS Signature Version 4). Must
-not know: histories. Messages and reprs contain no secrets. Redirects are not followed, because a request
-contains credentials, which are for the endpoint alone. The size of responses is limited.
+It uses two calls of the HTTP interface, PUT and GET of an object, each signed (AWS Signature Version 4). Must not know:
+histories. Messages and reprs contain no secrets. Redirects are not followed, because a request contains credentials that are
+meant only for the endpoint. The size of responses is limited.
 """
 
 from __future__ import annotations
@@ -43,26 +42,26 @@ _MAX_BYTES = 256 * 1024 * 1024
 
 
 class StorageUnavailableError(HourglassError):
-    """The storage did not respond, or rejected the request. The task that needed it is retried."""
+    """The storage did not respond, or it rejected the request. The task that needed the payload is retried."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A handler that raises a redirect as `HTTPError` instead of following it."""
+    """A handler that raises an `HTTPError` for a redirect instead of following it."""
 
     def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None:
-        """Return None: there is no next request."""
+        """Return None, so that the redirect is not followed."""
 
 
 _opener = urllib.request.build_opener(_NoRedirects)
 
 
 class S3Storage(StorageDriver):
-    """Stores payloads as objects of a bucket, named by a hash of their content.
+    """Stores payloads as objects in a bucket, named by a hash of their content.
 
-    Keys are passed as arguments, or read from the environment before each request, so that they may change
-    (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`). A failed request is retried a few
-    times. A lifecycle rule of the bucket must delete old objects: choose more than the retention of histories
-    plus the longest workflow.
+    Keys are passed as arguments, or read from the environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
+    `AWS_SESSION_TOKEN`) before each request, so that they may change. A failed request is retried a few times. Objects are
+    never deleted here: define a lifecycle rule for the bucket. Its period must exceed the retention of histories plus the
+    duration of the longest workflow.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class S3Storage(StorageDriver):
 
     @property
     def name(self) -> str:
-        """The name of this storage in references."""
+        """The name of this storage, used in references to payloads."""
         return self._name
 
     def __repr__(self) -> str:
@@ -124,7 +123,7 @@ class S3Storage(StorageDriver):
     def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
     ) -> Sequence[Payload]:
-        """Return the payloads of the objects."""
+        """Return the payloads from the objects."""
         return [from_stored(key, self._request("GET", key)) for key in map(key_of, claims)]
 
     def _request(self, method: str, key: str, body: bytes = b"") -> bytes:
@@ -166,7 +165,7 @@ class S3Storage(StorageDriver):
             data: bytes = answer.read(_MAX_BYTES + 1)
             if len(data) > _MAX_BYTES:
                 raise DecodeError(f"the bucket {self._bucket} answered with more than {_MAX_BYTES} bytes")
-            if answer.length:  # a read with a limit does not raise if the connection ends early
+            if answer.length:  # a read with a limit does not raise if the connection is closed early
                 raise http.client.IncompleteRead(data, answer.length)
             return data
 

@@ -7,28 +7,28 @@ with Environment() as env:
 with dev_server() as server, Client.connect(server.target) as client:
     ...
 
-_activities            executes attempts: the worker's activity executor with a runner for tests
+_activities            executes attempts: the worker's activity executor, with a runner for tests
 _activity_environment  `ActivityEnvironment`
 _calls                 the recorded calls of activities
-_dev_server            a real Temporal dev server for tests and for trying things out
-_driver                the driver: does one step after another, and lets virtual time pass
+_dev_server            a real Temporal dev server, for tests and experiments
+_driver                the driver: does one step after another, and advances virtual time
 _environment           `Environment` and `AsyncEnvironment`
-_environment_base      the base of both: options, fakes, recorded calls, scheduled actions, the time
-_fakes                 fakes of activities, checked where a test defines them
-_fixture               the parts of an environment, put together
-_guard                 interrupts workflow code that does not return
+_environment_base      the base class of both: options, fakes, recorded calls, scheduled actions, virtual time
+_fakes                 fakes of activities, checked when a test defines them
+_fixture               the parts of an environment, assembled
+_guard                 detects and interrupts workflow code that does not return
 _later                 scheduled actions
 _mishaps               the errors that `explore` may let activities raise
 _quiet_loop            the event loop of an environment
 _registry              workflows and activities by name, with their fakes and mishaps
 _runner_threads        the threads of asynchronous environments
-_served_queue          one task queue: its handle, its evaluations, its executor
-_session               the client of an environment, whose blocking calls drive it
+_served_queue          one task queue: its handle, its evaluations, its activity executor
+_session               the client of an environment; its blocking calls drive the environment
 _shared_threads        the loops and threads that all environments of a process share
 _steps                 the steps of an environment, and choosers of the next one
 _stuck                 the explanation of a wait that will never end
 _time_skipper          `TimeSkipper`
-_errors               parked runs, and errors of the test itself
+_errors                parked runs, and errors in the test itself
 _virtual_time          dates and durations in nanoseconds, and timers on the virtual clock
 plugin                 pytest fixtures, available wherever Hourglass and pytest are installed
 _explore               `env.explore`
@@ -69,7 +69,7 @@ __all__ = [
     "sometime",
 ]
 
-# The modules of names that need the embedded engine, which is loaded on their first use.
+# The modules that define the names that need the embedded engine. They are loaded on first use of a name.
 _MODULES = {
     "ActivityEnvironment": "_activity_environment",
     "Arrival": "_explore.arrivals",
@@ -88,7 +88,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name that needs the embedded engine, on its first use."""
+    """Load a name that needs the embedded engine on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module 'hourglass.testing' has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"hourglass.testing.{_MODULES[name]}"), name)

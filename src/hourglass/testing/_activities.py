@@ -1,16 +1,16 @@
-"""Where the attempts of an environment execute: the worker's activity executor with a runner for tests.
+"""The execution of attempts in an environment: the worker's activity executor, with a runner for tests.
 
-Contexts, heartbeats, cancellation, results and the executor's limits are the worker's. Only the place differs: a plain fake
-runs on the thread of the test, and one with a virtual duration waits on the virtual clock before that. A real `def` activity
-runs in a thread (process activities, too), a real or fake `async def` one on the activity loop. Virtual time does not pass while
-one of these runs.
+Contexts, heartbeats, cancellation, results and the executor's limits are the worker's. Only the place of execution differs.
+A plain fake runs on the test's thread; a fake with a virtual duration first waits on the virtual clock. A real `def`
+activity, including a process activity, runs in a thread. A real or fake `async def` activity runs on the activity loop.
+Virtual time does not pass while an activity runs in a thread or on the loop.
 
 Invariants:
 
-- An attempt that runs on the test's thread is over when the step that starts it is over.
-- The end of an attempt that ran elsewhere is a step of its own, so that the chooser decides when the engine receives it.
-- During the virtual duration of a fake the engine receives the same calls as from a worker: heartbeats, if they are automatic
-  or requested, and the result. A cancellation ends the attempt at once.
+- An attempt that runs on the test's thread is over when the step that started it is over.
+- The result of an attempt that ran elsewhere is a separate step, so that the chooser decides when the engine receives it.
+- During the virtual duration of a fake, the engine receives the same calls as from a worker: heartbeats, if they are automatic
+  or requested, and the result. A cancellation ends the attempt immediately.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from hourglass.testing._virtual_time import VirtualTimers
 
 T = TypeVar("T")
 
-# Often enough for the timeout of automatic heartbeats, and seldom enough for hours to pass quickly.
+# Frequent enough for the timeout of automatic heartbeats, and rare enough that simulated hours pass quickly.
 HEARTBEAT_INTERVAL = 0.8 * LIVENESS_TIMEOUT
-# An activity that has failed so often will not stop failing.
+# An activity that has failed this often is assumed to fail forever.
 _MAX_ATTEMPTS = 5000
 
 
 @dataclass(frozen=True)
 class Mishap:
-    """A fault of one attempt: an exception in place of the call, or a result that never reaches the engine."""
+    """A fault of an attempt: an exception raised instead of the call, or a result that never reaches the engine."""
 
     error: Raisable | None = None
     result_lost: bool = False
@@ -63,17 +63,17 @@ _NO_MISHAP = Mishap()
 
 @dataclass(slots=True, eq=False)
 class RunningAttempt:
-    """An attempt in progress, as its environment sees it."""
+    """An attempt in progress, as seen by its environment."""
 
     name: str
     record: RecordedAttempt
     mishap: Mishap
     is_elsewhere: bool = False
-    """Whether it runs in a thread or on the activity loop."""
+    """Whether the attempt runs in a thread or on the activity loop."""
 
 
 class EnvironmentActivities:
-    """The facts that all task queues of an environment share about activities: fakes, recorded calls, attempts in progress."""
+    """The data about activities that all task queues of an environment share: fakes, recorded calls, attempts in progress."""
 
     def __init__(
         self,
@@ -84,9 +84,7 @@ class EnvironmentActivities:
         *,
         inline: bool = False,
     ) -> None:
-        """Create the stage. With `inline`, real `def` activities also run on the test's thread, as `explore`
-        requires.
-        """
+        """Create the shared data. With `inline`, real `def` activities also run on the test's thread, as `explore` requires."""
         self.registry = registry
         self.errors = errors
         self.clock = clock
@@ -94,9 +92,9 @@ class EnvironmentActivities:
         self.inline = inline
         self.timers = VirtualTimers(clock)
         self.running: set[RunningAttempt] = set()
-        """The attempts in threads and on the activity loop."""
+        """The attempts that run in threads or on the activity loop."""
         self.asleep: set[RunningAttempt] = set()
-        """The attempts that wait for virtual time."""
+        """The attempts that are waiting for virtual time to pass."""
         self._records: dict[str, list[RecordedAttempt]] = {}
         self._watched: dict[str, tuple[Fake, ActivityDefinition]] = {}
 
@@ -112,12 +110,12 @@ class EnvironmentActivities:
         return record
 
     def fake_of(self, task: ActivityTask) -> Fake:
-        """Return the fake that executes for a task, or the activity itself in the form of a fake."""
+        """Return the fake to execute for a task, or the activity itself, wrapped as a fake."""
         step = self.registry.steps.get(task.run_id, {}).get(task.activity_id)
         return self.registry.activity(task.activity_type, step)
 
     def watched(self, name: str, fake: Fake) -> ActivityDefinition:
-        """Return a fake's activity; Ctrl-C and pytest's outcomes that it raises are raised in the test, too."""
+        """Return a fake's activity. A KeyboardInterrupt or pytest outcome that the fake raises is also raised in the test."""
         entry = self._watched.get(name)
         if entry is None or entry[0] is not fake:
             entry = self._watched[name] = fake, self._watch(fake.definition)
@@ -138,7 +136,7 @@ class EnvironmentActivities:
 
 
 class EnvironmentMailbox(Mailbox):
-    """The way to the environment's loop: a direct call from its own thread, a wake-up from any other."""
+    """The mailbox of the environment's loop: a direct call on the loop's own thread, a wake-up from any other thread."""
 
     __slots__ = ("_quiet", "_thread")
 
@@ -165,15 +163,15 @@ class SleepingFake:
         self._attempt = attempt
 
     def cancel(self, reason: str) -> None:
-        """End the attempt."""
+        """End the attempt as cancelled."""
         self._attempt.finish_threadsafe(stopped(self._attempt.task, reason))
 
     def give_up(self) -> bool:
-        """Return True: there is no thread to release."""
+        """Return True, because there is no thread to release."""
         return True
 
     def stack(self) -> str:
-        """Return "": no code executes."""
+        """Return "", because no code is running."""
         return ""
 
 
@@ -189,11 +187,11 @@ class EnvironmentRunner:
         self._running: dict[bytes, RunningAttempt] = {}
 
     def plan(self, token: bytes, mishap: Mishap) -> None:
-        """Plan a fault for the attempt with this token, which has not been started."""
+        """Plan a fault for the attempt with this token, before the attempt is started."""
         self._mishaps[token] = mishap
 
     def start(self, attempt: Attempt) -> None:
-        """Start an attempt; on the environment's thread."""
+        """Start an attempt. Must be called on the environment's thread."""
         task, stage = attempt.task, self._stage
         if task.attempt > _MAX_ATTEMPTS:
             stage.errors.add(
@@ -204,7 +202,7 @@ class EnvironmentRunner:
             )
         try:
             fake = stage.fake_of(task)
-        except HourglassError as error:  # the test is wrong: another attempt would not help
+        except HourglassError as error:  # an error in the test itself, so another attempt would not help
             stage.errors.add(error)
             attempt.finish_threadsafe(failed(task, type(error).__name__, str(error), non_retryable=True))
             return
@@ -217,7 +215,7 @@ class EnvironmentRunner:
             self._perform(attempt, running, fake)
 
     def ended(self, result: ActivityResult) -> RunningAttempt | None:
-        """Remove an attempt that has ended. Return None if its activity is unknown."""
+        """Remove an attempt that has ended, and return it. Return None if its activity is unknown."""
         running = self._running.pop(result.token, None)
         if running is not None:
             self._stage.asleep.discard(running)
@@ -227,19 +225,19 @@ class EnvironmentRunner:
         return running
 
     def abandon(self) -> None:
-        """Forget all attempts in progress."""
+        """Drop all attempts in progress."""
         for running in self._running.values():
             self._stage.asleep.discard(running)
             self._stage.running.discard(running)
         self._running.clear()
 
     def definition_of(self, task: ActivityTask) -> ActivityDefinition | None:
-        """Return the activity of a task; None if it is unknown."""
+        """Return the activity for a task; None if it is unknown."""
         running = self._running.get(task.token)
         return None if running is None else running.record.fake.definition
 
     def statistics(self) -> RunnerStatistics:
-        """Return the number of threads of all environments of this process."""
+        """Return statistics with the number of threads that the environments of this process share."""
         threads = activity_threads()
         return RunnerStatistics(
             threads=threads.size,
@@ -252,7 +250,7 @@ class EnvironmentRunner:
         )
 
     def stop(self) -> None:
-        """Do nothing: threads and loop belong to all environments of this process."""
+        """Do nothing, because the threads and the loop are shared by all environments of this process."""
 
     def _sleep(self, attempt: Attempt, running: RunningAttempt, fake: Fake) -> None:
         self._stage.asleep.add(running)
@@ -305,7 +303,9 @@ class EnvironmentRunner:
 
 
 def _raised_result(attempt: Attempt, definition: ActivityDefinition, error: BaseException) -> ActivityResult:
-    """Return the result of an attempt that raises a planned exception. Interceptors see it; without any, no code runs."""
+    """Return the result of an attempt with a planned exception. Interceptors see the exception; without interceptors, no
+    code runs.
+    """
     task, context = attempt.task, attempt.context
     equipment = context.equipment
     if equipment.inbound is None:

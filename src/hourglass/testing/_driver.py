@@ -1,16 +1,16 @@
-"""The driver of an environment: does one step at a time, on one thread, and lets virtual time pass.
+"""The driver of an environment: does one step at a time, on a single thread, and advances virtual time.
 
-Items of the engine become steps; a step passes its item to the worker's dispatch (`_served_queue`). The driver decides when that
-happens, evaluates activations in place of the worker's lanes, and moves the virtual clock. User code runs outside the event
-loop, as in a worker.
+Items that the engine delivers become steps; a step passes its item to the worker's dispatch (`_served_queue`). The driver
+decides when that happens, evaluates activations in place of the worker's lanes, and advances the virtual clock. User code
+runs outside the event loop, as in a worker.
 
 Invariants:
 
 - Steps are done only while a caller waits in the environment.
-- When a caller gets control back, the present instant is settled: no step is possible any more, except for real activities that
-  still run in their threads.
+- When control returns to a caller, the current instant is settled: no more steps are possible, except steps of real
+  activities that are still running in their threads.
 - Time passes only when no step is possible, no real activity runs, and a caller waits for time to pass.
-- With the same choices the same steps are done in the same order.
+- The same choices result in the same steps in the same order.
 """
 
 from __future__ import annotations
@@ -49,11 +49,13 @@ _PATIENCE = 10.0  # seconds of real time
 
 
 class Interrupted(BaseException):
-    """Raised in a wait that has no caller any more: its asynchronous call was cancelled, or its environment closed."""
+    """Raised in a wait that no longer has a caller, because its asynchronous call was cancelled or its environment was
+    closed.
+    """
 
 
 class DriverPolicy(DispatchPolicy):
-    """The dispatch policy of an environment's engine: the driver decides."""
+    """The dispatch policy of an environment's engine, which lets the driver decide."""
 
     driver: EnvironmentDriver
 
@@ -71,13 +73,13 @@ class DriverPolicy(DispatchPolicy):
 
 
 class EnvironmentDriver:
-    """The driver of one environment. Belongs to the environment's thread, except for methods that are marked as thread-safe."""
+    """The driver of an environment. Must be used on the environment's thread, except for methods marked as thread-safe."""
 
     make_errors: Callable[[], EnvironmentErrors] = EnvironmentErrors
     inline = False
     """Whether real `def` activities run on the environment's thread."""
     gates = False
-    """Whether the engine asks the driver before it dispatches a task; if not, it does so once a run is parked."""
+    """Whether the engine asks the driver before dispatching a task. If this is False, the engine asks once a run is parked."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class EnvironmentDriver:
         self.guard = guard
         self.stage = EnvironmentActivities(registry, self.errors, clock, equipment, inline=self.inline)
         self.waited_for: list[WaitForClose] = []
-        # Client calls of activities on other threads: the driver must complete them.
+        # The driver must complete the client calls of activities on other threads.
         self.outside: set[asyncio.Task[Any]] = set()
         self.closed = False
         self.steps: list[Step] = []
@@ -116,13 +118,13 @@ class EnvironmentDriver:
         self._interrupted = False
 
     def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
-        """Return whether the engine may dispatch a task: any except the workflow tasks of parked runs. Code does not change
-        during a test, so the run would only be parked again.
+        """Return whether the engine may dispatch a task. Only the workflow tasks of parked runs are rejected: code does not
+        change during a test, so the run would only be parked again.
         """
         return scheduled_event_id != 0 or not self.errors.is_parked(run_id)
 
     def due_now(self, due: list[int]) -> list[int]:
-        """Return the timers of a run that fire now, of all that are due at the same instant."""
+        """Return the timers to fire now, from the timers of a run that are due at the same instant."""
         return due
 
     def new_run_id(self) -> str:
@@ -131,16 +133,18 @@ class EnvironmentDriver:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether the caller is on the environment's thread. May be called in any thread."""
+        """Whether the caller is on the environment's thread. Thread-safe."""
         return threading.get_ident() == self._thread
 
     def interrupt(self) -> None:
-        """End the current wait with `Interrupted`. May be called in any thread."""
+        """End the current wait by raising `Interrupted`. Thread-safe."""
         self._interrupted = True
         self.loop.call_soon_threadsafe(self.ring)
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Do steps until a coroutine is done and the instant is settled; virtual time passes as needed. Return its result."""
+        """Do steps until a coroutine is done and the instant is settled, and return its result. Virtual time passes as
+        needed.
+        """
         try:
             self.check()
         except BaseException:
@@ -165,7 +169,7 @@ class EnvironmentDriver:
         return task.result()
 
     def skip_to(self, when_ns: int) -> None:
-        """Let virtual time pass until `when_ns`, and do all steps that are due by then."""
+        """Advance virtual time to `when_ns`, and do all steps that are due by then."""
         self.check()
         self._interrupted = False
         reached: list[bool] = []
@@ -177,7 +181,7 @@ class EnvironmentDriver:
         self._raise_parked()
 
     def check(self) -> None:
-        """Raise `UsageError` if the environment is closed, or the caller is on another thread."""
+        """Raise `UsageError` if the environment is closed or the caller is on another thread."""
         if self.closed:
             raise UsageError("this Environment is closed: use it inside its `with` block")
         if not self.is_own_thread:
@@ -186,17 +190,17 @@ class EnvironmentDriver:
             )
 
     def add(self, step: Step) -> None:
-        """Add a step that is possible from now on."""
+        """Add a step that can be done from now on."""
         if not self.closed:
             self.steps.append(step)
             self.ring()
 
     def ring(self) -> None:
-        """Wake the driver if it waits for other threads."""
+        """Wake the driver if it is waiting for other threads."""
         self._bell.ring()
 
     async def serve(self, task_queue: str) -> None:
-        """Serve a task queue from now on; on the loop."""
+        """Serve a task queue from now on. Must be called on the event loop."""
         if task_queue not in self._queues:
             queue = self._queues[task_queue] = ServedQueue(
                 task_queue,
@@ -209,7 +213,7 @@ class EnvironmentDriver:
             await queue.open()
 
     def crash(self) -> None:
-        """Drop the state of the worker, as if its process had died: runs are rebuilt from their histories, attempts are
+        """Drop the worker's state, as if its process had died. Runs are rebuilt from their histories, and attempts are
         retried after their timeouts.
         """
         self.check()
@@ -218,8 +222,8 @@ class EnvironmentDriver:
             queue.crash()
 
     def close(self) -> None:
-        """Close the environment. Open runs are executed once more and compared; then their fibers are unwound. Raise
-        `WorkflowParked` for a run that differs.
+        """Close the environment. Execute open runs a second time, compare the commands, and then unwind the fibers. Raise
+        `WorkflowParked` if a run issues different commands.
         """
         if self.closed:
             return
@@ -243,7 +247,7 @@ class EnvironmentDriver:
             task.cancel()
         self.loop.settle()
         self.loop.do(self.connection.close())
-        self.loop.settle()  # callbacks of the closing: the loop outlives the environment, and must not reference it
+        self.loop.settle()  # callbacks of the shutdown: the loop outlives the environment and must not reference it
         self._queues.clear()
         self.clock.forget_all()
         del self.policy.driver, self._evaluations
@@ -276,14 +280,14 @@ class EnvironmentDriver:
             raise explain(self, "no timer is pending, and no task is in progress")
 
     def _await_others(self) -> None:
-        """Wait for the engine or another thread. Virtual time does not pass."""
+        """Wait for the engine or another thread, without advancing virtual time."""
         if len(self.stage.running) > len(self.outside):
             self.loop.do(self._bell.wait())
         elif not self.loop.do(self._bell.wait(_PATIENCE)):
             raise InternalError(f"nothing has happened in the environment for {_PATIENCE:g} s of real time")
 
     def _move(self) -> bool:
-        """Let virtual time pass until the next callback is due. Return False if there is none."""
+        """Advance virtual time until the next callback is due. Return False if there is none."""
         return self.loop.call(self.clock.advance_to_next)
 
     def _raise_urgent(self) -> None:
@@ -298,7 +302,7 @@ class EnvironmentDriver:
             raise parked
 
     def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
-        """Add the step of an item that a handle delivers; on the loop."""
+        """Add the step for an item that a handle delivers. Must be called on the event loop."""
         self.add(self._step(queue, item))
 
     def _step(self, queue: ServedQueue, item: Activation | ActivityItem) -> Step:
@@ -317,7 +321,7 @@ class EnvironmentDriver:
         reply: Callable[[Verdict], object],
         generation: int,
     ) -> None:
-        """Evaluate an activation in place of a lane, outside the event loop, and pass the verdict to `reply`."""
+        """Evaluate an activation in place of a lane, outside the event loop. Pass the verdict to `reply`."""
         for event in activation.events:
             if isinstance(event, RunEvicted):
                 self.errors.evicted(activation.run_id, event)
@@ -334,7 +338,9 @@ class EnvironmentDriver:
             self.loop.do(self.serve(name))
 
     def _guarded(self, queue: ServedQueue, activation: Activation, generation: int) -> Verdict | None:
-        """Evaluate an activation. If its code hangs, record the error, to be raised in the test at once, and return None."""
+        """Evaluate an activation. If its code hangs, return None and record the error, so that it is raised in the test
+        immediately.
+        """
         try:
             with self.guard.watching(queue.evaluations):
                 return queue.evaluations.evaluate(activation, generation)
@@ -346,4 +352,4 @@ class EnvironmentDriver:
 async def _ended(task: asyncio.Task[Any]) -> None:
     await asyncio.wait({task})
     if not task.cancelled():
-        task.exception()  # retrieved, or asyncio logs it
+        task.exception()  # retrieved, because otherwise asyncio logs it

@@ -1,12 +1,13 @@
-"""`Environment`: workflows in a test, in this process and this thread, on virtual time; `AsyncEnvironment` for `async def` tests.
+"""`Environment`: workflows in a test, in this process and this thread, on virtual time; `AsyncEnvironment` for `async def`
+tests.
 
     with Environment() as env:
         env.fake(charge, returns="c-1")
         assert env.execute_workflow(checkout, order) == "c-1"
         assert env.calls(charge) == [call("o-1", 1200)]
 
-The engine, the evaluator, the activity executor and the converters are those of production. Only the parts that would make a test
-slow or random are replaced: real time, and threads for workflow code.
+The engine, the evaluator, the activity executor and the converters are those used in production. Only real time and the
+threads for workflow code are replaced, because they would make a test slow or nondeterministic.
 """
 
 from __future__ import annotations
@@ -39,25 +40,26 @@ Ts = TypeVarTuple("Ts")
 class Environment(EnvironmentBase):
     """Workflows on virtual time, for a test: `with Environment() as env:`, or `async with`.
 
-    Workflows and activities need not be listed if they are called as decorated objects. `workflows`, `activities` and `modules`
-    list those that are called by name, and instances with activity methods. With `real_activities=False` an activity without a
-    fake is an error. `verify` and `watch` are options of `Worker`, and on by default. Virtual time begins at `start`, passes only
-    while the test waits in the environment, and ends at `horizon`. Workflow code that runs for `deadlock_timeout` of real time
-    without waiting is interrupted.
+    Workflows and activities that are called as decorated objects need not be listed. `workflows`, `activities` and `modules`
+    list workflows and activities that are called by name, and instances with activity methods. With `real_activities=False`,
+    calling an activity without a fake is an error. `verify` and `watch` are the options of `Worker`, and on by default.
+
+    Virtual time begins at `start`, passes only while the test waits in the environment, and ends at `horizon`. Workflow code
+    that runs for `deadlock_timeout` of real time without waiting is interrupted.
     """
 
     _asynchronous: AsyncEnvironment | None = None
 
     def open(self) -> Environment:
-        """Open the environment, as `with` does."""
+        """Open the environment, like `with`."""
         if self._opened is not None or self._asynchronous is not None:
             raise UsageError("this Environment was opened before: create another one")
         self._opened = Fixture(self._settings)
         return self
 
     def close(self) -> None:
-        """Close the environment. Runs that are still open are executed a second time. Raise `WorkflowParked` if one of them
-        issues other commands then. May be called repeatedly.
+        """Close the environment. Runs that are still open are executed a second time. Raise `WorkflowParked` if a run then
+        issues different commands. May be called repeatedly.
         """
         fixture = self._fixture
         if not fixture.driver.closed:
@@ -73,11 +75,11 @@ class Environment(EnvironmentBase):
         try:
             self.close()
         except WorkflowParked:
-            if error is None:  # otherwise the test has failed already, with that error
+            if error is None:  # otherwise the test has already failed, with that error
                 raise
 
     def open_async(self) -> AsyncEnvironment:
-        """Open an environment for asyncio, as `async with` does."""
+        """Open an environment for asyncio, like `async with`."""
         if self._opened is not None or self._asynchronous is not None:
             raise UsageError("this Environment was opened before: create another one")
         self._asynchronous = AsyncEnvironment(self._settings)
@@ -98,7 +100,7 @@ class Environment(EnvironmentBase):
 
     @property
     def client(self) -> Client:
-        """A client of the environment, for all other operations."""
+        """A client of the environment, for all other client operations."""
         return self._fixture.client
 
     @overload
@@ -114,8 +116,8 @@ class Environment(EnvironmentBase):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> WorkflowHandle[R]: ...
     def start_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start a workflow and return a handle to it, like a client. All steps that take no virtual time are done before it
-        returns.
+        """Start a workflow and return a handle to it, like `start_workflow` of a client. All steps that need no virtual time
+        are done before the method returns.
         """
         self._fixture.driver.check()
         self._fixture.driver.registry.register_workflow(workflow)
@@ -134,7 +136,7 @@ class Environment(EnvironmentBase):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> R: ...
     def execute_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start a workflow and return its result; virtual time passes as needed."""
+        """Start a workflow and return its result. Virtual time passes as needed."""
         return self.start_workflow(workflow, *args, **options).result()
 
     def explore(
@@ -156,16 +158,17 @@ class Environment(EnvironmentBase):
         story: str | None = None,
         options: StartOptions | None = None,
     ) -> Exploration:
-        """Run a workflow under many orders of events and mishaps. Raise `ExplorationFailed`, with the story of the smallest
-        order that breaks a property.
+        """Run a workflow under many orders of events and faults. Raise `ExplorationFailed`, with the story of the smallest
+        order that violates a property.
 
-        An order decides which ready activity runs first, which one fails, times out or loses its result, when signals arrive,
-        when the worker crashes, and which of several timers fires first. The same seed tries the same orders. Each order has its
-        own environment, with the fakes of this one; `prepare` is called with it first. A run that is parked, stuck or
-        nondeterministic always breaks a property. `check(result, env)` is called at the end, with the result of the workflow or
-        its `WorkflowFailedError`; `invariant(env)` is called after every step. Both fail by raising or by returning False.
-        A run may fail only with the errors in `allowed` or, without it, only after a mishap. `story` repeats one order, by the
-        token in the message of a failure.
+        An order determines the sequence of ready activities and of timers that are due together, when activities fail, time
+        out or lose their results, when signals arrive, and when the worker crashes. The same seed tries the same orders.
+        Each order runs in its own environment with the fakes of this one; `prepare` is called first with that environment.
+
+        A run that is parked, stuck or nondeterministic always violates a property. `check(result, env)` is called at the
+        end, with the result of the workflow or its `WorkflowFailedError`. `invariant(env)` is called after every step. Both
+        report a violation by raising or by returning False. A run may fail only with the errors in `allowed` or, if
+        `allowed` is not set, only after a fault. `story` repeats a single order; pass the token from a failure message.
         """
         self._fixture.driver.check()
         plan = ExplorationPlan(
@@ -195,17 +198,17 @@ class Environment(EnvironmentBase):
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Let virtual time pass, and do all steps that become due."""
+        """Advance virtual time by this duration, and do all steps that become due."""
         driver = self._fixture.driver
         driver.skip_to(driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds))
 
     def crash(self) -> None:
-        """Drop the state of the worker, as if its process had been killed: runs are rebuilt from their histories."""
+        """Drop the worker's state, as if its process had been killed. Runs are rebuilt from their histories."""
         self._fixture.driver.crash()
 
 
 def environment_of(settings: FixtureSettings, fixture: Fixture) -> Environment:
-    """Return an environment for an open fixture."""
+    """Return an environment that uses an open fixture."""
     env = object.__new__(Environment)
     env._settings, env._opened = settings, fixture
     return env
@@ -238,7 +241,7 @@ class AsyncEnvironment(EnvironmentBase):
         self._runner: DaemonExecutor | None = None
 
     def open(self) -> AsyncEnvironment:
-        """Open the environment, as `async with` does. Blocks for less than a millisecond."""
+        """Open the environment, like `async with`. Blocks for less than a millisecond."""
         if self._opened is not None:
             raise UsageError("this Environment was opened before: create another one")
         self._runner = runner = borrow()
@@ -246,8 +249,8 @@ class AsyncEnvironment(EnvironmentBase):
         return self
 
     def close(self) -> None:
-        """Close the environment. Runs that are still open are executed a second time. Raise `WorkflowParked` if one of them
-        issues other commands then. May be called repeatedly.
+        """Close the environment. Runs that are still open are executed a second time. Raise `WorkflowParked` if a run then
+        issues different commands. May be called repeatedly.
         """
         runner, self._runner = self._runner, None
         if runner is not None:
@@ -260,7 +263,7 @@ class AsyncEnvironment(EnvironmentBase):
 
     @property
     def client(self) -> AsyncClient:
-        """A client of the environment, for all other operations."""
+        """A client of the environment, for all other client operations."""
         return AsyncClient(self._fixture.session)
 
     @overload
@@ -276,8 +279,8 @@ class AsyncEnvironment(EnvironmentBase):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> AsyncWorkflowHandle[R]: ...
     async def start_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start a workflow and return a handle to it, like a client. All steps that take no virtual time are done before it
-        returns.
+        """Start a workflow and return a handle to it, like `start_workflow` of a client. All steps that need no virtual time
+        are done before the method returns.
         """
         self._check_open()
         self._fixture.driver.registry.register_workflow(workflow)
@@ -296,17 +299,17 @@ class AsyncEnvironment(EnvironmentBase):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> R: ...
     async def execute_workflow(self, workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Start a workflow and return its result; virtual time passes as needed."""
+        """Start a workflow and return its result. Virtual time passes as needed."""
         handle = await self.start_workflow(workflow, *args, **options)
         return await handle.result()
 
     async def explore(
         self, workflow: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[ExploreOptions]
     ) -> Exploration:
-        """Run a workflow under many orders of events and mishaps, as `Environment.explore` does, with its options.
+        """Run a workflow under many orders of events and faults, with the behavior and options of `Environment.explore`.
 
-        It runs on this environment's thread: `check`, `invariant` and `prepare` are plain functions, and receive a
-        blocking environment.
+        The orders run on this environment's thread, so `check`, `invariant` and `prepare` are plain functions. They receive
+        a blocking `Environment`.
         """
         self._check_open()
         blocking = environment_of(self._settings, self._fixture)
@@ -323,14 +326,14 @@ class AsyncEnvironment(EnvironmentBase):
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Let virtual time pass, and do all steps that become due."""
+        """Advance virtual time by this duration, and do all steps that become due."""
         self._check_open()
         driver = self._fixture.driver
         length = span(duration, weeks, days, hours, minutes, seconds)
         await self._fixture.session.in_thread(lambda: driver.skip_to(driver.clock.now_ns() + length))
 
     async def crash(self) -> None:
-        """Drop the state of the worker, as if its process had been killed: runs are rebuilt from their histories."""
+        """Drop the worker's state, as if its process had been killed. Runs are rebuilt from their histories."""
         self._check_open()
         await self._fixture.session.in_thread(self._fixture.driver.crash)
 

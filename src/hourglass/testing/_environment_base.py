@@ -1,4 +1,4 @@
-"""The base of `Environment` and `AsyncEnvironment`: options, fakes, recorded calls, scheduled actions, the time."""
+"""The base class of `Environment` and `AsyncEnvironment`: options, fakes, recorded calls, scheduled actions, virtual time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HORIZON = 50 * 365 * 86400.0
 
 
 class EnvironmentBase:
-    """The options of an environment, its fakes, its recorded calls, scheduled actions and its time."""
+    """The options, fakes, recorded calls, scheduled actions and virtual time of an environment."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class EnvironmentBase:
         return f"<{type(self).__name__} {state}>"
 
     def now(self) -> datetime:
-        """Return the virtual time."""
+        """Return the current virtual time."""
         return as_datetime(self._fixture.driver.clock.now_ns())
 
     @overload
@@ -135,12 +135,13 @@ class EnvironmentBase:
         takes: Duration | None = None,
         heartbeat_every: Duration | None = None,
     ) -> None:
-        """Replace an activity, passed as the decorated function or by name, for this environment.
+        """Replace an activity for this environment. Pass the decorated function or its name.
 
-        `function` is called in place of the activity, with its arguments. `returns` is a result. `raises` is an exception, or a
-        list with one for each attempt (None: the attempt succeeds); after the end of the list, the function or `returns` applies.
-        `takes` is the duration of an attempt in virtual time, as it counts for timeouts and cancellations. During it heartbeats
-        are sent as a worker sends them for activities without a heartbeat timeout, or every `heartbeat_every`.
+        `function` is called instead of the activity, with the activity's arguments. `returns` is a result. `raises` is an
+        exception, or a list with an entry for each attempt (None means that the attempt succeeds). After the end of the
+        list, the function or `returns` applies. `takes` is the duration of an attempt in virtual time, which counts for
+        timeouts and cancellations. During that time, heartbeats are sent as by a worker for activities without a heartbeat
+        timeout, or every `heartbeat_every`.
         """
         fixture = self._fixture
         name, definition = fixture.driver.registry.definition(activity)
@@ -162,12 +163,14 @@ class EnvironmentBase:
         *,
         with_: Raisable | Sequence[Raisable],
     ) -> None:
-        """Let `explore` fail an activity with these errors and no others."""
+        """Let `explore` fail an activity only with these errors."""
         name, _ = self._fixture.driver.registry.definition(activity)
         self._fixture.driver.registry.mishaps[name] = Mishaps(checked_errors(name, with_))
 
     def cannot_fail(self, activity: Activity[..., Any] | str, /) -> None:
-        """Let an activity succeed in the end under `explore`. Attempts still fail and time out while another one may follow."""
+        """Let an activity always succeed eventually under `explore`. Attempts may still fail or time out if another attempt
+        can follow.
+        """
         name, _ = self._fixture.driver.registry.definition(activity)
         self._fixture.driver.registry.mishaps[name] = Mishaps(sure=True)
 
@@ -187,12 +190,12 @@ class EnvironmentBase:
         minutes: float = 0,
         seconds: float = 0,
     ) -> Later:
-        """Return a point in virtual time, from now: `env.after(days=3).signal(handle, approve)`."""
+        """Return a point in virtual time relative to now: `env.after(days=3).signal(handle, approve)`."""
         fixture = self._fixture
         when = fixture.driver.clock.now_ns() + span(duration, weeks, days, hours, minutes, seconds)
         return Later(fixture.driver, fixture.session, when)
 
     def at(self, time: datetime) -> Later:
-        """Return a point in virtual time; a past one means now."""
+        """Return a point in virtual time. A time in the past means now."""
         fixture = self._fixture
         return Later(fixture.driver, fixture.session, as_ns(time))

@@ -1,7 +1,7 @@
-"""The errors that a test must see: parked runs, and errors of the test itself.
+"""The errors that are raised in a test: parked runs, and errors in the test itself.
 
-An error of the test itself is raised at once. A parked run is raised once, by the first wait after it was parked, and again by
-every wait for that run, because it will never close.
+An error in the test itself is raised immediately. The error of a parked run is raised by the first wait after the run was
+parked, and by every later wait for that run, because the run will never close.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from hourglass._worker.health.parked import ParkedRuns
 from hourglass._worker.health.stopping import LaneStopped
 from hourglass.errors import NondeterminismError, ServiceError, WorkflowParked
 
-# The reasons of an eviction by an engine that could not accept the run's completion.
+# The eviction reasons of an engine that could not accept the completion of a run.
 _REFUSED = frozenset(("FATAL", "NONDETERMINISM"))
 _NOT_A_BUG = (KeyboardInterrupt, SystemExit)
 
 
 class EnvironmentErrors(ParkedRuns):
-    """The parked runs, reported by the evaluations, and urgent errors, reported by the driver."""
+    """The parked runs that the evaluations report, and the urgent errors that the driver reports."""
 
     def __init__(self) -> None:
         super().__init__()
         self.urgent: deque[BaseException] = deque()
-        """The errors to raise at once."""
+        """The errors to raise immediately."""
         self._unraised: deque[tuple[str, BaseException]] = deque()
         self._parked: dict[str, BaseException] = {}
 
     def add(self, error: BaseException) -> None:
-        """Add an error to raise at once."""
+        """Add an error that is raised immediately."""
         self.urgent.append(error)
 
     def parked(self) -> BaseException | None:
-        """Return the error of a parked run that has not been raised yet, and mark it as raised."""
+        """Return the error of a parked run that has not yet been raised, and mark it as raised."""
         return self._unraised.popleft()[1] if self._unraised else None
 
     @property
@@ -60,9 +60,9 @@ class EnvironmentErrors(ParkedRuns):
     def log_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
-        """Record a run that is parked because of its code."""
+        """Record a run that was parked because of its code."""
         if error is not None and isinstance(error.__cause__, LaneStopped):
-            return  # it hung: the guard that interrupted it reports that
+            return  # the code hung, and the guard that interrupted it reports that
         super().log_parked(workflow, workflow_id, run_id, error, task_queue)
         self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
@@ -72,13 +72,13 @@ class EnvironmentErrors(ParkedRuns):
         self._park(run_id, f"run {run_id}", error)
 
     def evicted(self, run_id: str, eviction: RunEvicted) -> None:
-        """Record an eviction by the engine. If the completion was rejected, the run is parked."""
+        """Record an eviction by the engine. Mark the run as parked if its completion was rejected."""
         if eviction.reason in _REFUSED:
             kind = NondeterminismError if eviction.reason == "NONDETERMINISM" else ServiceError
             self._park(run_id, f"run {run_id}", kind(eviction.message))
 
     def forget(self, run_id: str) -> bool:
-        """Record that a run continues."""
+        """Record that a run is no longer parked."""
         self._parked.pop(run_id, None)
         return super().forget(run_id)
 
@@ -96,12 +96,12 @@ class EnvironmentErrors(ParkedRuns):
 
 
 class QuietErrors(EnvironmentErrors):
-    """The errors of an order of `explore`. They are not logged, because `explore` reports them itself."""
+    """The errors of an explored order. They are not logged, because `explore` reports them itself."""
 
     def log_parked(
         self, workflow: str, workflow_id: str, run_id: str, error: BaseException | None, task_queue: str = ""
     ) -> None:
-        """Record a run that is parked because of its code."""
+        """Record a run that was parked because of its code."""
         if error is None or not isinstance(error.__cause__, LaneStopped):
             self._park(run_id, f"workflow {workflow} ({workflow_id})", error)
 
@@ -116,7 +116,7 @@ def is_for_test_runner(error: BaseException) -> bool:
 
 
 def _is_of_pytest(error: BaseException | None) -> bool:
-    # By name: pytest need not be installed.
+    # Compared by name, because pytest may not be installed.
     return any(base.__module__ == "_pytest.outcomes" for base in type(error).__mro__)
 
 

@@ -1,6 +1,6 @@
-"""Fakes: replacements of activities, checked where a test defines them.
+"""Fakes: replacements for activities, checked when a test defines them.
 
-A fake has the parameters of the activity, and its arguments are decoded like the activity's, so it receives the same objects.
+A fake has the parameters of its activity and receives the same objects, because its arguments are decoded in the same way.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ UNSET: Any = _Unset()
 
 @dataclass(frozen=True)
 class Fake:
-    """The code that executes for an activity: a replacement, or (`real`) the activity itself. Durations are virtual seconds."""
+    """The code that runs for an activity: a replacement, or (`real`) the activity itself. Durations are in virtual seconds."""
 
     definition: ActivityDefinition
     shown: Callable[..., Any] | None
-    """The function that provides the parameters of recorded calls; None if it is unknown."""
+    """The function with the parameters of recorded calls; None if it is unknown."""
     real: bool = False
     takes: float = 0.0
     beats: float | None = None
     raises: Callable[[int], Raisable | None] = lambda attempt: None
 
     def planned(self, attempt: int) -> BaseException | None:
-        """Return the exception that this attempt must raise, without a traceback, or None."""
+        """Return the exception that this attempt must raise, without a traceback. Return None if the attempt raises none."""
         error = self.raises(attempt)
         return None if error is None else raised(error)
 
 
 def raised(error: Raisable) -> BaseException:
-    """Return an exception, given as an instance or as a class, without a traceback."""
+    """Return an exception without a traceback, from an instance or a class."""
     return error.with_traceback(None) if isinstance(error, BaseException) else error()
 
 
 def shown(definition: ActivityDefinition) -> Callable[..., Any] | None:
-    """Return the function of an activity, or None if it has a parameter `self`: calls have none."""
+    """Return the function of an activity. Return None if it has a `self` parameter, because recorded calls have no `self`."""
     return None if definition.needs_instance else definition.fn
 
 
@@ -67,7 +67,7 @@ def make_fake(
     takes: Duration | None = None,
     heartbeat_every: Duration | None = None,
 ) -> Fake:
-    """Return a fake. Raise `UsageError` or `DefinitionError` if its parameters or its result do not match the activity's."""
+    """Return a fake. Raise `UsageError` or `DefinitionError` if its parameters or result do not match the activity's."""
     errors = _checked_errors(name, raises)
     if function is not None and returns is not UNSET:
         raise UsageError(f"the fake of activity {name}: pass a function or returns=, not both")
@@ -112,7 +112,7 @@ def _own_signature(name: str, function: Callable[..., Any] | None) -> Signature:
         try:
             return Signature.of(function, what=what)
         except DefinitionError:
-            pass  # a mock accepts all arguments, also **kwargs, which are never passed
+            pass  # a mock accepts all arguments, including **kwargs, which are never passed
 
     def anything(*args: Any) -> Any:
         raise NotImplementedError
@@ -123,7 +123,7 @@ def _own_signature(name: str, function: Callable[..., Any] | None) -> Signature:
 def _implementation(
     real: ActivityDefinition | None, function: Callable[..., Any] | None, result: Any
 ) -> Callable[..., Any]:
-    """Return the function that is called for an attempt. It receives the activity's defaults, as the activity would."""
+    """Return the function to call for an attempt. The function receives the activity's default arguments, like the activity."""
     if function is None:
         return lambda *args: result
     if real is None:
@@ -201,7 +201,7 @@ def _check_result(name: str, real: ActivityDefinition | None, value: Any, conver
 
 
 def _check_nothing(name: str, real: ActivityDefinition | None, raises: Raises | None) -> None:
-    """Check a fake without a result: the activity may return None, or the fake always raises."""
+    """Check a fake that has no result. The activity must accept None as a result, or the fake must always raise."""
     never_returns = raises is not None and not isinstance(raises, Sequence)
     if real is None or never_returns or real.signature.return_type in (None, type(None), Any):
         return

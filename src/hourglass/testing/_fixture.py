@@ -1,4 +1,4 @@
-"""The parts of an environment, put together: engine, clock, driver, client."""
+"""The parts of an environment, assembled: engine, clock, driver, client."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _LIMITS = CacheLimits(live=1_000_000, states=1_000_000)
 
 
 _GENERATIONS = 1000
-"""The maximum depth of child workflows: that of Python's calls."""
+"""The maximum depth of child workflows: the same number as Python's default recursion limit."""
 
 _FIRST_CHECK = 4
 """The number of activations after which an open run is executed a second time. Most runs of a test close earlier, and are
-executed again then; runs that are open at the end of their environment are executed again there.
+then executed again. Runs that are still open at the end of their environment are executed again at that point.
 """
 
 

@@ -1,12 +1,12 @@
 """Detection and interruption of workflow code that does not return, on the thread of an environment.
 
-A hang is judged by the worker's `HangDetector`. Only its caller differs: no control loop runs beside the code, so one
-thread looks at all environments of the process. It ends when there are none for a while.
+The worker's `HangDetector` decides whether code hangs. Only its caller differs: no control loop runs beside the code, so a
+single thread checks all environments of the process. The thread ends after a while without environments.
 
 Invariants:
 
-- Only workflow code is interrupted, and never while a debugger has stopped it.
-- Code that waits in C is left alone, because no exception reaches it.
+- Only workflow code is interrupted, and never while it is stopped in a debugger.
+- Code that waits in C is not interrupted, because no exception reaches it.
 - An exception for workflow code is not raised after that code has returned.
 """
 
@@ -31,13 +31,13 @@ _IDLE_LOOKS = 50  # after which the thread ends
 
 
 class WorkflowHung(WorkflowStuck):
-    """Raised in a test: workflow code has not returned within the deadlock timeout."""
+    """Raised in a test if workflow code has not returned within the deadlock timeout."""
 
 
 class Guard:
-    """Watches the workflow code of one environment: `with guard.watching(evaluations):`. Implements `ObservedLane`.
+    """Watches the workflow code of an environment: `with guard.watching(evaluations):`. Implements `ObservedLane`.
 
-    A timeout of 0 or None switches it off.
+    A timeout of 0 or None disables the guard.
     """
 
     evaluations: Evaluations
@@ -54,7 +54,7 @@ class Guard:
             _watcher.add(self)
 
     def watching(self, evaluations: Evaluations) -> Guard:
-        """Return the guard, to be entered around a call of these evaluations."""
+        """Return the guard as a context manager for a call of these evaluations."""
         self.evaluations = evaluations
         return self
 
@@ -74,7 +74,7 @@ class Guard:
         try:
             with (
                 _watcher.looking
-            ):  # wait, so that no exception is raised in this thread after the workflow's code
+            ):  # wait, so that no exception is raised in this thread after the workflow's code has returned
                 pass
         except LaneStopped:
             pass
@@ -86,11 +86,11 @@ class Guard:
         ) from None
 
     def cpu_time(self) -> float | None:
-        """Return the seconds that the thread has computed; None if unknown."""
+        """Return the CPU time of the thread in seconds; None if unknown."""
         return cpu_time(self.thread_id)
 
     def look(self) -> None:
-        """Interrupt the workflow code if it hangs. Called on the watcher's thread."""
+        """Interrupt the workflow code if it hangs. Called on the watcher thread."""
         if self.busy is None:
             self._detector.pause()
             return
@@ -104,28 +104,28 @@ class Guard:
         frame = frame_of(self.thread_id)
         if self._stack is None:
             self._stack = take_stack(frame)
-        # `__exit__` resets `busy` before it reads `_stack`, and we set `_stack` before we read `busy`. So either it finds the
-        # stack and waits for us, or we see that the code has returned.
+        # `__exit__` resets `busy` before it reads `_stack`, and we set `_stack` before we read `busy`. Therefore, either
+        # `__exit__` finds the stack and waits for us, or we see that the code has returned.
         if self.busy is work and may_interrupt(frame, self._attempts):
             raise_briefly(self.thread_id, wait_of(self._attempts))
 
 
 def _unused(evaluations: Evaluations) -> None:
-    """Do nothing. The chore stands for the work of a lane: the environment's thread does it itself."""
+    """Do nothing. This chore represents the work of a lane, but the environment's thread does that work itself."""
 
 
 class _Watcher:
-    """The thread that looks at all guards."""
+    """The thread that checks all guards."""
 
     def __init__(self) -> None:
         self.looking = threading.Lock()
-        """Held during a look."""
+        """A lock that is held during a check."""
         self._guards: weakref.WeakSet[Guard] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def add(self, guard: Guard) -> None:
-        """Look at this guard until it is garbage-collected."""
+        """Check this guard regularly until it is garbage-collected."""
         with self._lock:
             self._guards.add(guard)
             if self._thread is None:

@@ -1,7 +1,7 @@
 """Scheduled actions: `env.after(days=3).signal(handle, approve, "yes")`.
 
-An action is created and checked when the test schedules it, and done when virtual time has reached it. If it fails then, the
-current wait raises its error.
+An action is created and checked when the test schedules it, and performed when virtual time reaches its time. If the action
+fails then, the current wait raises its error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class Later:
-    """A point in virtual time. Its methods schedule actions for it."""
+    """A point in virtual time. Its methods schedule actions for that time."""
 
     def __init__(self, driver: EnvironmentDriver, session: ClientSession, when_ns: int) -> None:
         self._driver = driver
@@ -34,7 +34,7 @@ class Later:
 
     @property
     def time(self) -> datetime:
-        """The time."""
+        """The scheduled time."""
         return as_datetime(self._when_ns)
 
     @overload
@@ -59,7 +59,7 @@ class Later:
         self._schedule(f"terminate {handle.id}", partial(self._run, operation))
 
     def call(self, function: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call a function at that time, on the environment's thread; it may use the environment."""
+        """Call a function at that time, on the environment's thread. The function may use the environment."""
         self._schedule(getattr(function, "__qualname__", "a function"), lambda: function(*args, **kwargs))
 
     def _schedule(self, name: str, do: Callable[[], object]) -> None:

@@ -1,7 +1,7 @@
 """The errors that `explore` may let activities raise.
 
-By default an activity may fail with an error that is retried and with one that is not. The errors that the author lists replace
-these two.
+By default, an activity may fail with a retryable or with a non-retryable error. Errors listed by the test replace these
+defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ USUAL_ERRORS: tuple[Raisable, ...] = (
 
 @dataclass(frozen=True)
 class Mishaps:
-    """The errors that an activity may raise. One that is `sure` succeeds in the end, whatever mishaps its attempts have."""
+    """The errors that an activity may raise. A `sure` activity eventually succeeds, whatever faults its attempts have."""
 
     errors: tuple[Raisable, ...] = USUAL_ERRORS
     sure: bool = False
@@ -40,13 +40,15 @@ class Mishaps:
         return tuple(error for error in self.errors if not _is_final(error, final))
 
     def may_be_lost(self, activity: OpenActivity) -> bool:
-        """Return whether the present attempt may time out."""
+        """Return whether the current attempt may time out."""
         policy = activity.spec.retry_policy
         return not self.sure or policy is None or not 0 < policy.maximum_attempts <= activity.attempt
 
 
 def checked_errors(name: str, errors: Any) -> tuple[Raisable, ...]:
-    """Return the errors of an activity as a tuple, given as one error or as a sequence. Raise `UsageError` otherwise."""
+    """Return the errors of an activity as a tuple. They may be passed as a single error or as a sequence; otherwise raise
+    `UsageError`.
+    """
     listed: tuple[Any, ...] = tuple(errors) if isinstance(errors, Sequence) else (errors,)
     for error in listed:
         kind = error if isinstance(error, type) else type(error)

@@ -1,4 +1,4 @@
-"""The event loop of an environment: it runs in short pieces, on the thread of the test, and only while the test waits."""
+"""The event loop of an environment. It runs in short slices, on the test's thread, and only while the test waits."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ Ts = TypeVarTuple("Ts")
 
 
 class QuietLoop(asyncio.SelectorEventLoop):
-    """An event loop that runs in short pieces, on the thread of the test."""
+    """An event loop that runs in short slices, on the test's thread."""
 
-    _ready: deque[Any]  # asyncio's attributes: the handles to run in the next turn
+    _ready: deque[Any]  # attributes of asyncio's loop: the handles to run in the next iteration
     _scheduled: list[Any]  # the heap of timers
     _timer_cancelled_count: int  # the number of cancelled timers in the heap
 
     def time(self) -> float:
-        """Return the monotonic time, also while a test patches `time.monotonic`."""
+        """Return the monotonic time, even if a test patches `time.monotonic`."""
         return monotonic()
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a callback as asyncio does, without its checks for a closed or debugged loop: every step of a test comes
-        here.
+        """Schedule a callback like asyncio, but without its checks for a closed loop or debug mode, because every step of a
+        test calls this method.
         """
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
     def _timer_handle_cancelled(self, handle: Any) -> None:
-        """Remove a cancelled timer at once if it is the last in the heap. asyncio would keep it until the loop runs,
+        """Remove a cancelled timer immediately if it is the last one in the heap. asyncio would keep it until the loop runs,
         but this loop rarely runs, and nearly every wait in a test creates two timers that are cancelled early.
         """
         if self._scheduled and self._scheduled[-1] is handle:
@@ -47,11 +47,11 @@ class QuietLoop(asyncio.SelectorEventLoop):
             self._timer_cancelled_count += 1
 
     def settle(self) -> bool:
-        """Run all ready callbacks, until only timers and calls of other threads are left. Return whether there were any."""
+        """Run all ready callbacks until only timers and calls from other threads are left. Return whether any callback ran."""
         ready = self._ready
         if not ready:
             return False
-        # As `run_forever`, without checking timers and sockets at each turn: these can wait.
+        # Like `run_forever`, but without checking timers and sockets in each iteration, because these can wait.
         asyncio._set_running_loop(self)
         try:
             while ready:
@@ -63,7 +63,7 @@ class QuietLoop(asyncio.SelectorEventLoop):
         return True
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function in this thread as if the loop were running."""
+        """Call a function in this thread as if it were running on the loop."""
         if asyncio._get_running_loop() is self:
             return function(*args)
         asyncio._set_running_loop(self)
@@ -73,8 +73,8 @@ class QuietLoop(asyncio.SelectorEventLoop):
             asyncio._set_running_loop(None)
 
     def do(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end, in this thread. A coroutine that never waits costs no turn of the loop."""
-        asyncio._set_running_loop(self)  # the coroutine may ask for it
+        """Run a coroutine to completion in this thread. A coroutine that never waits needs no iteration of the loop."""
+        asyncio._set_running_loop(self)  # the coroutine may request the running loop
         try:
             awaited = coro.send(None)
         except StopIteration as end:
@@ -86,7 +86,7 @@ class QuietLoop(asyncio.SelectorEventLoop):
 
 
 async def _resumed(coro: Coroutine[Any, Any, T], awaited: Any) -> T:
-    """Continue a coroutine that was started outside a task."""
+    """Continue a coroutine that was started outside a task, and return its result."""
     return cast(T, await _send_on(coro, awaited))
 
 

@@ -1,8 +1,8 @@
-"""The registry of an environment: its workflows and activities by name, with their fakes and mishaps.
+"""The registry of an environment: its workflows and activities by name, with their fakes and faults.
 
-Decorated objects need not be listed: a workflow is registered when it is started, or found in the
-module of a registered one; an activity is registered when workflow code calls it. Only objects that are called by name must be
-listed, be found in a module, or be faked.
+Decorated objects need not be listed. A workflow is registered when it is started, or found in the module of a registered
+workflow. An activity is registered when workflow code calls it. Only objects that are called by name must be listed, found
+in a module, or faked.
 
 Must not know: engines, time, threads.
 """
@@ -26,7 +26,7 @@ from hourglass.testing._mishaps import Mishaps
 
 @dataclass
 class EnvironmentRegistry:
-    """The workflows, activities, fakes and mishaps of one environment."""
+    """The workflows, activities, fakes and faults of an environment."""
 
     workflows: Sequence[object] = ()
     activities: Sequence[object] = ()
@@ -35,7 +35,7 @@ class EnvironmentRegistry:
     fakes: dict[str, Fake] = field(default_factory=dict)
     mishaps: dict[str, Mishaps] = field(default_factory=dict)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The functions of steps without a result yet (`RunSettings.steps`), by run id and activity id."""
+    """The functions of steps that have no result yet (`RunSettings.steps`), by run id and activity id."""
     _resolver: Resolver | None = None
     _started: dict[str, WorkflowDefinition] = field(default_factory=dict)
     _called: dict[str, Activity[..., Any]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class EnvironmentRegistry:
         )
 
     def register_workflow(self, workflow: object) -> None:
-        """Register a workflow that is started. Ignores any other object, because the client rejects it."""
+        """Register a workflow when it is started. Ignore any other object, because the client rejects it."""
         definition = workflow_definition(workflow)
         if definition is not None:
             self._started[definition.name] = definition
@@ -96,7 +96,7 @@ class EnvironmentRegistry:
         self._called[activity.name] = activity
 
     def definition(self, activity: object) -> tuple[str, ActivityDefinition | None]:
-        """Return the name of an activity that a test passes, and its definition, or None if it is unknown."""
+        """Return the name and definition of an activity that a test passes. The definition is None if it is unknown."""
         if isinstance(activity, str):
             return activity, self._known(activity)
         if isinstance(activity, Activity):
@@ -106,7 +106,9 @@ class EnvironmentRegistry:
         )
 
     def activity(self, name: str, step: ActivityDefinition | None = None) -> Fake:
-        """Return the fake of an activity of this type or of a step, or the activity itself. Raise if neither may run."""
+        """Return the fake for an activity type or a step, or the activity itself, wrapped as a fake. Raise if neither may
+        run.
+        """
         fake = self.fakes.get(name)
         if fake is not None:
             return fake
@@ -149,7 +151,7 @@ def _definition_of(obj: object) -> WorkflowDefinition | None:
 
 
 def _reachable(definition: WorkflowDefinition) -> Iterator[object]:
-    """Yield the objects that a workflow's code can name: the globals of its module, and its closure."""
+    """Yield the objects that a workflow's code can reference: the globals of its module, and its closure."""
     fn: Callable[..., Any] = inspect.unwrap(definition.run)
     yield from list(getattr(fn, "__globals__", {}).values())
     for cell in getattr(fn, "__closure__", None) or ():

@@ -1,6 +1,7 @@
-"""The threads of asynchronous environments: each serves one environment at a time, as fibers cannot leave a thread.
+"""The threads of asynchronous environments. Each thread serves one environment at a time, because fibers cannot move between
+threads.
 
-A thread is kept for the next environment.
+The thread of a closed environment is kept for the next one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _lock = threading.Lock()
 
 
 def borrow() -> DaemonExecutor:
-    """Return an executor with one thread that no other environment uses."""
+    """Return an executor with a single thread that no other environment uses."""
     with _lock:
         return _idle.pop() if _idle else DaemonExecutor("hourglass-test", 1)
 

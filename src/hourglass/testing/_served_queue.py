@@ -1,13 +1,14 @@
-"""One task queue of an environment: the worker's dispatch, run on the thread of the test.
+"""A task queue of an environment: the worker's dispatch, run on the test's thread.
 
-A queue has the parts that a worker process has for a task queue: a handle with its record, evaluations, an activity executor, and
-the dispatch with its jobs. The same code as in a worker completes activations, reports results, requests evictions and holds back
-the results of local activities. These differ:
+A queue has the parts that a worker process has for a task queue: a handle with its record, evaluations, an activity
+executor, and the dispatch with its jobs. The code that completes activations, reports results, requests evictions and
+withholds the results of local activities is the worker's. These parts differ:
 
-- An item that the handle delivers becomes a step of the driver, and the step passes it to the dispatch.
-- Instead of lanes the driver evaluates an activation at once. Lanes are threads, and a test has one.
+- An item that the handle delivers becomes a step of the driver, and the step passes the item to the dispatch.
+- The driver evaluates activations immediately instead of passing them to lanes, because lanes are threads and
+  a test has only one.
 - Jobs have no supervisor process, because no job can be killed between two steps.
-- The result of an attempt that ran on another thread reaches the engine as a step of its own.
+- The result of an attempt that ran on another thread reaches the engine in a separate step.
 
 A crash drops the state that a worker loses with its process.
 """
@@ -58,7 +59,7 @@ _UNLIMITED = 1_000_000  # no task waits for a slot
 
 
 class EnvironmentExecutor(ActivityExecutor):
-    """The worker's executor, whose results may be reported later: as a step, or never."""
+    """The worker's executor, but results may be reported in a later step or not at all."""
 
     runner: EnvironmentRunner
     steps: StepAdder
@@ -70,8 +71,8 @@ class EnvironmentExecutor(ActivityExecutor):
 
 
 class _SteppedWaiter:
-    """Forwards a result: as a step if the attempt ran on another thread, otherwise immediately; never if a fault
-    loses it.
+    """Forwards the result of an attempt. If the attempt ran on another thread, the result becomes a step; otherwise it is
+    forwarded immediately. A result that a fault loses is never forwarded.
     """
 
     def __init__(self, executor: EnvironmentExecutor, waiter: Waiter) -> None:
@@ -93,7 +94,7 @@ class _SteppedWaiter:
 
 
 class EnvironmentJobs(TaskSupervisor):
-    """The jobs of a dispatch, below a process that is always running."""
+    """The jobs of a dispatch, under a process that is always running."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,7 +109,7 @@ class EnvironmentJobs(TaskSupervisor):
 
 
 class ServedQueue:
-    """One task queue. Implements `TaskServices` and `ActivationLanes`. Belongs to the environment's thread."""
+    """A task queue. Implements `TaskServices` and `ActivationLanes`. Must be used on the environment's thread."""
 
     notes = None
 
@@ -156,7 +157,7 @@ class ServedQueue:
         self._dispatch = Dispatch(tables, jobs, jobs)
         self._dispatch.holder = BridgeHolder(_refuse_to_connect, shared=self._connection, tables=tables)
         handle = await self._connection.open_handle(config)
-        assert isinstance(handle, EngineHandle)  # an environment's engine is in this thread
+        assert isinstance(handle, EngineHandle)  # the engine of an environment runs in this thread
         self.handle = handle
         self.record = record = tables.enter(config, handle, self._connection)
         record.apply_signal(HandleSignal.OPENED)
@@ -165,11 +166,11 @@ class ServedQueue:
 
     @property
     def lanes(self) -> ServedQueue:
-        """The queue itself."""
+        """The queue itself, which takes the place of the lanes."""
         return self
 
     def begin(self, item: Activation | ActivityItem, mishap: Mishap | None = None) -> None:
-        """Pass an item to the dispatch, with a planned fault if there is one."""
+        """Pass an item to the dispatch, with the planned fault if there is one."""
         if isinstance(item, Activation):
             self._dispatch.activation(self, self.record, item)
             return
@@ -180,30 +181,30 @@ class ServedQueue:
     def submit(
         self, activation: Activation, reply: Callable[[Verdict], object], *, generation: int = 0
     ) -> None:
-        """Have the driver evaluate an activation."""
+        """Let the driver evaluate an activation."""
         self._driver.evaluate(self, activation, partial(self._loop.call, reply), generation)
 
     def attempt_ended(self, run_id: str, activity_id: str) -> None:
-        """Ignore it: no run is held until its local activities end."""
+        """Do nothing, because no run is withheld until its local activities end."""
 
     def code_of(self, workflow_type: str) -> str:
-        """Return "": there are no notes of executing code."""
+        """Return "", because there are no notes about running code."""
         return ""
 
     def evicted(self, record: HandleRecord, run_id: str) -> None:
-        """Drop a run that the engine has evicted without an activation."""
+        """Drop a run that the engine evicted without an activation."""
         entry = self.evaluations.context.cache.discard(Key(self.queue, run_id, record.generation))
         if entry is not None:
             self.evaluations.drop(entry)
         record.runs.evicted(run_id)
 
     def crash(self) -> None:
-        """Drop the state that a worker loses with its process, and open the queue again."""
+        """Drop the state that a worker loses with its process, and reopen the queue."""
         self._drop()
         self._loop.do(self.open())
 
     def close(self) -> None:
-        """Drop all fibers, on their own thread, and close the handle."""
+        """Drop all fibers on their own thread, and close the handle."""
         self._drop()
         self.executor.stop()
 

@@ -1,7 +1,8 @@
-"""The client of an environment: the same operations as with an engine, but a waiting call drives the environment.
+"""The client of an environment: the same operations as with an engine, but waiting for a result drives the environment.
 
-Blocking calls run on the environment's thread. An activity that runs in another thread may call too, while the test waits in the
-environment; any other thread is rejected. Asynchronous calls go through a `Runner`, the owner of the environment's thread.
+Blocking calls run on the environment's thread. An activity that runs in another thread may also make blocking calls while
+the test waits in the environment; calls from any other thread are rejected. Asynchronous calls go through a `Runner`, which
+owns the environment's thread.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _UNLIMITED = nullcontext()
 
 
 class Runner(Protocol):
-    """The thread of an asynchronous environment."""
+    """The owner of the thread of an asynchronous environment."""
 
     def submit(self, work: Callable[[], T], /) -> Future[T]:
         """Call a function on the thread."""
@@ -50,7 +51,7 @@ class Runner(Protocol):
 
 
 class EnvironmentLink(Link):
-    """The link of a client to an environment: it is always open, and has no control loop."""
+    """The link of a client to an environment. It is always open and has no control loop."""
 
     def __init__(self, connection: Connection) -> None:
         self.target = connection.target
@@ -62,7 +63,7 @@ class EnvironmentLink(Link):
 
     @property
     def portal(self) -> Portal:
-        """Raise `UsageError`: an environment has no portal."""
+        """Raise `UsageError`, because an environment has no portal."""
         raise UsageError(
             "this client belongs to a test Environment, which executes its workflows itself and ends with its `with` block: "
             "do not close the client, and do not pass it to a Worker"
@@ -75,13 +76,13 @@ class EnvironmentLink(Link):
 
 @dataclass(frozen=True)
 class EnvironmentSession(ClientSession):
-    """Runs operations; a blocking call drives the environment until it has its result."""
+    """Runs operations. A blocking call drives the environment until the operation's result is available."""
 
     driver: EnvironmentDriver = field(kw_only=True)
     runner: Runner | None = field(kw_only=True, default=None)
 
     def perform(self, operation: ClientOperation[T]) -> T:
-        """Run an operation to its end and return its result."""
+        """Run an operation to completion and return its result."""
         driver = self.driver
         if driver.is_own_thread or not in_activity():
             return operation.parse(driver.run(operation.ask(self)))
@@ -119,11 +120,11 @@ class EnvironmentSession(ClientSession):
         self.driver.registry.register_workflow(workflow)
 
     async def call(self, request: Request[A]) -> A:
-        """Send a request to the engine, on the environment's loop."""
+        """Send a request to the engine on the environment's loop."""
         request = self.travelling(request)
         check_request(request)
         driver, untyped = self.driver, cast(object, request)
-        if isinstance(untyped, ExecuteWorkflow):  # the driver must see the start and the wait separately
+        if isinstance(untyped, ExecuteWorkflow):  # the driver must see start and wait separately
             started = await self.call(untyped.start)
             return cast(A, Executed(started.run_id, StillOpen(started.run_id)))
         if isinstance(untyped, (StartWorkflow, StartActivity)):
@@ -156,7 +157,7 @@ class EnvironmentSession(ClientSession):
                 cancel()
 
     async def _raise_if_parked(self, workflow_id: str, run_id: str) -> None:
-        """Raise the error of a parked run: it never closes and answers no query."""
+        """Raise the error of a parked run, because the run never closes and answers no queries."""
         if not self.driver.errors.any_parked:
             return
         if not run_id:

@@ -1,7 +1,7 @@
-"""The event loops and threads that all environments of a process share, so that an environment is cheap.
+"""The event loops and threads that all environments of a process share, which makes environments cheap to create.
 
-Each thread that uses environments has one event loop, which runs only while the test waits in an environment. The threads for
-`def` activities and the loop for `async def` ones belong to the process. Must not know workflows.
+Each thread that uses environments has one event loop, which runs only while the test waits in an environment. The process
+has one thread pool for `def` activities and one loop for `async def` activities. Must not know workflows.
 
 Invariants:
 
@@ -38,7 +38,7 @@ _shared = _Shared()
 
 
 def current_loop() -> QuietLoop:
-    """Return the loop of the current thread."""
+    """Return the event loop of the current thread."""
     if asyncio._get_running_loop() is not None:
         raise UsageError(
             "this thread runs an event loop, which an Environment would block: write `async with Environment() as env:` "
@@ -55,12 +55,12 @@ def current_loop() -> QuietLoop:
 
 
 def activity_threads() -> ThreadPool:
-    """Return the threads for `def` activities."""
+    """Return the thread pool for `def` activities."""
     return _shared.threads
 
 
 def activity_loop() -> LoopThread:
-    """Return the loop for `async def` activities."""
+    """Return the event loop for `async def` activities."""
     return _shared.activity_loop
 
 

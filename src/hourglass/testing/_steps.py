@@ -1,7 +1,7 @@
-"""The steps of an environment, and choosers of the next one.
+"""The steps of an environment, and choosers that select the next step.
 
-At any instant an environment knows the steps that are possible. One is chosen and done, then the possible steps are determined
-again; virtual time passes when there is none. The same choices lead to the same order.
+At any instant an environment knows the possible steps. The chooser selects one, the environment does it, and the possible
+steps are determined again. Virtual time passes when no step is possible. The same choices result in the same order.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ StepKind = Literal["activation", "attempt", "cancel", "ended", "woke", "action"]
 
 
 class Step(msgspec.Struct, frozen=True, eq=False):
-    """A step that can be done now.
+    """A step that can be done now. `kind` is one of:
 
-    activation: a workflow receives events. attempt: an attempt of an activity starts. cancel: an attempt is cancelled. ended: the
-    engine receives the result of an attempt that ran on another thread. woke: the virtual duration of a fake is over. action: an
-    action that the test has scheduled for this time.
+    - activation: a workflow receives events
+    - attempt: an attempt of an activity starts
+    - cancel: an attempt is cancelled
+    - ended: the engine receives the result of an attempt that ran on another thread
+    - woke: the virtual duration of a fake is over
+    - action: an action that the test scheduled for this time
     """
 
     kind: StepKind
@@ -35,7 +38,7 @@ class Chooser(Protocol):
     """Chooses the next step."""
 
     def choose(self, steps: Sequence[Step]) -> int:
-        """Return the index of the next step; there is at least one."""
+        """Return the index of the next step. There is at least one step."""
         ...
 
 
@@ -48,7 +51,7 @@ class InOrder:
 
 
 class Shuffled:
-    """Chooses at random, in the same order for the same seed."""
+    """Chooses randomly. The same seed results in the same order."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -59,8 +62,8 @@ class Shuffled:
 
 
 class StepAdder(Protocol):
-    """The driver, as task queues and runners see it."""
+    """The driver, as seen by task queues and runners."""
 
     def add(self, step: Step) -> None:
-        """Add a step that is possible from now on."""
+        """Add a step that can be done from now on."""
         ...

@@ -1,4 +1,5 @@
-"""The explanation of a wait that never ends: the pending activities, or the line of code, of each awaited workflow.
+"""The explanation of a wait that will never end: the pending activities, or the current line of code, of each awaited
+workflow.
 
 Queries the engine and the runs without changing them.
 """
@@ -21,19 +22,19 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 class WaitingDriver(Protocol):
-    """The driver, as `explain` sees it."""
+    """The driver, as seen by `explain`."""
 
     connection: Connection
     waited_for: list[WaitForClose]
     errors: EnvironmentErrors
 
     def run_now(self, coro: Coroutine[Any, Any, str]) -> str:
-        """Run a coroutine without letting virtual time pass."""
+        """Run a coroutine without advancing virtual time."""
         ...
 
 
 def explain(driver: WaitingDriver, reason: str) -> WorkflowStuck:
-    """Return the error for a wait that will never end: the reason, then the position of each awaited workflow."""
+    """Return the error for a wait that will never end: the reason, and the position of each awaited workflow."""
     parts = [driver.run_now(_position(driver.connection, wait)) for wait in tuple(driver.waited_for)]
     parked = driver.errors.known()
     parts += [str(error) for error in parked]
@@ -78,7 +79,7 @@ async def _place(connection: Connection, waited: WaitForClose) -> str:
 
 
 def place_of(stacks: str) -> str:
-    """Return the innermost line of the author's code in the stacks of a workflow; "" if there is none."""
+    """Return the innermost line of user code in the stacks of a workflow; "" if there is none."""
     frames = [match.groupdict() for match in _FRAME.finditer(stacks)]
     own = [frame for frame in frames if not is_ours(frame["file"]) and not is_library(frame["file"])]
     return f"{own[-1]['file']}:{own[-1]['line']}" if own else ""

@@ -1,4 +1,4 @@
-"""`TimeSkipper`: an interceptor that has a server skip the time of the runs that a client starts."""
+"""`TimeSkipper`: an interceptor that requests time skipping for the runs that a client starts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hourglass.interceptors import (
 
 
 class TimeSkipper(Interceptor):
-    """An interceptor for tests with a real server and worker: the server skips the time in which a run only waits.
+    """An interceptor for tests with a real server and worker. The server skips time while a run is only waiting.
 
         with dev_server(time_skipping=True) as server, Client.connect(server.target, interceptors=[TimeSkipper()]) as client:
             ...
 
     Each workflow that the client starts has its own clock, which its children share. With
-    `TimeSkipper(TimeSkippingConfig(enabled=False))` time is skipped only by `handle.fast_forward(…)`.
+    `TimeSkipper(TimeSkippingConfig(enabled=False))`, time is skipped only by `handle.fast_forward(…)`.
     """
 
     def __init__(self, config: TimeSkippingConfig | None = None) -> None:
@@ -33,7 +33,7 @@ class TimeSkipper(Interceptor):
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """Start workflows without time skipping inside the block. Running workflows are not affected."""
+        """Start the workflows of the block without time skipping. Running workflows are not affected."""
         self._off += 1
         try:
             yield
@@ -49,7 +49,7 @@ class TimeSkipper(Interceptor):
         return _AsyncStarts(next, self)
 
     def stamp(self, input: StartWorkflowInput) -> None:
-        """Add the time skipping options to a start, unless the caller has set them."""
+        """Add the time skipping options to a start, unless the caller has set its own."""
         if not self._off:
             input.options.setdefault("time_skipping", self.config)
 

@@ -1,4 +1,4 @@
-"""Virtual time: conversion of dates and durations, and the executor's timers on the virtual clock.
+"""Virtual time: conversion of dates and durations, and the activity executor's timers on the virtual clock.
 
 Tests use `datetime`, `timedelta` and `days=3`; the engine counts nanoseconds.
 """
@@ -18,7 +18,7 @@ from hourglass.errors import UsageError
 def span(
     duration: Duration | None, weeks: float, days: float, hours: float, minutes: float, seconds_: float
 ) -> int:
-    """Return a duration, given as one or in parts, in nanoseconds."""
+    """Return a duration in nanoseconds. It is passed as a single value or in parts."""
     parts = timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds_)
     if duration is not None and parts:
         raise UsageError("pass a duration, or its parts by name (days=3, hours=12), not both")
@@ -52,12 +52,12 @@ class VirtualTimer:
         self._cancel = cancel
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Cancel the callback."""
         self._cancel()
 
 
 class VirtualTimers:
-    """The virtual clock as the activity executor uses it (`Timers`), in seconds since the environment's start."""
+    """The virtual clock as the activity executor sees it (`Timers`), in seconds since the environment's start."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -68,7 +68,7 @@ class VirtualTimers:
         return (self._clock.now_ns() - self._start_ns) / SECOND
 
     def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> VirtualTimer:
-        """Call `callback(*args)` when `delay` seconds of virtual time have passed."""
+        """Call `callback(*args)` after `delay` seconds of virtual time."""
         when = self._clock.now_ns() + to_ns(delay)
         return VirtualTimer(self._clock.call_at(when, _call(callback, args)))
 

@@ -1,10 +1,10 @@
 """Pytest fixtures, available wherever Hourglass and pytest are installed.
 
-- `hourglass_env`: an `Environment`, with workflows on virtual time, for each test.
-- `hourglass_async_env`: an `AsyncEnvironment` for each `async def` test, with any plugin that runs such tests.
+- `hourglass_env`: an `Environment` for each test, with workflows on virtual time.
+- `hourglass_async_env`: an `AsyncEnvironment` for each `async def` test, with any plugin that runs these tests.
 - `hourglass_server`: a real Temporal dev server for the test session, started on first use.
 - `hourglass_client`: a client of this server, for each test.
-- `hourglass_task_queue`: the name of a task queue for each test, so that tests do not receive each other's tasks.
+- `hourglass_task_queue`: a unique task queue name for each test, so that tests do not receive each other's tasks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def hourglass_env() -> Iterator[Environment]:
 
 @pytest.fixture
 def hourglass_async_env() -> Iterator[AsyncEnvironment]:
-    """Workflows on virtual time, for `async def` tests. Needs no fixture of an event loop, because it is opened without await."""
+    """Workflows on virtual time, for `async def` tests. Needs no event loop fixture, because the environment is opened
+    without await.
+    """
     from hourglass.testing import Environment
 
     env = Environment().open_async()
@@ -51,7 +53,7 @@ def hourglass_async_env() -> Iterator[AsyncEnvironment]:
 
 @pytest.fixture(scope="session")
 def hourglass_server() -> Iterator[DevServer]:
-    """A real Temporal dev server, in memory, on a free loopback port."""
+    """A real in-memory Temporal dev server on a free loopback port."""
     from hourglass.testing import dev_server
 
     with dev_server() as server:
@@ -60,7 +62,7 @@ def hourglass_server() -> Iterator[DevServer]:
 
 @pytest.fixture
 def hourglass_client(hourglass_server: DevServer) -> Iterator[Client]:
-    """A client of the dev server."""
+    """A client of the Temporal dev server."""
     from hourglass.client import Client
 
     with Client.connect(hourglass_server.target, namespace=hourglass_server.namespace) as client:
@@ -69,5 +71,5 @@ def hourglass_client(hourglass_server: DevServer) -> Iterator[Client]:
 
 @pytest.fixture
 def hourglass_task_queue() -> str:
-    """The name of a task queue that no other test uses."""
+    """A task queue name that no other test uses."""
     return f"test-{uuid.uuid4().hex[:12]}"

@@ -1,5 +1,6 @@
-"""The OpenAI Agents SDK: agents with model calls, tools and MCP calls as activities. Install it by `pip
-install 'hourglass-temporal[openai-agents]'`.
+"""The OpenAI Agents SDK: agents with model calls, tools and MCP calls as activities.
+
+Install the bridge with `pip install 'hourglass-temporal[openai-agents]'`.
 
     runner = DurableRunner(agent, model_options={"start_to_close_timeout": 300})
 
@@ -9,7 +10,7 @@ install 'hourglass-temporal[openai-agents]'`.
 
     Worker(client, workflows=[answer], activities=[runner])
 
-    _activities  the code of the activities: calls of models, tools and MCP servers
+    _activities  the code of the activities: calls to models, tools and MCP servers
     _runner      `DurableRunner`: agents for workflows, with models, tools and servers as activities
 """
 

@@ -1,7 +1,7 @@
-"""The code of the activities: calls of models, tools and MCP servers, with the worker's own objects.
+"""The code of the activities: calls to models, tools and MCP servers, using the worker's own objects.
 
-A request identifies its agent by the activity type, and its tools by name. Names are looked up in the
-worker's agent; a request cannot make the worker import or call other objects.
+The activity type of a request identifies its agent, and tools are identified by name. Names are looked up in the worker's
+agent, so a request cannot make the worker import or call other objects.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pydantic_core import to_jsonable_python
 from hourglass.errors import ApplicationError
 
 StreamHandler: TypeAlias = Callable[[TResponseStreamEvent], "Awaitable[None] | None"]
-"""A callback for the events of a model's stream, in the activity that reads it."""
+"""A callback for the events of a model's response stream. It runs in the activity that reads the stream."""
 
 SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
 RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
@@ -62,7 +62,7 @@ class Function(msgspec.Struct, kw_only=True):
     schema: dict[str, Any]
     strict: bool
     agent: str = ""
-    """The name of the agent that a handoff transfers to."""
+    """The name of a handoff's target agent."""
 
 
 class ModelRequest(msgspec.Struct, kw_only=True):
@@ -72,7 +72,7 @@ class ModelRequest(msgspec.Struct, kw_only=True):
     input: Any
     settings: dict[str, Any]
     tools: list[str]
-    """The names of the agent's own tools that are offered in this request."""
+    """The names of the agent's own tools that this request offers to the model."""
     functions: list[Function]
     """Additional tools, from MCP servers."""
     handoffs: list[Function]
@@ -91,9 +91,7 @@ async def request_response(
     request: ModelRequest,
     handler: StreamHandler | None,
 ) -> Any:
-    """Send a request to an agent's model. The client's own retries are disabled, because the activity has a
-    retry policy.
-    """
+    """Send a request to an agent's model. The client's own retries are disabled, because the activity has a retry policy."""
     model = agent.model if isinstance(agent.model, Model) else provider().get_model(agent.model)
     own_tools = {tool.name: tool for tool in agent.tools}
     missing = [name for name in request.tools if name not in own_tools]
@@ -194,11 +192,13 @@ _RETRYABLE_STATUSES = (
     409,
     425,
     429,
-)  # client errors that another attempt may not get
+)  # client errors that may not recur in another attempt
 
 
 def _status_failure(error: APIStatusError) -> ApplicationError:
-    """Return the failure for an error response: whether it is final, and the delay before the next attempt."""
+    """Return the failure for an error response. It determines whether the error is final, and the delay before the next
+    attempt.
+    """
     is_retryable = error.status_code >= 500 or error.status_code in _RETRYABLE_STATUSES
     return ApplicationError(
         f"HTTP {error.status_code}: {error.message}",
@@ -212,7 +212,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             return max(0.0, float(headers[name]) * unit)
-        except (KeyError, ValueError):  # absent, or a date
+        except (KeyError, ValueError):  # absent, or a date instead of a number
             continue
     return None
 
@@ -227,9 +227,7 @@ def default_provider() -> ModelProvider:
 
 
 async def call(agent: Agent[Any], tool: FunctionTool, arguments: str, call_id: str, context: Any) -> Any:
-    """Call a function tool. Its `failure_error_function` decides whether an exception is reported to the
-    model or raised.
-    """
+    """Call a function tool. Its `failure_error_function` decides whether an exception is reported to the model or raised."""
     result = await tool.on_invoke_tool(
         ToolContext(
             context=context,
@@ -244,9 +242,7 @@ async def call(agent: Agent[Any], tool: FunctionTool, arguments: str, call_id: s
 
 
 def _output(result: Any) -> Any:
-    """Return the result of a tool as JSON. Structured outputs of the library are kept, other values become
-    `str`.
-    """
+    """Return the result of a tool as JSON. Structured outputs of the library are kept; other values are converted to `str`."""
     if result is None or isinstance(
         result, (str, dict, ToolOutputText, ToolOutputImage, ToolOutputFileContent)
     ):
@@ -261,7 +257,7 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, asyncio.Lock]] = 
 
 @asynccontextmanager
 async def _connected(server: MCPServer) -> AsyncIterator[MCPServer]:
-    """Connect a server for one call. Its object has a single connection, so concurrent calls wait."""
+    """Connect to a server for a single call. The server object has only one connection, so concurrent calls wait."""
     lock = _locks.setdefault(asyncio.get_running_loop(), {}).setdefault(id(server), asyncio.Lock())
     untyped: Any = server
     async with lock:

@@ -1,7 +1,7 @@
-"""`DurableRunner`: agents for workflows. The library's own loop runs in the workflow; models, tools and MCP
-servers are replaced by versions that execute the author's own ones in activities.
+"""`DurableRunner`: agents for workflows. The library's own loop runs in the workflow. Models, tools and MCP servers are
+replaced by versions that execute the originals in activities.
 
-The author's agents are not changed: the runner uses copies.
+The original agents are not changed: the runner uses copies.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeVar, cast
 
-# Import it now: otherwise the first workflow that waits would import it in the middle of a run.
+# Imported now: otherwise the first workflow that waits would import this module during a run.
 import anyio._backends._asyncio  # noqa: F401
 from agents import (
     Agent,
@@ -62,39 +62,37 @@ _agents.replace(
                 "run_internal.run_loop",
             )
         },
-        # Stored with the agent for later runs, so it must not use the random numbers of one run.
+        # Stored with the agent for later runs, so it must not use the random numbers of a particular run.
         "agents.run_context:uuid4": lambda _: _agents.any_uuid4,
         "agents.run_internal.tool_execution:asyncio": lambda _: _agents.OrderedAsyncio(),
-        # When a guardrail trips, the library imports `temporalio.workflow` to find out whether this is one of
-        # its workflows. The import takes half a second or more in the middle of a run, and the answer is
-        # always the same here.
+        # When a guardrail is triggered, the library imports `temporalio.workflow` to find out whether it runs in a workflow
+        # of temporalio. The import would take half a second or more during a run, and the answer is always the same here.
         "agents.run:should_cancel_parallel_model_task_on_input_guardrail_trip": lambda real: (
             lambda: workflow.in_workflow() or real()
         ),
     },
 )
 
-get_trace_provider()  # create it now, not in the first run, because it reads clocks
+get_trace_provider()  # created now instead of in the first run, because creating it reads clocks
 
-# An agent's error is a failure of its run, not a bug in the workflow's code.
+# An agent's error fails its run, and does not count as a bug in the workflow's code.
 count_as_failures(AgentsException)
 
 
 class DurableRunner(Generic[C]):
-    """Runs an agent in workflows: `runner.run_sync(question)`, or `await runner.run(question)` in an `async
-    def`.
+    """Runs an agent in workflows: `runner.run_sync(question)`, or `await runner.run(question)` in an `async def`.
 
-    Agents are found through the handoffs of the first one; pass agents that a handoff creates at run time as
-    `agents`. `context_type` is the type of the `context` of runs: it is sent to tools as JSON, and their
-    changes to it stay there. `model_provider` creates models from their names, in the worker.
+    Agents are found through the handoffs of the first agent. Pass agents that a handoff creates at run time as `agents`.
+    `context_type` is the type of the `context` of runs. The context is sent to tools as JSON, and changes that a tool makes
+    to it are not sent back. `model_provider` creates models from their names, in the worker.
 
-    `options` are the options of all activities; `model_options` and `mcp_options` extend them for calls of
-    models and MCP servers, `tool_options` for a tool, by its name. False instead of options runs an `async
-    def` tool in the workflow itself, where it may call activities, wait for signals and run other agents.
-    `stream_handler` is called in the activity with each event of a model's stream, so that it can publish
-    tokens. `name` is a prefix of all activity types, for two runners in one worker that share an agent.
+    `options` are the options of all activities. `model_options` and `mcp_options` extend them for calls to models and MCP
+    servers, and `tool_options` extends them for each tool, by name. With False instead of options, an `async def` tool runs
+    in the workflow itself, where it may call activities, wait for signals and run other agents. `stream_handler` is called
+    in the activity with each event of a model's stream, so that it can publish tokens. `name` is a prefix for all activity
+    types, needed if two runners in the same worker share an agent.
 
-    Outside of workflows, the methods behave as in `agents.Runner`.
+    Outside workflows, the methods behave like the methods of `agents.Runner`.
     """
 
     def __init__(
@@ -127,7 +125,7 @@ class DurableRunner(Generic[C]):
         self._tool_options = dict(tool_options or {})
         self._activities: list[Activity[..., Any]] = []
         self._durable: dict[int, Agent[Any]] = {}
-        # keeps the agents alive, so that no other agent gets one of their ids
+        # keeps the agents alive, so that their ids are not reused for other agents
         self._originals: list[Agent[Any]] = []
         for given_agent in (agent, *agents):
             self._make_durable(given_agent)
@@ -148,12 +146,12 @@ class DurableRunner(Generic[C]):
             )
 
     def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
-        """Return the activities that `Worker(activities=[runner])` registers."""
+        """Return the activities to register in `Worker(activities=[runner])`."""
         return self._activities
 
     @property
     def agent(self) -> Agent[C]:
-        """The first agent as it runs in workflows, e.g. for `RunState.from_json`."""
+        """The first agent in its form for workflows, e.g. for `RunState.from_json`."""
         return self._durable[id(self._original)]
 
     async def run(
@@ -164,8 +162,8 @@ class DurableRunner(Generic[C]):
         run_config: RunConfig | None = None,
         **options: Any,
     ) -> RunResult:
-        """Run the agent. `options` are passed to `agents.Runner.run`; `starting_agent` is another agent of the
-        runner, for example the `last_agent` of the previous result.
+        """Run the agent. `options` are passed to `agents.Runner.run`. `starting_agent` is another agent of the runner, for
+        example the `last_agent` of the previous result.
         """
         if not workflow.in_workflow():
             agent: Any = self._original if starting_agent is None else starting_agent
@@ -185,7 +183,7 @@ class DurableRunner(Generic[C]):
         run_config: RunConfig | None = None,
         **options: Any,
     ) -> RunResult:
-        """Run the agent in a plain workflow, and wait for its result."""
+        """Run the agent in a plain workflow and wait for its result."""
         if not workflow.in_workflow():
             agent: Any = self._original if starting_agent is None else starting_agent
             return Runner.run_sync(agent, input, run_config=run_config, **options)
@@ -194,7 +192,7 @@ class DurableRunner(Generic[C]):
         )
 
     def run_streamed(self, input: Any, **options: Any) -> RunResultStreaming:
-        """Run the agent outside of workflows, and stream its events. Raise `UsageError` in a workflow."""
+        """Run the agent outside workflows and stream its events. Raise `UsageError` in a workflow."""
         if workflow.in_workflow():
             raise UsageError(
                 "run_streamed: a workflow cannot read a model's stream, which is received in an activity. Use "
@@ -215,8 +213,8 @@ class DurableRunner(Generic[C]):
         return durable
 
     def _make_durable(self, agent: Agent[Any]) -> Agent[Any]:
-        """Return a copy of an agent with activities for its model, tools and servers; also copy the agents that
-        it hands over to.
+        """Return a copy of an agent that uses activities for its model, tools and servers. Also copy the targets of its
+        handoffs.
         """
         existing = self._durable.get(id(agent))
         if existing is not None:
@@ -268,7 +266,7 @@ class DurableRunner(Generic[C]):
     def _tool(self, agent: Agent[Any], tool: Tool) -> Tool:
         tool_options = self._tool_options.get(tool.name, {})
         if not isinstance(tool, FunctionTool) or isinstance(tool_options, bool):
-            return tool  # it runs at the provider, or in the workflow
+            return tool  # the tool runs at the provider, or in the workflow
 
         async def call(arguments: str, call_id: str, context: Any) -> Any:
             return await _activities.call(agent, tool, arguments, call_id, context)
@@ -300,8 +298,8 @@ class DurableRunner(Generic[C]):
 
 
 def _run_config_of(config: RunConfig | None, options: dict[str, Any]) -> RunConfig:
-    """Return the configuration of a run in a workflow, without tracing, because its spans would be repeated
-    on every execution.
+    """Return the configuration for a run in a workflow. Tracing is disabled, because its spans would be repeated in every
+    execution.
     """
     if options.get("session") is not None:
         raise UsageError(
@@ -324,7 +322,7 @@ def _run_config_of(config: RunConfig | None, options: dict[str, Any]) -> RunConf
 
 
 class _DurableModel(Model):
-    """A model in a workflow. It requests an activity."""
+    """A model in a workflow. Requests to the model are sent by an activity."""
 
     def __init__(self, agent: Agent[Any], perform: Activity[..., Any]) -> None:
         self._own = {tool.name for tool in agent.tools}
@@ -344,7 +342,7 @@ class _DurableModel(Model):
         conversation_id: str | None,
         prompt: Any,
     ) -> ModelResponse:
-        """Request the model's response, and wait for it."""
+        """Request the model's response in an activity, and wait for it."""
         request = ModelRequest(
             instructions=system_instructions,
             input=_agents.to_json(input),
@@ -377,7 +375,7 @@ class _DurableModel(Model):
         return _activities.RESPONSE.validate_python(await _agents.execute(self._perform, request))
 
     def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
-        """Raise `UsageError`: streaming is not possible in a workflow."""
+        """Raise `UsageError`, because streaming is not possible in a workflow."""
         raise UsageError(
             "a workflow cannot read a model's stream: use DurableRunner(stream_handler=…), which is called in the activity"
         )
@@ -390,7 +388,7 @@ class _DurableServer(MCPServer):
         self, server: MCPServer, list_tools: Activity[..., Any], call_tool: Activity[..., Any]
     ) -> None:
         super().__init__()
-        # Approvals, guardrails and error handling are the ones of the author's server.
+        # Approvals, guardrails and error handling are copied from the original server.
         for setting in list(vars(self)):
             setattr(self, setting, getattr(server, setting))
         self._name = server.name
@@ -399,14 +397,14 @@ class _DurableServer(MCPServer):
 
     @property
     def name(self) -> str:
-        """The name of the author's server."""
+        """The name of the original server."""
         return self._name
 
     async def connect(self) -> None:
-        """Do nothing: each activity connects by itself."""
+        """Do nothing, because each activity opens its own connection."""
 
     async def cleanup(self) -> None:
-        """Do nothing: each activity disconnects by itself."""
+        """Do nothing, because each activity closes its own connection."""
 
     async def list_tools(
         self, run_context: RunContextWrapper[Any] | None = None, agent: Any = None
@@ -424,9 +422,9 @@ class _DurableServer(MCPServer):
         )
 
     async def list_prompts(self) -> ListPromptsResult:
-        """Raise `UsageError`: prompts are not available in a workflow."""
+        """Raise `UsageError`, because prompts are not available in a workflow."""
         raise UsageError("prompts of an MCP server are read in an activity of yours")
 
     async def get_prompt(self, name: str, arguments: dict[str, Any] | None = None) -> GetPromptResult:
-        """Raise `UsageError`: prompts are not available in a workflow."""
+        """Raise `UsageError`, because prompts are not available in a workflow."""
         raise UsageError("prompts of an MCP server are read in an activity of yours")

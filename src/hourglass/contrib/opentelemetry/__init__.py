@@ -1,8 +1,7 @@
-"""OpenTelemetry: metrics, and traces that follow a request through clients, workflows and activities. Install
-it by `pip install 'hourglass-temporal[opentelemetry]'`.
+"""OpenTelemetry: metrics, and traces that follow a request through clients, workflows and activities.
 
-The names of spans and the header of a trace are as in Temporal's SDKs, so a trace continues through their
-workers.
+Install the bridge with `pip install 'hourglass-temporal[opentelemetry]'`. Span names and the trace header are the same as in
+Temporal's SDKs, so a trace continues across workers that use them.
 
     _metrics    exports a registry's metrics to OpenTelemetry
     _tracing    `TracingInterceptor`

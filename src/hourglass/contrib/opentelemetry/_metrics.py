@@ -1,4 +1,4 @@
-"""Export of a registry's metrics to OpenTelemetry: user metrics when they are recorded, a worker's statistics
+"""Export of a registry's metrics to OpenTelemetry. User metrics are exported when they are recorded, a worker's statistics
 when they are collected.
 """
 
@@ -18,7 +18,7 @@ from hourglass.metrics._samples import Buckets, Labels
 
 
 class _Bridge:
-    """A sink that forwards the records of a registry to OpenTelemetry instruments with the same names."""
+    """A sink that forwards a registry's records to OpenTelemetry instruments with the same names."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -26,7 +26,7 @@ class _Bridge:
         self._lock = threading.Lock()
 
     def recorded(self, metric: Metric, value: float, labels: Labels) -> None:
-        """Forward one record."""
+        """Forward a single record."""
         record = self._instruments.get(metric.name)
         if record is None:
             with self._lock:
@@ -51,8 +51,8 @@ class _Bridge:
 
 
 def export_metrics(registry: Registry | None = None, meter: Meter | None = None) -> Callable[[], None]:
-    """Export the metrics of a registry (by default this process's) to an OpenTelemetry meter. Return a
-    function that stops the export.
+    """Export the metrics of a registry (by default this process's registry) to an OpenTelemetry meter. Return a function
+    that stops the export.
     """
     source = default_registry if registry is None else registry
     sink = otel.get_meter("hourglass") if meter is None else meter

@@ -1,4 +1,4 @@
-"""`TracingInterceptor`: spans of client calls and activities, and the entry to the spans of workflows."""
+"""`TracingInterceptor`: spans of client calls and activities, and the interceptor for the spans of workflows."""
 
 from __future__ import annotations
 
@@ -34,13 +34,11 @@ from hourglass.interceptors import (
 
 
 class TracingInterceptor(Interceptor):
-    """Traces the calls of a client, and the work of that client's workers or of the worker that it is passed
-    to.
+    """Traces the calls of a client and its workers, or of a single worker if it is passed to that worker.
 
-    `tracer` is by default OpenTelemetry's global one, `propagator` W3C's trace context and baggage. With
-    `durations`, a run and each signal and update that it handles have one span from start to end; this
-    requires a `RunIdGenerator` in the tracer's provider. Without it, they have spans of zero length, which
-    are exported when they start.
+    `tracer` defaults to OpenTelemetry's global tracer, and `propagator` to W3C trace context and baggage. With `durations`,
+    a run and each signal and update that the run handles have a span from start to end. This requires a `RunIdGenerator` in
+    the tracer's provider. Without `durations`, they have spans of zero length that are exported immediately.
     """
 
     def __init__(
@@ -57,30 +55,30 @@ class TracingInterceptor(Interceptor):
             raise UsageError(NO_IDS)
 
     def intercept_client(self, next: ClientOutboundInterceptor) -> ClientOutboundInterceptor:
-        """Trace a `Client`."""
+        """Return an interceptor that traces a `Client`."""
         return _TracedClient(next, _Calls(self._tracer, self._carrier))
 
     def intercept_async_client(self, next: AsyncClientOutboundInterceptor) -> AsyncClientOutboundInterceptor:
-        """Trace an `AsyncClient`."""
+        """Return an interceptor that traces an `AsyncClient`."""
         return _AsyncTracedClient(next, _Calls(self._tracer, self._carrier))
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        """Trace activities."""
+        """Return an interceptor that traces activities."""
         return _TracedActivities(next, self._tracer, self._carrier)
 
     def intercept_workflow(self, next: WorkflowInboundInterceptor) -> WorkflowInboundInterceptor:
-        """Trace a run."""
+        """Return an interceptor that traces a run."""
         return TracedWorkflow(next, self._tracer, self._carrier, self._durations)
 
     def intercept_nexus_operation(
         self, next: NexusOperationInboundInterceptor
     ) -> NexusOperationInboundInterceptor:
-        """Trace Nexus operations."""
+        """Return an interceptor that traces Nexus operations."""
         return _TracedOperations(next, self._tracer, self._carrier)
 
 
 class _Calls:
-    """Spans of client calls, for the blocking and the asynchronous client."""
+    """Creates the spans of client calls, for the blocking and the asynchronous client."""
 
     def __init__(self, tracer: Tracer, carrier: Carrier) -> None:
         self._tracer = tracer
@@ -88,7 +86,7 @@ class _Calls:
 
     @contextmanager
     def span(self, name: str, workflow_id: str, *headers: Headers, **more: AttributeValue) -> Iterator[None]:
-        """Start a span around a call, and put its context into the headers."""
+        """Start a span around a call, and write its context into the headers."""
         attributes: dict[str, AttributeValue] = {"temporalWorkflowID": workflow_id, **more}
         with self._tracer.start_as_current_span(name, attributes=attributes, kind=SpanKind.CLIENT):
             for call_headers in headers:
@@ -177,7 +175,7 @@ class _TracedClient(ClientOutboundInterceptor):
 
 
 class _TracedOperations(NexusOperationInboundInterceptor):
-    """A span for each call of an operation, current while its function runs."""
+    """Creates a span for each call of an operation. The span is current while the operation's function runs."""
 
     def __init__(self, next: NexusOperationInboundInterceptor, tracer: Tracer, carrier: Carrier) -> None:
         super().__init__(next)
@@ -215,7 +213,9 @@ class _TracedOperations(NexusOperationInboundInterceptor):
 
 
 class _TracedActivities(ActivityInboundInterceptor):
-    """A span for each attempt, current while it runs, so that spans of the activity's code are its children."""
+    """Creates a span for each attempt. The span is current while the attempt runs, so that spans of the activity's code are
+    its children.
+    """
 
     def __init__(self, next: ActivityInboundInterceptor, tracer: Tracer, carrier: Carrier) -> None:
         super().__init__(next)

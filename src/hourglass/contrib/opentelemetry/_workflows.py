@@ -1,17 +1,17 @@
-"""Spans of workflows. This code runs inside workflow code: it is deterministic except for the spans, which do
-not affect the run.
+"""Spans of workflows. This code runs inside workflow code. It is deterministic except for the spans, which do not affect the
+run.
 
-A run has no span that stays open while it waits, because it may wait for months and continue on another
-machine. It emits complete spans at the time of its task, and none during replay. Queries are not recorded in
-the history, and always have a span. With `durations`, a span is emitted at its end, with its start time: both
-are times of tasks, and these are the same in every execution.
+A run has no span that stays open while it waits, because it may wait for months and continue on another machine. Instead, it
+emits complete spans at the time of its workflow task, and none during replay. Queries are not recorded in the history, and
+always have a span. With `durations`, a span is emitted when it ends, with its start time. Both are times of workflow tasks,
+and therefore the same in every execution.
 
-A span is emitted once, but later spans of the run must be its children, also on another worker, after a
-crash, years later. So its id is not random: it is computed from the run's id and the span's role, and is the
-same in every execution. For this, the tracer's provider must use `RunIdGenerator`.
+A span is emitted once, but later spans of the run must become its children, even on another worker, after a crash, or years
+later. Therefore its id is not random. The id is computed from the run's id and the span's role, and is the same in every
+execution. This requires that the tracer's provider uses `RunIdGenerator`.
 
-A trace's context is sent as a header: a JSON object of strings, in the format of Temporal's SDKs. Reading a
-malformed header never raises.
+The context of a trace is sent as a header: a JSON object of strings, in the format of Temporal's SDKs. Reading a malformed
+header never raises.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ _assigned: ContextVar[tuple[int, int] | None] = ContextVar("hourglass_span_ids",
 
 
 class RunIdGenerator:
-    """An id generator for `TracerProvider(id_generator=RunIdGenerator())`: the spans of workflows get ids
-    that are computed from the run, all others random ids.
+    """An id generator for `TracerProvider(id_generator=RunIdGenerator())`. Workflow spans get ids computed from the run, all
+    other spans random ids.
 
-    Without it, the children of a run's spans are attached to the span that started the run after a replay.
+    Without this generator, the children of a run's spans are attached, after a replay, to the span that started the run.
     """
 
     def __init__(self) -> None:
@@ -90,8 +90,8 @@ class RunIdGenerator:
         return self._drawn(128, INVALID_TRACE_ID) if ids is None else ids[0]
 
     def is_trace_id_random(self) -> bool:
-        """Whether samplers may treat trace ids as random. True, because ids of runs are hashes, which are
-        uniformly distributed too.
+        """Return whether samplers may treat trace ids as random. True, because the ids of runs are hashes and also uniformly
+        distributed.
         """
         return True
 
@@ -108,7 +108,7 @@ def has_stable_ids(tracer: Tracer) -> bool:
 
 
 def ids_of(run_id: str, key: str) -> tuple[int, int]:
-    """Return the ids of a span of a run: the trace id, used if the span is a root, and the span id."""
+    """Return the ids of a run's span: the trace id, used if the span is a root, and the span id."""
     trace = hashlib.sha256(f"hourglass trace {run_id}".encode()).digest()
     span = hashlib.sha256(f"hourglass span {run_id} {key}".encode()).digest()
     return int.from_bytes(trace[:16], "big") or 1, int.from_bytes(span[:8], "big") or 1
@@ -125,7 +125,7 @@ def assigned_ids(ids: tuple[int, int] | None) -> Iterator[None]:
 
 
 HEADER = "_tracer-data"
-"""The header that carries a trace's context."""
+"""The name of the header that contains the context of a trace."""
 
 default_propagator: TextMapPropagator = CompositePropagator(
     [TraceContextTextMapPropagator(), W3CBaggagePropagator()]
@@ -133,28 +133,28 @@ default_propagator: TextMapPropagator = CompositePropagator(
 
 
 class Carrier:
-    """Writes contexts into headers and reads them."""
+    """Writes trace contexts into headers, and reads them."""
 
     def __init__(self, propagator: TextMapPropagator | None = None) -> None:
         self._propagator = propagator or default_propagator
 
     def put(self, headers: Headers, context: Context) -> None:
-        """Write the context into the headers of a call."""
+        """Write the trace context into the headers of a call."""
         fields: dict[str, str] = {}
         self._propagator.inject(fields, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
         if fields:
             headers[HEADER] = default_converter.encode(fields)
 
     def inject(self, headers: dict[str, str], context: Context) -> None:
-        """Write the context into headers that are strings."""
+        """Write the trace context into headers that are strings."""
         self._propagator.inject(headers, context)  # pyright: ignore[reportArgumentType] - its own default does not fit
 
     def extract(self, headers: Mapping[str, str]) -> Context:
-        """Return the context in headers that are strings."""
+        """Return the trace context from headers that are strings."""
         return self._propagator.extract(headers, Context())
 
     def get(self, headers: Headers) -> Context | None:
-        """Return the context in the headers of a call. None if there is none, or it is malformed."""
+        """Return the trace context from the headers of a call. Return None if it is absent or malformed."""
         payload = headers.get(HEADER)
         if payload is None:
             return None
@@ -169,7 +169,7 @@ Attributes = Mapping[str, AttributeValue]
 
 
 class RunTrace:
-    """The trace of one execution of a run: its current context, and the creation of spans."""
+    """The trace of a single execution of a run: holds the current context and creates spans."""
 
     def __init__(self, tracer: Tracer, carrier: Carrier) -> None:
         self.carrier = carrier
@@ -179,7 +179,7 @@ class RunTrace:
 
     @property
     def has_stable_ids(self) -> bool:
-        """Whether the ids of spans are computed from the run."""
+        """Whether span ids are computed from the run."""
         return has_stable_ids(self._tracer)
 
     def begin(self, headers: Headers) -> None:
@@ -196,7 +196,7 @@ class RunTrace:
         linked: Context | None = None,
         error: BaseException | None = None,
     ) -> Context:
-        """Emit a span, except during replay, and return a context for its children."""
+        """Emit a span, except during replay, and return a context for its child spans."""
         live = require_run("tracing")
         ids = self._ids_for(live, key, name)
         if live.facts.is_replaying or live.quiet or live.dead:
@@ -212,7 +212,7 @@ class RunTrace:
         attributes: Attributes | None = None,
         linked: Context | None = None,
     ) -> OpenSpan:
-        """Begin a span with a duration. Its id is fixed now; it is emitted at its end."""
+        """Begin a span with a duration. Its id is determined now, and the span is emitted when it ends."""
         live = require_run("tracing")
         ids = self._ids_for(live, key, name)
         parent = self._parent()
@@ -229,7 +229,7 @@ class RunTrace:
         )
 
     def close(self, span: OpenSpan, error: BaseException | None) -> None:
-        """End a span: emit it, unless the run is replaying or dropped."""
+        """End a span and emit it, unless the run is replaying or was dropped."""
         live = require_run("tracing")
         if not (live.facts.is_replaying or live.quiet or live.dead):
             self._emit(
@@ -248,7 +248,7 @@ class RunTrace:
         return _enclosing_span.get() or self.context
 
     def answer(self, name: str, linked: Context | None) -> None:
-        """Emit the span of a query. It is not in the history."""
+        """Emit the span of a query. Queries are not recorded in the history."""
         self._emit(require_run("tracing"), name, None, SpanKind.SERVER, None, linked, None)
 
     def _emit(
@@ -281,14 +281,14 @@ class RunTrace:
         return trace.set_span_in_context(span, parent)
 
     def _ids_for(self, live: LiveRun, key: str, name: str) -> tuple[int, int]:
-        """Return the ids of the next span: computed from its key, or else from its name and number."""
+        """Return the ids of the next span, computed from its key or, without a key, from its name and number."""
         if not key:
             self._emitted += 1
             key = f"{name} {self._emitted}"
         return ids_of(live.state.run_id, key)
 
     def _replayed_context(self, ids: tuple[int, int]) -> Context:
-        """Return the context of a span that was emitted by the first execution, as far as it is known."""
+        """Return the context of a span that the first execution emitted, as far as it is known."""
         parent_context = self._parent()
         if not has_stable_ids(self._tracer):
             return parent_context
@@ -304,13 +304,13 @@ class RunTrace:
 
 
 _enclosing_span: ContextVar[Context | None] = ContextVar("hourglass_span", default=None)
-"""The author's span that encloses the current code of a fiber: the commands that it issues become children of
-it.
+"""The user's span that encloses the current code of a fiber. Spans for the commands that the code issues become its
+children.
 """
 
 
 class OpenSpan:
-    """A span that has begun, with all data to emit it at its end."""
+    """A span that has begun, with all data needed to emit it when it ends."""
 
     def __init__(
         self,
@@ -336,7 +336,7 @@ class OpenSpan:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Make the span the parent of the calls in the block. It ends with the block."""
+        """Make the span the parent of all calls in the block. The span ends with the block."""
         token = _enclosing_span.set(self.context)
         error: BaseException | None = None
         try:
@@ -362,8 +362,8 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         self._run_span: OpenSpan | None = None
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        """Install the tracing of outbound calls, and begin the trace now, because a signal's handler may run
-        before the body.
+        """Install the tracing of outbound calls, and begin the trace immediately, because a signal handler may run before
+        the workflow's body.
         """
         started = require_run("tracing").started
         assert started is not None
@@ -376,7 +376,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
         super().init(_TracedCalls(outbound, run))
 
     def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-        """Emit a span for the start and one for the end; with `durations` one span for both."""
+        """Emit a span for the start and a span for the end of the run, or with `durations` a single span for the whole run."""
         run = self.trace
         if self._run_span is not None:
             with self._run_span.around():
@@ -393,7 +393,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
                 run.add(f"CompleteWorkflow:{input.type}", key="CompleteWorkflow", error=error)
 
     def handle_signal(self, input: HandleSignalInput) -> None:
-        """Emit a span in the run's trace, linked to the sender's."""
+        """Emit a span in the run's trace, with a link to the sender's span."""
         sender, name = self.trace.carrier.get(input.headers), f"HandleSignal:{input.signal}"
         if self._durations:
             with self.trace.open(name, kind=SpanKind.SERVER, linked=sender).around():
@@ -403,17 +403,17 @@ class TracedWorkflow(WorkflowInboundInterceptor):
             super().handle_signal(input)
 
     def handle_query(self, input: HandleQueryInput) -> Any:
-        """Emit a span in the run's trace, linked to the caller's."""
+        """Emit a span in the run's trace, with a link to the caller's span."""
         self.trace.answer(f"HandleQuery:{input.query}", self.trace.carrier.get(input.headers))
         return super().handle_query(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        """Emit a span whose id depends on the update's id, because replay does not run validators."""
+        """Emit a span whose id depends on the update's id, because a replay does not run validators."""
         self._update("ValidateUpdate", input)
         super().handle_update_validator(input)
 
     def handle_update_handler(self, input: HandleUpdateInput) -> Any:
-        """Emit a span linked to the caller's."""
+        """Emit a span with a link to the caller's span."""
         if self._durations:
             with self.trace.open(
                 f"HandleUpdate:{input.update}", **self._update_options("HandleUpdate", input)
@@ -435,7 +435,7 @@ class TracedWorkflow(WorkflowInboundInterceptor):
 
 
 class _TracedCalls(WorkflowOutboundInterceptor):
-    """Traces the outbound calls of a run: each has a span, which the receiver's spans are children of."""
+    """Traces the outbound calls of a run. Each call has a span, and the receiver's spans become its children."""
 
     def __init__(self, next: WorkflowOutboundInterceptor, run: RunTrace) -> None:
         super().__init__(next)
@@ -462,7 +462,7 @@ class _TracedCalls(WorkflowOutboundInterceptor):
         super().signal_external_workflow(input)
 
     def start_nexus_operation(self, input: StartNexusOperationInput) -> Any:
-        """Emit a span; Nexus headers carry the trace as strings."""
+        """Emit a span. Nexus headers contain the trace context as strings."""
         context = self._trace.add(
             f"StartNexusOperation:{input.service}/{input.operation}", kind=SpanKind.CLIENT
         )
@@ -480,19 +480,18 @@ class _TracedCalls(WorkflowOutboundInterceptor):
 def completed_span(
     name: str, *, attributes: Attributes | None = None, error: BaseException | None = None
 ) -> None:
-    """Add a span of your own to this run's trace. It is complete, has the time of the workflow task, and is
-    not repeated on replay.
+    """Add a custom span to this run's trace. The span is complete, has the time of the workflow task, and is not repeated
+    during replay.
     """
     _trace_of("completed_span").add(name, attributes=attributes, error=error)
 
 
 @contextmanager
 def workflow_span(name: str, *, attributes: Attributes | None = None) -> Iterator[None]:
-    """Create a span of your own around a part of a workflow, with its real duration however long the run
-    waits.
+    """Create a custom span around a part of a workflow. Its duration is the actual duration, however long the run waits.
 
-    Calls of the run within it become child spans. It is emitted at its end, by the worker that has the run
-    then, and is not repeated on replay. The tracer's provider must have a `RunIdGenerator`.
+    Calls of the run inside the block become child spans. The worker that executes the end of the block emits the span. The
+    span is not repeated during replay. The tracer's provider must have a `RunIdGenerator`.
     """
     run = _trace_of("workflow_span")
     if not run.has_stable_ids:

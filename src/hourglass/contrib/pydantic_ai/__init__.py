@@ -1,5 +1,6 @@
-"""Pydantic AI: agents with model requests, tools and MCP calls as activities. Install it by `pip install
-'hourglass-temporal[pydantic-ai]'`.
+"""Pydantic AI: agents with model requests, tools and MCP calls as activities.
+
+Install the bridge with `pip install 'hourglass-temporal[pydantic-ai]'`.
 
     durability = HourglassDurability(model_options={"start_to_close_timeout": 300})
     agent = Agent("openai:gpt-5.2", name="support", tools=[look_up], capabilities=[durability])
@@ -10,8 +11,8 @@
 
     Worker(client, workflows=[answer], activities=[durability])
 
-    _durability  `HourglassDurability`: the capability of an agent, its activities and their options
-    _errors      errors of an agent's activities, rebuilt with their own class in the workflow
+    _durability  `HourglassDurability`: an agent's capability, with its activities and their options
+    _errors      errors of an agent's activities, rebuilt as their own class in the workflow
     _wire        the arguments of an agent's activities as JSON
 """
 

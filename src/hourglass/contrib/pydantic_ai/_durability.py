@@ -1,10 +1,10 @@
-"""`HourglassDurability`: the capability that makes an agent durable. In a workflow, its model requests, tool
-calls and MCP calls are activities, each with its own options; the agent's loop runs in the workflow. Outside
-of workflows it does not change the agent.
+"""`HourglassDurability`: the capability that makes an agent durable. In a workflow, the agent's model requests, tool calls
+and MCP calls are activities, each with its own options. The agent's loop runs in the workflow. Outside workflows, the
+capability does not change the agent.
 
-It implements Pydantic AI's interface for engines (`pydantic_ai.durable_exec`), which defines the operations.
-This module adds an activity for each, their names and options, and the run's time and ids for the agent's
-loop.
+It implements Pydantic AI's interface for durable execution engines (`pydantic_ai.durable_exec`), which defines the
+operations. This module adds an activity for each operation, the activities' names and options, and the run's time and ids
+for the agent's loop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
-# Import it now: otherwise the first workflow that waits would import it in the middle of a run.
+# Imported now: otherwise the first workflow that waits would import this module during a run.
 import anyio._backends._asyncio  # noqa: F401
 from pydantic_ai._utils import disable_threads
 from pydantic_ai.agent import EventStreamHandler
@@ -62,7 +62,7 @@ SPEC = DurabilityEngineSpec(
     durable_unit_plural="activities",
     durable_container_noun="workflow",
     codec=JSON_CODEC,
-    # An activity may run in another process, so its toolsets are entered there.
+    # An activity may run in another process, so its toolsets are entered in that process.
     toolset_lifecycles={
         "function": "enter-outside-durable",
         "mcp": "enter-outside-durable",
@@ -99,27 +99,27 @@ _agents.replace(
         "pydantic_ai.conversation:uuid7": lambda real: _in_workflow(_agents.uuid4, real),
         "pydantic_ai.models.instrumented:time": lambda _: _agents.run_time,
         "pydantic_ai.agent:uuid4": lambda _: _agents.uuid4,
-        # Names within a graph that is stored for later runs: they must not use the random numbers of one run.
+        # Names within a graph that is stored for later runs, so they must not use the random numbers of a particular run.
         "pydantic_graph.id_types:uuid": lambda _: SimpleNamespace(uuid4=_agents.any_uuid4),
     },
 )
 
-# An agent's error is a failure of its run, not a bug in the workflow's code.
+# An agent's error fails its run, and does not count as a bug in the workflow's code.
 count_as_failures(AgentRunError, FallbackExceptionGroup, UserError)
 
 
 class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
     """Makes an agent durable: `Agent(…, name="support", capabilities=[HourglassDurability()])`.
 
-    `name` identifies the agent's activities, and is the agent's own name by default: it must not change while
-    runs are open. `options` are the options of all its activities; `model_options` (requests to the model),
-    `tool_options` (tool and MCP calls) and `event_options` (the event handler) extend or override them. A
-    tool has its own options in `metadata={"hourglass": {…}}`; `{"hourglass": False}` runs an `async def` tool
-    in the workflow itself, where it may call activities, wait for signals and run other agents.
+    `name` identifies the agent's activities, and defaults to the agent's own name. It must not change while runs are open.
+    `options` are the options of all activities. `model_options` (requests to the model), `tool_options` (tool and MCP calls)
+    and `event_options` (the event handler) extend or override them. A tool may have its own options in
+    `metadata={"hourglass": {…}}`. With `{"hourglass": False}`, an `async def` tool runs in the workflow itself, where it may
+    call activities, wait for signals and run other agents.
 
-    `models` are additional models, by names for `agent.run(model=…)`. `event_stream_handler` is called in the
-    activity that receives the model's response, so that it can publish tokens, and for each other event in an
-    activity of its own.
+    `models` are additional models, by the names used in `agent.run(model=…)`. `event_stream_handler` is called in the
+    activity that receives the model's response, so that it can publish tokens. For all other events, it is called in a
+    separate activity.
     """
 
     engine_spec = SPEC
@@ -149,11 +149,11 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
             _checked(role_options, f"{role} options")
         self._context_type = run_context_type
         self._backend: _Backend | None = None
-        # Shared with the copies that agents receive, because the worker receives the author's object.
+        # Shared with the copies that agents receive, because the worker receives the original object.
         self._bound: list[HourglassDurability[Any]] = []
 
     def __hourglass_activities__(self) -> Sequence[Activity[..., Any]]:
-        """Return the activities that `Worker(activities=[durability])` registers: the activities of all agents with
+        """Return the activities to register in `Worker(activities=[durability])`: the activities of all agents that have
         this capability.
         """
         if not self._bound:
@@ -178,13 +178,13 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
             self.name, _Options(self._options), Wire(self.name, agent, SPEC, self._context_type)
         )
         self._bound.append(self)
-        # Otherwise it would be bound in the first run, too late for workers to register it.
+        # Otherwise it would be bound in the first run, too late for workers to register its activities.
         if self._event_stream_handler is not None:
             self._bound_event_operation = self._bind_event_operation(self._backend)
         super()._bind_to_agent(agent)
 
     def get_durable_operation_backend(self) -> _Backend:
-        """Return the object that turns operations into activities."""
+        """Return the backend that turns operations into activities."""
         assert self._backend is not None
         return self._backend
 
@@ -193,7 +193,7 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
 
     @property
     def in_durable_context(self) -> bool:
-        """Whether this is a workflow."""
+        """Whether the code runs in a workflow."""
         if not workflow.in_workflow():
             return False
         _agents.require_loop(
@@ -203,20 +203,20 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
         return True
 
     def get_default_run_id(self) -> str | None:
-        """Return an id that is the same on every execution."""
+        """Return a run id that is the same in every execution."""
         return f"{workflow.info().run_id}:{_agents.uuid4()}" if self.in_durable_context else None
 
     def get_default_conversation_id(self, run_id: str) -> str | None:
-        """Return an id that is the same on every execution."""
+        """Return a conversation id that is the same in every execution."""
         return conversation_id_from_run_id(run_id) if self.in_durable_context else None
 
     def get_run_clock(self) -> Callable[[], datetime] | None:
-        """Return the workflow's clock, for deadlines."""
+        """Return the workflow's clock, for the agent's deadlines."""
         return workflow.now if self.in_durable_context else None
 
     async def wrap_run(self, ctx: RunContext[AgentDepsT], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
-        """Run the agent's loop, without threads in a workflow: e.g. functions that return instructions run in
-        place.
+        """Run the agent's loop. In a workflow it uses no threads: for example, functions that return instructions are called
+        directly.
         """
         if not self.in_durable_context:
             return await handler()
@@ -226,8 +226,8 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
     async def before_model_request(
         self, ctx: RunContext[AgentDepsT], request_context: ModelRequestContext
     ) -> ModelRequestContext:
-        """Disable the client's own retries, unless settings request them: they would multiply with the
-        activity's retries.
+        """Disable the client's own retries unless the settings request them. Otherwise they would multiply the activity's
+        retries.
         """
         model_request = await super().before_model_request(ctx, request_context)
         settings = model_request.model_settings or {}
@@ -244,7 +244,7 @@ class HourglassDurability(BaseDurabilityCapability[AgentDepsT]):
 
 
 class _Options(DurableOperationConfig[dict[str, Any]]):
-    """The options of each operation: the options of its role, extended by a tool's metadata."""
+    """The options of the operations: the options of the operation's role, extended by a tool's metadata."""
 
     def __init__(self, by_role: Mapping[OperationConfigRole, dict[str, Any]]) -> None:
         self._by_role = by_role
@@ -261,7 +261,7 @@ class _Options(DurableOperationConfig[dict[str, Any]]):
         tool: object | None,
         tool_name: str,
     ) -> dict[str, Any] | Literal[False]:
-        """Return the options of a tool, or False if it runs in the workflow."""
+        """Return the options of a tool, or False if the tool runs in the workflow."""
         definition = tool.tool_def if isinstance(tool, ToolsetTool) else None
         tool_options = ((definition.metadata if definition is not None else None) or {}).get("hourglass", {})
         if tool_options is False:
@@ -288,11 +288,11 @@ def _checked(options: dict[str, Any], where: str) -> dict[str, Any]:
 
 @activity.defn(name="hourglass.agents")
 def _probe() -> None:
-    """Exist only to validate options; this activity never runs."""
+    """Do nothing: this activity exists only to validate options, and never runs."""
 
 
 class _Backend(RegisteredOperationBackend[dict[str, Any]]):
-    """Defines an activity for each operation of one agent."""
+    """Defines an activity for each operation of an agent."""
 
     def __init__(self, name: str, options: _Options, wire: Wire) -> None:
         super().__init__(namer=JournalOperationNamer(name), config=options, parameter_transports=wire)
@@ -301,13 +301,13 @@ class _Backend(RegisteredOperationBackend[dict[str, Any]]):
 
     @property
     def activities(self) -> list[Activity[..., Any]]:
-        """All activities: one for each operation, and one for each tool that exists by now."""
+        """All activities: one for each operation, and one for each tool known so far."""
         return [bound_activity for bound in self._bound for bound_activity in bound.activities()]
 
     def register(
         self, operation: DurableOperation[Any, Any, Any], *, name: str, config: dict[str, Any]
     ) -> tuple[BoundDurableOperation[Any, Any, Any], Sequence[Callable[..., object]]]:
-        """Define the activity of an operation."""
+        """Define the activity for an operation."""
 
         async def perform(request: dict[str, Any]) -> Any:
             try:
@@ -329,8 +329,8 @@ class _Backend(RegisteredOperationBackend[dict[str, Any]]):
 
 
 def _tool_namer(agent: str, operation: DurableOperation[Any, Any, Any]) -> Callable[[str], str] | None:
-    """Return a function from a tool's name to the name of its activity, for an operation on function tools.
-    None for all other operations.
+    """Return a function from a tool's name to the name of its activity if the operation is on function tools. Return None
+    for other operations.
     """
     operation_id = operation.operation_id
     if (
@@ -338,8 +338,7 @@ def _tool_namer(agent: str, operation: DurableOperation[Any, Any, Any]) -> Calla
         or operation_id.toolset_kind != "function"
     ):
         return None
-    # The id of a toolset is used only if an agent has more than one, because two toolsets may have tools with
-    # the same name.
+    # The id of a toolset is used only if an agent has several toolsets, because these may have tools with the same name.
     suffix = "" if operation_id.toolset_id == "<agent>" else f"__{operation_id.toolset_id}"
     step = "" if isinstance(operation_id, ToolsetCallToolId) else ".validate_args"
     return lambda tool: f"{agent}__tool{suffix}.{tool}{step}"
@@ -348,9 +347,9 @@ def _tool_namer(agent: str, operation: DurableOperation[Any, Any, Any]) -> Calla
 class _Bound(BoundDurableOperation[Any, Any, Any]):
     """An operation as called by the agent's loop in the workflow.
 
-    Each function tool has its own activity type, so that timelines, logs and metrics distinguish tools. A
-    tool of an MCP server, or of a toolset that is created for each run, is known only in the run: its call
-    has the type of the operation, with the tool's name in its summary.
+    Each function tool has its own activity type, so that timelines, logs and metrics can distinguish tools. A tool of an MCP
+    server, or of a toolset that is created for each run, is known only during the run. A call of this tool has the
+    operation's activity type, and the tool's name is in the summary.
     """
 
     def __init__(
@@ -367,7 +366,7 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
         self._by_tool: dict[str, Activity[..., Any]] = {}
 
     def activities(self) -> list[Activity[..., Any]]:
-        """Return the activities that a worker registers."""
+        """Return the activities that a worker must register."""
         return [self._perform, *filter(None, map(self._activity_of_tool, self._tools()))]
 
     def _tools(self) -> Mapping[str, object]:
@@ -383,11 +382,11 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
 
     @property
     def operation(self) -> DurableOperation[Any, Any, Any]:
-        """The operation of this object."""
+        """The operation that this object calls."""
         return self._operation
 
     async def __call__(self, params: Any, *, config: object | None = None) -> Any:
-        """Run the activity, and wait for its result."""
+        """Run the operation's activity and wait for its result."""
         options = {"summary": _summary(self._operation, params), **cast("dict[str, Any]", config or {})}
         request = self._operation.parameter_transport.dump(params)
         try:
@@ -401,13 +400,13 @@ class _Bound(BoundDurableOperation[Any, Any, Any]):
 
     def _activity_for(self, params: Any) -> Activity[..., Any]:
         name = getattr(params, "name", None)
-        # A tool's `prepare` may have renamed it for the model.
+        # A tool's `prepare` may have renamed the tool for the model.
         name = getattr(getattr(params, "tool", None), "original_name", None) or name
         return (self._activity_of_tool(name) if isinstance(name, str) else None) or self._perform
 
 
 def _summary(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
-    """Return a summary of a call for the history."""
+    """Return a summary of a call, to be recorded in the history."""
     operation_id = operation.operation_id
     if isinstance(operation_id, ModelRequestId):
         return f"request {params.model_id or operation_id.model_name}"
@@ -418,8 +417,8 @@ def _summary(operation: DurableOperation[Any, Any, Any], params: Any) -> str:
 
 
 def _guarded(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[AgentDepsT]:
-    """Wrap the author's event handler in an activity: an error in it fails the run, instead of repeating the
-    model request.
+    """Wrap an event handler for use in an activity. If the handler raises, the run fails instead of repeating the model
+    request.
     """
 
     async def guarded(ctx: RunContext[AgentDepsT], events: AsyncIterable[AgentStreamEvent]) -> None:
@@ -432,7 +431,7 @@ def _guarded(handler: EventStreamHandler[AgentDepsT]) -> EventStreamHandler[Agen
             except Exception as error:
                 stream_errors.append(error)
                 raise
-            finally:  # a handler that raises leaves the stream in the middle
+            finally:  # a handler that raises leaves the stream unfinished
                 if isinstance(events, AsyncGenerator):
                     await events.aclose()
 

@@ -1,11 +1,10 @@
-"""Errors of an agent's activities: encoded in the activity's failure, and rebuilt with their own class in the
-workflow.
+"""Errors of an agent's activities: encoded in the activity's failure, and rebuilt as their own class in the workflow.
 
-The workflow's `except ModelContextWindowExceededError` must catch an error that a model raised in another
-process. So the failure's details contain the names of the error's classes and the values of its attributes.
+The workflow's `except ModelContextWindowExceededError` must catch an error that a model raised in another process. Therefore
+the failure's details contain the names of the error's classes and the values of its attributes.
 
-Only the classes in the tables below are rebuilt, and no module is imported for this: a received name selects
-a row of a table, and has no other effect. A subclass defined by the application is rebuilt as its base class.
+Only the classes in the tables below are rebuilt, and no module is imported for this purpose. A received name only selects a
+row of a table. A subclass defined by the application is rebuilt as its base class.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ _FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
         "UnexpectedModelBehavior": ("body",),
         "UsageLimitExceeded": (),
         "UserError": ("message",),
-        # Not errors but control flow, of tools and of hooks around a model request.
+        # Exceptions used for control flow, in tools and in hooks around a model request.
         "ApprovalRequired": ("metadata",),
         "CallDeferred": ("metadata", "kind"),
         "ModelRetry": ("message",),
@@ -119,10 +118,10 @@ _FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
         "WorkspaceUnavailableError": (),
     },
 }
-"""The classes that can be rebuilt, by module, with the attributes that each adds to those of its bases.
+"""The classes that can be rebuilt, by module, each with the attributes that it adds to its bases.
 
-A class whose module is not loaded in the workflow's process is rebuilt as its nearest base, because no
-`except` there can refer to it.
+A class whose module is not loaded in the workflow's process is rebuilt as its nearest base, because no `except` in that
+process can refer to the class.
 """
 
 _MODULES = {name: module for module, classes in _FIELDS.items() for name in classes}
@@ -141,7 +140,7 @@ _HTTP_CLASSES: dict[str, type[ModelHTTPError]] = {
         ModelUnavailableError,
     )
 }
-"""Classes that derive from both `ModelHTTPError` and a category, by the category's name."""
+"""Classes derived from both `ModelHTTPError` and a category, by the category's name."""
 
 _DETAIL = "pydantic_ai"
 _RESPONSE: TypeAdapter[ModelResponse] = TypeAdapter(ModelResponse)
@@ -169,18 +168,18 @@ _FINAL = (
     RetryModelRequest,
     ToolFailed,
 )
-"""Errors that would occur again in another attempt of the same request."""
+"""Errors that another attempt of the same request would raise again."""
 
 _RETRYABLE_STATUSES = (408, 409, 425, 429)
-"""HTTP statuses below 500 that may not occur again in another attempt."""
+"""HTTP status codes below 500 that may not recur in another attempt."""
 
 
 def as_failure(error: Exception) -> Exception:
-    """Return the error to raise in the activity: retryable or not, with its delay, and with the data to
-    rebuild it in the workflow.
+    """Return the error to raise in the activity. It contains whether the error is retryable, the delay before the next
+    attempt, and the data to rebuild the error in the workflow.
 
-    An error whose class is not in the tables is returned unchanged, for the activity's retry policy, unless
-    it is final.
+    An error whose class is not in the tables is returned unchanged, so that the activity's retry policy applies, unless the
+    error is final.
     """
     encoded, final = _encode(error), _is_final(error)
     if encoded is None and not final:
@@ -195,7 +194,7 @@ def as_failure(error: Exception) -> Exception:
 
 
 def from_failure(error: ActivityError) -> Exception | None:
-    """Rebuild the error that an activity failed with. Return None if its class is not in the tables."""
+    """Rebuild the error that failed an activity. Return None if its class is not in the tables."""
     cause = error.__cause__
     detail = cause.details[0] if isinstance(cause, ApplicationError) and cause.details else None
     encoded = detail.get(_DETAIL) if isinstance(detail, dict) else None
@@ -209,18 +208,18 @@ def _is_final(error: Exception) -> bool:
         and error.status_code not in _RETRYABLE_STATUSES
     ):
         return True
-    hand_off = _loaded("DecisionHandOff")  # a decision model decides the same again
+    hand_off = _loaded("DecisionHandOff")  # a decision model would make the same decision again
     return isinstance(error, _FINAL) or (hand_off is not None and isinstance(error, hand_off))
 
 
 def _loaded(name: str) -> type[Exception] | None:
-    """Return a class of the tables if its module is loaded, else None."""
+    """Return a class from the tables if its module is loaded, otherwise None."""
     module = _MODULES.get(name)
     return getattr(sys.modules.get(module), name, None) if module is not None else None
 
 
 def _known_bases(cls: type[BaseException]) -> Iterator[str]:
-    """Return the names of the class and its bases that are in the tables, the nearest first."""
+    """Yield the names of the class and its bases that are in the tables, nearest first."""
     return (base.__name__ for base in cls.__mro__ if _loaded(base.__name__) is base)
 
 
@@ -253,7 +252,9 @@ def _encode(error: BaseException) -> dict[str, Any] | None:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value as JSON. A response's body may be any object, and must not make us lose the error."""
+    """Return a value as JSON. The body of a response may be any object, and a conversion failure must not replace the
+    original error.
+    """
     try:
         return to_jsonable_python(value, fallback=str, bytes_mode="base64")
     except Exception:
@@ -278,16 +279,14 @@ def _decode(encoded: dict[str, Any]) -> Exception | None:
 
 
 def _make(cls: type[Exception], encoded: dict[str, Any]) -> Exception:
-    """Return an error without calling its `__init__`, which creates messages and takes arguments that are no
-    attributes.
-    """
+    """Return an error without calling its `__init__`, which creates messages and takes arguments that are not attributes."""
     args = encoded.get("args") or []
     if issubclass(cls, FallbackExceptionGroup):
         return cls(
             args[0], [_decode(nested) or _unknown(nested) for nested in encoded.get("exceptions") or ()]
         )
     if issubclass(cls, RunCancelled):
-        return cls(*args)  # its messages are not transferred
+        return cls(*args)  # the messages of the original error are not transferred
     error = cls.__new__(cls, *args)
     error.args = tuple(args)
     return error

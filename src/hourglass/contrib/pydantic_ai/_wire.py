@@ -1,8 +1,7 @@
-"""The arguments of an agent's activities as JSON: the request itself, the run's context, and its
-dependencies.
+"""The arguments of an agent's activities as JSON: the request itself, the run's context, and its dependencies.
 
-A name in a request cannot make the worker import or call anything: models, tools and toolsets are looked up
-in the worker's own agent.
+Models, tools and toolsets are looked up in the worker's own agent, so a name in a request cannot make the worker import or
+call other objects.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ P = TypeVar("P")
 
 
 class Messages(RootModel[list[ModelMessage]]):
-    """A conversation as an argument or result of a workflow: `Messages(result.all_messages())`; the list is
-    its `root`.
+    """A conversation as an argument or result of a workflow: `Messages(result.all_messages())`. Its `root` is the list of
+    messages.
     """
 
     root: list[ModelMessage] = field(default_factory=list)
@@ -60,7 +59,7 @@ _ANY = ConfigDict(arbitrary_types_allowed=True)
 @with_config(_ANY)
 @dataclass(kw_only=True)
 class _Request:
-    """The fields of every request to an activity of an agent."""
+    """The fields that every request to an activity of an agent contains."""
 
     context: dict[str, Any] | None = None
     deps: Any = None
@@ -71,7 +70,7 @@ class _Request:
 class _ModelRequest(_Request):
     model_id: str | None
     messages: list[ModelMessage]
-    # Not `ModelSettings`, which would drop settings of a specific provider.
+    # `ModelSettings` is not used, because it would drop provider-specific settings.
     settings: dict[str, Any] | None
     parameters: ModelRequestParameters
 
@@ -123,8 +122,8 @@ _adapters: dict[type[Any], TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    """Return the adapter of a type of requests. Shared by all agents, because it takes a third of a second to
-    create all of them.
+    """Return the adapter for a request type. All agents share the adapters, because creating all of them takes a third of a
+    second.
     """
     if kind not in _adapters:
         _adapters[kind] = TypeAdapter(kind)
@@ -132,8 +131,8 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
-    """Converts one type of request: `pack` and `unpack` handle its own fields; context and dependencies are
-    handled for all types.
+    """Converts requests of one type. `pack` and `unpack` convert the fields of that type; context and dependencies are
+    converted in the same way for all types.
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
         self._unpack = unpack
         self._context_of = context_of
         self.toolset = toolset
-        """The functions that the operation calls, if any."""
+        """The toolset whose functions the operation calls, if any."""
 
     def dump(self, params: P) -> dict[str, Any]:
         """Convert a request to JSON."""
@@ -171,7 +170,7 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
         return dumped
 
     def load(self, payload: dict[str, Any], *, runtime: object) -> P:
-        """Convert JSON to a request, in the activity."""
+        """Convert JSON to a request. Runs in the activity."""
         request = self._kind.validate_python(payload)
         ctx: Any = None
         if request.context is not None:
@@ -185,7 +184,7 @@ class _Transport(ParameterTransport[P, dict[str, Any]], Generic[P]):
 
 
 class Wire(ParameterTransports):
-    """The converters of all requests of one agent."""
+    """The converters for all request types of an agent."""
 
     def __init__(
         self,
@@ -207,7 +206,7 @@ class Wire(ParameterTransports):
         return self._deps
 
     def dump_deps(self, deps: Any) -> Any:
-        """Return dependencies as JSON. None stands for the worker's own dependencies."""
+        """Return dependencies as JSON. None represents the worker's own dependencies."""
         if deps is None:
             return None
         try:
@@ -219,9 +218,7 @@ class Wire(ParameterTransports):
             ) from error
 
     def load_deps(self, encoded: Any) -> Any:
-        """Return the dependencies in an activity: those in the request, or the worker's resource of their
-        type.
-        """
+        """Return the dependencies for an activity: from the request, or else the worker's resource of the dependency type."""
         kind = self._deps_type
         if encoded is not None:
             return self._deps_adapter().validate_python(encoded)
@@ -237,7 +234,7 @@ class Wire(ParameterTransports):
         return None
 
     def model_request(self, result_type: object) -> ParameterTransport[ModelRequestParams, Any]:
-        """Convert a request to the model."""
+        """Return the converter for requests to the model."""
 
         def unpack(request: _ModelRequest, ctx: RunContext[Any]) -> ModelRequestParams:
             return ModelRequestParams(
@@ -261,11 +258,11 @@ class Wire(ParameterTransports):
         )
 
     def compact_messages(self) -> ParameterTransport[ModelCompactMessagesParams, Any]:
-        """Convert a request to shorten a conversation at the provider."""
+        """Return the converter for requests to shorten a conversation at the provider."""
 
         def unpack(request: _Compaction, ctx: RunContext[Any]) -> ModelCompactMessagesParams:
             context = ModelRequestContext(
-                model=cast("Model[Any]", None),  # the activity inserts its own model
+                model=cast("Model[Any]", None),  # the activity inserts the agent's own model
                 messages=request.messages,
                 model_settings=cast("ModelSettings | None", request.settings),
                 model_request_parameters=request.parameters,
@@ -291,7 +288,7 @@ class Wire(ParameterTransports):
         )
 
     def cancel_suspended_response(self) -> ParameterTransport[ModelCancelSuspendedResponseParams, Any]:
-        """Convert a request to cancel a response at the provider."""
+        """Return the converter for requests to cancel a response at the provider."""
         return _Transport(
             self,
             _Cancellation,
@@ -302,7 +299,7 @@ class Wire(ParameterTransports):
         )
 
     def event_stream_handler(self) -> ParameterTransport[EventStreamHandlerParams, Any]:
-        """Convert an event for the author's handler."""
+        """Return the converter for events passed to the user's handler."""
         return _Transport(
             self,
             _Event,
@@ -313,7 +310,7 @@ class Wire(ParameterTransports):
     def capability_operation(
         self, declaration: CapabilityMethodDeclaration
     ) -> ParameterTransport[CapabilityOperationParams, Any]:
-        """Convert a durable operation of another capability."""
+        """Return the converter for a durable operation of another capability."""
         return _Transport(
             self,
             _CapabilityCall,
@@ -324,7 +321,7 @@ class Wire(ParameterTransports):
         )
 
     def workspace_call(self) -> ParameterTransport[WorkspaceCallParams, Any]:
-        """Convert a call of the agent's workspace."""
+        """Return the converter for calls of the agent's workspace."""
         return _Transport(
             self,
             _Workspace,
@@ -333,7 +330,7 @@ class Wire(ParameterTransports):
         )
 
     def function_call(self, toolset: FunctionToolset[Any]) -> ParameterTransport[ToolsetCallToolParams, Any]:
-        """Convert a call of a function tool."""
+        """Return the converter for calls of a function tool."""
 
         def unpack(request: _ToolCall, ctx: RunContext[Any]) -> ToolsetCallToolParams:
             assert request.definition is not None
@@ -354,11 +351,11 @@ class Wire(ParameterTransports):
     async def prepare_function_call(
         self, toolset: FunctionToolset[Any], params: ToolsetCallToolParams
     ) -> ToolsetCallToolParams:
-        """Convert the arguments from JSON to the annotated types of the function."""
+        """Convert the arguments from JSON to the annotated types of the function's parameters."""
         return await revalidate_function_call(toolset, params, engine_spec=self.spec)
 
     def mcp_call(self, toolset: AbstractToolset[Any]) -> ParameterTransport[ToolsetCallToolParams, Any]:
-        """Convert a call of an MCP server's tool."""
+        """Return the converter for calls of an MCP server's tool."""
 
         def unpack(request: _ToolCall, ctx: RunContext[Any]) -> ToolsetCallToolParams:
             tool = cast(Any, toolset).tool_for_tool_def(request.definition, ctx=ctx)
@@ -386,7 +383,7 @@ class Wire(ParameterTransports):
         )
 
     def get_tools(self, toolset: AbstractToolset[Any]) -> ParameterTransport[ToolsetGetToolsParams, Any]:
-        """Convert a request for the tools of a toolset."""
+        """Return the converter for requests for a toolset's tools."""
         return _Transport(
             self,
             _Request,
@@ -398,19 +395,19 @@ class Wire(ParameterTransports):
     def get_instructions(
         self, toolset: AbstractToolset[Any]
     ) -> ParameterTransport[ToolsetGetToolsParams, Any]:
-        """Convert a request for the instructions of a server."""
+        """Return the converter for requests for a server's instructions."""
         return self.get_tools(toolset)
 
     def dynamic_get_tools(
         self, toolset: DynamicToolset[Any]
     ) -> ParameterTransport[ToolsetGetToolsParams, Any]:
-        """Convert a request for the current tools of a dynamic toolset."""
+        """Return the converter for requests for the current tools of a dynamic toolset."""
         return self.get_tools(toolset)
 
     def dynamic_call(
         self, toolset: DynamicToolset[Any]
     ) -> ParameterTransport[DynamicToolsetCallToolParams, Any]:
-        """Convert a call of a tool in a toolset that is created for each run."""
+        """Return the converter for calls of a tool in a toolset that is created for each run."""
         return _Transport(
             self,
             _ToolCall,

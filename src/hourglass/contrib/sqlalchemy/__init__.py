@@ -1,8 +1,9 @@
-"""SQLAlchemy: activities with exactly-once effects in your database, and workflows that start with its
-transactions. Install it by `pip install 'hourglass-temporal[sqlalchemy]'`, for PostgreSQL and SQLite.
+"""SQLAlchemy: activities with exactly-once effects in your database, and workflows that start when your transactions commit.
+
+Supports PostgreSQL and SQLite. Install the bridge with `pip install 'hourglass-temporal[sqlalchemy]'`.
 
     _tables         the tables in your database: `metadata`, `create_tables`, `purge`
-    outbox          workflows that start, and signals that are sent, with your transaction
+    outbox          workflow starts and signals that are sent if your transaction commits
     _transactional  `@transactional`: an activity that commits its effect and its record together
 """
 

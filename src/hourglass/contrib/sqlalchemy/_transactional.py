@@ -1,17 +1,16 @@
 """`@transactional`: an activity that commits its effect in your database and its record together.
 
-An attempt begins with the insertion of its record, which is also its lock: in PostgreSQL another attempt of
-the same activity waits for the row, SQLite has a single writer. An attempt that finds the row returns the
-recorded result without executing the function. An attempt that inserts the row executes the function, stores
-the result and commits: if the process dies before the commit, there is neither effect nor record; if it dies
-after the commit, there are both.
+An attempt begins by inserting its record, which is also its lock. In PostgreSQL, another attempt of the same activity waits
+for the row; SQLite has only a single writer. An attempt that finds the row returns the recorded result without executing the
+function. An attempt that inserts the row executes the function, stores the result and commits. If the process dies before
+the commit, there is neither effect nor record; if it dies after the commit, both exist.
 
 Invariants:
 
-- A record without a result is never committed: a commit in the author's code is rejected before it reaches the database.
-- The first statement of the transaction is a write. So SQLite's lock is acquired at the beginning, in all modes of its
-  drivers; after a read, a write would fail if another connection has written meanwhile.
-- All attempts of an activity have the same key, and an attempt has one transaction.
+- A record without a result is never committed: a commit in the user's code is rejected before it reaches the database.
+- The first statement of the transaction is a write. This acquires SQLite's lock at the beginning, in all modes of its drivers.
+  After a read, a write would fail if another connection has written in the meantime.
+- All attempts of an activity have the same key, and each attempt has a single transaction.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ EngineSource: TypeAlias = Engine | AsyncEngine | Callable[[], Engine | AsyncEngi
 
 _KINDS: tuple[type, ...] = (Session, Connection, AsyncSession, AsyncConnection)
 _IN_TRANSACTION = 2
-"""PQTRANS_INTRANS: inside a transaction that has not failed."""
+"""libpq's status PQTRANS_INTRANS: inside a transaction that has not failed."""
 _SAVEPOINT = "hourglass_step"
 _INSERTS: dict[str, Any] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
@@ -58,21 +57,23 @@ class _TransactionalDecorator(Protocol):
 
 
 def transactional(engine: EngineSource | None = None, /) -> _TransactionalDecorator:
-    """Run a function in one transaction of your database, exactly once per activity:
+    """Run a function in a single transaction of your database, exactly once per activity:
 
         @activity.defn
         @transactional(engine)
         def charge(session: Session, order: str, cents: int) -> str: ...
 
-    The decorator supplies the first parameter (of a method the second), the caller the others. Its annotation
-    selects the type: `Session` or `Connection`; in an `async def`, with an `AsyncEngine`, `AsyncSession` or
-    `AsyncConnection`. The transaction is committed when the function returns and rolled back when it raises;
-    do neither in the function. A row with the result is committed in the same transaction: an attempt that
-    finds the row returns this result without calling the function.
+    The decorator supplies the first parameter (for a method, the second), and the caller supplies the others. The annotation
+    of that parameter selects the type: `Session` or `Connection`, or in an `async def` with an `AsyncEngine`, `AsyncSession`
+    or `AsyncConnection`.
 
-    `engine` may be a function that returns it; without it, the worker's resource of that type is used
-    (`Worker(…, resources=[engine])`). Outside an activity, as in a unit test, the function runs in a
-    transaction and nothing is recorded.
+    The transaction is committed when the function returns, and rolled back when it raises. The function itself must do
+    neither. A row with the result is committed in the same transaction: an attempt that finds the row returns this result
+    without calling the function.
+
+    `engine` may be a function that returns the engine. By default, the worker's resource of that type is used (`Worker(…,
+    resources=[engine])`). Outside an activity, as in a unit test, the function runs in a transaction and its result is not
+    recorded.
     """
     if engine is not None and not isinstance(engine, (Engine, AsyncEngine)) and not callable(engine):
         raise DefinitionError(
@@ -120,14 +121,14 @@ def _engine(source: EngineSource | None, kind: type[E], fn: Callable[..., Any]) 
 
 
 class _Function(NamedTuple):
-    """A function with a parameter for the session or connection."""
+    """A function that has a parameter for the session or connection."""
 
     fn: Callable[..., Any]
     at: int
-    """The position of this parameter."""
+    """The position of the session or connection parameter."""
     kind: type[Any]
     outer: inspect.Signature
-    """The signature without this parameter."""
+    """The signature without the session or connection parameter."""
     is_async: bool
     signature: Signature
 
@@ -158,7 +159,7 @@ def _kind(fn: Callable[..., Any], parameter: inspect.Parameter) -> type[Any] | N
     annotation = parameter.annotation
     if isinstance(annotation, str):
         resolved = getattr(fn, "__globals__", {}).get(annotation)
-        if resolved is None:  # imported for type checkers only, or an attribute of a module
+        if resolved is None:  # imported only for type checkers, or an attribute of a module
             last = annotation.rpartition(".")[2]
             resolved = next((kind for kind in _KINDS if kind.__name__ == last), None)
         annotation = resolved
@@ -217,8 +218,8 @@ def _rejecting_commits(connection: Connection, function: _Function) -> Iterator[
     """Reject commits while the function runs, because the record has no result yet."""
 
     def refuse(connection: Connection) -> None:
-        # SQLAlchemy considers the transaction ended when a commit raises, and would return the connection to
-        # the pool with the transaction still open in the database, for its next user to commit.
+        # When a commit raises, SQLAlchemy considers the transaction ended. It would return the connection to the pool with
+        # the transaction still open in the database, and the connection's next user would commit that transaction.
         connection.connection.rollback()
         raise _commits_itself(function)
 
@@ -243,10 +244,10 @@ def _check_open(is_active: bool, function: _Function) -> None:
 
 
 def _driver_is_in_transaction(connection: Connection) -> bool:
-    """Return whether a transaction is open, according to the driver or else the database.
+    """Return whether a transaction is open, according to the driver or, if the driver does not report it, the database.
 
-    SQLAlchemy's own state is not reliable: a driver may be switched to autocommit below it, by
-    `connect_args`, by an argument of the URL, or by a listener to `connect`.
+    SQLAlchemy's own state is not reliable, because a driver may be switched to autocommit without SQLAlchemy's knowledge: by
+    `connect_args`, by a URL argument, or by a listener for `connect`.
     """
     driver: Any = connection.connection.driver_connection
     if hasattr(driver, "in_transaction"):  # sqlite3, aiosqlite
@@ -266,8 +267,8 @@ def _driver_is_in_transaction(connection: Connection) -> bool:
 def _check_transaction(connection: Connection, function: _Function) -> None:
     """Raise if the function has ended its transaction without SQLAlchemy, e.g. by a COMMIT statement.
 
-    An open transaction proves nothing, because the function's next statement would begin another one. But
-    only the first one has the savepoint of `_Record.insert`.
+    An open transaction alone is no proof, because the function's next statement would have begun another one. But only the
+    first transaction has the savepoint of `_Record.insert`.
     """
     try:
         connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
@@ -280,7 +281,7 @@ def _check_transaction(connection: Connection, function: _Function) -> None:
 
 
 def _reject_session_commit(session: Session, function: _Function) -> None:
-    """Reject `session.commit()`, which would have no effect, because the session joins our transaction."""
+    """Reject `session.commit()`. It would have no effect, because the session joins our transaction."""
 
     def refuse(session: Session) -> None:
         if not session.in_nested_transaction():
@@ -297,7 +298,7 @@ def _commits_itself(function: _Function) -> ApplicationError:
 
 
 def _usage_error(message: str) -> ApplicationError:
-    """Return a non-retryable error of the program: the next attempt would fail the same way."""
+    """Return a non-retryable error for a bug in the program, because the next attempt would fail in the same way."""
     return ApplicationError(message, type="UsageError", non_retryable=True)
 
 
@@ -306,7 +307,7 @@ _started_attempts: weakref.WeakSet[ActivityContext] = weakref.WeakSet()
 
 
 class _Record(NamedTuple):
-    """The record of one activity. All attempts have the same key."""
+    """The record of an activity. All attempts of the activity have the same key."""
 
     key: dict[str, str]
     activity_type: str
@@ -315,14 +316,13 @@ class _Record(NamedTuple):
 
     @classmethod
     def of_this_attempt(cls, function: _Function) -> _Record | None:
-        """Return the record of the current attempt, or None outside activities."""
+        """Return the record for the current attempt, or None outside activities."""
         context = current.get()
         if context is None:
             return None
         info = context.info
         if info.is_local and info.activity_id.isdecimal():
-            # As in Temporal's SDKs, a local activity gets a new number after a long pause between two
-            # attempts.
+            # As in Temporal's SDKs, the number of a local activity changes after a long pause between two attempts.
             raise _usage_error(
                 f"activity {info.activity_type} is @transactional and was called as a local activity, whose id is not the "
                 "same in all attempts: call it without .local, with .options(activity_id=…), or by workflow.step"
@@ -342,12 +342,10 @@ class _Record(NamedTuple):
         return cls(key, info.activity_type, function.signature.return_type, context.equipment)
 
     def insert(self, connection: Connection) -> bool:
-        """Insert the record, waiting for another attempt that has inserted it. Return False if that attempt
-        has committed.
+        """Insert the record. Wait if another attempt has inserted it, and return False if that attempt has committed.
 
-        Before it, a statement without effect begins the transaction: a driver in autocommit mode must not
-        commit a record without a result. After it, a savepoint marks the transaction for
-        `_check_transaction`.
+        A statement without effect begins the transaction before the insertion, because a driver in autocommit mode must not
+        commit a record without a result. After the insertion, a savepoint marks the transaction for `_check_transaction`.
         """
         connection.execute(update(steps).where(false()).values(activity_type=self.activity_type))
         if not _driver_is_in_transaction(connection):
@@ -359,7 +357,7 @@ class _Record(NamedTuple):
         insertion = _INSERTS[connection.dialect.name](steps).values(
             **self.key, activity_type=self.activity_type, recorded_at=now()
         )
-        # Some drivers do not report the `rowcount` of an insertion.
+        # Some drivers do not report the `rowcount` of an INSERT statement.
         inserted = insertion.on_conflict_do_nothing().returning(steps.c.activity_id)
         if connection.execute(inserted).first() is None:
             return False
@@ -369,15 +367,14 @@ class _Record(NamedTuple):
     def store(self, connection: Connection, value: Any) -> None:
         """Store the result in the record."""
         payload = self.equipment.converter.encode(value)
-        # Check the worker's size limit here: if it failed after the commit, the activity could never
-        # complete.
+        # Check the worker's size limit here. If the check failed after the commit, the activity could never complete.
         check_size((payload,), self.equipment.payload_limit, f"the result of activity {self.activity_type}")
         connection.execute(
             update(steps).where(*self._conditions()).values(result=msgspec.json.encode(payload))
         )
 
     def result(self, connection: Connection) -> Any:
-        """Return the result of an earlier attempt."""
+        """Return the result that an earlier attempt recorded."""
         row = connection.execute(select(steps.c.result).where(*self._conditions())).one_or_none()
         if row is None:
             raise ApplicationError(

@@ -1,17 +1,16 @@
-"""The outbox: workflows that are started, and signals that are sent, if and only if your transaction commits.
+"""The outbox: workflows are started and signals are sent if and only if your transaction commits.
 
     with Session(engine) as session, session.begin():
         session.add(order)
         outbox.start_workflow(session, checkout, order.id, id=f"order-{order.id}")
 
-A row is a request with its request id, stored until an engine has accepted it. An `Outbox` delivers rows at
-least once; engines recognise request ids, so a workflow is started once and a signal received once. The rows
-of one workflow id are sent in the order of their writes: a signal never overtakes the start before
-it.
+A row is a request with its request id, stored until an engine has accepted the request. An `Outbox` delivers rows at least
+once. Engines recognize request ids, so a workflow is started only once and a signal is received only once. The rows of a
+workflow id are sent in the order of their insertion, so a signal never overtakes the start before it.
 
-Several outboxes may run concurrently, in any processes. Each leases rows for half a minute in a short
-transaction, sends them, and deletes them. So no transaction is open during a request to an engine, and the
-rows of a killed `Outbox` are leased by another one afterwards.
+Several outboxes may run concurrently, in any processes. Each outbox leases rows for half a minute in a short transaction,
+sends them, and deletes them. Therefore no transaction is open during a request to an engine. If an `Outbox` is killed,
+another one leases its rows after the lease has expired.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _LEASE = timedelta(seconds=30)
 _LONGEST_PAUSE = 60.0
 _BATCH_SIZE = 20
 _REJECTIONS = frozenset({"INVALID_ARGUMENT", "PERMISSION_DENIED", "UNIMPLEMENTED", "FAILED_PRECONDITION"})
-"""Error statuses that a retry would get again."""
+"""Error status codes that a retry of the request would return again."""
 
 
 @overload
@@ -91,9 +90,8 @@ def start_workflow(  # type: ignore[misc]
 ) -> str:
     """Start a workflow when the transaction of this session or connection commits. Return the workflow's id.
 
-    The arguments are as in `client.start_workflow`; they are checked and encoded now. `converter` must be
-    the one of the client. If a workflow with this id is already running when the row is sent, the row counts
-    as delivered.
+    The arguments are the same as for `client.start_workflow`, and are checked and encoded immediately. `converter` must be
+    the client's converter. If a workflow with this id is already running when the row is sent, the row counts as delivered.
     """
     request = start_request(given_workflow(workflow), args, options, converter, identity="")
     _write(session, "start", request.workflow_id, request)
@@ -140,9 +138,7 @@ def signal(  # type: ignore[misc]
     run_id: str | None = None,
     converter: Converter = default_converter,
 ) -> None:
-    """Send a signal when the transaction commits. It is identified by its name, a channel or a decorated
-    method.
-    """
+    """Send a signal when the transaction commits. Pass the signal's name, its channel or its decorated method."""
     if not isinstance(workflow_id, str) or not workflow_id:
         raise UsageError("the id of a workflow must be a non-empty str")
     definition = given_message("signal", signal)
@@ -174,7 +170,7 @@ def _write(session: Session | Connection, kind: str, workflow_id: str, request: 
 
 
 class _LeasedRow(msgspec.Struct, frozen=True):
-    """A row that this relay has leased until `until`."""
+    """A row that this outbox has leased until `until`."""
 
     id: int
     kind: str
@@ -184,13 +180,14 @@ class _LeasedRow(msgspec.Struct, frozen=True):
 
 
 class Outbox:
-    """Sends the rows in a database's outbox to a client's engine.
+    """Sends the rows of a database's outbox to a client's engine.
 
-    `with Outbox(engine, client): …` sends in the background; `run()` sends in this thread until `stop()`;
-    `deliver()` sends the rows that are due now. Any number of outboxes may work concurrently. If an engine
-    rejects a row permanently (a signal to a workflow that does not exist, an invalid request), it is logged
-    and stored with its error (`refused_at`, `last_error`), and does not block later rows; after other errors
-    the row is retried, with pauses of up to a minute.
+    `with Outbox(engine, client): …` sends rows in the background. `run()` sends rows in this thread until `stop()`, and
+    `deliver()` sends the rows that are due now. Any number of outboxes may work concurrently.
+
+    If an engine rejects a row permanently (a signal to a workflow that does not exist, an invalid request), the row is
+    logged and stored with its error (`refused_at`, `last_error`). It does not block later rows. After other errors, the row
+    is retried, with pauses of up to a minute.
     """
 
     def __init__(
@@ -208,7 +205,7 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """Send rows until `stop` is called. If the database does not respond, retry."""
+        """Send rows until `stop` is called. Retry if the database does not respond."""
         failing = False
         while not self._stopped.is_set():
             try:
@@ -216,14 +213,14 @@ class Outbox:
                 failing = False
             except Exception as error:
                 busy = False
-                if not failing:  # not for each attempt
+                if not failing:  # logged once, not on each attempt
                     logger.warning("the outbox cannot be read: %s: %s", type(error).__name__, error)
                 failing = True
             if not busy:
                 self._stopped.wait(self._pause)
 
     def stop(self) -> None:
-        """Make `run` return when it has sent the rows that it has leased."""
+        """Make `run` return once the leased rows have been sent."""
         self._stopped.set()
 
     def __enter__(self) -> Outbox:
@@ -243,7 +240,7 @@ class Outbox:
             self._thread = None
 
     def deliver(self) -> int:
-        """Send the rows that are due now, and return the number of delivered rows."""
+        """Send the rows that are due now. Return the number of delivered rows."""
         delivered = 0
         while leased := self._lease_rows():
             delivered += sum([self._send(row) for row in leased])
@@ -252,13 +249,13 @@ class Outbox:
         return delivered
 
     def retry_refused(self) -> int:
-        """Retry all rejected rows, e.g. after you have fixed the reason. Return their number."""
+        """Retry all rejected rows, for example after fixing the cause. Return the number of rows."""
         statement = update(rows).where(rows.c.refused_at.is_not(None)).values(refused_at=None, due_at=now())
         with self._engine.begin() as connection:
             return connection.execute(statement).rowcount
 
     def _lease_rows(self) -> Sequence[_LeasedRow]:
-        """Lease rows that are due, at most one per workflow id, for `_LEASE`."""
+        """Lease the rows that are due, at most one per workflow id, for `_LEASE`."""
         earlier = rows.alias()
         is_first = ~exists().where(
             earlier.c.workflow_id == rows.c.workflow_id,
@@ -270,7 +267,7 @@ class Outbox:
             .where(rows.c.due_at <= now(), rows.c.refused_at.is_(None), is_first)
             .order_by(rows.c.id)
             .limit(_BATCH_SIZE)
-            .with_for_update(skip_locked=True)  # for PostgreSQL; SQLite has a single writer and ignores it
+            .with_for_update(skip_locked=True)  # for PostgreSQL; SQLite has a single writer and ignores this
         )
         until = now() + _LEASE
         lease_statement = (
@@ -295,7 +292,7 @@ class Outbox:
         except (HourglassError, msgspec.MsgspecError, KeyError) as error:
             self._failed(row, error)
             return False
-        # Only if the lease is still ours: afterwards another relay may have the row.
+        # Only if this outbox still has the lease: after it expires, another outbox may have leased the row.
         self._change(row, delete(rows))
         return True
 
@@ -319,7 +316,9 @@ class Outbox:
 
 
 def _is_rejection(error: Exception) -> bool:
-    """Return whether a retry would fail the same way: the engine said so, or the row cannot be decoded."""
+    """Return whether a retry would fail in the same way, because the engine has rejected the request or the row cannot be
+    decoded.
+    """
     if isinstance(error, ServiceError):
         is_missing = isinstance(error, (WorkflowNotFoundError, NamespaceNotFoundError))
         return is_missing or error.status in _REJECTIONS

@@ -3,7 +3,7 @@
     sometime().signal(decisions, "yes")
     sometime(after=timedelta(days=1), before=timedelta(days=3)).cancel()
 
-They are data, sent by the driver of an order. Each arrives once, unless the workflow has closed before.
+Arrivals are data; the driver of an order sends them. Each arrival is sent once, unless the workflow closes first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hourglass.errors import ServiceError, UpdateFailedError, UsageError
 from hourglass.workflow import Channel
 
 ArrivalState: TypeAlias = Literal["early", "ready", "due"]
-"""It may not be sent yet; it may be sent; it must be sent before time passes."""
+"""Whether an arrival may not be sent yet, may be sent, or must be sent before time passes."""
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -28,7 +28,7 @@ Ts = TypeVarTuple("Ts")
 
 @dataclass(frozen=True)
 class Arrival:
-    """A message or call from outside. Times are nanoseconds since the start of the workflow."""
+    """A message or call from outside. Times are in nanoseconds since the start of the workflow."""
 
     name: str
     send: Callable[[WorkflowHandle[Any]], object]
@@ -36,7 +36,7 @@ class Arrival:
     before_ns: int | None = None
 
     def state(self, elapsed_ns: int) -> ArrivalState:
-        """Return its state at a time after the start."""
+        """Return the arrival's state at this time after the start."""
         if elapsed_ns < self.after_ns:
             return "early"
         return "due" if self.before_ns is not None and self.before_ns <= elapsed_ns else "ready"
@@ -47,7 +47,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Sometime:
-    """A window of virtual time for an arrival."""
+    """A window of virtual time in which a message or call arrives."""
 
     after_ns: int
     before_ns: int | None
@@ -70,7 +70,7 @@ class Sometime:
     @overload
     def update(self, update: Callable[[*Ts], Any], /, *args: *Ts) -> Arrival: ...
     def update(self, update: Any, /, *args: Any) -> Arrival:  # type: ignore[misc]
-        """Return the arrival of an update. Its sender waits for the result. An update that fails or is rejected breaks no
+        """Return the arrival of an update. Its sender waits for the result. A failed or rejected update does not violate a
         property.
         """
         arguments = ", ".join(map(repr, args))
@@ -90,7 +90,7 @@ class Sometime:
         return self._arrival("a termination", lambda handle: handle.terminate(reason))
 
     def call(self, function: Callable[[WorkflowHandle[Any]], object], /) -> Arrival:
-        """Return the arrival of a call of a function, with the workflow's handle."""
+        """Return the arrival of a function call. The function receives the workflow's handle."""
         return self._arrival(f"call of {_name(function)}", function)
 
     def _arrival(self, name: str, send: Callable[[WorkflowHandle[Any]], object]) -> Arrival:
@@ -98,8 +98,8 @@ class Sometime:
 
 
 def sometime(*, after: Duration = 0, before: Duration | None = None) -> Sometime:
-    """Return a window for arrivals, by default any time: `sometime().signal(approve)`. `after` and `before` are durations since
-    the start of the workflow.
+    """Return a time window for arrivals, by default unlimited: `sometime().signal(approve)`. `after` and `before` are
+    durations since the start of the workflow.
     """
     least, most = to_ns(seconds(after, "after")), optional_seconds(before, "before")
     if most is not None and to_ns(most) < least:
@@ -108,7 +108,7 @@ def sometime(*, after: Duration = 0, before: Duration | None = None) -> Sometime
 
 
 def checked_arrivals(arrivals: Sequence[object]) -> tuple[Arrival, ...]:
-    """Return the arrivals as a tuple. Raise `UsageError` if one of them is of another type."""
+    """Return the arrivals as a tuple. Raise `UsageError` if an object is not an arrival."""
     for arrival in arrivals:
         if not isinstance(arrival, Arrival):
             raise UsageError(

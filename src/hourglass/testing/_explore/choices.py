@@ -1,10 +1,10 @@
-"""The choices of one order: taken from a script, then at random or as usual, and recorded. Pure.
+"""The choices of an order: first the choices of a script, then random or default choices. All choices are recorded. Pure.
 
 Invariants:
 
-- A choice among one option is none, and is not recorded.
-- Where a script names an option that does not exist, because the code has changed, the usual one is chosen.
-- The same script and the same seed give the same choices.
+- If there is only one option, there is no choice to record.
+- If a script selects an option that does not exist, because the code has changed, the default option is chosen.
+- The same script and the same seed result in the same choices.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Chance(Protocol):
 
 
 class Choices:
-    """The choices of one order. `taken` and `widths` record each choice and its number of options; `scripted` is the script's
-    length.
+    """The choices of an order. `taken` and `widths` record each choice and its number of options. `scripted` is the length
+    of the script.
     """
 
     def __init__(self, script: Sequence[int] = (), chance: Chance | None = None) -> None:
@@ -58,10 +58,10 @@ class Choices:
 
 @dataclass
 class Swarm:
-    """Random deviations: of few sorts, at a low rate, and at most `left`.
+    """Random deviations: of a few sorts, at a low rate, and at most `left` of them.
 
-    Few sorts at a time find more than all of them at once: a crash in every order would hide bugs that need none. Only
-    `Random.random` is used, which gives the same numbers on every machine and version of Python.
+    A few sorts at a time find more bugs than all sorts together: a crash in every order would hide bugs that do not need a
+    crash. Only `Random.random` is used, because it returns the same numbers on every machine and Python version.
     """
 
     random: Random
@@ -71,14 +71,14 @@ class Swarm:
 
     @classmethod
     def drawn(cls, random: Random, points: int) -> Swarm:
-        """Return a random mixture of sorts for orders of about `points` choices."""
+        """Return a random selection of sorts for orders of about `points` choices."""
         drawn: list[Sort] = [sort for sort in SORTS if random.random() < 0.6]
         sorts: frozenset[Sort] = frozenset(drawn or SORTS)
         most = 2 + int(random.random() * 5)
         return cls(random, sorts, min(0.6, 2 * most / max(points, 1)), most)
 
     def choose(self, options: Options) -> int:
-        """Return 0, the usual option, or at a low rate the index of a deviation."""
+        """Return 0, the default option, or at a low rate the index of a deviation."""
         if not self.left or self.random.random() >= self.rate:
             return 0
         deviations = [place for place in range(1, len(options)) if SORT_OF[options[place].kind] in self.sorts]

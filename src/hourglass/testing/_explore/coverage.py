@@ -1,4 +1,4 @@
-"""The coverage of an exploration: a count of orders, choice points and states, and the progress line."""
+"""The coverage of an exploration: counts of orders, choice points and states, and the progress line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from time import monotonic
 
 @dataclass(frozen=True)
 class Exploration:
-    """The coverage of an exploration: different orders, points of choice, and states of the workflow.
+    """The coverage of an exploration: the numbers of different orders, choice points, and states of the workflow.
 
     `is_complete`: every possible order was tried. `deviations`: every order with fewer deviations than this was tried.
     """
@@ -33,7 +33,7 @@ class Exploration:
 
 @dataclass
 class Coverage:
-    """The coverage of a running exploration. Writes a progress line once a second if standard error is a terminal."""
+    """The coverage of a running exploration. Writes a progress line every second if standard error is a terminal."""
 
     workflow: str
     seed: int
@@ -55,7 +55,7 @@ class Coverage:
             sys.stderr.write(f"exploring {self.exploration()}\n")
 
     def exploration(self, is_complete: bool = False, deviations: int = 0) -> Exploration:
-        """Return the coverage up to now."""
+        """Return the coverage so far."""
         return Exploration(
             workflow=self.workflow,
             orders=len(self.orders),

@@ -1,15 +1,15 @@
-"""One order of an exploration: an environment in which `Choices` select every step, including mishaps.
+"""The driver of an explored order: an environment in which `Choices` select every step, including faults.
 
-The engine dispatches a task only when it has been chosen. So events accumulate until a workflow receives them, attempts wait
-until they are chosen, and time can pass while tasks are ready. Steps that are no choice are done at once: replays, evictions,
-queries, cancellations of attempts.
+The engine dispatches a task only when the task has been chosen. Therefore events accumulate until a workflow receives them,
+attempts wait until they are chosen, and time can pass while tasks are ready. Steps that offer no choice are done
+immediately: replays, evictions, queries, cancellations of attempts.
 
 Invariants:
 
 - Only the choices decide: no other thread runs while a choice is made.
-- The first option is the usual one: workflow tasks first, then attempts, then arrivals, then time. An order of first options only
-  ends if the workflow does.
-- A crash drops the state of the worker. Before it, all runs are executed again and compared (I2).
+- The first option is the default: workflow tasks first, then attempts, then arrivals, then time. An order that consists only of
+  first options ends if the workflow does.
+- A crash drops the worker's state. Before a crash, all runs are executed again and compared (I2).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _RESULT_LOST = Mishap(result_lost=True)
 
 
 class OrderDriver(EnvironmentDriver):
-    """The driver of one order."""
+    """The driver of an explored order."""
 
     make_errors = QuietErrors
     inline = True
@@ -61,7 +61,7 @@ class OrderDriver(EnvironmentDriver):
         arrivals: Sequence[Arrival],
         writer: StoryWriter | None,
     ) -> None:
-        """Set the choices, the kinds of mishaps and the arrivals of this order, before its first step."""
+        """Set the choices, the sorts of faults and the arrivals of this order. Must be called before the first step."""
         self.choices, self.sorts, self.writer = choices, sorts, writer
         self.arrivals: list[tuple[Arrival, Callable[[], object]]] = []
         self.planned = arrivals
@@ -80,32 +80,32 @@ class OrderDriver(EnvironmentDriver):
         self._runs = 0
 
     def expect(self, send: Callable[[Arrival], Callable[[], object]]) -> None:
-        """Allow arrivals from now on: the workflow has been started."""
+        """Allow arrivals from now on, because the workflow has been started."""
         self._begin_ns = self.clock.now_ns()
         for arrival in self.planned:
             self.arrivals.append((arrival, send(arrival)))
             for when in (arrival.after_ns, arrival.before_ns):
                 if when:
-                    self.clock.call_at(self._begin_ns + when, lambda: None)  # time stops there
+                    self.clock.call_at(self._begin_ns + when, lambda: None)  # time stops at this point
 
     def may_take(self, run_id: str, scheduled_event_id: int) -> bool:
-        """Return whether the engine may dispatch a task: only the chosen one."""
+        """Return whether the engine may dispatch a task. Only the chosen task is allowed."""
         return self._permitted == (run_id, scheduled_event_id)
 
     def new_run_id(self) -> str:
-        """Return a consecutive number as an id, so that the same order has the same ids."""
+        """Return a consecutive number as an id, so that repeated orders have the same ids."""
         self._runs += 1
         return f"00000000-0000-4000-8000-{self._runs:012}"
 
     def due_now(self, due: list[int]) -> list[int]:
-        """Return one of a run's timers and timeouts that are due at the same instant: the chosen one."""
+        """Return the chosen one of a run's timers and timeouts that are due at the same instant."""
         if len(due) < 2:
             return due
         options = [Option("due", event_id=event_id) for event_id in due]
         return [due[self.choices.choose(options)]]
 
     def arrived(self, queue: ServedQueue, item: Activation | ActivityItem) -> None:
-        """Keep an item that a handle delivers until a step takes it; on the loop."""
+        """Keep an item that a handle delivers until a step uses it. Must be called on the event loop."""
         self._arrived.append((queue, item))
         self.ring()
 
@@ -118,7 +118,7 @@ class OrderDriver(EnvironmentDriver):
             self._raise_urgent()
             self._raise_parked()
             options = self._possible() if may_move() else []
-            if done():  # by steps that were no choice
+            if done():  # done by steps that offer no choice
                 return
             if options:
                 self._choose(options)
@@ -156,11 +156,11 @@ class OrderDriver(EnvironmentDriver):
         self.after_each()
 
     def _absorb(self) -> None:
-        """Do all steps that are no choice."""
+        """Do all steps that offer no choice."""
         while True:
             self.loop.settle()
             ended = [step for step in self.steps if step.kind == "ended"]
-            for step in ended:  # of attempts on the activity loop: the moment of their end is no choice
+            for step in ended:  # of attempts on the activity loop; the moment of a result is no choice
                 self.steps.remove(step)
                 step.do()
             items, self._arrived = self._arrived, []
@@ -197,7 +197,7 @@ class OrderDriver(EnvironmentDriver):
     def _deliver(self, run_id: str, fate: str) -> None:
         self._fate = fate
         self._permit(run_id, 0)
-        self._absorb()  # the task, and before its new events the replay of older ones
+        self._absorb()  # do the task, and first the replay of its older events
         self._fate = ""
 
     def _attempt(self, option: Option) -> None:
@@ -214,7 +214,7 @@ class OrderDriver(EnvironmentDriver):
                 queue.begin(item, _RESULT_LOST)
 
     def _permit(self, run_id: str, event_id: int) -> None:
-        """Let the engine deliver one task."""
+        """Let the engine deliver this task."""
         self._permitted = (run_id, event_id)
         self.loop.call(self._assign)
         self.loop.settle()
@@ -225,7 +225,7 @@ class OrderDriver(EnvironmentDriver):
         self.engine.queues.dispatch()
 
     def _pass_time(self) -> None:
-        """Let virtual time pass until the state of the engine or of an arrival has changed."""
+        """Advance virtual time until the state of the engine or of an arrival has changed."""
         before = self._progress()
         while self.loop.call(self.clock.advance_one):
             self._absorb()
@@ -254,7 +254,7 @@ class OrderDriver(EnvironmentDriver):
         reply: Callable[[Verdict], object],
         generation: int,
     ) -> None:
-        """Evaluate an activation; its completion may be lost or late, by choice."""
+        """Evaluate an activation. A choice decides whether its completion is lost or late."""
         if is_eviction(activation) or isinstance(activation.events[0], QueryReceived):
             super().evaluate(queue, activation, reply, generation)
             return
@@ -295,7 +295,7 @@ class OrderDriver(EnvironmentDriver):
         self.clock.call_at(when, lambda: self._add_late(step, run_id, reply))
 
     def _add_late(self, step: Step, run_id: str, reply: Callable[[], object]) -> None:
-        if self._late.get(run_id) is reply:  # otherwise the worker has died meanwhile
+        if self._late.get(run_id) is reply:  # otherwise the worker has crashed in the meantime
             self.add(step)
 
     def _complete_now(self, run_id: str, reply: Callable[[], object]) -> None:

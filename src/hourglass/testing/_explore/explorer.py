@@ -1,4 +1,6 @@
-"""The exploration: one order after another until one violates a property. It is shrunk and reported with its story."""
+"""The exploration: runs one order after another until an order violates a property. That order is shrunk and reported as a
+story.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def explore(plan: ExplorationPlan, runs: int, seed: int | None) -> Exploration:
 
 
 def replay(plan: ExplorationPlan, token: str) -> Exploration:
-    """Run the order of a token. Raise `ExplorationFailed` if it violates a property."""
+    """Run the order that a token describes. Raise `ExplorationFailed` if it violates a property."""
     script, coverage = script_of(token), Coverage(plan.name, 0)
     outcome = run_order(plan, Choices(script), is_watched=True)
     coverage.add(script, outcome.points, outcome.states)
@@ -51,7 +53,9 @@ def replay(plan: ExplorationPlan, token: str) -> Exploration:
 
 
 def _first_failing(plan: ExplorationPlan, search: OrderSearch, coverage: Coverage) -> OrderOutcome | None:
-    """Return the first order that violates a property, or None. Only the usual order is watched and logs: once is enough."""
+    """Return the first order that violates a property, or None. Only the default order is watched and logged, because once
+    is enough.
+    """
     outcome = _try_next(plan, search, coverage, is_watched=True)
     with _quiet_logs():
         while outcome is not None and outcome.violation is None:
@@ -79,12 +83,12 @@ def _smallest(
     if not any(failing.choices.taken):
         return ()
     if isinstance(failing.violation.error, WorkflowHung):
-        return stripped(failing.choices.taken)  # every further run would hang too
+        return stripped(failing.choices.taken)  # every further run would also hang
     key, itself = failing.violation.key, stripped(failing.choices.taken)
 
     def fails(script: Script) -> list[int] | None:
         if script in tried and script != itself:
-            return None  # it was run before without a violation
+            return None  # already run without a violation
         outcome = run_order(plan, Choices(script))
         same = outcome.violation is not None and outcome.violation.key == key
         return outcome.choices.taken if same else None
@@ -117,7 +121,7 @@ def _failed(plan: ExplorationPlan, script: Script, exploration: Exploration) -> 
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Disable logging while hundreds of orders run. The failing order is reported by its story."""
+    """Disable logging while hundreds of orders run. The failing order is reported as a story."""
     logger = logging.getLogger("hourglass")
     level = logger.level
     logger.setLevel(_SILENT)

@@ -1,6 +1,6 @@
-"""Steps that can happen next in an exploration, and their sorts. Pure.
+"""The steps that can happen next in an exploration, and their sorts. Pure.
 
-Event ids are the engine's: the event that scheduled an activity; 0 for a workflow task.
+Event ids are the engine's: the id of the event that scheduled an activity; 0 for a workflow task.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from hourglass.testing._fakes import Raisable
 Kind: TypeAlias = Literal[
     "task",  # a workflow receives new events
     "attempt",  # an attempt of an activity executes
-    "step",  # another step that is ready: the end of a fake's duration, a late completion
+    "step",  # another step that is ready: the end of a fake's duration, or a late completion
     "arrival",  # a message or call from outside
     "time",  # virtual time passes until a timer or timeout is due
-    "due",  # one of several timers and timeouts of the same instant
+    "due",  # one of several timers and timeouts that are due at the same instant
     "fail",  # an attempt fails
     "silent",  # an attempt never executes and has no result
-    "unheard",  # an attempt executes, and its result is lost
+    "unheard",  # an attempt executes, but its result is lost
     "crash",  # the worker crashes and is restarted before a workflow receives new events
-    "die",  # the worker crashes after it has evaluated a workflow task, and before it completes the task
+    "die",  # the worker crashes after it has evaluated a workflow task, but before it completes the task
     "late",  # a completion arrives after its workflow task has timed out
 ]
 

@@ -1,4 +1,4 @@
-"""The execution of one order, in an environment of its own."""
+"""The execution of a single order in its own environment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hourglass.workflow._references import given_workflow
 
 @dataclass(frozen=True, kw_only=True)
 class ExplorationPlan:
-    """The workflow to explore, with the options of the exploration."""
+    """The workflow to explore, and the options of the exploration."""
 
     workflow: Any
     arguments: Sequence[Any]
@@ -37,7 +37,7 @@ class ExplorationPlan:
     properties: Properties
     prepare: Callable[[Any], object] | None
     make_environment: Callable[[FixtureSettings, Fixture], Any]
-    """Creates the environment that is passed to the author's functions."""
+    """Creates the environment that is passed to the functions of the test."""
 
     @property
     def name(self) -> str:
@@ -46,15 +46,15 @@ class ExplorationPlan:
 
 
 def start_options(options: StartOptions | None) -> Mapping[str, Any]:
-    """Return the options for the start of each order's workflow. The id is the same in all orders, so that no order depends on
-    it.
+    """Return the options for starting the workflow of each order. The workflow id is the same in all orders, so that no
+    order depends on it.
     """
     return {"id": "explored", **(options or {})}
 
 
 @dataclass(frozen=True)
 class OrderOutcome:
-    """The result of an order that was run."""
+    """The outcome of an order that was run."""
 
     choices: Choices
     violation: Violation | None
@@ -66,7 +66,9 @@ class OrderOutcome:
 def run_order(
     plan: ExplorationPlan, choices: Choices, *, with_story: bool = False, is_watched: bool = False
 ) -> OrderOutcome:
-    """Run the workflow once, with these choices. `is_watched`: forbidden calls are reported as the environment's options say."""
+    """Run the workflow once with these choices. With `is_watched`, forbidden calls are reported according to the
+    environment's options.
+    """
     settings = (
         plan.settings
         if is_watched

@@ -1,6 +1,7 @@
-"""The options of the next choice, read from the engine without changing it. The usual one is first.
+"""The options of the next choice, read from the engine without changing it. The default option is first.
 
-Usually workflow tasks come first, then attempts, then arrivals, and time passes when no other step is left. Mishaps are last.
+By default, workflow tasks come first, then attempts, then arrivals, and time passes when no other step is left. Faults come
+last.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def possible(
     arrivals: Sequence[ArrivalState],
     may_pass: bool,
 ) -> list[Option]:
-    """Return the options. `idle` runs are cached by the worker; the completions of `late` runs will arrive late."""
+    """Return the options. The worker has cached the `idle` runs; the completions of the `late` runs will arrive late."""
     tasks = [run_id for run_id in engine.queues.waiting_tasks() if run_id not in late]
     attempts = engine.queues.waiting_attempts()
     options = [Option("task", run_id) for run_id in tasks]
@@ -45,7 +46,7 @@ def possible(
 def _task_mishaps(run_id: str, sorts: frozenset[Sort], *, is_cached: bool) -> list[Option]:
     options: list[Option] = []
     if "crashes" in sorts:
-        if is_cached:  # otherwise the worker has no state of it to lose
+        if is_cached:  # otherwise the worker has no state of the run to lose
             options.append(Option("crash", run_id))
         options.append(Option("die", run_id))
     if "redeliveries" in sorts:

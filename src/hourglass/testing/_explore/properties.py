@@ -1,7 +1,7 @@
-"""The properties that every order must keep, and their violations. Must not know drivers.
+"""The properties that every order must satisfy, and their violations. Must not know drivers.
 
-A run that is parked, stuck or nondeterministic always violates a property. The author adds an invariant for every step, a
-check of the result, and the errors that a run may fail with.
+A run that is parked, stuck or nondeterministic always violates a property. The test adds an invariant that is checked after
+every step, a check of the result, and the errors that a run may fail with.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _WORDS: dict[Broken, str] = {
     "nondeterministic": "the workflow is not deterministic",
 }
 
-# Violations whose first line contains the message of the author's error.
+# Violations with the message of the test's own error in their first line.
 _WITH_MESSAGE = frozenset(("check", "invariant", "end"))
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A property that does not hold, and the error that shows it."""
+    """A property that does not hold, with the error that shows the violation."""
 
     broken: Broken
     error: BaseException
 
     @property
     def key(self) -> tuple[str, str]:
-        """Violations with the same key are equal for shrinking."""
+        """The key for shrinking: violations with the same key are considered equal."""
         error = self.error
         if isinstance(error, WorkflowParked):
             error = error.__cause__ or error
@@ -54,7 +54,7 @@ class Violation:
 
     @property
     def short(self) -> str:
-        """The violation in one line."""
+        """The violation as a single line."""
         message = str(self.error).strip().split("\n")[0]
         return (
             f"{_WORDS[self.broken]}{f': {message:.100}' if message and self.broken in _WITH_MESSAGE else ''}"
@@ -75,7 +75,7 @@ class Violated(Exception):
 
 @dataclass(frozen=True)
 class Properties:
-    """The author's properties."""
+    """The properties that the test defines."""
 
     check: Callable[[Any, Any], object] | None = None
     invariant: Callable[[Any], object] | None = None
@@ -87,7 +87,7 @@ class Properties:
             _check("invariant", self.invariant, env)
 
     def check_end(self, result: Any, env: Any, excused: bool) -> None:
-        """Raise `Violated` if the run must not have this result. `excused`: there was a mishap, and after it a run may fail."""
+        """Raise `Violated` if this result is not allowed. `excused` means that a fault occurred, after which a run may fail."""
         if isinstance(result, WorkflowFailedError) and not self._may_end(result, excused):
             raise Violated("end", result)
         if self.check is not None:
@@ -100,7 +100,9 @@ class Properties:
 
 
 def checked_allowed(allowed: Any) -> Allowed | None:
-    """Return the errors that a run may fail with: exception classes, or types of application errors by name. None: by default."""
+    """Return the errors that a run may fail with: exception classes, or names of application error types. None means the
+    default.
+    """
     if allowed is None:
         return None
     kinds: tuple[Any, ...] = tuple(allowed) if isinstance(allowed, (tuple, list)) else (allowed,)
@@ -113,7 +115,7 @@ def checked_allowed(allowed: Any) -> Allowed | None:
 
 
 def broken_by(error: BaseException) -> Violation | None:
-    """Return the property that an exception of the environment violates. None if the workflow is not the cause."""
+    """Return the property that an exception of the environment violates. Return None if the workflow is not the cause."""
     match error:
         case Violated():
             return error.violation
@@ -143,7 +145,7 @@ def _check(broken: Broken, demand: Callable[..., object], *args: Any) -> None:
 
 
 def _is_failure(error: BaseException) -> bool:
-    # pytest.fail(…) in a check is a failed check; pytest.skip(…) and Ctrl-C are not.
+    # `pytest.fail(…)` in a check is a failed check; `pytest.skip(…)` and Ctrl-C are not.
     return type(error).__name__ == "Failed"
 
 

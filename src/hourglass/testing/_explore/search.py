@@ -1,12 +1,12 @@
-"""The selection of the event orders to explore: first all orders with few deviations from the default order, then
-random ones.
+"""The selection of the event orders to explore: first all orders with few deviations from the default order, then random
+orders.
 
-Pure, except for random numbers determined by the seed. An order is a list of choices; after the last one the default
-choices apply. Each explored order yields all orders with one more deviation, after its last one. Every order is
-therefore reached in exactly one way, and when none is left, all have been explored.
+Pure, except for random numbers determined by the seed. An order is a list of choices; after the last one the default choices
+apply. Each explored order yields all orders with one more deviation, placed after its last one. Every order is therefore
+reached in exactly one way. When none is left, all have been explored.
 
-Invariant: as long as the pending orders are within their limit, an order is explored before any order with more
-deviations, so that a failing order is small.
+Invariant: while the pending orders are within their limit, an order is explored before any order with more deviations, so
+that a failing order is small.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from random import Random
 
 from hourglass.testing._explore.choices import Choices, Swarm
 
-# The fraction of the orders that are tried systematically. The remaining ones are random and have more deviations.
+# The fraction of the orders that are explored systematically. The remaining orders are random and have more deviations.
 _SYSTEMATIC = 0.75
 _MOST_PENDING = 200_000
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """An order that differs from `base` at a place, and ends there."""
+    """An order that deviates from `base` at this place, and ends there."""
 
     base: Sequence[int]
     place: int
@@ -35,7 +35,7 @@ class _Branch:
 
 
 class OrderSearch:
-    """The orders to try, one after another. `tried` must be called after each."""
+    """The orders to explore, one after another. `tried` must be called after each order."""
 
     def __init__(self, runs: int, seed: int) -> None:
         self._random = Random(seed)
@@ -49,16 +49,16 @@ class OrderSearch:
         self._truncated = False
         self._is_systematic = True
         self.usual: tuple[int, ...] = ()
-        """The number of options at each choice of the usual order. It is tried first."""
+        """The number of options at each choice of the default order, which is explored first."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether every possible order was tried."""
+        """Whether every possible order has been explored."""
         return not (self._is_first or self._level or self._next or self._truncated)
 
     @property
     def deviations(self) -> int:
-        """The number of deviations below which all orders were tried."""
+        """The number of deviations below which all orders have been explored."""
         return self._deviations
 
     def next(self) -> Choices | None:
@@ -79,7 +79,7 @@ class OrderSearch:
         return Choices(chance=Swarm.drawn(self._random, self._points))
 
     def tried(self, choices: Choices) -> None:
-        """Add the orders with one more deviation than this one, after it was run."""
+        """Add the orders that have one more deviation than this order. Must be called after the order was run."""
         if not self.usual:
             self.usual = tuple(choices.widths)
         self._points = max(self._points, len(choices.taken))
@@ -93,8 +93,8 @@ class OrderSearch:
                 self._next.append(_Branch(choices.taken, place, choice))
 
     def _draw(self) -> _Branch:
-        """Remove and return a random branch of this level, so that late deviations are tried even if not all branches
-        can be.
+        """Remove and return a random branch of this level, so that late deviations are explored even if there is no time for
+        all branches.
         """
         level = self._level
         drawn = int(self._random.random() * len(level))

@@ -1,9 +1,10 @@
-"""Shrinking: the smallest order that still fails. Pure: a function argument runs the orders.
+"""Shrinking: the search for the smallest order that still fails. Pure: a function that is passed as an argument runs the
+orders.
 
-Delta debugging over the deviations, then each deviation as small and as early as possible. Of two orders the one with fewer
-deviations is smaller, then the one with fewer choices, then the one with the smaller choices.
+Delta debugging removes deviations, then each remaining deviation is made as small and as early as possible. Of two orders
+the smaller is the one with fewer deviations, then with fewer choices, then with smaller choices.
 
-Invariant: the result was run, and failed.
+Invariant: the resulting order was run, and it failed.
 """
 
 from __future__ import annotations
@@ -14,28 +15,29 @@ from typing import TypeAlias
 
 Script: TypeAlias = tuple[int, ...]
 Fails: TypeAlias = Callable[[Script], Sequence[int] | None]
-"""Runs an order. Returns its choices if it fails as the original order did, otherwise None."""
+"""Runs an order. Returns its choices if it fails like the original order, otherwise None."""
 
-# By how many choices a deviation may move to later: the workflow then receives earlier events together, in fewer steps.
+# The number of choices by which a deviation may move to a later place. The workflow then receives earlier events together,
+# in fewer steps.
 _LATER = 3
 
 
 def size(choices: Sequence[int]) -> tuple[int, int, Script]:
-    """Return a sort key: the smaller the key, the smaller the order."""
+    """Return a sort key. A smaller key means a smaller order."""
     return sum(1 for choice in choices if choice), len(choices), tuple(choices)
 
 
 def singles(widths: Sequence[int]) -> Iterator[Script]:
-    """Yield all orders with one deviation. `widths` are the numbers of options at the choices of the usual order."""
+    """Yield all orders with a single deviation. `widths` are the numbers of options at the choices of the default order."""
     for place, width in enumerate(widths):
         for choice in range(1, width):
             yield (*[0] * place, choice)
 
 
 def shrink(choices: Sequence[int], fails: Fails, usual: Sequence[int] = (), most: int = 400) -> Script:
-    """Return the smallest failing order that is found within `most` runs, without the usual choices at its end.
+    """Return the smallest failing order found within `most` runs, without the default choices at its end.
 
-    `usual` are the widths of the usual order. All orders with one deviation are tried first, because none is smaller.
+    `usual` are the widths of the default order. All orders with a single deviation are tried first, because none is smaller.
     """
     best = tuple(choices)
     tried: set[Script] = {()}
@@ -64,7 +66,7 @@ def shrink(choices: Sequence[int], fails: Fails, usual: Sequence[int] = (), most
 
 
 def stripped(script: Sequence[int]) -> Script:
-    """Return the script without the usual choices at its end."""
+    """Return the script without the default choices at its end."""
     end = len(script)
     while end and not script[end - 1]:
         end -= 1
@@ -72,7 +74,7 @@ def stripped(script: Sequence[int]) -> Script:
 
 
 def _smaller(best: Script) -> Iterator[Script]:
-    """Yield orders that may be smaller, those with the largest difference first."""
+    """Yield orders that may be smaller, starting with the largest differences."""
     places = [place for place, choice in enumerate(best) if choice]
     chunk = len(places)
     while chunk:
@@ -88,7 +90,7 @@ def _smaller(best: Script) -> Iterator[Script]:
 
 
 def _moved(best: Script, place: int, target: int) -> Iterator[Script]:
-    """Yield the order with a deviation moved to another place, where the index of the same option may differ by one."""
+    """Yield the order with a deviation moved to another place, where the index of the option may differ by one."""
     moved = list(best) + [0] * (target + 1 - len(best))
     if moved[target]:
         return
@@ -100,7 +102,7 @@ def _moved(best: Script, place: int, target: int) -> Iterator[Script]:
 
 
 def _without(best: Script, places: Sequence[int]) -> Iterator[Script]:
-    """Yield the order without these deviations: with the usual choice, and without the choice."""
+    """Yield the order without these deviations: once with default choices in their place, once with the choices removed."""
     removed = frozenset(places)
     yield stripped([0 if place in removed else choice for place, choice in enumerate(best)])
     yield stripped([choice for place, choice in enumerate(best) if place not in removed])

@@ -1,6 +1,6 @@
-"""The story of one order: numbered lines with the virtual time, the steps, and the workflow's commands.
+"""The story of an order: numbered lines with the virtual time, the steps, and the workflow's commands.
 
-Deviations are marked. The driver reports the steps.
+Deviations are marked. The driver reports the steps to this module.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _CRASH = "the worker crashes; another one takes over and replays the workflow fr
 _DIES = "the worker crashes before it reports that, and another one takes over"
 _LATE = "the task times out before this is reported: the completion will be rejected"
 
-# The middle of a long story is left out, except for its deviations.
+# The middle of a long story is omitted, except for its deviations.
 _HEAD, _TAIL = 60, 30
 
 
 @dataclass
 class StoryLine:
-    """A step, with its time in nanoseconds since the start, and the commands that followed."""
+    """A step, its time in nanoseconds since the start, and the commands that followed it."""
 
     time_ns: int
     text: str
@@ -88,10 +88,10 @@ class StoryWriter:
             case "step":
                 self._add(self._step_text(option))
             case _:
-                pass  # written when its result is known
+                pass  # written when the result is known
 
     def done(self, option: Option) -> None:
-        """Receive an option that was done."""
+        """Record that an option was carried out."""
         match option.kind:
             case "attempt":
                 self._add(self._attempt_text(option))
@@ -104,7 +104,7 @@ class StoryWriter:
         self._record_state()
 
     def evaluated(self, activation: e.Activation, completion: c.Completion | None) -> None:
-        """Receive an activation that was evaluated, with its completion; None: the workflow hangs."""
+        """Record an activation that was evaluated, and its completion; None if the workflow hangs."""
         if activation.is_replaying:
             return
         run_id = activation.run_id
@@ -121,7 +121,7 @@ class StoryWriter:
             answers.append(f"raises {self._wording.failure(completion.failure)}")
 
     def passed(self) -> None:
-        """Receive the event that virtual time has passed."""
+        """Record that virtual time has passed."""
         for record in self._driver.engine.runs.records():
             for text in (*self._timed_out(record), *self._new_events(record)):
                 self._add(text)
@@ -176,7 +176,7 @@ class StoryWriter:
         return "", "an activity"
 
     def _record_state(self) -> None:
-        """Record the attempts and events up to now."""
+        """Record the attempts and events so far."""
         for record in self._driver.engine.runs.records():
             for event_id, activity in record.run.activities.items():
                 self._attempts[record.run.run_id, event_id] = activity.attempt
@@ -209,7 +209,7 @@ class StoryWriter:
 
 
 def _timed_events(record: LoadedRun) -> list[h.Attributes]:
-    """Return the timeouts and fired timers of a run, including any that are not in its history yet."""
+    """Return the timeouts and fired timers of a run, including events that are not yet in its history."""
     kinds = (
         h.TimerFired,
         h.ActivityTaskTimedOut,

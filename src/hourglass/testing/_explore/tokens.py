@@ -15,13 +15,13 @@ USUAL = "usual"
 
 
 def token_of(script: Sequence[int]) -> str:
-    """Return the token of an order."""
+    """Return the token for an order."""
     named = [f"{place}.{choice}" for place, choice in enumerate(script) if choice]
     return "-".join(named) or USUAL
 
 
 def script_of(token: str) -> tuple[int, ...]:
-    """Return the order of a token. Raise `UsageError` if it is not a token."""
+    """Return the order for a token. Raise `UsageError` if the token is not valid."""
     if token == USUAL:
         return ()
     if not isinstance(token, str) or not _TOKEN.fullmatch(token):

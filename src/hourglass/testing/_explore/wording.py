@@ -1,7 +1,7 @@
 """Events, commands, values and times of a workflow as text, for the story of an order. Pure.
 
-The text may contain a test's own data. A kind of event or command without a text of its own is named. Must not know drivers and
-choices.
+The text may contain the test's own data. For kinds of events and commands without a text, the name is used. Must not know
+drivers and choices.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def duration_text(ns: int) -> str:
 
 
 class Wording:
-    """The events and commands of a workflow's runs as text. Remembers the names of activities, timers and children by command
-    id.
+    """Formats the events and commands of a workflow's runs. Remembers the names of activities, timers and children by
+    command id.
     """
 
     def __init__(self, converter: Converter) -> None:
@@ -55,16 +55,16 @@ class Wording:
             return "None"
         try:
             text = repr(self._converter.decode(payload, Any))
-        except Exception:  # raised by the author's converter: the story omits the value
+        except Exception:  # raised by the test's converter: the story omits the value
             return "…"
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
     def call(self, name: str, arguments: Payloads) -> str:
-        """Return a call with its arguments."""
+        """Return the text of a call with its arguments."""
         return f"{name}({', '.join(map(self.value, arguments))})"
 
     def failure(self, failure: Failure | None) -> str:
-        """Return the innermost cause of a failure that is an application failure or a timeout."""
+        """Return the text of the innermost cause of a failure that is an application failure or a timeout."""
         if failure is None:
             return "an unknown failure"
         while failure.cause is not None and not isinstance(
@@ -80,7 +80,7 @@ class Wording:
                 return failure.message or type(info).__name__
 
     def event(self, run_id: str, event: e.AnyEvent) -> str:
-        """Return an event that a workflow receives."""
+        """Return the text of an event that a workflow receives."""
         match event:
             case e.RunStarted():
                 return f"{self.call(event.workflow_type, event.arguments)} starts"
@@ -114,7 +114,7 @@ class Wording:
         return self._children.get((run_id, seq), "a child")
 
     def command(self, run_id: str, command: c.Command) -> str:
-        """Return a command that a workflow issues."""
+        """Return the text of a command that a workflow issues."""
         match command:
             case c.ScheduleActivity() | c.ScheduleLocalActivity():
                 self._activities[run_id, command.seq] = command.activity_type
