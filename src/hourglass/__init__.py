@@ -60,13 +60,13 @@ The private packages:
     _loops        event loops in threads of their own, for coroutines of the author's
     _http         authentication and limits of all our HTTP servers
 
-Five minutes: this page, then `_evaluator/evaluator.py` (how events become commands), `_embedded/__init__.py` and
-`_embedded/engine.py` (the default engine), `_worker/tree/subsystem.py` (the supervision tree) and
-`_temporal/core.py` (the connection to Temporal). After that `_evaluator/events.py`, `commands.py`, `state.py`,
+To understand the code in five minutes, read this page, then `_evaluator/evaluator.py` (how events become commands),
+`_embedded/__init__.py` and `_embedded/engine.py` (the default engine), `_worker/tree/subsystem.py` (the supervision tree)
+and `_temporal/core.py` (the connection to Temporal). After that `_evaluator/events.py`, `commands.py`, `state.py`,
 `scheduler.py`, `fibers.py` and `context.py`, in this order; ARCHITECTURE.md has the glossary and the threads.
 
-Importing this package loads next to nothing: each name below loads what it needs when it is first used, and
-Temporal's libraries only when a Temporal server is the target.
+Importing this package loads almost nothing. Each name below loads its module on first use, and Temporal's libraries are
+loaded only when a Temporal server is the target.
 """
 
 from __future__ import annotations
