@@ -18,7 +18,7 @@ are.
 
     _buffer     the workflow's side: a buffer that a query reads
     _following  the client's side, with a blocking and an asynchronous interface
-    _token      `Progress`: it connects both sides
+    _token      `Progress`, the link between both sides
 """
 
 from __future__ import annotations

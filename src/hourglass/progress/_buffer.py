@@ -1,4 +1,4 @@
-"""The published items of a workflow. For each name, a run has a buffer with the latest items, which a query reads.
+"""The published items of a workflow. For each name, a run has a buffer with the latest items. A query reads the buffer.
 
 Must not know: clients. Publishing issues no command and writes no event, because a replay recreates the items like the run's
 variables. Invariants: offsets count from 0 and never decrease; only the newest `limit` items are kept.

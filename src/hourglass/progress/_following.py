@@ -8,7 +8,7 @@ after it received the result.
 
 A follower first waits for the history to grow and then queries, so that it misses no item in between. The workflow's items
 change only when a workflow task completes, so other events do not cause a query. Must not know: threads, and event loops
-other than the one on which it is called.
+other than the caller's.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ActivityItems:
     """The activities of a run, as read from the run's history, and the items that the activities have published.
 
     `open` contains the activities that have not ended. `marks` contains the position in each activity's items: the attempt,
-    and the index of the next item. `held` contains items whose activity has not appeared in the history yet.
+    and the index of the next item. `held` contains items of activities that have not appeared in the history yet.
     """
 
     def __init__(self, name: str, marks: Mapping[int, tuple[int, int]]) -> None:
@@ -220,7 +220,7 @@ class Follower(Generic[T]):
 
     @property
     def position(self) -> str:
-        """The position from which another follower can continue: after the last item that was returned."""
+        """The position where another follower can continue: after the last item that was returned."""
         own = sum(origin is None for origin in self._origins)
         marks = ",".join(f"{scheduled}.{at[0]}.{at[1]}" for scheduled, at in self._taken.items())
         return f"{self._run_id}/{self._offset - own}" + (f"+{marks}" if marks else "")

@@ -88,9 +88,9 @@ class Progress(Generic[T]):
         """Return a stream of all past and future items until the workflow closes: `for item in
         status.follow(handle)`.
 
-        The stream follows runs that continue as new. `after` is the `position` of an earlier stream, from which this one
-        continues. `last` is the number of newest items to begin with (0: only future items). With `timeout`, waiting longer
-        for an item raises `TimeoutError`; the stream remains usable.
+        The stream follows runs that continue as new. With `after`, the `position` of an earlier stream, this stream
+        continues there. `last` is the number of newest items to begin with (0: only future items). With `timeout`, waiting
+        longer for an item raises `TimeoutError`; the stream remains usable.
         """
         if after is not None and last is not None:
             raise UsageError("give after or last, not both")
