@@ -1,4 +1,4 @@
-"""The interface of codecs, which transform encoded payloads before they leave and after they arrive (encryption,
+"""The interface of codecs. A codec transforms encoded payloads before they leave and after they arrive (encryption,
 compression).
 
 `map_payloads` collects all payloads in events, commands, tasks and requests, and passes them to a function in a single call.
@@ -59,7 +59,7 @@ class Codec(Protocol):
     """
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:
-        """Return the payloads in the form in which they leave the program."""
+        """Return the payloads as they must leave the program."""
         ...
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:

@@ -41,7 +41,7 @@ class EncodingConverter(ABC):
 
 
 class JSONTypeConverterUnhandled:
-    """The class of `Unhandled`, which a `JSONTypeConverter` returns for a type that it does not handle."""
+    """The class of `Unhandled`, the result of a `JSONTypeConverter` for a type that it does not handle."""
 
     def __repr__(self) -> str:
         return "JSONTypeConverter.Unhandled"
@@ -92,7 +92,7 @@ class CompositeConverter(Converter):
         return any(map(wants_context, (*self._encodings, *self._json_types, self._rest)))
 
     def with_context(self, context: SerializationContext) -> CompositeConverter:
-        """Return a copy whose parts are bound to the context."""
+        """Return a copy with all parts bound to the context."""
         return CompositeConverter(
             *(in_context(part, context) for part in self._encodings),
             json_types=[in_context(json_type, context) for json_type in self._json_types],
@@ -156,7 +156,8 @@ class CompositeConverter(Converter):
 
 
 def _asked(part: Any, method: str, error: type[EncodeError | DecodeError], *arguments: Any) -> Any:
-    """Call a method of an author's part. Report an exception without its message, which may include payload contents."""
+    """Call a method of an author's part. Report an exception without its message, because that may include payload
+    contents."""
     try:
         return getattr(part, method)(*arguments)
     except (EncodeError, DecodeError):

@@ -28,7 +28,7 @@ class SerializationContext:
 
 @dataclass(frozen=True)
 class WorkflowSerializationContext(SerializationContext):
-    """A workflow, which owns its arguments, its result, and the signals, queries and updates that are sent to it.
+    """A workflow, as the owner of its arguments, its result, and the signals, queries and updates that are sent to it.
 
     When a workflow starts a child or signals another workflow, the id is the id of the child or of the other workflow. In a
     schedule, the id comes from the schedule's action, without the appended time.
@@ -40,7 +40,7 @@ class WorkflowSerializationContext(SerializationContext):
 
 @dataclass(frozen=True)
 class ActivitySerializationContext(SerializationContext):
-    """An activity, which owns its arguments, its result and its heartbeat details.
+    """An activity, as the owner of its arguments, its result and its heartbeat details.
 
     Unknown fields are None: the activity id in a workflow that has not set one, and the workflow fields of an activity that
     a client started.
@@ -57,8 +57,8 @@ class ActivitySerializationContext(SerializationContext):
 
 @dataclass(frozen=True)
 class NexusSerializationContext(SerializationContext):
-    """A Nexus operation, which owns its argument and its result. If a workflow handles the operation, the result has the
-    workflow's context instead.
+    """A Nexus operation, as the owner of its argument and its result. If a workflow handles the operation, the result has
+    the workflow's context instead.
     """
 
     endpoint: str

@@ -1,4 +1,4 @@
-"""`Converter`, which converts values to payloads and exceptions to failures, and back.
+"""`Converter`, the conversion of values to payloads and exceptions to failures, and back.
 
 It reads and writes the default encodings of Temporal's Python SDK: `binary/null`, `binary/plain`, `json/protobuf`,
 `binary/protobuf` (read only) and `json/plain`.

@@ -65,8 +65,8 @@ def to_failure(exc: BaseException, encode: Encode) -> Failure:
 
 
 def _chain(exc: BaseException) -> list[BaseException]:
-    """Return the exception and its causes, each once. Stop after the first exception whose original failure already contains
-    its causes."""
+    """Return the exception and its causes, each once. Stop after the first exception with an original failure that already
+    contains its causes."""
     links: list[BaseException] = []
     seen: set[int] = set()
     link: BaseException | None = exc

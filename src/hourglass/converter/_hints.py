@@ -154,7 +154,7 @@ def field_names(origin: Any) -> frozenset[str]:
 
 
 def expected_kinds(hint: Any) -> frozenset[str] | None:
-    """Return the JSON kinds to which values of this type are encoded; None if any kind is possible."""
+    """Return the JSON kinds that values of this type are encoded to; None if any kind is possible."""
     hint = bare(hint)
     origin = typing.get_origin(hint) or hint
     if origin in KINDS:

@@ -1,8 +1,8 @@
 """`Signature`: the encoding of a function's arguments.
 
 Payloads are positional: keyword arguments are bound to their positions before they are sent, gaps are filled with defaults,
-and trailing defaults are left to the receiver. Binding does not check types, which matter when arguments are decoded.
-`refuse_misfits` checks in advance whether arguments could be decoded.
+and trailing defaults are left to the receiver. Binding does not check types, because types matter only when arguments are
+decoded. `refuse_misfits` checks in advance whether arguments could be decoded.
 
 Annotations are resolved to types, also if they are strings or name classes local to a function, and also for wrapped and
 partial functions. An annotation that cannot be resolved becomes Any, and does not affect other parameters. Names are looked

@@ -56,7 +56,7 @@ _BINARY = (bytes, bytearray, memoryview)
 _TEXTUAL = (datetime, date, time, timedelta, UUID, Decimal)
 _SCALARS = frozenset((*_JSON_SCALARS, *_BINARY, *_TEXTUAL))
 _ORDERED_SETS = (collections.abc.KeysView, collections.abc.ItemsView, collections.abc.Sequence)
-"""Kinds of `collections.abc.Set` for which the iteration order is part of the value."""
+"""Kinds of `collections.abc.Set` that have their iteration order as part of the value."""
 _STR = frozenset((str,))
 
 _encode_finite = json.JSONEncoder(allow_nan=False).encode
@@ -72,14 +72,14 @@ class JsonEncoder:
         self._write = msgspec.json.Encoder(enc_hook=self._hook).encode
 
     def encode(self, value: Any) -> bytes:
-        """Return a value as JSON. Raise `EncodeError`, which names type and path."""
+        """Return a value as JSON. Raise `EncodeError` with the value's type and path."""
         try:
             data = self._write(value)
         except Exception:
             return self._encode_plain(value)
         if type(value) in _JSON_SCALARS and type(value) is not float:
             return data
-        # `find`, because `in` first tries to convert its operand to an integer, which raises and swallows an exception.
+        # `find`, because `in` first tries to convert its operand to an integer, and that raises and swallows an exception.
         if _needs_care(value) or (data.find(b"null") >= 0 and self._has_non_finite(value)):
             return self._encode_plain(value)
         return data
@@ -180,8 +180,8 @@ def _pydantic_to_plain(model: Any) -> Any:
 
 
 def _model_to_python(model: Any) -> Any:
-    """Return a model as builtin values, in which sets remain sets. The author's serializers and computed fields may create
-    sets that are in no field. Return None if the author's serializers only support JSON.
+    """Return a model as builtin values. Sets remain sets. The author's serializers and computed fields may create sets that
+    are in no field. Return None if the author's serializers only support JSON.
     """
     try:
         return model_to_python(model)
@@ -324,7 +324,7 @@ def _instead(value: Any) -> str:
 class _SortedSet(set[Any]):
     """A set that iterates in sorted order. It is a subclass of set because serializers depend on the class.
 
-    Pydantic serializes its models itself, with the author's own serializers. It receives a copy of the model whose sets
+    Pydantic serializes its models itself, with the author's own serializers. It receives a copy of the model with sets that
     iterate in sorted order, so that the serializers also see sorted sets.
     """
 
@@ -344,7 +344,7 @@ class _SortedFrozenSet(frozenset[Any]):
 
 
 def sort_sets(value: Any) -> Any:
-    """Return a copy of the value in which sets iterate in sorted order, or the value itself if it contains no set. Used for
+    """Return a copy of the value with sets that iterate in sorted order, or the value itself if it contains no set. Used for
     values that pydantic encodes.
     """
     if not _holds_set(value):
@@ -365,7 +365,7 @@ def _holds_set(value: Any) -> bool:
 
 
 def _sorted(value: Any, text: Callable[[Any], bytes]) -> Any:
-    """Return a copy of the value in which sets iterate in the order of their members' text. Classes are preserved."""
+    """Return a copy of the value with sets that iterate in the order of their members' text. Classes are preserved."""
     if type(value) in _SCALARS:
         return value
     if isinstance(value, (set, frozenset)):
@@ -393,7 +393,7 @@ def _sorted(value: Any, text: Callable[[Any], bytes]) -> Any:
 
 
 def _attribute_names(record: Any) -> Iterable[str]:
-    """Return the attribute names of a record or a pydantic model, and nothing for other objects."""
+    """Return the attribute names of a record or a pydantic model, and no names for other objects."""
     cls: Any = type(record)
     if (names := _field_names(cls)) is not None:
         return names
@@ -415,4 +415,4 @@ def _field_names(cls: Any) -> tuple[str, ...] | None:
 
 
 encode_json = JsonEncoder(simplify).encode
-"""Return a value as JSON. Raise `EncodeError`, which names type and path."""
+"""Return a value as JSON. Raise `EncodeError` with the value's type and path."""

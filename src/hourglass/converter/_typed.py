@@ -6,7 +6,7 @@ numbers for bytes, every ISO datetime), or reports the mismatch precisely. Messa
 contents.
 
 `convert` dispatches by a table of (predicate, handler). A handler receives the value, the hint, the hint's class and the
-path. Each scalar class has its own rule, which reads values as Temporal's Python SDK writes them, without loss.
+path. Each scalar class has its own rule, and reads values as Temporal's Python SDK writes them, without loss.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _bool(value: Any, path: ValuePath) -> bool:
 
 
 def _int(value: Any, path: ValuePath) -> int:
-    """Return an int, also from a number such as 1.0, but not from a number with a fraction."""
+    """Return an int, also from a float without a fraction (1.0), but not from a number with a fraction."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -293,7 +293,7 @@ def _mapping(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
 
 
 def _key(text: str, hint: Any, path: ValuePath) -> Any:
-    """Return the key of a JSON object, which is a str, as its original type: a number, true, false or null."""
+    """Return the key of a JSON object, a str, as its original type: a number, true, false or null."""
     hint = bare(hint)
     try:
         return convert(text, hint, path)
