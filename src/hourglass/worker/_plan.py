@@ -178,6 +178,5 @@ def _slots(config: WorkerConfig) -> dict[str, Any]:
 
 
 def blocking_client(client: Client | AsyncClient) -> Client:
-    """Return the client for `activity.client()`. Activities in threads need a blocking client, which shares the
-    connection."""
+    """Return the client for `activity.client()`. Activities in threads need a blocking client that shares the connection."""
     return client if isinstance(client, Client) else Client(client._session)
