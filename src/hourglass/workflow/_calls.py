@@ -385,7 +385,7 @@ def _continue(converter: Converter, definition: Given, call: ContinueAsNewInput)
 
 
 class NexusOperationCancellationType(IntEnum):
-    """The way in which cancelling a Nexus operation proceeds."""
+    """The effect of cancelling a Nexus operation."""
 
     WAIT_COMPLETED = 0
     """Send the request, and wait until the operation is closed, whatever its handler does with the request."""
@@ -431,7 +431,7 @@ class NexusOptions(TypedDict, total=False):
     start_to_close_timeout: Duration | None
     """The timeout from the operation's start to its completion."""
     cancellation_type: NexusOperationCancellationType
-    """The way in which cancelling the operation proceeds."""
+    """The effect of cancelling the operation."""
     headers: Mapping[str, str]
     """Headers for the service. They must not contain secrets."""
     summary: str

@@ -330,7 +330,7 @@ class ChildOptions(TypedDict, total=False):
     parent_close_policy: ParentClosePolicy
     """The action applied to the child when its parent closes; by default the child is terminated."""
     cancellation_type: ChildCancellationType
-    """The way in which cancelling the child proceeds; by default the parent waits until the child is closed."""
+    """The effect of cancelling the child; by default the parent waits until the child is closed."""
     id_reuse_policy: IdReusePolicy
     """Whether the id of a closed workflow may be reused."""
     retry_policy: RetryPolicy | None
