@@ -1,4 +1,4 @@
-"""`python -m hourglass`, which runs the `hourglass` command."""
+"""`python -m hourglass` runs the `hourglass` command."""
 
 from __future__ import annotations
 
