@@ -4,10 +4,10 @@ Core pairs commands with events in order, but it overlooks some differences. A c
 its event and matches it. The commands of the last task have no events to match. Core never compares arguments, nor names and
 ids in histories without the flag for that check. This module compares everything again. Invariants:
 
-- A command belongs to the task of the activation that it answers: the history length of the activation identifies the start of
-  its task.
-- The commands and events of a task are compared in order. Only if Core has accepted a different order, each event is paired with
-  the command that fits it best.
+- A command belongs to the task of the activation that caused it. The history length of the activation identifies the start of
+  that task.
+- The commands and events of a task are compared in order. If Core has accepted a different order, each event is instead paired
+  with the command that matches it best.
 """
 
 from __future__ import annotations
