@@ -1,5 +1,5 @@
-"""`limits.debounce`, which turns a burst of calls into one run, and `hourglass.debounce`, the workflow that collects the
-calls.
+"""`limits.debounce`, a function that turns a burst of calls into one run, and `hourglass.debounce`, the workflow that
+collects the calls.
 
 `debounce` is used outside of workflows. The embedded engine collects the calls itself, and immediately returns the id of the
 workflow that will run. On a server there is one collecting workflow for each key in use. That workflow sleeps until the
@@ -131,11 +131,11 @@ class _DebounceOptions(DebounceOptions, total=False):
     wait: Required[Duration]
     """The pause between the last call and the start of the run."""
     max_wait: Duration | None
-    """The longest time by which further calls can delay the run; unlimited by default."""
+    """The maximum delay of the run by further calls; unlimited by default."""
 
 
 class _Burst(Generic[R]):
-    """A debounced call, and the burst to which it belongs."""
+    """A debounced call, and the burst that it belongs to."""
 
     def __init__(
         self, session: ClientSession, keeper: Reference, call: DebounceCall, return_type: Any

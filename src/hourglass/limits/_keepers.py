@@ -1,11 +1,11 @@
-"""Communication between a run and the keeper of a limit: the signal that carries answers to a run, and requests to a keeper,
-which also start the keeper if necessary.
+"""Communication between a run and the keeper of a limit: the signal that carries answers to a run, and requests that also
+start the keeper if necessary.
 
 Messages and rules are in `hourglass._contract.limits`. The embedded engine manages limits itself, and answers in place of a
 keeper. A `KeeperLink` communicates for a run: one fiber sends the requests of all tasks of the run together, so that a slot
 passes from task to task without an event.
 
-`Replies` contains a run's requests and their answers; it must not know what they mean. Invariants:
+`Replies` contains a run's requests and their answers; it must not know their meaning. Invariants:
 
 - One signal serves all tickets of a run. The signal's handler exists before the first request is sent.
 - An answer to a ticket that the run no longer waits for is dropped, and a repeated answer has no effect.
@@ -106,7 +106,7 @@ class KeeperLink:
         self._asked_at: Site = NOWHERE
 
     def time(self) -> float:
-        """Return the run's time in seconds, or the time at which this link's last timer fired, if that is later."""
+        """Return the run's time in seconds, or the time of this link's last fired timer, if that is later."""
         return max(workflow.time(), self._reached)
 
     def wake(self) -> None:
@@ -197,7 +197,7 @@ def keeper_id(kind: str, key: str) -> str:
 
 
 def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_queue: str) -> None:
-    """Send a request to a keeper. If there is none, start a keeper with `state`, which contains the request."""
+    """Send a request to a keeper. If there is none, start a keeper with `state`, because the state contains the request."""
     pause = 0.0
     with workflow.shield():
         while True:
@@ -229,7 +229,7 @@ def _started(keeper: str, kind: Any, state: Any, task_queue: str) -> bool:
 
 
 def tell(keeper: str, signal: Any, message: Any) -> None:
-    """Send a message to a keeper. Do nothing if the keeper does not exist."""
+    """Send a message to a keeper. Ignore the message if the keeper does not exist."""
     with workflow.shield():
         try:
             workflow.get_external_workflow_handle(keeper).signal(signal, message)

@@ -1,8 +1,8 @@
-"""`limits.once`, which returns the same run for the same key. Used outside of workflows.
+"""`limits.once`, a function that returns the same run for the same key. Used outside of workflows.
 
-The function uses Temporal's id policies and adds a time window, after which a closed run is ignored. If two clients notice
-the end of the window simultaneously, they still start only one run, because the request id of both starts contains the id of
-the previous run.
+The function uses Temporal's id policies and adds a time window. A closed run is ignored after the window. If two clients
+notice the end of the window simultaneously, they still start only one run, because the request id of both starts contains
+the id of the previous run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class OnceOptions(StartOptions, total=False):
     key: Required[str]
     """The workflow id: calls with the same key refer to the same run."""
     window: Duration | None
-    """The time after a closed run's start during which the run counts. By default, it counts as long as the engine retains
-    it."""
+    """The time that a closed run counts, from its start. By default, it counts as long as the engine retains it."""
     retry_failed: bool
     """Whether to ignore a run that did not complete."""
 

@@ -1,4 +1,4 @@
-"""`limits.slot`, which limits the concurrent users of a key, and `hourglass.slots`, the workflow that keeps the slots.
+"""`limits.slot`, a limit on the concurrent users of a key, and `hourglass.slots`, the workflow that keeps the slots.
 
 There is one keeper for each key in use. It grants slots in the order of requests, by a signal. A run requests slots for all
 its tasks together (`SlotPool`), and passes a slot from one task to the next: five hundred tasks of a run that enter in turn
@@ -107,7 +107,7 @@ class SlotKeeper:
         self.look_at = min(self.look_at, workflow.time() + pause)
 
     def _look_after(self) -> None:
-        """Find holders whose runs have closed. Increase the pause until the next check."""
+        """Find holders with closed runs. Increase the pause until the next check."""
         self.pause = min(2 * self.pause, max(_LONGEST_PAUSE, self.book.notice))
         self.look_at = workflow.time() + self.pause
         self._drop(unreachable(self.book.reminders()))
@@ -214,7 +214,7 @@ class SlotPool(KeeperLink):
         self._begin_to_linger()
 
     def _begin_to_linger(self) -> None:
-        """Start the period during which unused slots are kept, unless it is already running."""
+        """Begin to keep unused slots for a while, unless the period is already running."""
         now = self.time()
         if self._linger_until <= now:
             self._linger_until, self._reused = now + self._linger, False

@@ -1,5 +1,4 @@
-"""`limits.throttle`, which limits the number of calls per time span, and `hourglass.throttle`, the workflow that grants
-turns.
+"""`limits.throttle`, a limit on the number of calls per time span, and `hourglass.throttle`, the workflow that grants turns.
 
 There is one keeper for each key in use. A turn is a time in the future. The keeper grants it immediately, and the run waits
 with a timer of its own. A run requests turns for all its tasks together, and has one timer for all of them (`TurnPool`). So
@@ -253,7 +252,7 @@ class TurnPool(KeeperLink):
         return microseconds() + self._lead()
 
     def _lead(self) -> int:
-        """Return how far `time` is ahead of the run's own time, on which messages are based."""
+        """Return how far `time` is ahead of the run's own time, the time used in messages."""
         lead = round((self._reached - workflow.time()) * MICROSECONDS)
         return lead if lead > _ROUNDING else 0
 
@@ -283,7 +282,7 @@ class TurnPool(KeeperLink):
         self._remind_at = self.time() + self._reminder
 
     def on_time(self) -> None:
-        """Release the tasks whose turn has come, and send a reminder to a silent keeper."""
+        """Release the tasks that have reached their turn, and send a reminder to a silent keeper."""
         now = self._now()
         # A timer may fire a fraction of a microsecond early.
         for waiter in [due for due in self._due if due.at is not None and due.at <= now + 1]:
