@@ -4,7 +4,8 @@ It reads and writes the default encodings of Temporal's Python SDK: `binary/null
 `binary/protobuf` (read only) and `json/plain`.
 
 Invariants: decoding creates new objects. Every rejection is an `EncodeError` or a `DecodeError` that names types, shapes and
-paths, but never contents. A `Payload` passed as a value is sent unchanged, and is returned unchanged for the hint `Payload`.
+paths, but never contents. A `Payload` passed as a value is sent unchanged, raw or not, and is returned unchanged for the
+hint `Payload`.
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ class StorageDriver(ABC):
     def store(
         self, context: StorageDriverStoreContext, payloads: Sequence[Payload], /
     ) -> Sequence[StorageDriverClaim] | Awaitable[Sequence[StorageDriverClaim]]:
-        """Store payloads durably, and return a claim for each, in order. Storing a payload twice returns the same claim."""
+        """Store payloads durably, and return a claim for each, in order. Storing the same payload twice returns the same
+        claim."""
 
     @abstractmethod
     def retrieve(
@@ -285,7 +286,7 @@ class FolderStorage(StorageDriver):
         return [self._retrieve(key_of(claim)) for claim in claims]
 
     def remove_unused(self, older_than: timedelta) -> int:
-        """Remove files that have not been stored within this time, even repeatedly. Return the number of removed files.
+        """Remove the files that were last stored longer ago than this time. Return the number of removed files.
 
         Choose a time longer than the namespace's retention plus the longest workflow, because the driver does not know the
         references to its files.
