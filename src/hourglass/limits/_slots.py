@@ -134,10 +134,10 @@ class SlotPool(KeeperLink):
     """The slots of one key that a run holds, and the run's tasks that wait for a slot.
 
     A slot that a task frees passes to the next task of the run without an event, until the keeper reports that another run
-    waits. Then only the tasks that are already waiting are served first, and every slot that they free afterwards is
-    returned. `idle` contains slots that no task uses. They are returned immediately if the run has used the key only once,
-    otherwise after a while without use, and before the run closes. `asked` contains places in the keeper's queue, at most as
-    many as the limit.
+    waits. Then the tasks that are already waiting are served first, and every slot that becomes free after that is returned.
+    `idle` contains slots that no task uses. They are returned immediately if the run has used the key only once, otherwise
+    after a while without use, and before the run closes. `asked` contains places in the keeper's queue, at most as many as
+    the limit.
     """
 
     def __init__(self, key: str, name: str, task_queue: str) -> None:
