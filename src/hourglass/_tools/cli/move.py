@@ -59,7 +59,7 @@ class MoveResult:
 
 
 class _Stays(Exception):
-    """An error raised for a run that cannot be moved. The message is the reason."""
+    """A run cannot be moved. The message is the reason."""
 
 
 def move(

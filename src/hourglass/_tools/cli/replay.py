@@ -153,7 +153,7 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
 
 
 def _seen_from_here(error: Exception) -> str:
-    """Return the message of an error with short file names, and with the command's option in place of the API's argument."""
+    """Return the message of an error, with short file names and the command's option in place of the API's argument."""
     file = error.file if isinstance(error, NondeterminismError) else ""
     message = str(error).replace("Replayer(…, compare_arguments=False)", "--no-arguments")
     return message.replace(f" {file}:", f" {near(file)}:") if file else message

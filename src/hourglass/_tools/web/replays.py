@@ -65,7 +65,7 @@ _LARGEST_ANSWER: Final = 256 * 1024 * 1024
 
 
 class ReplayFailedError(HourglassError):
-    """An error raised for a replay that exceeded its deadline, or that lost its process."""
+    """A replay exceeded its deadline, or its process died."""
 
 
 class TimeTravel:
