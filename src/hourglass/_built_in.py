@@ -25,7 +25,8 @@ _TOKEN = re.compile(r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--|/\*
 
 
 def check_brackets(query: str) -> None:
-    """Raise `UsageError` if a list filter is not self-contained: wrapped in brackets, it would close them."""
+    """Raise `UsageError` for a list filter that cannot be wrapped in brackets: one with unbalanced brackets, an open quote
+    or a comment."""
     depth = 0
     for token in _TOKEN.finditer(query):
         match token[0]:

@@ -33,7 +33,7 @@
     │   └── WorkflowContinuedAsNewError
     ├── ActivityFailedError           an activity started by a client did not complete
     ├── QueryFailedError              the workflow's query handler raised
-    ├── QueryRejectedError            the query was not sent: the run's status does not match its condition
+    ├── QueryRejectedError            the query was not sent, because the run's status matches its reject condition
     ├── UpdateFailedError             the workflow rejected an update, or its handler failed
     ├── ServiceError                  the service rejected a request, or cannot be reached
     │   ├── ConnectionFailedError
