@@ -98,7 +98,7 @@ class MetricMeter:
         *,
         silent: Callable[[], bool] = _never,
     ) -> None:
-        """Create a meter. `silent` is called before each record; nothing is recorded if it returns True."""
+        """Create a meter. `silent` is called before each record; the record is dropped if it returns True."""
         self._registry = registry
         self._attributes: dict[str, Value] = dict(attributes or {})
         self._silent = silent

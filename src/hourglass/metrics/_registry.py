@@ -2,7 +2,7 @@
 
 Must not know: workflows, workers, formats. Any thread may record and collect. Invariants:
 
-- A name stands for one metric, and the metric's kind never changes.
+- A name identifies one metric, and the metric's kind never changes.
 - Memory is bounded: a metric has a maximum number of series. Further series are dropped, with a single warning.
 - A sink that raises an exception is logged once and never called again. The recording code is not affected.
 """
@@ -25,7 +25,7 @@ Source = Callable[[], Iterable[Family]]
 
 
 class Sink(Protocol):
-    """A receiver of every record, such as the bridge to OpenTelemetry. Called in the recording thread."""
+    """A receiver of every record, for example the bridge to OpenTelemetry. Called in the recording thread."""
 
     def recorded(self, metric: Metric, value: float, labels: Labels) -> None:
         """Receive a value that was added to a counter, set on a gauge, or recorded in a histogram."""
@@ -76,7 +76,7 @@ class Metric:
             self._registry.tell(self, value, labels)
 
     def pending(self, labels: Labels) -> list[float]:
-        """Return the list in which the values of a series wait until `fold` records them.
+        """Return the list with the values of a series that `fold` will record.
 
         This is for code that records thousands of values per second on one thread. Appending a number needs neither a call
         nor an object for the garbage collector. The appending code calls `fold` before the list grows large; `collect` does
@@ -156,7 +156,7 @@ class Metric:
 
 
 class Registry:
-    """Metrics by name. `collect` also calls the sources, which return values that need no recording."""
+    """Metrics by name. `collect` also calls the sources, for values that need no recording."""
 
     def __init__(self, *, max_series: int = 2000) -> None:
         self.max_series = max_series

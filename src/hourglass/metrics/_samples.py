@@ -18,7 +18,7 @@ Attributes: TypeAlias = Mapping[str, Value]
 """The attributes that distinguish the series of a metric. There should be few names, with few values each."""
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
-"""Attributes as strings in a fixed order, which form the key of a series."""
+"""Attributes as strings in a fixed order: the key of a series."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Bucket bounds for durations, from a millisecond to five minutes."""

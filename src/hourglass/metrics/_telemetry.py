@@ -80,7 +80,7 @@ class OpenTelemetryMetricTemporality(Enum):
 class OpenTelemetryConfig:
     """The export of Core's metrics to an OpenTelemetry collector.
 
-    Uses gRPC, with a URL such as `http://localhost:4317`, or HTTP with `http` set, such as
+    Uses gRPC with a URL like `http://localhost:4317`, or, if `http` is set, HTTP with a URL like
     `http://localhost:4318/v1/metrics`.
     """
 
