@@ -163,7 +163,7 @@ _COUNTS = ("max_concurrent_workflow_tasks", "max_concurrent_activities", "max_co
 
 
 def _slots(config: WorkerConfig) -> dict[str, Any]:
-    """Return the numbers of slots, or a tuner."""
+    """Return the numbers of slots, or a tuner. For engines without tuners, return the tuner's maximum numbers."""
     settings: Mapping[str, Any] = config
     tuner = config["tuner"]
     if tuner is None:
