@@ -277,7 +277,8 @@ class Signature:
         """Raise ArgumentError for arguments that a receiver with this signature could not decode.
 
         A value is accepted if it is an instance of the parameter's class. For any other value, for example a dict for a
-        dataclass, the converter decides.
+        dataclass, the converter decides. Types that Python cannot compare with a value, for example `list[int]`, are left to
+        the receiver.
         """
         for position, (value, payload, hint) in enumerate(zip(args, payloads, self.types, strict=False)):
             if hint is Any or _is_of(value, hint):
