@@ -20,17 +20,17 @@ A path is public if and only if none of its segments begins with an underscore:
     client        Client, AsyncClient, handles, TLS
     envconfig     Temporal's configuration file and variables as objects
     worker        Worker and its options
-    aio           the same for `async def` code, under temporalio's names
-    limits        how many at a time, how often, how many calls are one run: slot, throttle, debounce, once
-    progress      what a run publishes while it works, and how clients follow it
-    interceptors  code of yours between callers and what they call; headers
+    aio           the whole API for `async def` code, under temporalio's names
+    limits        limits across workflows on concurrency, rates and repeated calls: slot, throttle, debounce, once
+    progress      items that a run publishes while it works, and streams for clients that follow them
+    interceptors  your own code around calls; headers
     nexus         operations that workflows of other namespaces call, served as plain functions
     plugins       one object that sets up clients, workers and replayers
     metrics       counters, gauges and histograms, as text for Prometheus
     contrib       bridges to other libraries: OpenTelemetry, SQLAlchemy, Pydantic AI, OpenAI's agents
     replay        History, Replayer
     testing       Environment: workflows on virtual time, activities faked; and a real Temporal dev server
-    converter     values to payloads and back; the codec's seam
+    converter     conversion of values to payloads and back; the interface of codecs
     errors        every exception, grouped by who is at fault
 
 and `hourglass.backup(file, dest)` copies an embedded engine's file while it is in use.
@@ -60,13 +60,13 @@ The private packages:
     _loops        event loops in threads of their own, for coroutines of the author's
     _http         authentication and limits of all our HTTP servers
 
-Five minutes: this page, then `_evaluator/evaluator.py` (how events become commands), `_embedded/__init__.py` and
-`_embedded/engine.py` (the default engine), `_worker/tree/subsystem.py` (the supervision tree) and
-`_temporal/core.py` (the connection to Temporal). After that `_evaluator/events.py`, `commands.py`, `state.py`,
+To understand the code in five minutes, read this page, then `_evaluator/evaluator.py` (how events become commands),
+`_embedded/__init__.py` and `_embedded/engine.py` (the default engine), `_worker/tree/subsystem.py` (the supervision tree)
+and `_temporal/core.py` (the connection to Temporal). After that `_evaluator/events.py`, `commands.py`, `state.py`,
 `scheduler.py`, `fibers.py` and `context.py`, in this order; ARCHITECTURE.md has the glossary and the threads.
 
-Importing this package loads next to nothing: each name below loads what it needs when it is first used, and
-Temporal's libraries only when a Temporal server is the target.
+Importing this package loads almost nothing. Each name below loads its module on first use, and Temporal's libraries are
+loaded only when a Temporal server is the target.
 """
 
 from __future__ import annotations

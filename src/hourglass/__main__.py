@@ -1,4 +1,4 @@
-"""`python -m hourglass`: the `hourglass` command."""
+"""`python -m hourglass` runs the `hourglass` command."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The workflows that every worker serves without registration: those that manage limits, by workflow type.
+"""The workflows that manage limits, by workflow type. Every worker serves them without registration.
 
-A program that debounces from its web process has workers that never imported `hourglass.limits`. So workers,
-replayers and test environments pass this table to their resolver; a workflow is imported when a run of it is
-first served.
+A program may call `debounce` in its web process while its workers never import `hourglass.limits`. So workers, replayers and
+test environments pass this table to their resolver. A workflow is imported when one of its runs is first served.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from hourglass.errors import InternalError, UsageError
 
-if TYPE_CHECKING:  # commands that only exclude these workflows from a list need not import definitions
+if TYPE_CHECKING:  # commands that only exclude these workflows from a list need not import the definitions
     from hourglass._evaluator.definition import WorkflowDefinition
 
 KEEPERS: Final = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
@@ -26,7 +25,8 @@ _TOKEN = re.compile(r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--|/\*
 
 
 def check_brackets(query: str) -> None:
-    """Raise `UsageError` for a list filter that would break out of brackets around it."""
+    """Raise `UsageError` for a list filter that cannot be wrapped in brackets: one with unbalanced brackets, an open quote
+    or a comment."""
     depth = 0
     for token in _TOKEN.finditer(query):
         match token[0]:
@@ -49,8 +49,8 @@ def check_brackets(query: str) -> None:
 
 
 def without_keepers(query: str) -> str:
-    """Return a list filter that excludes the workflows that manage limits, unless it names one of them
-    itself.
+    """Return the list filter extended to exclude the workflows that manage limits. A filter that names one of them is
+    returned unchanged.
 
     Raise `UsageError` for a filter with unbalanced brackets or quotes.
     """

@@ -1,13 +1,13 @@
 """Reactions to a fork and their order: the only module that registers with Python for forks.
 
-A forked child has a copy of the memory, and only the thread that forked. The other threads are gone, the
-locks that they held stay locked, descriptors are shared with the parent, and libraries with threads or locks
-of their own (Core, SQLite) can neither be used nor freed. So each part that owns such objects registers its
-reaction when it is imported, for one of the stages below. A child starts again where possible, and raises an
-error otherwise; the parent continues unaffected.
+A forked child has a copy of the memory, and only the thread that forked. The other threads are gone, the locks that they
+held stay locked, descriptors are shared with the parent, and libraries with threads or locks of their own (Core, SQLite) can
+neither be used nor freed. So each module that owns objects of these kinds registers its reaction for one of the stages below
+when it is imported. In the child, a module starts afresh if possible and raises an error otherwise. The parent is not
+affected.
 
-Invariants: code that runs in a child acquires no lock that another thread may have held, and never waits; an
-exception in one part does not prevent the others; objects that a child must not free are passed to `leak`.
+Invariants: code that runs in a child acquires no lock that another thread may have held, and never waits; an exception in
+one reaction does not prevent the others; objects that a child must not free are passed to `leak`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 
 class ForkStage(Enum):
-    """The stages of a fork in the order in which they act afterwards (in reverse before it), each with the
-    reason for its position.
+    """The stages of a fork, each with the reason for its position. After a fork they act in this order, and before it in
+    reverse.
     """
 
     STORE_MUTEXES = (
@@ -55,8 +55,8 @@ class _Acts(NamedTuple):
 
 
 here = os.getpid()
-"""This process's id. `os.getpid()` would call the system each time. Read it as `_forks.here`, because it
-changes in a child.
+"""The id of this process, stored because `os.getpid()` makes a system call each time. Read it as `_forks.here`, because the
+value changes in a forked child.
 """
 _registered: dict[ForkStage, list[_Acts]] = {stage: [] for stage in ForkStage}
 _leaked: list[object] = []
@@ -69,16 +69,14 @@ def at_fork(
     before: Callable[[], object] | None = None,
     in_parent: Callable[[], object] | None = None,
 ) -> None:
-    """Register what a part does at each later fork. `before` and `in_parent` come in pairs, like acquiring
-    and releasing a lock.
+    """Register functions to call at each later fork. `before` and `in_parent` come in pairs, such as acquiring and releasing
+    a lock.
     """
     _registered[stage].append(_Acts(in_child, before, in_parent))
 
 
 def leak(*inherited: object) -> None:
-    """Keep inherited objects alive that a child must not free, because that would close or destroy resources
-    of the parent.
-    """
+    """Keep inherited objects alive in a forked child. Freeing them would close or destroy resources of the parent."""
     _leaked.extend(inherited)
 
 

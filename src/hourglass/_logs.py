@@ -1,4 +1,4 @@
-"""Loggers that add the source of a message: the workflow, attempt or operation whose code has logged it."""
+"""Loggers that add the source of a message: the workflow, attempt or operation that logged it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Speaker:
     """The source of a log record."""
 
     place: str
-    """Its description, appended to the message."""
+    """The description of the source, appended to the message."""
     names: Mapping[str, object] = field(default_factory=dict)
     """Record attributes that the author may override."""
     facts: Mapping[str, object] = field(default_factory=dict)
@@ -21,18 +21,17 @@ class Speaker:
 
 
 class SpeakerLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds the source to each record, as attributes and at the end of the message."""
+    """A logger that adds the source to each record, as attributes and at the end of the message."""
 
     def speaker(self) -> Speaker | None:
-        """Return the source for the calling code; None if there is none."""
+        """Return the source of messages from the calling code; None if there is none."""
         raise NotImplementedError
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Return the message and the attributes of a record."""
+        """Return the message and the keyword arguments of a record, with the source added."""
         source = self.speaker()
         if source is None:
             return msg, kwargs
         kwargs["extra"] = {**source.names, **(kwargs.get("extra") or {}), **source.facts}
-        # The message may be formatted with arguments or not: a percent sign would have a meaning in one case
-        # only.
+        # The message may or may not be formatted with arguments. A percent sign would have a meaning only if it is.
         return f"{msg} ({source.place.replace('%', '_')})", kwargs

@@ -1,8 +1,7 @@
 """Event loops in threads of their own, for coroutines of the author that our code waits for.
 
-No thread that runs user code runs ours: an `async def` codec, a storage driver, a slot supplier run on a loop
-of this module, one per purpose, created on first use. A forked process has none of its parent's threads, and
-creates its own.
+Our own threads never run user code. An `async def` codec, a storage driver or a slot supplier runs on a loop of this module.
+There is one loop per purpose, created on first use. A forked process has none of its parent's threads and creates its own.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Awaitable
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-if TYPE_CHECKING:  # imported on use: the evaluator imports codecs, but no event loops
+if TYPE_CHECKING:  # imported on use, because the evaluator imports codecs but no event loops
     import asyncio
     from concurrent.futures import Future
 
@@ -24,9 +23,7 @@ _loops: dict[tuple[int, str], asyncio.AbstractEventLoop] = {}
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return an asyncio event loop whose timers keep working while a test of the author patches
-    `time.monotonic`.
-    """
+    """Return an asyncio event loop whose timers keep working while an author's test patches `time.monotonic`."""
     import asyncio
 
     loop = asyncio.new_event_loop()
@@ -35,7 +32,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def submit(awaitable: Awaitable[T], purpose: str) -> Future[T]:
-    """Schedule an awaitable on the loop for this purpose. Cancelling the future cancels it there."""
+    """Schedule an awaitable on the loop for this purpose. Cancelling the returned future cancels the awaitable."""
     import asyncio
 
     return asyncio.run_coroutine_threadsafe(_await(awaitable), _loop(purpose))

@@ -4,8 +4,8 @@ variables.
     profile = ClientConfigProfile.load("prod")
     client = Client.connect(**profile.connect_options())
 
-`Client.connect` reads the same configuration by itself; this module is for programs that inspect or change it
-first. Reprs contain no secrets.
+`Client.connect` reads the same configuration automatically. This module is for programs that inspect or change the
+configuration first. Reprs contain no secrets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 DataSource: TypeAlias = Path | str | bytes
-"""A file's path, or its content."""
+"""The path of a file, or the file's content."""
 
 _Certificate: TypeAlias = Literal["server_ca_cert", "client_cert", "client_key"]
 
@@ -73,7 +73,7 @@ class ClientConfigTLS:
     """The TLS settings of a profile. Certificates are read on use."""
 
     disabled: bool | None = None
-    """True: no TLS; False: TLS; None: not set."""
+    """True disables TLS, False enables it, and None leaves the setting open."""
     server_name: str | None = None
     """The name that the server's certificate must have."""
     server_root_ca_cert: DataSource | None = field(default=None, repr=False)
@@ -81,7 +81,7 @@ class ClientConfigTLS:
     client_private_key: DataSource | None = field(default=None, repr=False)
 
     def to_connect_tls_config(self) -> bool | TLSConfig:
-        """Return the argument for `Client.connect(tls=…)`. Reads the certificate files."""
+        """Read the certificate files. Return the argument for `Client.connect(tls=…)`."""
         if self.disabled:
             return False
         return TLSConfig(
@@ -92,7 +92,7 @@ class ClientConfigTLS:
         )
 
     def to_dict(self) -> ClientConfigTLSDict:
-        """Return a dictionary, for a TOML file."""
+        """Return the settings as a dictionary, for a TOML file."""
         settings: ClientConfigTLSDict = {}
         if self.disabled is not None:
             settings["disabled"] = self.disabled
@@ -110,7 +110,7 @@ class ClientConfigTLS:
 
     @classmethod
     def from_dict(cls, d: ClientConfigTLSDict | None) -> Self | None:
-        """Return the settings in a dictionary; None if it is empty."""
+        """Return the settings from a dictionary; None if the dictionary is empty."""
         if not d:
             return None
         return cls(
@@ -124,7 +124,7 @@ class ClientConfigTLS:
 
 @dataclass(frozen=True)
 class ClientConfigProfile:
-    """The configuration of one connection: a profile, overridden by environment variables."""
+    """The configuration of a single connection: a profile, overridden by environment variables."""
 
     address: str | None = None
     namespace: str | None = None
@@ -143,13 +143,12 @@ class ClientConfigProfile:
         config_file_strict: bool = False,
         override_env_vars: Mapping[str, str] | None = None,
     ) -> Self:
-        """Return a profile of the file (the one named by `TEMPORAL_PROFILE`, or `default`), overridden by
-        environment variables.
+        """Return a profile of the configuration file, overridden by environment variables. By default it is the profile
+        named by `TEMPORAL_PROFILE`, or `default`.
 
-        `config_source` is a path or content to read instead of Temporal's own file; `override_env_vars`
-        replaces the environment. A named profile must exist. If `HOURGLASS_TARGET` is set and neither a
-        profile nor a file is named, only this variable is used, because Temporal's variables belong to
-        Temporal's address.
+        `config_source` is a path, or file content, to read instead of Temporal's own file. `override_env_vars` replaces the
+        environment. A named profile must exist. If `HOURGLASS_TARGET` is set and neither a profile nor a file is named, only
+        this variable is used, because Temporal's variables belong to Temporal's address.
         """
         environ = os.environ if override_env_vars is None else override_env_vars
         if profile is None and config_source is None and not disable_env and environ.get("HOURGLASS_TARGET"):
@@ -160,9 +159,8 @@ class ClientConfigProfile:
         return cls.from_dict(cast(ClientConfigProfileDict, settings))
 
     def connect_options(self) -> ConnectOptions:
-        """Return the arguments for `Client.connect`. Reads the certificates. An API key without TLS settings
-        enables TLS.
-        """
+        """Read the certificates and return the arguments for `Client.connect`. An API key without TLS settings enables
+        TLS."""
         arguments: ConnectOptions = {}
         if self.address:
             arguments["target"] = self.address
@@ -178,7 +176,7 @@ class ClientConfigProfile:
         return arguments
 
     def to_dict(self) -> ClientConfigProfileDict:
-        """Return a dictionary, for a TOML file."""
+        """Return the profile as a dictionary, for a TOML file."""
         settings: ClientConfigProfileDict = {}
         if self.address is not None:
             settings["address"] = self.address
@@ -194,7 +192,7 @@ class ClientConfigProfile:
 
     @classmethod
     def from_dict(cls, d: ClientConfigProfileDict) -> Self:
-        """Return the profile in a dictionary."""
+        """Return the profile from a dictionary."""
         return cls(
             address=d.get("address"),
             namespace=d.get("namespace"),
@@ -219,19 +217,19 @@ class ClientConfig:
         config_file_strict: bool = False,
         override_env_vars: Mapping[str, str] | None = None,
     ) -> Self:
-        """Return the profiles of the file; none if there is no file. Of the environment, only
-        `TEMPORAL_CONFIG_FILE` is used.
+        """Return all profiles of the configuration file, or none if there is no file. The only environment variable that is
+        read is `TEMPORAL_CONFIG_FILE`.
         """
         environ = os.environ if override_env_vars is None else override_env_vars
         return cls.from_dict(_source_of(config_source, config_file_strict, environ).load_profiles())
 
     def to_dict(self) -> dict[str, ClientConfigProfileDict]:
-        """Return a dictionary, for a TOML file."""
+        """Return the profiles as a dictionary, for a TOML file."""
         return {name: profile.to_dict() for name, profile in self.profiles.items()}
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Return the profiles in a dictionary."""
+        """Return the profiles from a dictionary."""
         return cls(
             {
                 name: cls._profile.from_dict(cast(ClientConfigProfileDict, profile))

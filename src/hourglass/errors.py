@@ -33,7 +33,7 @@
     │   └── WorkflowContinuedAsNewError
     ├── ActivityFailedError           an activity started by a client did not complete
     ├── QueryFailedError              the workflow's query handler raised
-    ├── QueryRejectedError            the query was not sent: the run's status does not match its condition
+    ├── QueryRejectedError            the query was not sent, because the run's status matches its reject condition
     ├── UpdateFailedError             the workflow rejected an update, or its handler failed
     ├── ServiceError                  the service rejected a request, or cannot be reached
     │   ├── ConnectionFailedError
@@ -51,9 +51,9 @@
 `Cancelled` is separate: it is a `BaseException`, means that *your code* is cancelled, and passes through
 `except Exception`.
 
-`summary` describes a failure in one line: the failed step, its exception, and the root cause. It names no
-class of this hierarchy, which is built on it: it asks the failure itself how the step ended (`ending`) and
-whether its message includes the causes (`tells_causes`).
+`summary` describes a failure in one line: the failed step, the step's exception, and the root cause. The function refers to
+no class of this hierarchy, because the classes use it. Instead it reads two attributes of the failure: `ending`, the outcome
+of the step, and `tells_causes`, whether the message includes the causes.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def summary(error: BaseException) -> str:
 
 
 def one_line(what: str, error: BaseException, message: str) -> str:
-    """Describe the outcome of a step (`activity charge`) by its failure and the causes."""
+    """Describe the outcome of a step (`activity charge`) in one line, from the failure and its causes."""
     cause = error.__cause__
     if not what or cause is None:
         return ": ".join(part for part in (what, message) if part)
@@ -144,7 +144,7 @@ def one_line(what: str, error: BaseException, message: str) -> str:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """Return the root cause; the failure itself if it has no cause."""
+    """Return the root cause of an exception, or the exception itself if it has no cause."""
     seen = {id(error)}
     while error.__cause__ is not None and id(error.__cause__) not in seen:
         error = error.__cause__
@@ -157,24 +157,24 @@ def _first_line(text: str) -> str:
 
 
 class Cancelled(BaseException):
-    """Your code is cancelled: raised where a workflow waits, once for each cancel request.
+    """The exception that cancels your code. It is raised where a workflow waits, once for each cancel request.
 
-    Clean up in `finally` or `except Cancelled` as in any Python program, durable calls included, and let it
-    propagate: a run that raises it after a cancel request ends as cancelled.
+    Clean up in `finally` or `except Cancelled` as in any Python program, also with durable calls, and let the exception
+    propagate. A run that raises `Cancelled` after a cancel request ends as cancelled.
     """
 
 
 class HourglassError(Exception):
-    """The base class of every error of Hourglass."""
+    """The base class of all Hourglass errors."""
 
     @property
     def cause(self) -> BaseException | None:
-        """The reason of this failure, if it has one: the exception of an activity, a child, a run or a handler."""
+        """The reason for this failure, if there is one: the exception of an activity, child, run or handler."""
         return self.__cause__
 
     @property
     def root_cause(self) -> BaseException:
-        """The innermost cause, for example the exception of an activity; this error if it has none."""
+        """The innermost cause, for example the exception that an activity raised. Without a cause, the error itself."""
         return innermost(self)
 
 
@@ -203,11 +203,11 @@ class UnknownTypeError(UsageError):
 
 
 class TargetError(UsageError, ValueError):
-    """The target, or the configuration behind it, is invalid."""
+    """The target, or the configuration that it comes from, is invalid."""
 
 
 class DeterminismError(UsageError):
-    """Workflow code read a clock, randomness or the outside world; the message names file and line."""
+    """Workflow code read a clock, random numbers or other data from outside the run. The message names file and line."""
 
 
 class PayloadError(HourglassError):
@@ -246,17 +246,18 @@ class HistoryError(HourglassError, ValueError):
 
 
 class WorkflowParked(HourglassError):
-    """Workflow code raised an exception that is a bug, not a result; the exception is its cause."""
+    """Workflow code raised an exception that is a bug, not a result. The exception is the `cause`."""
 
 
 class WorkflowStuck(HourglassError):
-    """In a test: a workflow waits for an event that will never occur; the message names the event and the line."""
+    """In a test: a workflow waits for an event that will never occur. The message names the event and the line."""
 
 
 class ExplorationFailed(HourglassError, AssertionError):
-    """In a test: an order of events that breaks a property of a workflow; the message describes it.
+    """In a test: an order of events breaks a property of a workflow. The message describes the order.
 
-    `token` runs exactly this order again (`story=`), `story` are the lines, `broken` is the kind of property.
+    Pass `token` as `story=` to repeat exactly this order. `story` contains the lines of the description, and `broken` is the
+    kind of property.
     """
 
     def __init__(self, message: str, *, token: str = "", story: Sequence[str] = (), broken: str = "") -> None:
@@ -267,7 +268,7 @@ class ExplorationFailed(HourglassError, AssertionError):
 
 
 class TaskCancelledError(HourglassError):
-    """You waited for a task that other code of the workflow cancelled; your own code is not cancelled."""
+    """You waited for a task that other code of the workflow cancelled. Your own code is not cancelled."""
 
 
 class ChannelEmptyError(HourglassError):
@@ -285,7 +286,7 @@ class TimeoutType(IntEnum):
 
 
 class RetryState(IntEnum):
-    """The reason that a failure was not retried (Temporal's numbers)."""
+    """The reason why a failure was not retried (Temporal's numbers)."""
 
     UNSPECIFIED = 0
     IN_PROGRESS = 1
@@ -302,7 +303,7 @@ class ApplicationErrorCategory(IntEnum):
 
     UNSPECIFIED = 0
     BENIGN = 1
-    """An expected error, for example a poll without a result yet: retried and recorded as any other, but not
+    """An expected error, for example a poll that has no result yet. It is retried and recorded like any other error, but not
     logged.
     """
 
@@ -310,7 +311,7 @@ class ApplicationErrorCategory(IntEnum):
 class FailureError(HourglassError):
     """Remote work failed. `cause` is the reason, `remote_traceback` the full stack where it was raised.
 
-    When printed, the error shows that stack without our frames, as a note.
+    When the error is printed, a note shows that stack without the frames of Hourglass.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -320,10 +321,10 @@ class FailureError(HourglassError):
 
 
 class ApplicationError(FailureError):
-    """Raised by you: fails the workflow, or this attempt of an activity.
+    """The error that you raise to fail a workflow, or an attempt of an activity.
 
-    `type` is matched by retry policies and other languages; by default the name of the class. An expected
-    error has `category=ApplicationErrorCategory.BENIGN`, and is not logged.
+    Retry policies and programs in other languages compare `type`, by default the name of the class. Pass
+    `category=ApplicationErrorCategory.BENIGN` for an expected error, which is then not logged.
     """
 
     def __init__(
@@ -344,7 +345,7 @@ class ApplicationError(FailureError):
 
 
 class ActivityError(FailureError):
-    """An activity failed; `cause` is the reason, `str` describes both in one line."""
+    """An activity failed. `cause` is the reason; `str` describes both in one line."""
 
     tells_causes = True
 
@@ -391,7 +392,7 @@ class NexusOperationError(FailureError):
 
 
 class ChildWorkflowError(FailureError):
-    """A child workflow failed; `cause` is the reason, `str` describes both in one line."""
+    """A child workflow failed. `cause` is the reason; `str` describes both in one line."""
 
     tells_causes = True
 
@@ -423,7 +424,7 @@ class ChildWorkflowError(FailureError):
 
 
 class CancelledError(FailureError):
-    """Remote work was cancelled. (`Cancelled`, without Error, means that your own code is.)"""
+    """Remote work was cancelled. (`Cancelled`, without Error, means that your own code is cancelled.)"""
 
     ending = "was cancelled"
 
@@ -448,7 +449,7 @@ class TimedOutError(FailureError, TimeoutError):
 
     @property
     def ending(self) -> str:
-        """The outcome of the work, in words."""
+        """The outcome of the remote work, in words."""
         return (
             f"timed out ({TimeoutType(self.type).name.replace('_', ' ').lower()})"
             if self.type
@@ -467,9 +468,7 @@ class TerminatedError(FailureError):
 
 
 class InvalidVersioningOverrideError(FailureError):
-    """A child could not be started: no worker of its task queue has the version that its `versioning_override`
-    names.
-    """
+    """A child could not be started, because no worker of its task queue has the version named by `versioning_override`."""
 
 
 class ServerError(FailureError):
@@ -481,17 +480,15 @@ class ServerError(FailureError):
 
 
 class WorkflowFailedError(HourglassError):
-    """The run did not complete; `cause` is the reason: an `ApplicationError`, `CancelledError`, `TimedOutError`
-    …
-    """
+    """The run did not complete. `cause` is the reason: an `ApplicationError`, `CancelledError`, `TimedOutError` …"""
 
 
 class ActivityFailedError(HourglassError):
-    """An activity started by a client did not complete; `cause` is the reason, as with `WorkflowFailedError`."""
+    """An activity started by a client did not complete. `cause` is the reason, as in `WorkflowFailedError`."""
 
 
 class WorkflowContinuedAsNewError(WorkflowFailedError):
-    """The run continued as a new one, and its result was requested without following."""
+    """The run continued as new, and its result was requested without following later runs."""
 
     def __init__(self, message: str, *, new_run_id: str) -> None:
         super().__init__(message)
@@ -499,12 +496,12 @@ class WorkflowContinuedAsNewError(WorkflowFailedError):
 
 
 class QueryFailedError(HourglassError):
-    """The workflow's query handler raised, or the query is unknown."""
+    """The workflow's query handler raised an exception, or the query is unknown."""
 
 
 class QueryRejectedError(HourglassError):
-    """The query was not sent to the workflow, because its status does not match the reject condition; `status`
-    is the run's.
+    """The query was not sent to the workflow, because the run's status matches the reject condition. `status` is the run's
+    status.
     """
 
     def __init__(self, message: str, *, status: IntEnum) -> None:
@@ -513,11 +510,11 @@ class QueryRejectedError(HourglassError):
 
 
 class UpdateFailedError(HourglassError):
-    """The workflow rejected an update, or its handler failed; `cause` is the reason."""
+    """The workflow rejected an update, or the update's handler failed. `cause` is the reason."""
 
 
 class ServiceStatus(StrEnum):
-    """gRPC status names: the values of `ServiceError.status`. Each is equal to its name."""
+    """The names of gRPC status codes: the values of `ServiceError.status`. Each value is equal to its name."""
 
     OK = "OK"
     CANCELLED = "CANCELLED"
@@ -539,9 +536,7 @@ class ServiceStatus(StrEnum):
 
 
 class ServiceError(HourglassError):
-    """The service rejected a request, or cannot be reached. `status` is gRPC's name for it, for example
-    `UNAVAILABLE`.
-    """
+    """The service rejected a request, or cannot be reached. `status` is the gRPC status name, for example `UNAVAILABLE`."""
 
     status: ServiceStatus
 
@@ -564,10 +559,10 @@ class WorkflowNotFoundError(ServiceError):
 
 
 class WorkflowAlreadyStartedError(ServiceError, FailureError):
-    """A workflow with this id is running already, or has run and the reuse policy forbids another.
+    """A workflow with this id is already running, or has closed and the id reuse policy forbids another run.
 
-    In a workflow it means that the id of a child is in use. There it is a failure like any other: a workflow
-    that lets it propagate fails.
+    Raised in a workflow, the error means that a child's id is in use. It is then a normal failure: a workflow that lets it
+    propagate fails.
     """
 
     def __init__(self, message: str, *, workflow_id: str, workflow_type: str = "", run_id: str = "") -> None:
@@ -582,7 +577,7 @@ class ActivityNotFoundError(ServiceError):
 
 
 class ActivityAlreadyStartedError(ServiceError):
-    """An activity of this id, started by a client, is running already, or has run and the reuse policy forbids
+    """An activity with this id, started by a client, is already running, or has closed and the id reuse policy forbids
     another.
     """
 
@@ -598,7 +593,7 @@ class ScheduleNotFoundError(ServiceError):
 
 
 class ScheduleAlreadyExistsError(ServiceError):
-    """A schedule with this id exists already."""
+    """A schedule with this id already exists."""
 
     def __init__(self, message: str, *, schedule_id: str) -> None:
         super().__init__(message, status="ALREADY_EXISTS")
@@ -606,8 +601,8 @@ class ScheduleAlreadyExistsError(ServiceError):
 
 
 class StorageError(ServiceError):
-    """The embedded engine's file cannot be used: it is corrupt, of a newer version, not a database, or the disk
-    is full.
+    """The embedded engine's file cannot be used: it is corrupt, was written by a newer version, is not a database, or the
+    disk is full.
     """
 
 

@@ -1,4 +1,4 @@
-"""Interceptors: your own code between callers and the called, with headers that are sent along.
+"""Interceptors: your own code around calls, with headers that are sent with each call.
 
     class Timing(Interceptor):
         def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
@@ -11,8 +11,8 @@
 
     Client.connect("local:", interceptors=[Timing()])
 
-Use them for tracing, authentication, request context or logging. In workflows they are plain functions and
-must be deterministic, like all workflow code. Without interceptors there is no overhead.
+Use them for tracing, authentication, request context or logging. In workflows, interceptors are plain functions and must be
+deterministic, like all workflow code. Without interceptors there is no overhead.
 """
 
 from __future__ import annotations

@@ -12,19 +12,19 @@ server only.
 
     Worker(client, "payments", nexus_services=[payments])
 
-and in a workflow, anywhere:
+and in any workflow:
 
     client = workflow.create_nexus_client(payments, endpoint="payments")
     client.execute_operation(charge, "o-1")
 
-A caller without access to the code identifies service and operation by name. The embedded engine has no other
-namespaces, and rejects both sides.
+A caller without access to the code identifies the service and the operation by name. The embedded engine has a single
+namespace, and rejects both a worker with services and a call.
 
-An operation's function is called in a thread, an `async def` on an event loop of its own. It should take
-seconds, and may be called repeatedly. For longer work, the operation starts a workflow or a standalone
-activity with `start_workflow` or `start_activity` and returns the handle: its result becomes the operation's
-result, and cancelling the operation cancels it. The server retries a function that raises an exception,
-except for `OperationError`, which fails the operation, and `HandlerError`, which specifies whether to retry.
+An operation's function is called in a thread, or, if it is an `async def`, on a separate event loop. The function should
+finish within seconds, and may be called repeatedly. For longer work, start a workflow or a standalone activity with
+`start_workflow` or `start_activity`, and return the handle. The started work's result becomes the operation's result, and
+cancelling the operation cancels the work. The server retries a function that raises an exception, except for
+`OperationError`, which fails the operation, and `HandlerError`, which specifies whether to retry.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class OperationError(HourglassError):
-    """Raised in an operation to fail it permanently. With `canceled`, it ends as cancelled."""
+    """Raise this in an operation to fail the operation permanently. With `canceled`, the operation ends as cancelled."""
 
     def __init__(self, message: str, *, canceled: bool = False) -> None:
         super().__init__(message)
@@ -88,10 +88,10 @@ class OperationError(HourglassError):
 
 
 class HandlerError(HourglassError):
-    """Raised in an operation if it cannot handle the call.
+    """Raise this in an operation that cannot handle the call.
 
-    `type` is one of Nexus's error types, such as NOT_FOUND; `retryable` decides whether the server retries,
-    by default according to the type.
+    `type` is one of Nexus's error types, such as NOT_FOUND. `retryable` decides whether the server retries; by default the
+    type decides.
     """
 
     def __init__(self, message: str, *, type: str = "INTERNAL", retryable: bool | None = None) -> None:
@@ -105,8 +105,8 @@ _WORKFLOW, _ACTIVITY = 1, 2  # Temporal's constants
 
 @dataclass(frozen=True, kw_only=True)
 class OperationHandle(Generic[R]):
-    """The workflow or standalone activity that an operation has started. Create it with `start_workflow` or
-    `start_activity`, and return it: its result becomes the operation's result.
+    """The workflow or standalone activity that an operation has started. Create the handle with `start_workflow` or
+    `start_activity` and return it. The result of the started work becomes the operation's result.
     """
 
     namespace: str
@@ -128,7 +128,7 @@ class OperationHandle(Generic[R]):
 
     @classmethod
     def from_token(cls, token: str) -> OperationHandle[Any]:
-        """Return the handle of a token. Raise `UsageError` if it is malformed."""
+        """Return the handle for a token. Raise `UsageError` if the token is malformed."""
         try:
             fields = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
             kind, texts = fields["t"], {name: fields.get(name) or "" for name in ("ns", "wid", "aid", "rid")}
@@ -145,14 +145,14 @@ class OperationHandle(Generic[R]):
 
 
 class NexusCallback(msgspec.Struct, frozen=True, kw_only=True):
-    """The address at which a server is notified when the work started by an operation is closed. Created
-    internally for `start_workflow`.
+    """The address at which a server is notified when the work started by an operation is closed. `start_workflow` creates
+    it.
     """
 
     url: str
     headers: dict[str, str] = {}
     links: tuple[bytes, ...] = ()
-    """The callers, as Temporal's messages, to be displayed with the started workflow or activity."""
+    """Links to the callers, as Temporal's messages, displayed with the started workflow or activity."""
 
     def __repr__(self) -> str:  # the headers may contain a secret of the caller's server
         return "<NexusCallback>"
@@ -162,8 +162,8 @@ CancelFunction = Callable[[OperationHandle[Any]], Any]
 
 
 class Operation(Generic[P, R, C]):
-    """An operation of a service, typed by its parameters `P` and its result `R`. Calling it calls the
-    function, which returns a `C`: the result itself, or a handle.
+    """An operation of a service, typed by its parameters `P` and its result `R`. A call of the object calls the function,
+    which returns a `C`: the result itself, or a handle.
     """
 
     def __init__(self, service: str, name: str, fn: Callable[P, C], signature: Signature) -> None:
@@ -180,17 +180,16 @@ class Operation(Generic[P, R, C]):
 
     @property
     def result_type(self) -> Any:
-        """The type of the result for callers; for a handle, the type of its result."""
+        """The result type for callers. If the function returns a handle, the type of the handle's result."""
         annotation = self.signature.return_type
         if typing.get_origin(annotation) is OperationHandle:
             return typing.get_args(annotation)[0]
         return Any if annotation is OperationHandle else annotation
 
     def on_cancel(self, fn: CancelFunction) -> CancelFunction:
-        """Set the function to call when a caller cancels the operation, with its handle; use it as a
-        decorator.
+        """Set the function to call with the operation's handle when a caller cancels the operation. Use it as a decorator.
 
-        Without it, the started workflow or activity is cancelled.
+        Without a cancel function, the started workflow or activity is cancelled.
         """
         if not callable(fn):
             raise DefinitionError(
@@ -225,11 +224,11 @@ class Service:
     @overload
     def operation(self, /, *, name: str) -> NamedOperation: ...
     def operation(self, fn: Any = None, /, *, name: str = "") -> Any:
-        """Add a function as an operation, under its own name or another one. It takes at most one argument,
-        as Nexus requires.
+        """Add a function as an operation, by default under the function's name. The function takes at most one argument, as
+        Nexus requires.
 
-        An operation that returns an `OperationHandle` completes when the started workflow or activity is
-        closed, with its result.
+        An operation that returns an `OperationHandle` completes with the result of the started workflow or activity, when
+        that is closed.
         """
         return NamedOperation(self, name) if fn is None else self._add(fn, name)
 
@@ -270,7 +269,7 @@ class NamedOperation:
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Operation[P, R, R]: ...
     def __call__(self, fn: Any, /) -> Any:
-        """Add a function as an operation with this name."""
+        """Add a function as an operation under this name."""
         return self._service._add(fn, self._name)
 
 
@@ -284,14 +283,14 @@ class Info:
     service: str
     operation: str
     request_id: str
-    """The request id; it is the same when the server retries, so that a workflow with an id based on it is
-    started once. Empty in a cancel function.
+    """The request id. It is unchanged when the server retries, so that a workflow with an id based on it is started only
+    once. Empty in a cancel function.
     """
     headers: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 class ShutdownNotice:
-    """A notification of the worker's shutdown, for any thread."""
+    """The notification that the worker is shutting down, for waiters in any thread."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -307,7 +306,7 @@ class ShutdownNotice:
             wake()
 
     async def wait(self) -> None:
-        """Wait for the shutdown, on any event loop."""
+        """Wait, on any event loop, until the shutdown has begun."""
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -333,15 +332,14 @@ class CallContext:
     registry: Registry
     shutdown: ShutdownNotice
     callback: NexusCallback | None = None
-    """The callback of the caller's server; None if it does not wait for a result, e.g. in a cancel function.
-    """
+    """The callback of the caller's server. None if the server does not wait for a result, e.g. in a cancel function."""
 
 
 current: ContextVar[CallContext | None] = ContextVar("hourglass_nexus", default=None)
 
 
 def in_operation() -> bool:
-    """Return whether the caller is inside a running operation."""
+    """Return whether the caller runs inside an operation."""
     return current.get() is not None
 
 
@@ -351,7 +349,7 @@ def info() -> Info:
 
 
 def client() -> Client:
-    """Return the worker's client, which blocks: in an `async def`, use it in `asyncio.to_thread`."""
+    """Return the worker's client. Its calls block; in an `async def`, make them in `asyncio.to_thread`."""
     blocking_client: Client = _required("client").client()
     return blocking_client
 
@@ -369,12 +367,12 @@ def start_workflow(
     workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
 ) -> OperationHandle[R]: ...
 def start_workflow(workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-    """Start a workflow for this operation, and return the handle that the operation's function must return.
+    """Start a workflow for this operation. Return a handle, which the operation's function must return.
 
-    The arguments are those of `Client.start_workflow`; the default task queue is this worker's. The default
-    `id` is based on the request id, so that a retried call starts nothing twice.
+    The arguments are the same as for `Client.start_workflow`; the default task queue is this worker's. The default `id` is
+    based on the request id, so that a retried call does not start a second workflow.
 
-    It blocks: in an `async def`, use `await asyncio.to_thread(nexus.start_workflow, …)`.
+    This function blocks. In an `async def`, use `await asyncio.to_thread(nexus.start_workflow, …)`.
     """
     return _start("workflow", workflow, args, options)
 
@@ -478,13 +476,13 @@ class _OperationLogger(SpeakerLogger):
 
 
 logger = _OperationLogger(logging.getLogger("hourglass.nexus"), {})
-"""A logger that adds the names of the current operation."""
+"""A logger that adds the names of the current service and operation to each message."""
 
 
 @dataclass(kw_only=True)
 class ExecuteNexusOperationStartInput:
-    """The input of an operation's start. `args` contains its argument, if any; `headers` are the strings of
-    the call.
+    """The input for the start of an operation. `args` contains the operation's argument, if any; `headers` are the headers
+    of the call.
     """
 
     operation: Operation[..., Any, Any]
@@ -494,7 +492,7 @@ class ExecuteNexusOperationStartInput:
 
 @dataclass(kw_only=True)
 class ExecuteNexusOperationCancelInput:
-    """The input of an operation's cancellation. `handle` is the value that the operation returned."""
+    """The input for the cancellation of an operation. `handle` is the value that the operation's function returned."""
 
     operation: Operation[..., Any, Any]
     handle: OperationHandle[Any]
@@ -502,17 +500,17 @@ class ExecuteNexusOperationCancelInput:
 
 
 class NexusOperationInboundInterceptor:
-    """Intercepts calls of operations. Override methods, and call `self.next` to continue.
+    """Base class of interceptors for operation calls. Override methods, and call `self.next` to continue.
 
-    It runs where the function runs: in its thread, or for an `async def` on its loop, where the `async`
-    methods are called.
+    An interceptor runs in the thread of the operation's function. For an `async def`, the `async` methods are called on its
+    event loop.
     """
 
     def __init__(self, next: NexusOperationInboundInterceptor) -> None:
         self.next = next
 
     def execute_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
-        """Call an operation. Return the value that its function returns."""
+        """Call an operation and return the value that the operation's function returns."""
         return self.next.execute_nexus_operation_start(input)
 
     async def execute_async_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
@@ -524,22 +522,22 @@ class NexusOperationInboundInterceptor:
         self.next.execute_nexus_operation_cancel(input)
 
     async def execute_async_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
-        """Cancel it with a cancel function that is an `async def`."""
+        """Cancel the work with a cancel function that is an `async def`."""
         await self.next.execute_async_nexus_operation_cancel(input)
 
 
 class LastNexusInbound(NexusOperationInboundInterceptor):
-    """The end of the chain: the author's functions."""
+    """The last interceptor of the chain, which calls the author's functions."""
 
     def __init__(self) -> None:
         pass
 
     def execute_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
-        """Call the function."""
+        """Call the operation's function."""
         return input.operation.fn(*input.args)
 
     async def execute_async_nexus_operation_start(self, input: ExecuteNexusOperationStartInput) -> Any:
-        """Await the function."""
+        """Call the operation's `async def` function and await it."""
         return await input.operation.fn(*input.args)
 
     def execute_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
@@ -550,7 +548,7 @@ class LastNexusInbound(NexusOperationInboundInterceptor):
             _cancel(input.handle)
 
     async def execute_async_nexus_operation_cancel(self, input: ExecuteNexusOperationCancelInput) -> None:
-        """Await the author's cancel function."""
+        """Call the author's `async def` cancel function and await it."""
         assert input.operation.cancel_fn is not None
         await input.operation.cancel_fn(input.handle)
 

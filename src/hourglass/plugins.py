@@ -7,8 +7,8 @@
 
     Client.connect("local:", plugins=[Acme()])
 
-A library gives its users a plugin instead of instructions for each option. `SimplePlugin` is a plugin that
-only adds options.
+A library provides a plugin to its users instead of instructions for each option. `SimplePlugin` is a plugin that only adds
+options.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class SimplePlugin(Plugin):
     """A plugin that adds options: interceptors, workflows, activities, resources, a converter, a codec, a
     context manager around a worker.
 
-    Lists are appended to the existing ones. A converter or a codec replaces the client's; a function instead
-    is called with the previous one, and returns the new one. `run_context` is called when a worker starts,
-    and returns a context manager.
+    Lists are appended to the existing lists. A converter or codec replaces the client's. Alternatively, pass a function that
+    receives the previous converter or codec and returns the new one. `run_context` is called when a worker starts, and
+    returns a context manager.
     """
 
     def __init__(
@@ -69,14 +69,15 @@ class SimplePlugin(Plugin):
         return self._name
 
     def configure_client(self, config: ClientConfig) -> ClientConfig:
-        """Add the options of a client."""
+        """Add this plugin's options to a client's configuration."""
         config["converter"] = _replaced(config["converter"], self._converter, Converter)
         config["codec"] = _replaced(config["codec"], self._codec, Codec)
         config["interceptors"] = (*config["interceptors"], *self._interceptors)
         return config
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
-        """Add the options of a worker; interceptors of its client are not added twice."""
+        """Add this plugin's options to a worker's configuration. Interceptors that the client already has are not added
+        twice."""
         existing = {*config["client"]._session.interceptors, *config["interceptors"]}
         additional = [interceptor for interceptor in self._interceptors if interceptor not in existing]
         config["interceptors"] = (*config["interceptors"], *additional)
@@ -87,7 +88,7 @@ class SimplePlugin(Plugin):
         return config
 
     def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
-        """Add the options of a replayer."""
+        """Add this plugin's options to a replayer's configuration."""
         config["converter"] = _replaced(config["converter"], self._converter, Converter)
         config["codec"] = _replaced(config["codec"], self._codec, Codec)
         config["interceptors"] = (*config["interceptors"], *self._interceptors)
@@ -96,7 +97,7 @@ class SimplePlugin(Plugin):
         return config
 
     def run_worker(self, worker: Worker) -> AbstractContextManager[object]:
-        """Return the context manager of `run_context`."""
+        """Call `run_context` and return its context manager."""
         return self._run_context()
 
 

@@ -3,8 +3,8 @@
     @activity.defn(start_to_close_timeout=30)
     def charge(order_id: str, cents: int) -> str: ...
 
-`def` activities run in threads of the worker, `async def` activities on an event loop of their own, and those
-with `@activity.defn(executor="process")` in separate interpreters, which can be killed.
+`def` activities run in threads of the worker, and `async def` activities on an event loop of their own. Activities with
+`@activity.defn(executor="process")` run in separate interpreters, so that the worker can kill them.
 
 Activities run at least once. An attempt whose completion never reaches the engine is retried, so make
 activities idempotent.

@@ -2,9 +2,9 @@
 that authors call.
 
 The context is stored in a context variable, so that it reaches the activity's thread, its asyncio tasks and
-`asyncio.to_thread`. It does not know the engine: heartbeats are sent by a function that the worker passes.
+`asyncio.to_thread`. This module does not know the engine: the worker passes the function that sends heartbeats.
 
-Interceptors run where the activity runs: in its thread, or on the activity loop. Process activities run in
+Interceptors run in the activity's thread, or on the activity loop for an `async def` activity. Process activities run in
 separate interpreters, which have no interceptors.
 
 Invariants:
@@ -51,24 +51,24 @@ class ExecuteActivityInput(InterceptedCall):
 
 
 class ActivityOutboundInterceptor:
-    """Intercepts the calls that an activity makes. One object serves all activities of a worker, in all their
-    threads.
+    """Base class of interceptors for the calls that an activity makes. All activities of a worker share one object, in all
+    their threads.
     """
 
     def __init__(self, next: ActivityOutboundInterceptor) -> None:
         self.next = next
 
     def info(self) -> Info:
-        """Return the result of `activity.info()`."""
+        """Return the result of `activity.info()`, possibly changed."""
         return self.next.info()
 
     def heartbeat(self, *details: Any) -> None:
-        """Perform `activity.heartbeat(…)`. Raise `Cancelled` if the activity must stop."""
+        """Send the heartbeat of `activity.heartbeat(…)`. Raise `Cancelled` if the activity must stop."""
         self.next.heartbeat(*details)
 
 
 class _LastActivityOutbound(ActivityOutboundInterceptor):
-    """The end of the chain: the attempt itself."""
+    """The last interceptor of the outbound chain, which calls the running attempt."""
 
     def __init__(self) -> None:
         pass
@@ -87,7 +87,7 @@ def _current() -> ActivityContext:
 
 
 class ActivityInboundInterceptor:
-    """Intercepts the execution of activities. One object serves all activities of a worker, in all their
+    """Base class of interceptors for the execution of activities. All activities of a worker share one object, in all their
     threads.
     """
 
@@ -95,36 +95,37 @@ class ActivityInboundInterceptor:
         self.next = next
 
     def init(self, outbound: ActivityOutboundInterceptor) -> None:
-        """Initialise the interceptor when the worker is created. To intercept outbound calls, pass an
+        """Initialise the interceptor when the worker is created. To intercept outbound calls, call `super().init` with an
         interceptor that wraps `outbound`.
         """
         self.next.init(outbound)
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        """Run a `def` activity, in its thread. Return its result."""
+        """Run a `def` activity in its thread, and return the activity's result."""
         return self.next.execute_activity(input)
 
     async def execute_async_activity(self, input: ExecuteActivityInput) -> Any:
-        """Run an `async def` activity, on the activity loop. Return its result."""
+        """Run an `async def` activity on the activity loop, and return the activity's result."""
         return await self.next.execute_async_activity(input)
 
 
 class LastActivityInbound(ActivityInboundInterceptor):
-    """The end of the chain: the activity itself."""
+    """The last interceptor of the inbound chain, which calls the activity's function."""
 
     def __init__(self) -> None:
         self.outbound: ActivityOutboundInterceptor | None = None
 
     def init(self, outbound: ActivityOutboundInterceptor) -> None:
-        """Store the first outbound interceptor, or None if there is none, so that calls need no chain."""
+        """Store the first outbound interceptor. Store None if there is none, so that calls from activities bypass the
+        chain."""
         self.outbound = None if type(outbound) is _LastActivityOutbound else outbound
 
     def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        """Call the function."""
+        """Call the activity's function."""
         return input._proceed(input)
 
     async def execute_async_activity(self, input: ExecuteActivityInput) -> Any:
-        """Await the function."""
+        """Call the activity's `async def` function and await it."""
         return await input._proceed(input)
 
 
@@ -140,7 +141,7 @@ class ActivityChain(ActivityInboundInterceptor):
 def activity_call(
     activity: str, fn: Callable[..., Any], args: list[Any], headers: Headers
 ) -> ExecuteActivityInput:
-    """Return the input with which an activity call enters the chain."""
+    """Return the input for the first interceptor of an activity call."""
     return ExecuteActivityInput(
         activity=activity,
         fn=fn,
@@ -151,10 +152,10 @@ def activity_call(
 
 
 LARGEST_ITEM = 64 * 1024
-"""The maximum size of a published item in bytes: the newest items are sent together in a heartbeat."""
+"""The maximum size of a published item, in bytes. It is low because one heartbeat carries several items."""
 
 PAYLOAD_LIMIT = 2 * 1024 * 1024
-"""Temporal's limit for one payload in bytes."""
+"""Temporal's size limit for a single payload, in bytes."""
 
 
 def size_of(payloads: Iterable[Payload]) -> int:
@@ -168,9 +169,8 @@ def size_of(payloads: Iterable[Payload]) -> int:
 
 
 def check_size(payloads: Iterable[Payload], limit: int | None, what: str) -> None:
-    """Raise `EncodeError` if the payloads are larger than the limit (None: no limit). `what` names them in
-    the message.
-    """
+    """Raise `EncodeError` if the payloads exceed the limit (None: no limit). `what` describes the payloads in the
+    message."""
     if limit is None:
         return
     size = size_of(payloads)
@@ -223,7 +223,7 @@ class Info:
 
     @property
     def workflow_namespace(self) -> str:
-        """The namespace of the workflow, which is the activity's."""
+        """The namespace of the workflow, always equal to the activity's namespace."""
         return self.namespace
 
     @property
@@ -233,12 +233,11 @@ class Info:
 
 
 class Resources:
-    """The resources that all activities of a worker share: objects, and context managers that are entered
-    when the worker starts. They are found by type.
+    """The resources that all activities of a worker share: plain objects, and context managers that are entered when the
+    worker starts. Activities find a resource by its type.
 
-    A function (or a class) is called without arguments and must return a context manager, which is entered at
-    the start of the worker and exited after its end. Any other object is used as it is, and must be closed by
-    the author.
+    A function or class is called without arguments and must return a context manager, which is entered when the worker
+    starts and exited after it has stopped. Any other object is used unchanged, and its author must close it.
     """
 
     def __init__(self, resources: Sequence[Any] = (), around: Sequence[Callable[[], object]] = ()) -> None:
@@ -251,7 +250,7 @@ class Resources:
         self._open: tuple[Any, ...] | None = None
 
     def open(self) -> None:
-        """Open all resources, in order; if one fails, close the ones before it."""
+        """Open all resources in order. If one fails to open, close the resources opened before it."""
         if not self._given:
             self._open = ()
         elif self._open is None:
@@ -260,9 +259,7 @@ class Resources:
                 self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """Close the opened resources in reverse order. Errors are logged, because nobody waits for the
-        result.
-        """
+        """Close the opened resources in reverse order. Log errors, because no caller waits for the result."""
         stack, self._stack, self._open = self._stack, None, None
         if stack is not None:
             try:
@@ -309,26 +306,26 @@ class CancellationDetails:
     """The reasons for the cancellation of an attempt."""
 
     not_found: bool = False
-    """The engine no longer knows it: its run is closed, or a later attempt has begun."""
+    """The engine no longer knows the attempt: the run is closed, or a later attempt has begun."""
     cancel_requested: bool = False
-    """The workflow or a client cancelled it."""
+    """The workflow or a client cancelled the activity."""
     paused: bool = False
-    """An operator paused it."""
+    """An operator paused the activity."""
     reset: bool = False
-    """An operator reset it."""
+    """An operator reset the activity."""
     timed_out: bool = False
-    """It exceeded one of its timeouts."""
+    """The attempt exceeded one of its timeouts."""
     worker_shutdown: bool = False
-    """The worker is shutting down, and the graceful time has passed."""
+    """The worker is shutting down, and its graceful shutdown time has passed."""
 
     @staticmethod
     def of(reason: str) -> CancellationDetails:
-        """Return the details for an engine's or worker's reason code."""
+        """Return the details for a reason code of the engine or the worker."""
         return CancellationDetails(**{_CANCELLATIONS.get(reason, "not_found"): True})
 
     @property
     def reason(self) -> str:
-        """The engine's reason code. Raises `UsageError` unless there is exactly one reason."""
+        """The engine's reason code. Raise `UsageError` unless exactly one reason is set."""
         words = [word for word, name in _CANCELLATIONS.items() if getattr(self, name)]
         if len(words) != 1:
             raise UsageError(f"an activity has one reason for its cancellation, not {len(words)}: {self}")
@@ -348,37 +345,36 @@ _lock = threading.Lock()
 
 
 class DeferredCompletion(BaseException):
-    """Raised by `complete_async` to leave the activity; the worker then ends the attempt without a
-    completion.
-    """
+    """The exception with which `complete_async` leaves the activity. The worker then ends the attempt without a
+    completion."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equipment:
-    """The data that all attempts of a worker share."""
+    """The objects and settings that all attempts of a worker share."""
 
     converter: Converter = default_converter
     client: Callable[[], Any] | None = None
     payload_limit: int | None = None
     payload_warn: int = 0
-    """The size in bytes from which the worker warns of a result; 0 disables the warning."""
+    """The size in bytes above which the worker logs a warning about a result; 0 disables the warning."""
     inbound: ActivityChain | None = None
     registry: Registry | None = default_registry
     resources: Resources = field(default_factory=Resources)
     variables: contextvars.Context | None = None
-    """The context variables that each `def` activity starts with; None: an empty context."""
+    """The context variables with which each `def` activity starts; None for an empty context."""
 
     @cached_property
     def contextual(self) -> bool:
-        """Whether the converter depends on the owner of a value."""
+        """Whether the converter encodes values differently depending on their workflow or activity."""
         return self.converter is not default_converter and wants_context(self.converter)
 
 
 class ActivityContext:
     """The activity's view of its running attempt.
 
-    A worker or test environment uses a subclass, which defines its info and sends its heartbeats. The methods
-    may be called in any thread.
+    A worker or test environment uses a subclass that provides the info and sends the heartbeats. All methods may be called
+    from any thread.
     """
 
     __slots__ = (
@@ -422,7 +418,7 @@ class ActivityContext:
         return self._info
 
     def cancel(self, reason: str) -> None:
-        """Cancel the attempt; only the first reason is stored."""
+        """Cancel the attempt. Only the reason of the first call is kept."""
         if self.cancel_reason is None:
             self.cancel_reason = reason
         if self._cancel_event is not None:
@@ -432,21 +428,20 @@ class ActivityContext:
         self.interrupt()
 
     def interrupt(self) -> bool:
-        """Raise the cancellation in the activity's thread, if it supports that. Return False if that is not
-        safe right now.
+        """Raise a requested cancellation in the activity's thread, if this kind of activity supports interruption. Return
+        False if that is not safe right now.
         """
         return self.interruption is None or self.cancel_reason is None or self.interruption.request()
 
     def run_interruptibly(self, call: Callable[[], T], *, silent: bool) -> T:
-        """Call a function in whose thread a cancellation is raised; with `silent` never."""
+        """Call a function, and raise a cancellation in its thread while it runs. With `silent`, never raise one."""
         self.interruption = ThreadInterruption(silent=silent)
-        self.interrupt()  # it may have been cancelled already
+        self.interrupt()  # the attempt may have been cancelled already
         return self.interruption.run(call)
 
     def worker_stops(self) -> None:
-        """Notify the attempt that the worker receives no new tasks; the attempt continues for the graceful
-        time.
-        """
+        """Notify the attempt that the worker receives no new tasks. The attempt may run on for the graceful shutdown
+        time."""
         with _lock:
             self.is_worker_shutdown = True
             waiters, self._waiters = self._waiters, None
@@ -455,8 +450,8 @@ class ActivityContext:
 
     @contextmanager
     def when_worker_stops(self, wake: Callable[[], object]) -> Iterator[None]:
-        """Call `wake`, in any thread, when the worker begins to shut down during the block, or now if it
-        already has.
+        """Call `wake` when the worker begins to shut down during the block, or immediately if the worker is already shutting
+        down. `wake` may be called in any thread.
         """
         with _lock:
             if not (at_once := self.is_worker_shutdown):
@@ -479,15 +474,16 @@ class ActivityContext:
         """Block until cancellation is requested and return True, or return False after the timeout."""
         with _lock:  # created on demand: an event for every attempt would be expensive, and few attempts wait
             event = self._cancel_event = self._cancel_event or threading.Event()
-        # Check after creating the event: `cancel` first sets the reason and then the event, so one of them is
-        # noticed.
+        # Check after creating the event: `cancel` sets the reason first and the event second, so this method notices one of
+        # the two.
         if not self.cancelled and not event.wait(timeout):
             return False
         self._delivered = True
         return True
 
     def heartbeat(self, details: Sequence[Any]) -> None:
-        """Report progress. Raise `Cancelled`, once, if this thread was cancelled."""
+        """Send a heartbeat with these details. Raise `Cancelled`, once, if the attempt was cancelled and runs in a
+        thread."""
         payloads = self.equipment.converter.encode_all(details)
         check_size(
             payloads, self.equipment.payload_limit, f"a heartbeat of activity {self.info.activity_type}"
@@ -497,7 +493,7 @@ class ActivityContext:
         self.check_cancelled()
 
     def check_cancelled(self) -> None:
-        """Raise the cancellation, once, if this thread was cancelled."""
+        """Raise the cancellation, once, if the attempt was cancelled and runs in a thread."""
         if self.interruption is not None:
             self.interruption.check()
         elif self.cancelled and not self._delivered and asyncio._get_running_loop() is None:
@@ -505,7 +501,7 @@ class ActivityContext:
             raise Cancelled(f"activity {self.info.activity_type} was cancelled ({self.cancel_reason})")
 
     def publish(self, name: str, value: Any) -> None:
-        """Publish an item."""
+        """Publish an item under a name. Raise `UsageError` in a local activity, or in an activity without a workflow."""
         facts = self.info
         if facts.is_local:
             raise UsageError(
@@ -526,7 +522,7 @@ class ActivityContext:
 
 
 class GivenContext(ActivityContext):
-    """A context with its info and its functions for heartbeats and published items passed as arguments."""
+    """A context that receives its info, and the functions that send heartbeats and publish items, as arguments."""
 
     __slots__ = ("_info_source", "_publish_item", "_send_details")
 
@@ -554,7 +550,7 @@ class GivenContext(ActivityContext):
 
 
 class Named(Protocol):
-    """The type of objects with a name, such as `Progress`."""
+    """The type of objects that have a name, such as `Progress`."""
 
     name: str
 

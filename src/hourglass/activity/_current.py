@@ -1,8 +1,8 @@
-"""The functions to call in a running activity: its properties, heartbeats, cancellation, progress, resources,
-the worker's client.
+"""The functions to call in a running activity: they access its properties, heartbeats, cancellation, progress and resources,
+and the worker's client.
 
-Each function finds its attempt by the context that the worker has set (`_context.current`), and raises
-`UsageError` elsewhere.
+Each function finds the attempt through the context that the worker has set (`_context.current`). Outside of an activity it
+raises `UsageError`.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _require(call: str) -> ActivityContext:
 
 
 def _require_thread(call: str, instead: str) -> ActivityContext:
-    """Return the context like `_require`, for a blocking call; `instead` tells `async def` activities what to
-    do.
+    """Return the current context for a blocking call. Raise `UsageError` on an event loop; `instead` is the advice for
+    `async def` activities.
     """
     context = _require(call)
     if asyncio._get_running_loop() is not None:
@@ -52,7 +52,7 @@ def _require_thread(call: str, instead: str) -> ActivityContext:
 
 
 def in_activity() -> bool:
-    """Return whether the caller is inside a running activity."""
+    """Return whether the caller runs inside an activity."""
     return current.get() is not None
 
 
@@ -66,7 +66,7 @@ def info() -> Info:
 def heartbeat(*details: Any) -> None:
     """Report that the activity makes progress, with details for a later attempt.
 
-    In a thread, raise `Cancelled`, once, if the activity was cancelled.
+    In an activity that runs in a thread, raise `Cancelled`, once, if the activity was cancelled.
     """
     context = _require("heartbeat()")
     chain = context.equipment.inbound
@@ -80,9 +80,9 @@ def publish(name: str | Named, value: Any, /) -> None:
     """Publish an item to the followers of the workflow: `activity.publish("tokens", piece)`. `name` is a
     `Progress` or its name.
 
-    It never waits, and writes nothing to the history. The items of one attempt arrive in order; a later
-    attempt starts again. Not available in local activities, because the engine does not know them before they
-    end.
+    The call never blocks and writes nothing to the history. The items of one attempt arrive in order. A later attempt
+    publishes its items from the start. Local activities cannot publish, because the engine does not know a local activity
+    until it has ended.
     """
     context = _require("publish()")
     text = name if isinstance(name, str) else getattr(name, "name", None)
@@ -96,17 +96,15 @@ def heartbeat_details(type: type[T], /) -> T | None: ...
 @overload
 def heartbeat_details(type: Any = Any, /) -> Any: ...
 def heartbeat_details(type: Any = Any, /) -> Any:
-    """Return the first detail of the last heartbeat of an earlier attempt, decoded as this type; None if
-    there is none.
-    """
+    """Return the first detail of an earlier attempt's last heartbeat, decoded as this type; None if there is none."""
     context = _require("heartbeat_details()")
     details = context.info.encoded_heartbeat_details
     return context.equipment.converter.decode(details[0], type) if details else None
 
 
 def cancelled() -> bool:
-    """Return whether cancellation was requested. This does not consume the request: `heartbeat` still raises
-    it.
+    """Return whether cancellation was requested. This does not consume the request: the next `heartbeat` still raises
+    `Cancelled`.
     """
     return _require("cancelled()").cancelled
 
@@ -114,7 +112,7 @@ def cancelled() -> bool:
 def wait_cancelled(timeout: timedelta | float | None = None) -> bool:
     """Block this thread until cancellation is requested and return True, or return False after the timeout.
 
-    True consumes the request: `heartbeat` does not raise it any more. In `async def` activities, catch
+    Once this function has returned True, `heartbeat` no longer raises `Cancelled`. In `async def` activities, catch
     `asyncio.CancelledError` instead.
     """
     limit = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
@@ -129,8 +127,8 @@ def cancellation_details() -> CancellationDetails | None:
 
 
 def is_worker_shutdown() -> bool:
-    """Return whether the worker has begun to shut down. It receives no new tasks, and cancels this attempt
-    after the graceful time. A process activity is not notified before that.
+    """Return whether the worker has begun to shut down. The worker then receives no new tasks, and cancels this attempt
+    after the graceful shutdown time. A process activity is notified only when that time has passed.
     """
     return _require("is_worker_shutdown()").is_worker_shutdown
 
@@ -157,8 +155,8 @@ async def wait_for_worker_shutdown() -> None:
 def client() -> Client:
     """Return the client of the worker that runs this activity: to start, signal or query workflows.
 
-    Its calls block; in an `async def` activity make them in `asyncio.to_thread`. A process activity has no
-    client and must connect itself.
+    The client's calls block. In an `async def` activity, make them in `asyncio.to_thread`. A process activity has no such
+    client and must open its own connection.
     """
     context = _require("client()")
     client = context.equipment.client
@@ -171,20 +169,19 @@ def client() -> Client:
 
 
 def resource(type: type[T], /) -> T:
-    """Return the worker's resource of this type: `activity.resource(Engine)`, from `Worker(…,
-    resources=[…])`.
+    """Return the worker's resource of this type: `activity.resource(Engine)`, from `Worker(…, resources=[…])`.
 
-    All activities of the worker share it, in all their threads. A process activity has no resources.
+    All activities of the worker share the resource, in all their threads. A process activity has no resources.
     """
     return _require("resource()").equipment.resources.find(type)
 
 
 def complete_async() -> NoReturn:
-    """Leave the activity without completing it: a client completes it later, by `info().task_token` or by its
-    ids.
+    """Leave the activity without completing it. A client completes the activity later, by `info().task_token` or by the
+    workflow's and activity's ids.
 
-    The worker then sends no more heartbeats for it, so it needs `@activity.defn(heartbeat_timeout=None)`, or
-    a timeout of your own and heartbeats from the program that completes it.
+    The worker then sends no more heartbeats for the activity. Declare the activity with
+    `@activity.defn(heartbeat_timeout=None)`, or set a timeout and send heartbeats from the program that completes it.
     """
     context = _require("complete_async()")
     facts = context.info
@@ -202,7 +199,7 @@ def complete_async() -> NoReturn:
 def metric_meter() -> MetricMeter:
     """Return a meter for this attempt. Its metrics have the labels namespace, task queue and activity type.
 
-    Not available in process activities, because their process has no access to the worker's registry.
+    Process activities have no meter, because a separate process cannot access the worker's registry.
     """
     context = _require("metric_meter()")
     registry = context.equipment.registry
@@ -246,4 +243,4 @@ class _ActivityLogger(SpeakerLogger):
 
 
 logger = _ActivityLogger(logging.getLogger("hourglass.activity"), {})
-"""A logger that adds the ids of the current attempt."""
+"""A logger that adds the current attempt's ids to each message."""

@@ -1,21 +1,18 @@
-"""`@activity.defn`: a function or method that a workflow can call durably, and that stays a plain function
-elsewhere.
+"""`@activity.defn` declares a function or method that a workflow calls durably. Everywhere else it stays a plain function.
 
-A class with a `__call__` method may be decorated as a whole: its `__call__` becomes an activity, with the
-name of the class.
+A class with a `__call__` method may be decorated, too: its `__call__` becomes an activity with the name of the class.
 
-The kind of call depends on the caller: a fiber of a run makes a durable call by name, any other caller a
-plain call. Whether a function is a method is only known when its class is created (`__set_name__`), so its
-signature is evaluated then.
+The kind of call depends on the caller: a fiber of a run makes a durable call by name, any other caller makes a plain call.
+Whether a function is a method is known only when its class is created (`__set_name__`), so the signature is evaluated then.
 
-A process activity is looked up in another interpreter by module and qualified name: so it must be a plain
-function at the top level of a module, or a static method. The interpreter imports its module: the top level
-of a script is executed again, except below `if __name__ == "__main__":`.
+Another interpreter finds a process activity by module and qualified name. So the activity must be a function at the top
+level of a module, or a static method. The interpreter imports the activity's module: the top level of a script is executed a
+second time, except for the code below `if __name__ == "__main__":`.
 
-A plain call in a process that runs a worker is allowed, but causes a warning: a thread pool inside a workflow
-would really charge cards. Workers register here; the number is process-wide, because a thread cannot know
-which workflow it belongs to. The threads that run workflow code register too: a call there outside of any
-workflow comes from a finaliser.
+In a process that runs a worker, a plain call causes a warning, because a workflow may have made it through a thread pool,
+and would execute the activity directly in every replay. Workers register here. Their number is process-wide, because a
+thread cannot know its workflow. Threads that run workflow code register, too: a call there outside of any workflow comes
+from a finaliser.
 """
 
 from __future__ import annotations
@@ -58,13 +55,13 @@ __all__ = ["Activity", "ActivityDefinition", "activity_definition", "defn"]
 
 Executor: TypeAlias = Literal["thread", "process"]
 OnCancel: TypeAlias = Literal["heartbeat", "raise", "silent"]
-"""The way in which a `def` activity learns of its cancellation: by `heartbeat`, by an exception in its
-thread, or only by asking.
+"""The way in which a `def` activity is notified of its cancellation: by an exception from `heartbeat`, by an exception
+raised in its thread, or only by calling `cancelled`.
 """
 
 
 def check_executor(fn: Callable[..., Any], executor: str) -> Executor:
-    """Return the executor of a function. Raise `DefinitionError` if it is invalid for the function."""
+    """Return the validated executor of a function. Raise `DefinitionError` if the function cannot run in it."""
     name = fn.__qualname__
     if executor == "thread":
         return "thread"
@@ -84,7 +81,7 @@ def check_executor(fn: Callable[..., Any], executor: str) -> Executor:
 
 
 def refuse_method(name: str) -> DefinitionError:
-    """Return the error for a method that was declared to run in another process."""
+    """Return the error for a method that was declared as a process activity."""
     return DefinitionError(
         f"activity {name} is a method: executor='process' has no instance in the other interpreter. Make it a "
         f"function, or a static method (@staticmethod above @activity.defn)"
@@ -97,9 +94,7 @@ _thread = threading.local()
 
 
 class PlainCallWarning(UserWarning):
-    """A warning that an activity was called plainly, from a thread of its own, in a process that runs a
-    worker.
-    """
+    """A warning that an activity was called as a plain function in a process that runs a worker."""
 
 
 def worker_started() -> None:
@@ -122,9 +117,7 @@ def runs_workflows() -> None:
 
 
 def check_plain_call(name: str) -> None:
-    """Warn, once per call site, if this process has a worker. Raise `UsageError` in a thread that runs
-    workflows.
-    """
+    """Warn, once per call site, if this process runs a worker. Raise `UsageError` in a thread that runs workflow code."""
     if getattr(_thread, "runs_workflows", False):
         raise UsageError(
             f"activity {name} was called in a thread that runs workflows, but not by a workflow: finalisers (__del__) of "
@@ -152,7 +145,7 @@ class ActivityDefinition:
     """The data that a worker needs to run an activity: its type, its function, and the encoding of its
     arguments.
 
-    A dynamic activity handles every type without an activity of its own; its name is used in reports only.
+    A dynamic activity handles every activity type that its worker does not define. Its name is used in reports only.
     """
 
     name: str
@@ -166,8 +159,8 @@ class ActivityDefinition:
     on_cancel: OnCancel = "heartbeat"
 
     def arguments(self, converter: Converter, payloads: tuple[Payload, ...]) -> list[Any]:
-        """Return decoded arguments for the function; a dynamic activity receives them as one argument, not
-        decoded.
+        """Return decoded arguments for the function. A dynamic activity receives all payloads, not decoded, as a single
+        argument.
         """
         if self.dynamic:
             return [raw_payloads(payloads, converter)]
@@ -193,19 +186,17 @@ def activity_definition(obj: object) -> ActivityDefinition | None:
 
 
 class ActivitySource(Protocol):
-    """The type of `activities=[…]`: an activity, or an object with activity methods; not a workflow.
+    """The type of the elements of `activities=[…]`: an activity, or an object with activity methods, but not a workflow.
 
-    Types cannot exclude classes. So it is a protocol with a method that every object has, except that
-    workflows hide it from type checkers: a list of the wrong kind is then an error.
+    A type cannot exclude classes. So this is a protocol with a method that every object has, but that workflows hide from
+    type checkers. A type checker then reports a list of the wrong kind.
     """
 
     def __sizeof__(self) -> int: ...
 
 
 class Activity(Generic[P, R]):
-    """A decorated function or method. Immutable: `options`, and access through an instance, return new
-    objects.
-    """
+    """A decorated function or method. Immutable: `options`, and access through an instance, return new objects."""
 
     _on_cancel: OnCancel = "heartbeat"
 
@@ -238,7 +229,7 @@ class Activity(Generic[P, R]):
 
     @property
     def fn(self) -> Callable[..., Any]:
-        """The undecorated function (bound, if accessed through an instance): calling it is never durable."""
+        """The undecorated function, bound if accessed through an instance. A call of it is never durable."""
         if self._instance is None:
             return self._function
         return MethodType(self._function, self._instance)
@@ -260,31 +251,32 @@ class Activity(Generic[P, R]):
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the activity durably and wait for its result, inside a workflow. Elsewhere, call the function."""
+        """Run the activity durably and wait for its result, inside a workflow. Outside a workflow, call the function."""
         run = current_run()
         if run is not None:
             return self._start(run, args, kwargs, local=False).result()
         return cast(R, self._call_plainly(args, kwargs))
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
-        """Start the activity durably, in a workflow only. `result()` of the task waits for it."""
+        """Start the activity durably without waiting for it; in workflows only. `result()` of the returned task waits for
+        the result."""
         return self._start(self._run("start"), args, kwargs, local=False)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the activity on the worker that runs this workflow task, within the task; for short work. In
+        """Run a short activity on the worker that runs this workflow task, within the task, and return its result. In
         workflows only.
         """
         return self._start(self._run("local"), args, kwargs, local=True).result()
 
     def start_local(self, *args: P.args, **kwargs: P.kwargs) -> Task[R]:
-        """Start the activity on the worker that runs this workflow task, without waiting. In workflows only."""
+        """Start a short activity on the worker that runs this workflow task, without waiting for it. In workflows only."""
         return self._start(self._run("start_local"), args, kwargs, local=True)
 
     def options(self, **overrides: Unpack[ActivityOptions]) -> Activity[P, R]:
-        """Return the same activity with other options for calls through it."""
+        """Return a copy of the activity that uses these options for its calls."""
         return self._with(settings=settings_with(self._settings, overrides, f"activity {self.name}"))
 
-    # The types of methods are without `self`, whether they are accessed through the class or an instance.
+    # The types of methods exclude `self`, whether they are accessed through the class or through an instance.
     @overload
     def __get__(self: Activity[Concatenate[S, Q], T], obj: None, owner: type[S]) -> Activity[Q, T]: ...
     @overload
@@ -415,17 +407,16 @@ def defn(
 ) -> Any:
     """Declare a function or method as an activity.
 
-    `name` is the activity type, by default the function's name. A `dynamic` activity handles every type for
-    which its worker has no other activity: its only parameter is a `Sequence[RawPayload]` of all arguments,
-    and `activity.info().activity_type` is the requested type. Options are defaults for all calls; see
-    `ActivityOptions`. The default `start_to_close_timeout` is ten minutes.
+    `name` is the activity type, by default the function's name. A `dynamic` activity handles every type for which its worker
+    has no other activity. Its only parameter is a `Sequence[RawPayload]` of all arguments, and
+    `activity.info().activity_type` is the requested type. The options are defaults for all calls; see `ActivityOptions`. The
+    default `start_to_close_timeout` is ten minutes.
 
-    `executor` selects where a `def` activity runs; `async def` activities run on the worker's activity loop.
-    `"thread"` uses a thread of the worker's interpreter. `"process"` uses one of a few separate interpreters
-    of the worker: for work that uses a full core, may crash, or must be killed when it is cancelled or
-    exceeds its timeout. Arguments and results are the same, and `info`, `heartbeat`, `heartbeat_details`,
-    `cancelled` and `complete_async` work there; `client` does not. The function must be at the top level of a
-    module, or a static method.
+    `executor` selects where a `def` activity runs; `async def` activities run on the worker's activity loop. `"thread"` uses
+    a thread of the worker's interpreter. `"process"` uses one of a few separate interpreters of the worker. It is meant for
+    work that uses a full core, may crash, or must be killed when it is cancelled or exceeds its timeout. Arguments and
+    results are passed as usual. `info`, `heartbeat`, `heartbeat_details`, `cancelled` and `complete_async` work there, but
+    `client` does not. The function must be at the top level of a module, or a static method.
     """
     if fn is None:
         return functools.partial(_define, name=name, dynamic=dynamic, executor=executor, options=options)
@@ -453,7 +444,7 @@ def _define(fn: Any, /, *, name: str | None, dynamic: bool, executor: str, optio
 
 
 def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> ActivityDefinition:
-    """Return the definition of a function that is passed with a call of `workflow.step`."""
+    """Return the definition of a function that is passed to `workflow.step`."""
     inner = fn
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -471,7 +462,8 @@ def step_definition(fn: Any, name: str | None, options: dict[str, Any]) -> Activ
 
 
 def called(cls: type) -> Callable[..., Any]:
-    """Return the `__call__` method of a class. Raise `DefinitionError` if it has none of its own."""
+    """Return the `__call__` method of a class. Raise `DefinitionError` if the class has none, or if the method is already an
+    activity."""
     method = inspect.getattr_static(cls, "__call__", None)
     if isinstance(method, Activity):
         raise DefinitionError(f"activity {cls.__qualname__} is decorated twice: the class, and its __call__")
@@ -491,8 +483,8 @@ def with_call(cls: type[T], call_activity: Activity[..., Any]) -> type[T]:
 
 
 def activity_of(activity: object) -> Activity[..., Any] | None:
-    """Return the activity of an object: itself, or the `__call__` of a class or an object; None for anything
-    else.
+    """Return the activity of an object: the object itself, or the `__call__` of a class or instance. Return None for
+    anything else.
     """
     if isinstance(activity, Activity):
         return activity

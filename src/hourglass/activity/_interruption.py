@@ -1,8 +1,8 @@
 """Interruption of a `def` activity of `hourglass.aio`: raises its cancellation as an exception in its thread.
 
-temporalio raises its `CancelledError` in the thread of a cancelled activity, at its current position, and so
-do we: Python raises the exception at the thread's next bytecode (`PyThreadState_SetAsyncExc`), or we raise it
-if the thread calls one of our functions first. Must not know: attempts, workers, or owners of threads.
+temporalio raises its `CancelledError` in the thread of a cancelled activity, at the thread's current position, and so do we.
+Python raises the exception at the thread's next bytecode (`PyThreadState_SetAsyncExc`). If the thread calls one of our
+functions first, we raise it there. Must not know: attempts, workers, or owners of threads.
 
 Invariants:
 
@@ -43,13 +43,13 @@ _UNSAFE = ("<frozen importlib", dirname(logging.__file__), dirname(importlib.__f
 _set_async_exc = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
-_CANCELLED_ERROR = id(CancelledError)  # the address of the class, which exists as long as the process
+_CANCELLED_ERROR = id(CancelledError)  # the address of the class, which lives as long as the process
 _SETTLED = id(_Settled)
 
 
 class _Exclusion:
-    """Mutual exclusion of profiling and pending exceptions: in Python 3.11 a profiled thread would spin while
-    an exception is pending for another.
+    """Mutual exclusion of profiled threads and pending exceptions. In Python 3.11, a profiled thread would spin while an
+    exception is pending for another thread.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class _Exclusion:
             self._profiled -= 1
 
     def begin_raise(self) -> bool:
-        """Register that an exception is about to become pending. Return False if it must not now."""
+        """Register that an exception is about to become pending. Return False if that is not allowed now."""
         with self._lock:
             if self._profiled:
                 return False
@@ -91,17 +91,17 @@ class ThreadInterruption:
     """Raises `CancelledError` in the thread of one attempt."""
 
     def __init__(self, *, silent: bool = False) -> None:
-        """Create an interruption. With `silent`, nothing is ever raised (`no_thread_cancel_exception`)."""
+        """Create an interruption. With `silent` (`no_thread_cancel_exception`), it never raises an exception."""
         self._lock = threading.Lock()
         self._thread: int | None = None
         self._shields = 0
         self._requested = False
         self._raised = silent
-        self._sent = False  # sent from outside: it may not have been delivered yet
+        self._sent = False  # sent from outside, possibly not delivered yet
 
     def request(self) -> bool:
-        """Raise the exception in the activity's thread. Return False if that is not safe right now; then try
-        again soon.
+        """Raise the exception in the activity's thread. Return False if that is not safe right now; the caller must then
+        retry soon.
         """
         with self._lock:
             self._requested = True
@@ -116,7 +116,7 @@ class ThreadInterruption:
             return True
 
     def run(self, call: Callable[[], R]) -> R:
-        """Call the activity's function, which can be interrupted until it ends."""
+        """Call the activity's function, and allow an interruption until the function ends."""
         try:
             with self._lock:
                 self._thread = threading.get_ident()
@@ -135,7 +135,7 @@ class ThreadInterruption:
 
     @contextmanager
     def shielded(self) -> Iterator[None]:
-        """Prevent the exception during the block; a request made meanwhile is raised at its end."""
+        """Defer the exception during the block. Raise a deferred exception at the end of the block."""
         with self._lock:
             self._shields += 1
         try:
@@ -156,12 +156,12 @@ class ThreadInterruption:
                     exclusion.end_raise()
                 return
             except CancelledError:
-                continue  # it was delivered here, and cannot be delivered twice
+                continue  # the exception was delivered here, and cannot be delivered twice
 
 
 def _is_unsafe(frame: FrameType | None) -> bool:
-    """Return whether a thread is inside code that must not be interrupted, or would swallow the exception
-    (`logging.Handler`).
+    """Return whether a thread is inside code that must not be interrupted, or that would swallow the exception, such as
+    `logging.Handler`.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith(_UNSAFE):
@@ -173,12 +173,12 @@ def _is_unsafe(frame: FrameType | None) -> bool:
 def _withdraw() -> None:
     """Ensure that no exception is pending for this thread.
 
-    Merely removing a pending exception leaves the interpreter's flag set, and traced threads spin for ever.
-    Delivering one clears the flag: so replace it by another exception, and let that one be delivered here.
+    Merely removing a pending exception leaves the interpreter's flag set, and traced threads then spin forever. Only a
+    delivery clears the flag. So replace the exception with another, and let that one be delivered here.
     """
     try:
         _set_async_exc(threading.get_ident(), _SETTLED)
-        for _ in (1, 2):  # a backward jump: the interpreter delivers it there at the latest
+        for _ in (1, 2):  # a backward jump, where the interpreter delivers the exception at the latest
             pass
     except _Settled:
         pass

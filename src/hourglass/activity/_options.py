@@ -1,11 +1,10 @@
 """The options of an activity, validated and converted to `CallSettings`.
 
-There are two kinds of heartbeats. Without a `heartbeat_timeout` from the author they are automatic: the
-timeout is exactly `LIVENESS_TIMEOUT`, and the worker that runs the attempt sends them as long as its process
-lives. A timeout set by the author is a promise of progress: only calls of `activity.heartbeat` count. The
-worker distinguishes them by the value alone, so a timeout of exactly that length is increased by a
-millisecond. None disables heartbeats: for activities that are completed from outside, or run by a worker of
-another SDK.
+There are two kinds of heartbeats. Without a `heartbeat_timeout` from the author, heartbeats are automatic: the timeout is
+exactly `LIVENESS_TIMEOUT`, and the worker sends heartbeats for the attempt as long as the worker's process lives. A timeout
+set by the author is a promise of progress: only calls of `activity.heartbeat` count. The worker distinguishes the two kinds
+by the timeout alone, so an author's timeout of exactly that length is increased by a millisecond. None disables heartbeats;
+use it for activities that are completed from outside, or run by a worker of another SDK.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _DISTINCT = 0.001
 
 
 class KeptOptions(TypedDict, total=False):
-    """The options that the engine stores for an activity, and that can be changed while it is open."""
+    """The options of an activity that the engine stores, and that can be changed while the activity is open."""
 
     task_queue: str
     schedule_to_close_timeout: Duration | None
@@ -50,7 +49,7 @@ class KeptOptions(TypedDict, total=False):
 
 
 class ActivityOptions(KeptOptions, total=False):
-    """The options of an activity, or of one call. A duration is a `timedelta` or a number of seconds."""
+    """The options of an activity, or of a single call. A duration is a `timedelta` or a number of seconds."""
 
     cancellation_type: ActivityCancellationType
     activity_id: str
@@ -61,12 +60,10 @@ class ActivityOptions(KeptOptions, total=False):
 
 
 DEFAULTS = CallSettings(spec=ActivitySpec(start_to_close_timeout=600.0, heartbeat_timeout=LIVENESS_TIMEOUT))
-"""The defaults of a decorated activity: ten minutes per attempt, Temporal's retries, automatic heartbeats."""
+"""The defaults of a decorated activity: ten minutes per attempt, Temporal's default retry policy, automatic heartbeats."""
 
 FOREIGN_DEFAULTS = CallSettings(spec=ActivitySpec(start_to_close_timeout=600.0))
-"""The defaults of an activity known by name only. It has no automatic heartbeats, because its worker may use
-another SDK.
-"""
+"""The defaults of an activity that is known by name only. It has no automatic heartbeats, because another SDK may run it."""
 
 
 def settings_with(base: CallSettings, options: Mapping[str, Any], where: str) -> CallSettings:
@@ -104,7 +101,7 @@ def _unknown(name: str, where: str) -> str:
 
 
 def _duration(value: Any, what: str) -> float:
-    """Return a duration in seconds; 0 for None."""
+    """Return a duration in seconds, or 0 for None. Raise `UsageError` for a duration of 0."""
     checked = optional_seconds(value, what)
     if checked == 0:
         raise UsageError(f"{what} must be more than 0; None means no limit")

@@ -12,8 +12,8 @@ _search_attributes  search attributes
 _signature          `Signature`: the encoding of a function's arguments
 _stacks             Python's stacks as text: the frames of the author, ours, and a library's
 _storage            external storage of large payloads: a codec, the driver interface, a directory
-_to_json            values as JSON: dicts keep their order, sets are sorted
-_typed              decoded JSON to typed values, the slow and thorough way
+_to_json            encodes values as JSON: dicts keep their order, sets are sorted
+_typed              converts decoded JSON to typed values, slowly but thoroughly
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""The codec interface: transforms encoded payloads before they leave and after they arrive (encryption,
+"""The interface of codecs. A codec transforms encoded payloads before they leave and after they arrive (encryption,
 compression).
 
-`map_payloads` collects every payload in events, commands, tasks and requests, and passes all of them to a
-function at once, so that a codec that queries a key server does so once. `seal` and `unseal` are the complete
-conversions: failures move their texts into payloads, then the codec gets every payload, and its errors become
-one clear error.
+`map_payloads` collects all payloads in events, commands, tasks and requests, and passes them to a function in a single call.
+So a codec that queries a key server does so only once. `seal` and `unseal` are the complete conversions: they move the texts
+of failures into payloads, pass every payload to the codec, and convert the codec's errors to one clear error.
 
-Search attributes never pass a codec: servers index them. Headers do not either by default, as in Temporal's
-own SDKs: their interceptors write and read them unencoded (`HeaderCodecBehavior`).
+Search attributes are never passed to a codec, because servers index them. By default headers are not either: as in
+Temporal's own SDKs, interceptors write and read headers unencoded (`HeaderCodecBehavior`).
 
-Must not know any event or command: it walks structs, tuples, lists and dicts.
+Must not know: any event or command. The functions only walk structs, tuples, lists and dicts.
 """
 
 from __future__ import annotations
@@ -38,43 +37,43 @@ _LEAVES = frozenset((str, int, float, bool, bytes, type(None)))
 
 
 class HeaderCodecBehavior(IntEnum):
-    """Whether a codec gets headers, too: payloads of interceptors, sent beside the arguments."""
+    """Whether a codec also receives headers, i.e. the payloads that interceptors send beside the arguments."""
 
     NO_CODEC = 1
     """Headers are sent unencoded, so that proxies and other programs can read them."""
     CODEC = 2
     """Headers are encoded and decoded everywhere."""
     WORKFLOW_ONLY_CODEC = 3
-    """Headers are encoded only between a worker and its workflows; clients and activities see them encoded."""
+    """Headers are encoded only between a worker and its workflows. Clients and activities see the encoded form."""
 
 
 class Codec(Protocol):
     """Transforms encoded payloads before they leave and after they arrive.
 
-    Its methods are plain functions, called in a thread for codecs, or `async def`, run on an event loop of
-    their own.
+    The methods are either plain functions, called in a separate thread for codecs, or `async def` functions, run on a
+    separate event loop.
 
-    `decode` must reject, by raising, a payload that this codec did not encode: otherwise every program that
-    can write to the service can feed the worker plain payloads. Both return one payload for each argument, in
-    the same order.
+    `decode` must raise an exception for a payload that this codec did not encode. Otherwise any program that can write to
+    the service could feed plain payloads to the worker. Both methods return one payload for each payload received, in the
+    same order.
     """
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:
-        """Return the payloads as they leave the program."""
+        """Return the payloads as they must leave the program."""
         ...
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:
-        """Return the payloads as they were before `encode`."""
+        """Return the payloads in the form that they had before `encode`."""
         ...
 
 
 def encoded(codec: Codec, payloads: Sequence[Payload]) -> Sequence[Payload]:
-    """Return payloads encoded by a codec; blocks this thread if the codec is `async def`."""
+    """Return payloads encoded by a codec. Block this thread if the codec is `async def`."""
     return _settled(codec.encode(payloads))
 
 
 def decoded(codec: Codec, payloads: Sequence[Payload]) -> Sequence[Payload]:
-    """Return payloads decoded by a codec; blocks this thread if the codec is `async def`."""
+    """Return payloads decoded by a codec. Block this thread if the codec is `async def`."""
     return _settled(codec.decode(payloads))
 
 
@@ -83,7 +82,7 @@ def _settled(result: Sequence[Payload] | Awaitable[Sequence[Payload]]) -> Sequen
 
 
 class CodecWithHeaders:
-    """A codec that also gets headers."""
+    """A codec that also receives headers."""
 
     def __init__(self, codec: Codec, behavior: HeaderCodecBehavior) -> None:
         self.codec = codec
@@ -108,7 +107,8 @@ class CodecWithHeaders:
 
 
 def with_headers(codec: Codec | None, behavior: HeaderCodecBehavior) -> Codec | None:
-    """Return a codec with this behaviour for headers."""
+    """Return a codec with this behaviour for headers. Raise `UsageError` if headers should be encoded but there is no
+    codec."""
     if not isinstance(behavior, HeaderCodecBehavior):
         raise UsageError(
             f"header_codec_behavior must be a HeaderCodecBehavior, not {type(behavior).__name__}"
@@ -121,7 +121,7 @@ def with_headers(codec: Codec | None, behavior: HeaderCodecBehavior) -> Codec | 
 
 
 def without_codec(codec: Codec, *, in_workflow: bool) -> frozenset[str]:
-    """Return the fields of a message that this codec does not get."""
+    """Return the names of the message fields that are not passed to this codec."""
     if not isinstance(codec, CodecWithHeaders):
         return WITHOUT_HEADERS
     everywhere = codec.behavior is HeaderCodecBehavior.CODEC
@@ -129,7 +129,7 @@ def without_codec(codec: Codec, *, in_workflow: bool) -> frozenset[str]:
 
 
 def _rebuild(node: Any, kind: type, change: Callable[[Any], Any], skip: frozenset[str]) -> Any:
-    """Return a copy of the tree with every object of the kind changed; subtrees without one are reused."""
+    """Return a copy of the tree with every object of the kind changed. Subtrees without objects of the kind are reused."""
     if type(node) in _LEAVES:
         return node
     if isinstance(node, kind):
@@ -173,7 +173,7 @@ _CAUSE = frozenset(("cause",))
 def _rebuild_failure(
     failure: Failure, kind: type, change: Callable[[Any], Any], skip: frozenset[str]
 ) -> Failure:
-    """Rebuild a chain of causes in a loop: it may be longer than Python's stack."""
+    """Rebuild a failure and its causes in a loop, because the chain may be longer than Python's stack."""
     rebuilt: Any = None
     for link in reversed(list(causes(failure))):
         new: Any = _rebuild_struct(link, kind, change, skip | _CAUSE)
@@ -182,9 +182,9 @@ def _rebuild_failure(
 
 
 def map_payloads(obj: T, fn: PayloadFunction, *, skip: frozenset[str] = NEVER_CODED) -> T:
-    """Return a copy of `obj` with every payload replaced. `fn` is called once, with all of them.
+    """Return a copy of `obj` with every payload replaced. `fn` is called once, with all payloads.
 
-    Fields named in `skip` are left alone. An object without payloads is returned unchanged.
+    Fields named in `skip` are not changed. An object without payloads is returned unchanged.
     """
     payloads: list[Payload] = []
 
@@ -209,9 +209,7 @@ def map_failures(obj: T, fn: Callable[[Failure], Failure]) -> T:
 
 
 def encode_failure(failure: Failure, converter: Converter) -> Failure:
-    """Return the failure with its texts and those of its causes in `encoded_attributes`, where codecs can reach
-    them.
-    """
+    """Return the failure with its texts and its causes' texts moved to `encoded_attributes`, where a codec encodes them."""
     return _seal_failure(failure, converter.encode)
 
 
@@ -221,8 +219,8 @@ def decode_failure(failure: Failure, converter: Converter) -> Failure:
 
 
 def seal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = False) -> T:
-    """Return outgoing data with failures and payloads encoded. `in_workflow`: from workflow code. Raise
-    EncodeError.
+    """Return outgoing data with failures and payloads encoded; `in_workflow` if workflow code sends the data. Raise
+    `EncodeError`.
     """
     closed = map_failures(obj, lambda failure: encode_failure(failure, converter))
     skip = without_codec(codec, in_workflow=in_workflow)
@@ -230,8 +228,8 @@ def seal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = Fals
 
 
 def unseal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = False) -> T:
-    """Return incoming data with payloads and failures decoded. `in_workflow`: for workflow code. Raise
-    DecodeError.
+    """Return incoming data with payloads and failures decoded; `in_workflow` if workflow code receives the data. Raise
+    `DecodeError`.
     """
     skip = without_codec(codec, in_workflow=in_workflow)
     opened = map_payloads(obj, lambda payloads: run_codec(codec, "decode", payloads), skip=skip)
@@ -239,7 +237,8 @@ def unseal(obj: T, codec: Codec, converter: Converter, *, in_workflow: bool = Fa
 
 
 def run_codec(codec: Codec, way: str, payloads: list[Payload]) -> Sequence[Payload]:
-    """Call a codec and check its result. Raise `EncodeError` or `DecodeError` without any contents."""
+    """Call a codec and check the result. Raise `EncodeError` or `DecodeError`, without any payload contents in the
+    message."""
     error = EncodeError if way == "encode" else DecodeError
     own = codec.codec if isinstance(codec, CodecWithHeaders) else codec
     name = f"codec {type(own).__name__}.{way}"

@@ -2,8 +2,8 @@
 
     Client.connect("local:", converter=CompositeConverter(Parquet(), json_types=[Money()]))
 
-A `CompositeConverter` tries its parts in order, and the default converter for all other values: so a custom
-format is a class with two methods, and all other values are encoded as usual.
+A `CompositeConverter` tries its parts in order, and the default converter for all other values. So a custom format is a
+class with two methods, and all other values are encoded as usual.
 """
 
 from __future__ import annotations
@@ -24,33 +24,31 @@ from hourglass.errors import DecodeError, EncodeError, UsageError
 
 
 class EncodingConverter(ABC):
-    """Values in one encoding, for example `binary/parquet`. Used by many threads at once."""
+    """Conversion of values in one encoding, for example `binary/parquet`. Many threads use an object simultaneously."""
 
     @property
     @abstractmethod
     def encoding(self) -> str:
-        """The name of the encoding, stored in each of its payloads."""
+        """The name of the encoding, stored in each payload."""
 
     @abstractmethod
     def encode(self, value: Any) -> Payload | None:
-        """Return the value as a payload of this encoding; None leaves it to another converter."""
+        """Return the value as a payload of this encoding. Return None to leave the value to another converter."""
 
     @abstractmethod
     def decode(self, payload: Payload, type: Any) -> Any:
-        """Return the value of a payload of this encoding, as the given type."""
+        """Return the value of a payload in this encoding, as the given type."""
 
 
 class JSONTypeConverterUnhandled:
-    """Returned by a `JSONTypeConverter` for a type that it does not handle."""
+    """The class of `Unhandled`, the result of a `JSONTypeConverter` for a type that it does not handle."""
 
     def __repr__(self) -> str:
         return "JSONTypeConverter.Unhandled"
 
 
 class JSONTypeConverter:
-    """Conversion of a type that JSON does not support, at any depth: as arguments, in lists, as fields of
-    dataclasses.
-    """
+    """Conversion of a type that JSON does not support, at any depth: in arguments, lists, or fields of dataclasses."""
 
     Unhandled: ClassVar[JSONTypeConverterUnhandled] = JSONTypeConverterUnhandled()
 
@@ -59,12 +57,12 @@ class JSONTypeConverter:
         return self.Unhandled
 
     def to_typed_value(self, hint: Any, value: Any) -> Any:
-        """Return the value of the hinted type from its JSON form, or `Unhandled`."""
+        """Return a value of the hinted type, created from its JSON form, or `Unhandled`."""
         return self.Unhandled
 
 
 class CompositeConverter(Converter):
-    """Tries each of the encodings in order, then the JSON types, then `rest`, by default the default converter."""
+    """A converter that tries its encodings in order, then the JSON types, then `rest`, by default the default converter."""
 
     def __init__(
         self,
@@ -90,11 +88,11 @@ class CompositeConverter(Converter):
 
     @property
     def wants_context(self) -> bool:
-        """Whether one of its parts depends on the serialization context."""
+        """Whether any part of the converter depends on the serialization context."""
         return any(map(wants_context, (*self._encodings, *self._json_types, self._rest)))
 
     def with_context(self, context: SerializationContext) -> CompositeConverter:
-        """Return a copy with its parts bound to the context."""
+        """Return a copy with all parts bound to the context."""
         return CompositeConverter(
             *(in_context(part, context) for part in self._encodings),
             json_types=[in_context(json_type, context) for json_type in self._json_types],
@@ -140,7 +138,7 @@ class CompositeConverter(Converter):
             if (decoder := self._decoders.get(hint)) is None:
                 decoder = self._decoders[hint] = msgspec.json.Decoder(hint, dec_hook=self._typed)
             return decoder.decode(payload.data)
-        except (TypeError, msgspec.MsgspecError):  # a hint or a value that the fast path does not accept
+        except (TypeError, msgspec.MsgspecError):  # a hint or a value that the fast path does not support
             converted = self._typed(hint, self._rest.decode(payload), DecodeError)
             return self._rest.decode(payload, hint) if converted is JSONTypeConverter.Unhandled else converted
 
@@ -158,7 +156,8 @@ class CompositeConverter(Converter):
 
 
 def _asked(part: Any, method: str, error: type[EncodeError | DecodeError], *arguments: Any) -> Any:
-    """Call a part of the author's; its exception is reported without its text, as that may include contents."""
+    """Call a method of an author's part. Report an exception without its message, because that may include payload
+    contents."""
     try:
         return getattr(part, method)(*arguments)
     except (EncodeError, DecodeError):

@@ -1,12 +1,12 @@
-"""Serialization context: the owner of a value, for converters and codecs that depend on it, for example with a
-key for each tenant or workflow.
+"""Serialization context: the owner of a value. Converters and codecs may depend on the owner, for example to use a key for
+each tenant or workflow.
 
     class Keyed(Converter):
         def with_context(self, context: SerializationContext) -> Keyed: ...
 
-A converter, a part of a `CompositeConverter` or a codec that has a method `with_context` is called for each
-workflow, activity and Nexus operation: its result converts the values of that owner, on both sides. One
-without this method is not called, and has no cost.
+If a converter, a part of a `CompositeConverter` or a codec has a method `with_context`, this method is called for each
+workflow, activity and Nexus operation. The returned object converts the values of that owner, on both sides. Objects without
+this method cause no overhead.
 
 Must not know its callers (clients, runs, attempts, the codec's edge).
 """
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SerializationContext:
-    """The owner of a value: one of the kinds below."""
+    """The owner of a value: an object of one of the subclasses below."""
 
 
 @dataclass(frozen=True)
 class WorkflowSerializationContext(SerializationContext):
-    """A workflow: owner of its arguments, its result, and of signals, queries and updates that are sent to it.
+    """A workflow, as the owner of its arguments, its result, and the signals, queries and updates that are sent to it.
 
-    For a workflow that starts a child, or signals another workflow, the id is that of the other one. In a
-    schedule it is the id in the schedule's action, before the time is appended.
+    When a workflow starts a child or signals another workflow, the id is the id of the child or of the other workflow. In a
+    schedule, the id comes from the schedule's action, without the appended time.
     """
 
     namespace: str
@@ -40,10 +40,10 @@ class WorkflowSerializationContext(SerializationContext):
 
 @dataclass(frozen=True)
 class ActivitySerializationContext(SerializationContext):
-    """An activity: owner of its arguments, its result and its heartbeat details.
+    """An activity, as the owner of its arguments, its result and its heartbeat details.
 
-    Fields unknown on one side are None there: the activity id in a workflow that has not set it; the
-    workflow, of an activity started by a client.
+    Unknown fields are None: the activity id in a workflow that has not set one, and the workflow fields of an activity that
+    a client started.
     """
 
     namespace: str
@@ -57,8 +57,8 @@ class ActivitySerializationContext(SerializationContext):
 
 @dataclass(frozen=True)
 class NexusSerializationContext(SerializationContext):
-    """A Nexus operation: owner of its argument and its result. If a workflow handles it, the result has that
-    workflow's context.
+    """A Nexus operation, as the owner of its argument and its result. If a workflow handles the operation, the result has
+    the workflow's context instead.
     """
 
     endpoint: str
@@ -73,18 +73,18 @@ class WithSerializationContext(Protocol):
     """
 
     def with_context(self, context: SerializationContext) -> Any:
-        """Return a copy for the values of this context. Called often and by many threads: keep it cheap."""
+        """Return a copy for values in this context. Many threads call this method often, so it must be fast."""
         ...
 
 
 def wants_context(what: object) -> bool:
-    """Whether a converter or codec depends on the serialization context; one with parts decides for them."""
+    """Whether a converter or codec depends on the serialization context. A composed object decides for its parts."""
     declared: bool | None = getattr(what, "wants_context", None)
     return isinstance(what, WithSerializationContext) if declared is None else declared
 
 
 def in_context(what: T, context: SerializationContext) -> T:
-    """Return the converter or codec for the values of a context; the object itself if it does not depend on the context."""
+    """Return the converter or codec bound to a context, or the object itself if it does not depend on the context."""
     if not wants_context(what):
         return what
     contextual: Any = what

@@ -1,11 +1,11 @@
-"""`Converter`: values to payloads and back, exceptions to failures and back.
+"""`Converter`, the conversion of values to payloads and exceptions to failures, and back.
 
-Reads and writes the default encodings of Temporal's Python SDK: `binary/null`, `binary/plain`, `json/protobuf`,
+It reads and writes the default encodings of Temporal's Python SDK: `binary/null`, `binary/plain`, `json/protobuf`,
 `binary/protobuf` (read only) and `json/plain`.
 
-Invariants: decoding creates new objects; every rejection is an `EncodeError` or a `DecodeError` that names
-types, shapes and paths, never contents; a `Payload` passed as a value is sent unchanged, raw or not, and is
-returned unchanged for the hint `Payload`.
+Invariants: decoding creates new objects. Every rejection is an `EncodeError` or a `DecodeError` that names types, shapes and
+paths, but never contents. A `Payload` passed as a value is sent unchanged, raw or not, and is returned unchanged for the
+hint `Payload`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PLAIN = frozenset((str, int, float, bool, list, dict, tuple))
 class Converter:
     """Converts values to payloads and back. Override `encode` and `decode` for your own format.
 
-    One converter serves many threads at once: it must keep no state between calls.
+    Many threads use a converter simultaneously, so it must keep no state between calls.
     """
 
     def encode(self, value: Any) -> Payload:
@@ -73,13 +73,12 @@ class Converter:
     def decode(self, payload: Payload, type: Any = Any) -> Any:
         """Decode a payload as the given type. Raise DecodeError."""
         if payload.encoding == "json/plain":
-            # The common case, with as few calls as possible: a type that was seen before, and a value that
-            # fits it.
+            # The common case, with as few calls as possible: a type that was seen before, and a value that matches it.
             try:
                 if (decoder := _decoders.get(type)) is not None:
                     return decoder.decode(payload.data)
             except Exception:
-                pass  # decoded again by the thorough way, with a message for each reason
+                pass  # decoded by the thorough path below, with a precise message
         if type is Payload:
             return payload
         if type is RawPayload:
@@ -102,7 +101,7 @@ class Converter:
 class RawPayload:
     """An undecoded value: an argument of a dynamic handler, or a parameter or result of this type.
 
-    Passed as an argument, or returned, it is sent unchanged.
+    A `RawPayload` that is passed as an argument or returned is sent unchanged.
     """
 
     __slots__ = ("_converter", "payload")
@@ -164,7 +163,7 @@ def _decode(payload: Payload, hint: Any) -> Any:
 
 
 def _decode_message_json(payload: Payload, hint: Any) -> Any:
-    """Return a message if the hint is a message class, else its JSON converted to the hint; a dict without one."""
+    """Return a protobuf message if the hint is a message class. Otherwise convert the message's JSON to the hint."""
     cls = _wanted_message(payload, hint)
     if cls is None:
         return decode_json(payload.data, hint)
@@ -179,12 +178,12 @@ def _wanted_message(payload: Payload, hint: Any) -> Any:
     return cls
 
 
-# Enough for every type of a large program, and a bound for programs that create types dynamically.
+# Enough for all types of a large program, and a limit for programs that create types dynamically.
 _MOST_DECODERS = 4096
 
 _decoders: dict[Any, msgspec.json.Decoder[Any] | None] = {}
-"""A decoder for each type that was seen; None if msgspec does not support it. Models decode themselves, and are
-not here.
+"""The decoder for each type that was seen; None if msgspec does not support the type. Pydantic models decode themselves and
+are not included.
 """
 
 
@@ -217,7 +216,7 @@ def _remember(hint: Any) -> msgspec.json.Decoder[Any] | None:
 
 
 def _make_decoder(hint: Any) -> msgspec.json.Decoder[Any] | None:
-    """Return a decoder; None for a type that msgspec does not support, for example a union of two dataclasses."""
+    """Return a decoder for a type, or None if msgspec does not support the type, for example a union of two dataclasses."""
     try:
         return msgspec.json.Decoder(hint, dec_hook=_dec_hook)
     except Exception:
@@ -240,7 +239,7 @@ def _decode_slowly(data: bytes, hint: Any) -> Any:
 
 
 def _parse(data: bytes) -> Any:
-    """Parse JSON with NaN, infinities and lone surrogates, as `temporalio` and the standard library write it."""
+    """Parse JSON that may contain NaN, infinities and lone surrogates, as `temporalio` and the standard library write it."""
     try:
         return json.loads(data.decode("utf-8"), parse_float=_finite)
     except UnicodeDecodeError as error:
@@ -255,7 +254,7 @@ def _parse(data: bytes) -> Any:
 
 
 def _finite(text: str) -> float:
-    """Return a number, unless it is too large for a float: infinity would be another value."""
+    """Return the number. Raise `Mismatch` if it is too large for a float, because infinity would be a different value."""
     number = float(text)
     if math.isinf(number):
         raise Mismatch("a number out of range")

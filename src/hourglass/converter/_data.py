@@ -1,7 +1,7 @@
-"""Temporal's payload and failure messages as frozen data, without protobuf; and chains of failures.
+"""Temporal's payload and failure messages as frozen data without protobuf, and functions for chains of failures.
 
-A chain is walked along its causes, and its texts are moved to payloads for codecs and back: in loops, never
-by recursion, because a chain may be longer than Python's stack. Must not know exceptions.
+The functions walk a chain along its causes, and move its texts to payloads for codecs and back. They use loops instead of
+recursion, because a chain may be longer than Python's stack. Must not know: exceptions.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from hourglass.errors import ApplicationErrorCategory, RetryState, TimeoutType
 
 
 class Payload(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One encoded value: bytes, their encoding, and any other metadata.
+    """An encoded value: bytes, their encoding, and any other metadata.
 
-    `encoding` is Temporal's `metadata["encoding"]` ("" if missing); `metadata` are the other entries, or
-    None.
+    `encoding` is Temporal's `metadata["encoding"]` ("" if missing). `metadata` contains the other entries, or is None.
     """
 
     data: bytes = b""
@@ -64,13 +63,13 @@ class ServerFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
 
 
 class ResetFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """An activity was abandoned because its workflow was reset."""
+    """An activity was abandoned when its workflow was reset."""
 
     last_heartbeat_details: tuple[Payload, ...] = ()
 
 
 class ActivityFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """An activity failed; the failure's cause is the reason."""
+    """An activity failed. The reason is the failure's cause."""
 
     activity_type: str = ""
     activity_id: str = ""
@@ -81,7 +80,7 @@ class ActivityFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
 
 
 class ChildWorkflowFailure(msgspec.Struct, frozen=True, tag=True, tag_field="kind"):
-    """A child workflow failed; the failure's cause is the reason."""
+    """A child workflow failed. The reason is the failure's cause."""
 
     namespace: str = ""
     workflow_id: str = ""
@@ -119,7 +118,7 @@ Encode: TypeAlias = Callable[[Any], Payload]
 Decode: TypeAlias = Callable[[Payload], Any]
 
 ENCODED_MESSAGE = "Encoded failure"
-"""The message that Temporal's SDKs show in place of an encoded one."""
+"""The message that Temporal's SDKs show in place of an encoded message."""
 
 
 def causes(failure: Failure | None) -> Iterator[Failure]:
@@ -130,13 +129,13 @@ def causes(failure: Failure | None) -> Iterator[Failure]:
 
 
 def is_benign(failure: Failure) -> bool:
-    """Whether its author marked it as expected."""
+    """Whether the author marked the failure as expected."""
     info = failure.info
     return isinstance(info, ApplicationFailure) and info.category == ApplicationErrorCategory.BENIGN
 
 
 def joined(links: Iterable[Failure]) -> Failure:
-    """Return one failure with the links as its chain of causes."""
+    """Return the first failure, with the others as its chain of causes."""
     joined: Failure | None = None
     for link in reversed(list(links)):
         joined = link if link.cause is joined else msgspec.structs.replace(link, cause=joined)
@@ -159,7 +158,7 @@ def _sealed(link: Failure, encode: Encode) -> Failure:
 
 
 def decode_failure(failure: Failure, decode: Decode) -> Failure:
-    """Reverse `encode_failure`; texts that cannot be decoded stay encoded."""
+    """Reverse `encode_failure`. Texts that cannot be decoded stay encoded."""
     return joined([opened(link, decode) for link in causes(failure)])
 
 

@@ -1,9 +1,9 @@
 """Conversion of exceptions to failures and back, compatible with Temporal's Python SDK.
 
-Invariants: no function here raises, for any exception; chains are handled in loops, so that their length
-does not matter; a received failure is sent back unchanged, including fields that our exceptions do not have.
+Invariants: no function here raises an exception, whatever it converts. Chains are processed in loops, so that their length
+does not matter. A received failure is sent back unchanged, including fields that our exceptions do not have.
 
-Must not know how values are encoded: the functions are passed in.
+Must not know: the encoding of values. The functions for it are passed as arguments.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from hourglass.converter._data import (
 from hourglass.converter._stacks import without_ours
 
 SOURCE = "HourglassSDK"
-"""The source of our failures. Servers and SDKs display it, and only the server's own name has a meaning."""
+"""The source of our failures. Servers and SDKs only display it, except for the server's own name."""
 
 MOST_CAUSES = 50
-"""Longer chains are cut in the middle: Core rejects messages that are nested 100 deep."""
+"""Longer chains are cut in the middle, because Core rejects messages nested 100 levels deep."""
 _LAST_CAUSES = 10
 
 _ORIGIN = "_hourglass_failure"
@@ -65,7 +65,8 @@ def to_failure(exc: BaseException, encode: Encode) -> Failure:
 
 
 def _chain(exc: BaseException) -> list[BaseException]:
-    """Return the exception and its causes, each once, up to the first with a failure that already contains the others."""
+    """Return the exception and its causes, each once. Stop after the first exception with an original failure that already
+    contains its causes."""
     links: list[BaseException] = []
     seen: set[int] = set()
     link: BaseException | None = exc
@@ -90,7 +91,7 @@ def _origin(exc: BaseException) -> Failure | None:
 
 
 def _cause_is_original(exc: BaseException) -> bool:
-    """Whether it still has its original cause. A copy of it has none, and is the same failure."""
+    """Whether an exception still has its original cause. A copy without a cause represents the same failure."""
     return exc.__cause__ is None or exc.__cause__ is exc.__dict__[_ORIGIN][1]
 
 
@@ -124,7 +125,7 @@ def _stack(exc: BaseException) -> str:
 
 
 def _places(trace: TracebackType | None) -> list[traceback.FrameSummary]:
-    """Return the frames of a traceback without column markers: for these Python would parse each line."""
+    """Return the frames of a traceback without column markers, because these would make Python parse each line."""
     frames = list(traceback.walk_tb(trace))
     for name in {frame.f_code.co_filename for frame, _ in frames}:
         linecache.checkcache(name)
@@ -134,14 +135,14 @@ def _places(trace: TracebackType | None) -> list[traceback.FrameSummary]:
 
 
 def _clean(text: str) -> str:
-    """Return text that UTF-8 can encode: protobuf rejects lone surrogates, as they occur in file names."""
+    """Return the text in a form that UTF-8 can encode. Protobuf rejects lone surrogates, as in some file names."""
     if text.isascii():
         return text
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _info(exc: BaseException, encode: Encode) -> FailureInfo:
-    """Return the kind of failure. The author's subclasses may lack attributes that our constructors set."""
+    """Return the kind of a failure. Subclasses by the author may lack attributes that our constructors set."""
     if not isinstance(exc, (errors.FailureError, errors.Cancelled)):
         return ApplicationFailure(type=_clean(type(exc).__name__))
     match exc:
@@ -194,7 +195,7 @@ def _number(exc: BaseException, name: str, kind: Any) -> Any:
 def _attributes(
     exc: BaseException, info: type[ActivityFailure] | type[ChildWorkflowFailure]
 ) -> dict[str, Any]:
-    """Return the fields that an exception and its failure share by name, if they have the right type."""
+    """Return the attributes of an exception that its failure has under the same names, if they have the right type."""
     fields: dict[str, Any] = {"retry_state": _number(exc, "retry_state", errors.RetryState)}
     for name in info.__struct_fields__:
         value = getattr(exc, name, None)
@@ -217,7 +218,7 @@ def _detail(value: Any, encode: Encode) -> Payload:
         text = f"(a {type(value).__name__} that could not be encoded: {type(error).__name__})"
         try:
             return encode(text)
-        except Exception:  # a converter that fails must not lose the failure
+        except Exception:  # a converter that fails must not prevent the failure report
             return Payload(msgspec.json.encode(text))
 
 
@@ -252,14 +253,12 @@ _CATEGORIES = {category.value: category for category in errors.ApplicationErrorC
 
 
 def _note(exc: errors.FailureError, trace: str) -> str:
-    """Return the note that a traceback shows below the exception: the stack where it was raised, without our
-    frames.
-    """
+    """Return the note that a traceback shows below the exception: the stack where it was raised, without our frames."""
     return f"Raised at (most recent call last):\n{without_ours(trace)}\n{errors.summary(exc)}"
 
 
 def _exception(message: str, info: FailureInfo | None, decode: Decode) -> errors.FailureError:
-    """Return the exception for one failure. The texts for an empty message are copied from Temporal's Python SDK."""
+    """Return the exception for a failure. The texts for an empty message are copied from Temporal's Python SDK."""
     match info:
         case ApplicationFailure():
             return errors.ApplicationError(
@@ -294,7 +293,7 @@ def _values(payloads: Iterable[Payload], decode: Decode) -> tuple[Any, ...]:
 
 
 def _value(payload: Payload, decode: Decode) -> Any:
-    """Decode a detail; return the payload itself if that fails, rather than losing the failure."""
+    """Decode a detail. If that fails, return the payload itself so that the failure is not lost."""
     try:
         return decode(payload)
     except Exception:

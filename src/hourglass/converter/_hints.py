@@ -1,9 +1,8 @@
-"""Type hints in terms of JSON: a hint's name, its wrapped type, and the kind of JSON it expects; and mismatches.
+"""Type hints in terms of JSON: a hint's name, its wrapped type, the kind of JSON that it expects, and mismatches.
 
-Pure functions of types, without payloads and encodings. Values of libraries that we support but never import,
-protobuf messages and pydantic models, are converted here: a value or type of a library exists only if its author has
-imported it, so we look in `sys.modules` and at the classes themselves. No lookup uses a
-name from a payload.
+Pure functions of types, without payloads and encodings. This module also converts values of libraries that we support but
+never import: protobuf messages and pydantic models. A value or type of a library exists only if the author has imported the
+library, so we look in `sys.modules` and at the classes themselves. No lookup uses a name from a payload.
 """
 
 from __future__ import annotations
@@ -27,9 +26,8 @@ _LONGEST_PATH = 200
 class ValuePath:
     """The position of a conversion within a value: `$.items[0].price`. The text is created only for messages.
 
-    All positions of one conversion share `refused`: the values that fitted no member of a union. Without it,
-    nested unions would try every combination of members on a bad value: from 40 levels on
-    this would never end.
+    All positions of a conversion share `refused`, the values that match no member of a union. Without it, nested unions
+    would try every combination of members for a bad value, and from 40 levels on this would never end.
     """
 
     __slots__ = ("_above", "_step", "refused")
@@ -44,7 +42,7 @@ class ValuePath:
         return ValuePath(self, f".{name}")
 
     def item(self, index: object) -> ValuePath:
-        """Return the path of an item; keys of dicts are contents and not shown, so theirs is `...`."""
+        """Return the path of an item. Keys of dicts are contents, so the index of their items is shown as `...`."""
         return ValuePath(self, f"[{index}]")
 
     def __str__(self) -> str:
@@ -57,9 +55,9 @@ class ValuePath:
 
 
 class Mismatch(ValueError):
-    """A value does not fit its type. `problem` mentions only types and shapes, `path` the position.
+    """A value does not match its type. `problem` mentions only types and shapes; `path` is the position.
 
-    A ValueError, so that msgspec propagates it from its hooks.
+    This is a `ValueError`, so that msgspec propagates it from its hooks.
     """
 
     def __init__(self, problem: str, path: ValuePath | str = "$") -> None:
@@ -93,7 +91,7 @@ def kind_of(value: object) -> str:
 
 
 def type_name(hint: Any) -> str:
-    """Return a type approximately as its author wrote it."""
+    """Return the name of a type, approximately as the author wrote it."""
     if hint is None or hint is type(None):
         return "None"
     if isinstance(hint, type) and not typing.get_args(hint):
@@ -135,7 +133,7 @@ def _of_typevar(hint: TypeVar) -> Any:
 
 
 def is_record(origin: Any) -> bool:
-    """Whether the class is a JSON object with named fields."""
+    """Whether values of the class become JSON objects with named fields."""
     return isinstance(origin, type) and (
         dataclasses.is_dataclass(origin)
         or typing.is_typeddict(origin)
@@ -156,7 +154,7 @@ def field_names(origin: Any) -> frozenset[str]:
 
 
 def expected_kinds(hint: Any) -> frozenset[str] | None:
-    """Return the JSON kinds that values of this type are written as; None if any is possible."""
+    """Return the JSON kinds that values of this type are encoded to; None if any kind is possible."""
     hint = bare(hint)
     origin = typing.get_origin(hint) or hint
     if origin in KINDS:
@@ -184,7 +182,7 @@ def _class_hints(cls: type) -> dict[str, Any]:
 def field_hints(hint: Any) -> dict[str, Any]:
     """Return the types of a record's fields, with the parameters of a generic class filled in.
 
-    Raise NameError for an annotation with names that cannot be resolved from the class's module.
+    Raise `NameError` for an annotation with a name that cannot be resolved in the class's module.
     """
     origin = typing.get_origin(hint)
     if origin is None:
@@ -209,7 +207,7 @@ def is_message(value: object) -> bool:
 
 
 def message_class(hint: Any) -> Any:
-    """Return the protobuf message class that a hint requests, also through Optional; else None."""
+    """Return the protobuf message class that a hint requests, directly or through Optional; otherwise None."""
     module = sys.modules.get("google.protobuf.message")
     if module is None:
         return None
@@ -221,12 +219,12 @@ def message_class(hint: Any) -> Any:
 
 
 def message_name(message: Any) -> str:
-    """Return the full name of a message's type, or of a message class."""
+    """Return the full type name of a message or message class."""
     return str(message.DESCRIPTOR.full_name)
 
 
 def message_to_plain(message: Any) -> Any:
-    """Return a message in protobuf's JSON mapping, as builtin values. Keys are sorted: the order of a map is
+    """Return a message in protobuf's JSON mapping, as builtin values. Keys are sorted, because the order of a map is
     undefined.
     """
     from google.protobuf import json_format
@@ -235,7 +233,7 @@ def message_to_plain(message: Any) -> Any:
 
 
 def message_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:
-    """Return a message from protobuf's JSON mapping."""
+    """Return a message created from protobuf's JSON mapping."""
     from google.protobuf import json_format
 
     try:
@@ -245,7 +243,7 @@ def message_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:
 
 
 def message_from_binary(data: bytes, cls: Any) -> Any:
-    """Return a message from protobuf's binary form."""
+    """Return a message created from protobuf's binary form."""
     try:
         return cls.FromString(data)
     except Exception:
@@ -268,12 +266,12 @@ def is_pydantic_type(cls: Any) -> bool:
 
 
 def model_to_json(model: Any) -> bytes:
-    """Return a model as JSON, under its aliases, as validation expects them."""
+    """Return a model as JSON. Fields are written under their aliases, as validation expects."""
     return bytes(type(model).__pydantic_serializer__.to_json(model, by_alias=True))
 
 
 def model_to_python(model: Any) -> Any:
-    """Return a model as builtin values of Python; sets remain sets."""
+    """Return a model as builtin Python values. Sets remain sets."""
     return type(model).__pydantic_serializer__.to_python(model, by_alias=True)
 
 
@@ -286,24 +284,25 @@ def pydantic_to_plain(value: Any) -> Any:
 
 
 def model_from_json(data: bytes, cls: Any, path: ValuePath | str = "$") -> Any:
-    """Return a value of a pydantic type from JSON, in pydantic's JSON mode."""
+    """Return a value of a pydantic type, created from JSON in pydantic's JSON mode."""
     errors: tuple[type[Exception], ...] = (sys.modules["pydantic_core"].ValidationError,)
     try:
         if hasattr(cls, "__pydantic_validator__"):
             return cls.__pydantic_validator__.validate_json(data)
         return sys.modules["pydantic"].TypeAdapter(cls).validate_json(data)
     except errors as error:
-        # From None: the original message quotes the input.
+        # `from None`, because the original message quotes the input.
         raise Mismatch(*_summary(error, cls, path)) from None
 
 
 def model_from_plain(value: Any, cls: Any, path: ValuePath | str) -> Any:
-    """Return a value of a pydantic type from decoded JSON, by way of text: strict models accept more from text."""
+    """Return a value of a pydantic type, created from decoded JSON. The value is converted to JSON text first, because
+    strict models accept more from text."""
     return model_from_json(json.dumps(value).encode(), cls, path)
 
 
 def _summary(error: Any, cls: type, path: ValuePath | str) -> tuple[str, str]:
-    """Return the first validation error without the input that caused it, and its path."""
+    """Return the first validation error, without the input that caused it, and the error's path."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     more = "" if error.error_count() == 1 else f" (and {error.error_count() - 1} more)"
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])

@@ -1,7 +1,7 @@
 """Search attributes: typed keys, and the encoding of their values.
 
-A service reads search attributes, so they are plain JSON with their type, whatever the converter of the
-program is. `SearchAttributeKey.for_keyword("Region").value_set("eu")` is a change; `value_unset()` removes
+Services read search attributes, so the values are plain JSON together with their type, regardless of the program's
+converter. `SearchAttributeKey.for_keyword("Region").value_set("eu")` is an update that sets a value; `value_unset()` removes
 the value.
 """
 
@@ -31,7 +31,7 @@ _VALUES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True)
 class SearchAttributeKey(Generic[T]):
-    """The name of a search attribute and the type of its values. Created by the `for_…` functions."""
+    """The name of a search attribute and the type of its values. Create a key with the `for_…` functions."""
 
     name: str
     type: str
@@ -75,22 +75,22 @@ class SearchAttributeKey(Generic[T]):
 
     @staticmethod
     def for_keyword_list(name: str) -> SearchAttributeKey[Sequence[str]]:
-        """Return a key for several str, each matched exactly."""
+        """Return a key for a list of str, each matched exactly."""
         return SearchAttributeKey(name, "KeywordList")
 
     def value_set(self, value: T) -> SearchAttributeUpdate:
-        """Return the update that sets this value."""
+        """Return an update that sets this value."""
         _check_value(self.name, self.type, value)
         return SearchAttributeUpdate(self.name, self.type, value)
 
     def value_unset(self) -> SearchAttributeUpdate:
-        """Return the update that removes the value."""
+        """Return an update that removes the value."""
         return SearchAttributeUpdate(self.name, self.type, None)
 
 
 @dataclass(frozen=True)
 class SearchAttributeUpdate:
-    """A value for a search attribute; None removes it."""
+    """A new value for a search attribute. None removes the attribute."""
 
     name: str
     type: str
@@ -98,9 +98,8 @@ class SearchAttributeUpdate:
 
 
 SearchAttributes: TypeAlias = Mapping[str, Any] | Iterable[SearchAttributeUpdate]
-"""Accepted forms of search attributes: updates created by typed keys, or values by name (the service knows their
-types).
-"""
+"""Accepted forms of search attributes: updates created by typed keys, or values by name, with types that the service
+knows."""
 
 
 def encode_search_attributes(attributes: SearchAttributes) -> dict[str, Payload]:
@@ -149,7 +148,7 @@ def _encode(update: SearchAttributeUpdate) -> Payload:
 
 def _type_of(name: str, value: Any) -> str:
     if value is None or isinstance(value, str):
-        return ""  # a Keyword or a Text: only the service knows
+        return ""  # Keyword or Text: only the service knows
     for kind in ("Bool", "Int", "Double", "Datetime", "KeywordList"):
         if isinstance(value, _VALUES[kind]):
             _check_value(name, kind, value)

@@ -1,16 +1,16 @@
 """`Signature`: the encoding of a function's arguments.
 
-Payloads are positional: keyword arguments are bound to their positions before they are sent, gaps are filled
-with defaults, and trailing defaults are left to the receiver. Arguments are bound, not type-checked; types
-matter when decoding. `refuse_misfits` checks beforehand whether they could be decoded.
+Payloads are positional: keyword arguments are bound to their positions before they are sent, gaps are filled with defaults,
+and trailing defaults are left to the receiver. Binding does not check types, because types matter only when arguments are
+decoded. `refuse_misfits` checks in advance whether arguments could be decoded.
 
-Annotations become types: strings, classes local to a function, wrapped and partial functions. One that cannot
-be resolved is Any for its own parameter and affects no other. Names are looked up where Python would: the
-function's globals, its closure, and the scopes around its definition. These scopes exist only while the
-definition runs, so the names that the annotations use are kept, and no others.
+Annotations are resolved to types, also if they are strings or name classes local to a function, and also for wrapped and
+partial functions. An annotation that cannot be resolved becomes Any, and does not affect other parameters. Names are looked
+up where Python would: in the function's globals, its closure, and the scopes around its definition. These scopes exist only
+while the definition is executed, so the names that the annotations use are kept.
 
-Invariant: after construction a signature holds all data for a plain positional call, so that binding it is one
-comparison. Must not know workflows or activities: `what` is their name for messages.
+Invariant: after construction, a signature has all data for a plain positional call, so that binding needs a single
+comparison. Must not know: workflows or activities. `what` is the name of the workflow or activity, for messages.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _closure(fn: Callable[..., Any], names: frozenset[str]) -> dict[str, Any]:
 
 
 def _names_in(annotations: Mapping[str, Any]) -> frozenset[str]:
-    """Return every name in a string annotation."""
+    """Return all names used in string annotations."""
     names: set[str] = set()
     for annotation in annotations.values():
         if isinstance(annotation, str):
@@ -89,7 +89,7 @@ def _names_in(annotations: Mapping[str, Any]) -> frozenset[str]:
 
 
 def resolve(annotation: Any, fn: Callable[..., Any], scope: Mapping[str, Any]) -> Any:
-    """Return an annotation as a type; Any if there is none, or it cannot be resolved."""
+    """Return an annotation as a type. Return Any if there is no annotation, or if it cannot be resolved."""
     if annotation is inspect.Parameter.empty:
         return Any
     holder = types.SimpleNamespace(__annotations__={"it": annotation})
@@ -103,7 +103,7 @@ def resolve(annotation: Any, fn: Callable[..., Any], scope: Mapping[str, Any]) -
 
 
 def _is_variadic(hint: Any) -> bool:
-    """Whether this is `*args: P.args` or `*args: *Ts`: arguments of any type that a decorator passes on."""
+    """Whether the hint belongs to `*args: P.args` or `*args: *Ts`, i.e. arguments of any type that a decorator passes on."""
     return isinstance(hint, (typing.ParamSpecArgs, typing.TypeVarTuple)) or (
         typing.get_origin(hint) is typing.Unpack
     )
@@ -114,7 +114,7 @@ _NO_KWARGS: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class Signature:
-    """The parameters of a function, and how to bind, encode and decode arguments for them."""
+    """The parameters of a function, used to bind, encode and decode arguments."""
 
     def __init__(
         self,
@@ -147,9 +147,9 @@ class Signature:
 
     @classmethod
     def of(cls, fn: Callable[..., Any], *, what: str, skip_first: bool = False) -> Signature:
-        """Return the signature of a function; `skip_first` leaves out a method's `self`.
+        """Return the signature of a function. `skip_first` omits a method's `self`.
 
-        Call it where the function is defined: classes that are local there can be resolved only then.
+        Call this where the function is defined, because classes that are local there can be resolved only then.
         """
         try:
             signature = inspect.signature(fn)
@@ -161,14 +161,14 @@ class Signature:
 
     @property
     def takes_exactly_one(self) -> bool:
-        """Whether it is called with exactly one argument."""
+        """Whether the function takes exactly one argument."""
         return self._most == 1 and len(self._positional) == 1
 
     def __repr__(self) -> str:
         variadic = () if self._rest is None else (f"*{self._rest.name}",)
         return f"<Signature of {self.what}({', '.join((*self.parameters, *variadic))})>"
 
-    # Types are resolved on first use: modules may import each other in cycles.
+    # Types are resolved on first use, because modules may import each other in cycles.
 
     @cached_property
     def types(self) -> tuple[Any, ...]:
@@ -177,7 +177,7 @@ class Signature:
 
     @cached_property
     def rest_type(self) -> Any:
-        """The type of each argument beyond `parameters`, if the function has `*args`."""
+        """The type of each argument beyond `parameters`, if the function has `*args`; otherwise Any."""
         return Any if self._rest is None else self._type_of(self._rest)
 
     @cached_property
@@ -258,7 +258,7 @@ class Signature:
         return tuple(payloads)
 
     def decode(self, converter: Converter, payloads: Sequence[Payload]) -> list[Any]:
-        """Decode payloads to new arguments; trailing defaults are left to the call. Raise ArgumentError."""
+        """Decode payloads to new arguments. Trailing defaults are left to the call. Raise `ArgumentError`."""
         count = len(payloads)
         if not self.required <= count <= self._most:
             raise ArgumentError(f"{self.what} takes {self._takes()}, got {count}")
@@ -276,9 +276,9 @@ class Signature:
     def refuse_misfits(self, converter: Converter, args: Sequence[Any], payloads: Sequence[Payload]) -> None:
         """Raise ArgumentError for arguments that a receiver with this signature could not decode.
 
-        A value of its parameter's class is accepted; for any other value, for example a dict for a dataclass, the
-        converter decides. Types that Python cannot compare with a value, as `list[int]`, are left to the
-        receiver.
+        A value is accepted if it is an instance of the parameter's class. For any other value, for example a dict for a
+        dataclass, the converter decides. Types that Python cannot compare with a value, for example `list[int]`, are left to
+        the receiver.
         """
         for position, (value, payload, hint) in enumerate(zip(args, payloads, self.types, strict=False)):
             if hint is Any or _is_of(value, hint):
@@ -319,14 +319,12 @@ _TAKES_ALL = (list, Sequence, Collection, Iterable)
 
 
 def raw_payloads(payloads: Sequence[Payload], converter: Converter) -> list[RawPayload]:
-    """Return arguments without decoding them."""
+    """Return the arguments as `RawPayload` objects, without decoding them."""
     return [RawPayload(payload, converter) for payload in payloads]
 
 
 def check_dynamic(signature: Signature, what: str) -> None:
-    """Raise an error for a function that cannot be dynamic: its one parameter must be a sequence of
-    `RawPayload`.
-    """
+    """Raise an error unless the function can be dynamic: its only parameter must be a sequence of `RawPayload`."""
     requirement = f"{what} is dynamic: it takes one parameter, a Sequence[RawPayload] of all arguments"
     if not signature.takes_exactly_one:
         names = ", ".join(signature.parameters) or "none"

@@ -1,7 +1,7 @@
-"""Python's stacks as text: the frames of the author, ours, and a library's.
+"""Python stack traces as text: the frames of the author, of Hourglass, and of libraries.
 
-Stacks come with failures from any machine, so the owner of a file can only be recognized by its path. Must
-not know: this machine's paths, exceptions.
+Stack traces arrive with failures from any machine, so the owner of a file can only be recognized by its path. Must not know:
+this machine's paths, exceptions.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _LIBRARY = re.compile(r"^<|[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\
 
 
 def is_ours(file: str) -> bool:
-    """Whether a path looks like a file of Hourglass."""
+    """Whether a path appears to be a file of Hourglass."""
     return _OURS.search(file) is not None
 
 
 def is_authors(file: str) -> bool:
-    """Whether a path looks like the author's own code, not ours, an installed package's or Python's."""
+    """Whether a path appears to be the author's own code, not a file of Hourglass, an installed package or Python."""
     return _LIBRARY.search(file) is None and _OURS.search(file) is None
 
 
 def without_ours(trace: str) -> str:
-    """Return a stack without our frames; unchanged if it has no others, or is not Python's."""
+    """Return a stack trace without our frames. Return it unchanged if it has no other frames or is not from Python."""
     return _kept(trace, lambda file, _: not is_ours(file)) or trace.strip("\n")
 
 
 def authors_frames(trace: str) -> str:
-    """Return the author's frames of a stack, and the innermost one if a library raised.
+    """Return the author's frames of a stack trace, plus the innermost frame if a library raised the exception.
 
-    Without any frame of the author's, all frames except ours are returned.
+    If the author has no frame, return all frames except ours.
     """
     return _kept(trace, lambda file, last: is_authors(file) or (last and not is_ours(file))) or without_ours(
         trace
@@ -51,7 +51,7 @@ def _kept(trace: str, is_shown: Callable[[str, bool], bool]) -> str:
 
 
 def _folded(frames: list[str]) -> Iterator[str]:
-    """Yield frames with repeated ones of a recursion summarized, as in Python's own tracebacks."""
+    """Yield the frames, with repeated frames of a recursion summarized as in Python's own tracebacks."""
     for text, same in itertools.groupby(frames):
         count = len(list(same))
         yield from itertools.repeat(text, min(count, _MOST_REPEATED))
@@ -60,7 +60,7 @@ def _folded(frames: list[str]) -> Iterator[str]:
 
 
 def _entries(trace: str) -> Iterator[tuple[str, str]]:
-    """Yield each frame of a stack: its file, and its lines."""
+    """Yield the file and the lines of each frame in a stack trace."""
     frames = list(_FRAME.finditer(trace))
     for at, frame in enumerate(frames):
         end = frames[at + 1].start() if at + 1 < len(frames) else len(trace)

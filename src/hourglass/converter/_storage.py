@@ -1,13 +1,12 @@
-"""External storage of large payloads: a codec that stores them with a driver, and sends a reference instead.
+"""External storage of large payloads: a codec stores the payloads with a driver and sends references instead.
 
-Histories, a server's limits and replays are designed for small payloads. A payload above a threshold is
-stored by a driver when it leaves and fetched when it arrives: the reference is Temporal's own
-(`ExternalStorageReference`), so that programs of its SDKs recognize it. `FolderStorage` is a driver for a
-directory that all machines can read; drivers for network storage have the same three methods.
+Histories, a server's limits and replays are designed for small payloads. A driver stores a payload above a threshold when
+the payload leaves, and fetches it when its reference arrives. The format of references is Temporal's own
+(`ExternalStorageReference`), so that programs with Temporal's SDKs recognize them. `FolderStorage` is a driver for a
+directory that all machines can read. Drivers for network storage have the same three methods.
 
-Invariants: a payload is stored durably before its reference leaves; storing the same payload again has
-no effect and returns the same claim, so that a retried task leaves no garbage; fetched data is checked against
-the claim.
+Invariants: a payload is stored durably before its reference leaves. Storing the same payload twice has no effect and returns
+the same claim, so that a retried task leaves no garbage. Fetched data is checked against the claim.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _OLD_ENCODING = "json/external-storage-reference"
 
 @dataclass(frozen=True)
 class StorageDriverClaim:
-    """The driver's own data for finding a payload again, stored in the history. No secrets."""
+    """The driver's own data for finding a stored payload, recorded in the history. It must not contain secrets."""
 
     claim_data: Mapping[str, str]
 
@@ -52,7 +51,7 @@ class StorageDriverStoreContext:
 
 @dataclass(frozen=True)
 class StorageDriverSelectContext:
-    """The context for the selection of a driver for a payload."""
+    """The context of the selection of a driver for a payload."""
 
 
 @dataclass(frozen=True)
@@ -61,28 +60,27 @@ class StorageDriverRetrieveContext:
 
 
 class StorageDriver(ABC):
-    """Stores payloads. Its methods are plain functions, called in threads for codecs, several at once; or `async
-    def`.
+    """Base class of drivers that store payloads. The methods are plain functions, called in several threads simultaneously,
+    or `async def`.
     """
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The driver's name in references: it must never change, and be unique within a storage."""
+        """The driver's name in references. It must never change, and must be unique within a storage."""
 
     @abstractmethod
     def store(
         self, context: StorageDriverStoreContext, payloads: Sequence[Payload], /
     ) -> Sequence[StorageDriverClaim] | Awaitable[Sequence[StorageDriverClaim]]:
-        """Store payloads durably, and return a claim for each, in order. Storing one again returns the same
-        claim.
-        """
+        """Store payloads durably, and return a claim for each, in order. Storing the same payload twice returns the same
+        claim."""
 
     @abstractmethod
     def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
     ) -> Sequence[Payload] | Awaitable[Sequence[Payload]]:
-        """Return the payloads of claims, in order."""
+        """Return the payloads for these claims, in order."""
 
 
 Selector = Callable[[StorageDriverSelectContext, Payload], StorageDriver | None]
@@ -93,9 +91,9 @@ class ExternalStorage:
     """A codec that stores large payloads externally:
     `Client.connect(codec=ExternalStorage([FolderStorage("/mnt/payloads")]))`.
 
-    A payload of `payload_size_threshold` bytes or more is stored by the only driver, or by the driver that
-    `driver_selector` returns (None: it is sent unchanged). With a `codec` payloads are encoded first: stored
-    data is encrypted like sent data.
+    A payload of `payload_size_threshold` bytes or more is stored by the only driver, or by the driver that `driver_selector`
+    returns. If the selector returns None, the payload is sent unchanged. With a `codec`, payloads are encoded first, so that
+    stored data is encrypted like sent data.
     """
 
     drivers: Sequence[StorageDriver]
@@ -123,7 +121,7 @@ class ExternalStorage:
 
     @property
     def wants_context(self) -> bool:
-        """Whether its codec depends on the serialization context."""
+        """Whether the wrapped codec depends on the serialization context."""
         return self.codec is not None and wants_context(self.codec)
 
     def with_context(self, context: SerializationContext) -> ExternalStorage:
@@ -131,7 +129,7 @@ class ExternalStorage:
         return self if self.codec is None else replace(self, codec=in_context(self.codec, context))
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """Store large payloads; the others are sent unchanged."""
+        """Store large payloads and return references to them. Other payloads are returned unchanged."""
         through = list(payloads if self.codec is None else encoded(self.codec, payloads))
         groups: dict[str, list[int]] = {}
         for at, payload in enumerate(through):
@@ -145,7 +143,7 @@ class ExternalStorage:
         return through
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """Fetch stored payloads."""
+        """Fetch the payloads of references. Other payloads are not fetched."""
         through = list(payloads)
         groups: dict[str, list[tuple[int, StorageDriverClaim]]] = {}
         for at, payload in enumerate(through):
@@ -204,8 +202,8 @@ class _OldReference(msgspec.Struct):
 
 
 def _claim(payload: Payload) -> tuple[str, StorageDriverClaim] | None:
-    """Return the driver and its claim if a payload is a reference, also by earlier releases of
-    Temporal's SDK.
+    """Return the driver name and the claim of a payload that is a reference, in the current or an earlier format; otherwise
+    None.
     """
     try:
         if payload.encoding == _OLD_ENCODING:
@@ -223,21 +221,21 @@ _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def stored_form(payload: Payload) -> tuple[str, bytes]:
-    """Return a payload's key, derived from its contents, and its bytes. For drivers."""
+    """Return a payload's key, derived from its contents, and its bytes. For use in drivers."""
     data = msgspec.msgpack.encode(payload)
     return hashlib.sha256(data).hexdigest(), data
 
 
 def from_stored(key: str, data: bytes) -> Payload:
-    """Return the payload of these bytes. Raise `DecodeError` if they do not match the key."""
+    """Return the payload stored as these bytes. Raise `DecodeError` if the bytes do not match the key."""
     if hashlib.sha256(data).hexdigest() != key:
         raise DecodeError(f"the payload stored as {key[:12]}… was changed or truncated")
     return msgspec.msgpack.decode(data, type=Payload)
 
 
 def key_of(claim: StorageDriverClaim) -> str:
-    """Return the key of a claim. It comes from the network and becomes part of a path: only keys in our format
-    are accepted.
+    """Return the key of a claim. The key comes from the network and becomes part of a path, so only keys in our format are
+    accepted.
     """
     key = claim.claim_data.get("key", "")
     if not _KEY.fullmatch(key):
@@ -246,8 +244,8 @@ def key_of(claim: StorageDriverClaim) -> str:
 
 
 def _make_private(folder: Path) -> None:
-    # `Path.mkdir` applies its mode only to the last one
-    """Make a folder and its missing parents, for this user alone."""
+    # `Path.mkdir` applies its mode only to the last directory
+    """Create a directory and its missing parents, accessible only to this user."""
     if folder.is_dir():
         return
     _make_private(folder.parent)
@@ -255,15 +253,15 @@ def _make_private(folder: Path) -> None:
 
 
 class FolderStorage(StorageDriver):
-    """Stores payloads as files of a directory. All processes that use them must see it: on a shared disk, or on one
-    machine.
+    """A driver that stores payloads as files in a directory. All processes that use the payloads need access to this
+    directory: they share a disk or run on one machine.
 
-    Each file is named by its contents, so a payload is stored once however often it is sent. Files are
-    never removed automatically: the result of a closed workflow can be requested as long as its history is kept.
-    `remove_unused` removes them by age.
+    Each file is named after its contents, so a payload is stored once, however often it is sent. Files are never removed
+    automatically, because the result of a closed workflow can be requested as long as the history is kept. `remove_unused`
+    removes files by age.
 
-    Only this user may read and change the files and directories that it creates, whatever the umask. The mode
-    of an existing directory does not change.
+    Only this user may read and change the created files and directories, regardless of the umask. The mode of an existing
+    directory is not changed.
     """
 
     def __init__(self, folder: str | Path, *, name: str = "folder") -> None:
@@ -284,14 +282,14 @@ class FolderStorage(StorageDriver):
     def retrieve(
         self, context: StorageDriverRetrieveContext, claims: Sequence[StorageDriverClaim], /
     ) -> Sequence[Payload]:
-        """Read the files."""
+        """Read the payloads from their files."""
         return [self._retrieve(key_of(claim)) for claim in claims]
 
     def remove_unused(self, older_than: timedelta) -> int:
-        """Remove files that were not stored, first or again, within this time; return their number.
+        """Remove the files that were last stored longer ago than this time. Return the number of removed files.
 
-        Choose more than the namespace's retention plus the longest workflow: references to them cannot be
-        known here.
+        Choose a time longer than the namespace's retention plus the longest workflow, because the driver does not know the
+        references to its files.
         """
         limit, removed = wall_time() - older_than.total_seconds(), 0
         for file in self._folder.glob("??/*"):
@@ -307,7 +305,7 @@ class FolderStorage(StorageDriver):
         key, data = stored_form(payload)
         path = self._path(key)
         try:
-            os.utime(path)  # it exists, and counts as new for `remove_unused`
+            os.utime(path)  # the file exists, and counts as new for `remove_unused`
         except FileNotFoundError:
             self._write(path, data)
         return StorageDriverClaim({"key": key})
@@ -324,8 +322,7 @@ class FolderStorage(StorageDriver):
         except BaseException:
             Path(made).unlink(missing_ok=True)
             raise
-        # Without this the name could be lost in a power failure, after the reference was recorded in a
-        # history.
+        # Without this, a power failure could lose the name after the reference was recorded in a history.
         for folder in (path.parent, self._folder):
             descriptor = os.open(folder, os.O_RDONLY)
             try:

@@ -1,20 +1,21 @@
 """Values as JSON: dicts in insertion order, fields in the order of their class, sets in a fixed order.
 
-The iteration order of a set of strings differs between processes (`PYTHONHASHSEED`), and a replay compares arguments. msgspec
-can sort sets, but then it sorts the keys of dicts too; unsorted, it writes keys that are not strings in its own way, and equal
-ones twice; and it writes an `OrderedDict` without its order after moves. So msgspec writes a value first, and a walk over
-its containers looks for these three. Only a value that has one, or that msgspec rejects, is written by `plain`, in Python.
+The iteration order of a set of strings differs between processes (`PYTHONHASHSEED`), and a replay compares arguments.
+msgspec can sort sets, but then it also sorts the keys of dicts. Unsorted, it writes keys that are not strings in its own
+way, and writes equal keys twice. It also writes an `OrderedDict` without its order after moves. So msgspec writes a value
+first, and a walk over the value's containers looks for these three cases. Only a value with one of them, or a value that
+msgspec rejects, is written in Python, by `plain`.
 
 Cost, measured with CPython 3.11: the walk adds 1.3 µs to a small dict or dataclass (one step of a workflow takes 100 µs and
 more), 0.3 ms to a list of 1,000 dicts of 3 fields (60 kB of JSON), and no time to a str or a number. A set of 8 strings in a dict
 takes 7 µs, 100 of them 0.3 ms.
 
-temporalio's default converter sorts keys, its pydantic converter does not; both read our output, and replays compare
+temporalio's default converter sorts keys, but its pydantic converter does not. Both read our output, and replays compare
 values, not the order of keys.
 
-NaN and the infinities are written as `NaN`, `Infinity` and `-Infinity`, as `temporalio` does. JSON forbids them and other
-languages refuse them, but to refuse them here would stop workflows that Temporal's Python SDK runs, and to write null, as
-msgspec does by itself, would lose them silently.
+NaN and the infinities are written as `NaN`, `Infinity` and `-Infinity`, as `temporalio` does. JSON forbids these values and
+other languages reject them. But rejecting them here would stop workflows that Temporal's Python SDK runs, and writing null,
+as msgspec does by default, would lose them silently.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ _encode_finite = json.JSONEncoder(allow_nan=False).encode
 
 
 class JsonEncoder:
-    """Writes values as JSON. `simplify` converts a value of a class that JSON does not know by one step, or raises
-    NotImplementedError.
+    """An encoder of values to JSON. `simplify` converts a value of a class that JSON does not support by one step, or raises
+    `NotImplementedError`.
     """
 
     def __init__(self, simplify: Callable[[Any], Any]) -> None:
@@ -71,23 +72,24 @@ class JsonEncoder:
         self._write = msgspec.json.Encoder(enc_hook=self._hook).encode
 
     def encode(self, value: Any) -> bytes:
-        """Write a value as JSON. Raises EncodeError that names type and path."""
+        """Return a value as JSON. Raise `EncodeError` with the value's type and path."""
         try:
             data = self._write(value)
         except Exception:
             return self._encode_plain(value)
         if type(value) in _JSON_SCALARS and type(value) is not float:
             return data
-        # `find`, because `in` first tries to convert its operand to an integer, which raises and swallows an exception.
+        # `find`, because `in` first tries to convert its operand to an integer, and that raises and swallows an exception.
         if _needs_care(value) or (data.find(b"null") >= 0 and self._has_non_finite(value)):
             return self._encode_plain(value)
         return data
 
     def plain(self, value: Any, path: str = "$", above: tuple[int, ...] = ()) -> Any:
-        """Return the value as str, int, float, bool, None, list and dict. `above` holds the ids of its containers.
+        """Return the value as str, int, float, bool, None, list and dict. `above` contains the ids of the containers around
+        the value.
 
-        Accepts values that msgspec rejects (keys that are not strings, NaN), sorts sets by the JSON text of their
-        members, and names type and path of values that it cannot accept. The value itself is never changed.
+        Accept values that msgspec rejects (keys that are not strings, NaN), and sort sets by the JSON text of their members.
+        For an invalid value, raise an error with its type and path. The value itself is never changed.
         """
         cls = type(value)
         if cls in _JSON_SCALARS:
@@ -156,7 +158,7 @@ class JsonEncoder:
 
 
 def encode_model(model: Any) -> bytes:
-    """Write a pydantic model as JSON."""
+    """Return a pydantic model as JSON, with sets in sorted order."""
     data = model_to_json(model)
     if data.find(b"[") < 0:
         return data
@@ -178,8 +180,8 @@ def _pydantic_to_plain(model: Any) -> Any:
 
 
 def _model_to_python(model: Any) -> Any:
-    """Return a model as builtin values; sets remain sets. Serializers and computed fields may make sets that are in no
-    field, and iterate like any other. None where the author's serializers know JSON alone.
+    """Return a model as builtin values. Sets remain sets. The author's serializers and computed fields may create sets that
+    are in no field. Return None if the author's serializers only support JSON.
     """
     try:
         return model_to_python(model)
@@ -188,7 +190,7 @@ def _model_to_python(model: Any) -> Any:
 
 
 def _sort_like(plain: Any, dumped: Any) -> Any:
-    """Return the JSON data `plain` with sorted lists wherever `dumped`, the same value, has a set."""
+    """Return the JSON data `plain` with lists sorted wherever `dumped`, the same value in Python, has a set."""
     if isinstance(plain, list):
         if isinstance(dumped, (set, frozenset)):
             return _sort_members(plain, _json_text)
@@ -201,12 +203,12 @@ def _sort_like(plain: Any, dumped: Any) -> Any:
 
 
 def simplify(value: Any) -> Any:
-    """Convert a value of a class that JSON does not know by one step. Raises NotImplementedError.
+    """Convert a value of a class that JSON does not support by one step. Raise `NotImplementedError` if that is impossible.
 
-    The order of the checks matters: enums are also ints, models and messages are also iterable.
+    The order of the checks matters, because enums may be ints, and models and messages are iterable.
     """
     if isinstance(value, (type, collections.abc.Iterator)):
-        # An iterator can be read once only: encoding it twice, as verification does, would give two results.
+        # An iterator can be read only once. Encoding it twice, as verification does, would give two different results.
         raise NotImplementedError(f"{type(value).__name__} has no JSON form")
     if isinstance(value, enum.Enum):
         return value.value
@@ -230,10 +232,10 @@ def simplify(value: Any) -> Any:
 
 
 def _needs_care(value: Any) -> bool:
-    """Whether a set, an OrderedDict, or a dict with a key that is not a string is in the value, at any depth.
+    """Whether the value contains, at any depth, a set, an `OrderedDict`, or a dict with a key that is not a string.
 
-    Goes down level by level and class by class, so that most of the work is done in C. Objects of types that msgspec
-    does not know are not inspected: the hook does that.
+    The search proceeds level by level and class by class, so that most of the work is done in C. Objects of types that
+    msgspec does not support are not inspected, because the hook converts them.
     """
     level: list[Any] = [value]
     while classes := set(map(type, level)) - _SCALARS:
@@ -262,7 +264,7 @@ def _sort_members(members: list[Any], text: Callable[[Any], Any]) -> list[Any]:
     classes = set(map(type, members))
     if classes == {str} or classes == {int}:
         return sorted(members)
-    # Not by `<`, because it is no total order in every class: of two frozensets neither may be less than the other.
+    # Not by `<`, because that is not a total order in every class: of two frozensets, neither may be less than the other.
     return sorted(members, key=text)
 
 
@@ -271,7 +273,7 @@ def _json_text(item: Any) -> str:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a record under their names in JSON; None for all other values."""
+    """Return the fields of a record under their JSON names; None for all other values."""
     if isinstance(value, msgspec.Struct):
         pairs = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
         fields = {wire: getattr(value, name) for wire, name in pairs}
@@ -285,7 +287,7 @@ def _fields(value: Any) -> dict[str, Any] | None:
 
 
 def _key(key: Any, path: str) -> str:
-    """Return a key of a dict as JSON text: numbers, true, false and null as `json.dumps` writes them."""
+    """Return a key of a dict as JSON text. Numbers, true, false and null are written as by `json.dumps`."""
     if isinstance(key, enum.Enum):
         key = key.value
     if isinstance(key, str):
@@ -320,10 +322,10 @@ def _instead(value: Any) -> str:
 
 
 class _SortedSet(set[Any]):
-    """A set that iterates in sorted order; a set because serializers depend on the class.
+    """A set that iterates in sorted order. It is a subclass of set because serializers depend on the class.
 
-    Pydantic serializes its models itself, with the author's own serializers. It gets a copy of the model with sets that
-    iterate in sorted order, so that the serializers see sorted sets, too.
+    Pydantic serializes its models itself, with the author's own serializers. It receives a copy of the model with sets that
+    iterate in sorted order, so that the serializers also see sorted sets.
     """
 
     in_order: list[Any]
@@ -342,8 +344,8 @@ class _SortedFrozenSet(frozenset[Any]):
 
 
 def sort_sets(value: Any) -> Any:
-    """Return the value itself, or, if it holds a set, a copy with sets that iterate in sorted order. For values that pydantic
-    writes.
+    """Return a copy of the value with sets that iterate in sorted order, or the value itself if it contains no set. Used for
+    values that pydantic encodes.
     """
     if not _holds_set(value):
         return value
@@ -363,7 +365,7 @@ def _holds_set(value: Any) -> bool:
 
 
 def _sorted(value: Any, text: Callable[[Any], bytes]) -> Any:
-    """Return a copy of the value with sets that iterate in sorted order, by the text of their members. Keeps classes."""
+    """Return a copy of the value with sets that iterate in the order of their members' text. Classes are preserved."""
     if type(value) in _SCALARS:
         return value
     if isinstance(value, (set, frozenset)):
@@ -391,19 +393,19 @@ def _sorted(value: Any, text: Callable[[Any], bytes]) -> Any:
 
 
 def _attribute_names(record: Any) -> Iterable[str]:
-    """Return the names of the values of a record or a pydantic model. Empty for other objects."""
+    """Return the attribute names of a record or a pydantic model, and no names for other objects."""
     cls: Any = type(record)
     if (names := _field_names(cls)) is not None:
         return names
     if is_model(cls):
-        # Besides its fields a model may hold extra ones, and private ones that its own serializers read.
+        # Besides its fields, a model may have extra values, and private ones that its own serializers read.
         return (*vars(record), "__pydantic_extra__", "__pydantic_private__")
     return ()
 
 
 @functools.lru_cache(maxsize=1024)
 def _field_names(cls: Any) -> tuple[str, ...] | None:
-    """Return the names of the fields of a struct, a dataclass or a class of attrs. None for other classes."""
+    """Return the field names of a struct, a dataclass or an attrs class; None for other classes."""
     if issubclass(cls, msgspec.Struct):
         return tuple(cls.__struct_fields__)
     if dataclasses.is_dataclass(cls):
@@ -413,4 +415,4 @@ def _field_names(cls: Any) -> tuple[str, ...] | None:
 
 
 encode_json = JsonEncoder(simplify).encode
-"""Write a value as JSON. Raises EncodeError that names type and path."""
+"""Return a value as JSON. Raise `EncodeError` with the value's type and path."""

@@ -1,12 +1,12 @@
-"""Decoded JSON to typed values, the slow and thorough way.
+"""The slow but thorough conversion of decoded JSON to typed values.
 
-Used where msgspec does not support a type (unions of several dataclasses, enums of mixed values, `InitVar`),
-and again where it rejected a value: to accept all values that Temporal's Python SDK accepts (1.0 for an int, a list of
-numbers for bytes, every ISO datetime), or to report the mismatch precisely. Messages mention
-types, kinds and paths, never contents.
+It is used if msgspec does not support a type (unions of several dataclasses, enums of mixed values, `InitVar`), or has
+rejected a value. In the second case it accepts all values that Temporal's Python SDK accepts (1.0 for an int, a list of
+numbers for bytes, every ISO datetime), or reports the mismatch precisely. Messages mention types, kinds and paths, but never
+contents.
 
-`convert` dispatches by a table of (predicate, handler); a handler takes value, hint, its class and the path.
-Each scalar class has its own rule: it reads values as Temporal's Python SDK writes them, without loss.
+`convert` dispatches by a table of (predicate, handler). A handler receives the value, the hint, the hint's class and the
+path. Each scalar class has its own rule, and reads values as Temporal's Python SDK writes them, without loss.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _bool(value: Any, path: ValuePath) -> bool:
 
 
 def _int(value: Any, path: ValuePath) -> int:
-    """Return an int, also one written as 1.0; never one that would lose its fraction."""
+    """Return an int, also from a float without a fraction (1.0), but not from a number with a fraction."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, float) and value.is_integer():
@@ -83,9 +83,7 @@ def _str(value: Any, path: ValuePath) -> str:
 
 
 def _bytes(value: Any, path: ValuePath) -> bytes:
-    """Return bytes: unchanged, from base64 as most languages write them, or from numbers as Temporal's Python
-    SDK does.
-    """
+    """Return bytes: unchanged, from base64 as in most languages, or from a list of numbers as in Temporal's Python SDK."""
     try:
         if isinstance(value, bytes):
             return value
@@ -104,7 +102,7 @@ def _datetime(value: Any, path: ValuePath) -> datetime:
     except msgspec.ValidationError:
         pass
     try:
-        # Other spellings of ISO 8601, for example offsets with seconds; a plain date is a `date`.
+        # Other spellings of ISO 8601, for example offsets with seconds. A plain date is not a datetime.
         return datetime.fromisoformat(value if len(value) > 10 else "no time")
     except ValueError:
         raise Mismatch("expected datetime, got another str", path) from None
@@ -133,7 +131,7 @@ SCALARS: dict[type, Callable[[Any, ValuePath], Any]] = {
     datetime: _datetime,
     **{cls: _by_msgspec(cls) for cls in (date, time, timedelta, UUID, Decimal)},
 }
-"""The rule for each scalar class: a function of value and path. Raises Mismatch."""
+"""The rule for each scalar class: a function of value and path. It raises `Mismatch`."""
 
 
 Handler: TypeAlias = Callable[[Any, Any, Any, ValuePath], Any]
@@ -169,7 +167,8 @@ def _literal(value: Any, hint: Any, path: ValuePath) -> Any:
 
 
 def _union(value: Any, hint: Any, path: ValuePath) -> Any:
-    """Return the first member that fits; members of this JSON kind come first, the closest fields first."""
+    """Convert to the best-matching member of a union. Members of the value's JSON kind come first, ordered by the similarity
+    of their fields."""
     key = (id(value), str(hint)) if isinstance(value, (dict, list)) else None
     if key in path.refused:
         raise path.refused[key]
@@ -188,7 +187,7 @@ def _union(value: Any, hint: Any, path: ValuePath) -> Any:
 
 
 def _distance(value: Any, member: Any) -> tuple[int, int, int]:
-    """Return how badly a member fits at first sight: kind, then unknown fields, then missing ones."""
+    """Return how far a value is from a member: by its kind, then by unknown fields, then by missing fields."""
     kinds = expected_kinds(member)
     off = 1 if kinds is None else int(kind_of(value) not in kinds) * 2
     origin = typing.get_origin(bare(member)) or bare(member)
@@ -203,7 +202,7 @@ def _enum(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
         if member.value == value and type(member.value) is type(value):
             return member
     try:
-        # For combined flags, values written as lists, and enums with their own `_missing_`.
+        # For combined flags, values encoded as lists, and enums with their own `_missing_`.
         return origin(tuple(value) if isinstance(value, list) else value)
     except (ValueError, TypeError):
         raise Mismatch(f"expected {type_name(hint)}, got another {kind_of(value)}", path) from None
@@ -231,7 +230,7 @@ def _dataclass(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
     try:
         made = origin(**arguments)
         for name, converted in later.items():
-            object.__setattr__(made, name, converted)  # frozen ones too
+            object.__setattr__(made, name, converted)  # also works for frozen classes
     except Exception as error:
         raise Mismatch(f"{type_name(hint)} refused its fields: {type(error).__name__}", path) from error
     return made
@@ -271,7 +270,7 @@ def _struct(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
 
 
 def _model(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
-    if isinstance(value, bytes):  # from `binary/plain`: JSON has no bytes
+    if isinstance(value, bytes):  # from `binary/plain`, because JSON has no bytes
         raise unexpected(value, hint, path)
     return model_from_plain(value, origin, path)
 
@@ -294,7 +293,7 @@ def _mapping(value: Any, hint: Any, origin: Any, path: ValuePath) -> Any:
 
 
 def _key(text: str, hint: Any, path: ValuePath) -> Any:
-    """Return a key of a JSON object, a str, as its original type: numbers, true, false and null."""
+    """Return the key of a JSON object, a str, as its original type: a number, true, false or null."""
     hint = bare(hint)
     try:
         return convert(text, hint, path)
@@ -352,7 +351,7 @@ def _is(*bases: type) -> Callable[[Any], bool]:
     return lambda origin: issubclass(origin, bases)
 
 
-# In order: special types come before types that they are also instances of.
+# In order, because special types are also instances of later types.
 _HANDLERS: tuple[tuple[Callable[[Any], bool], Handler], ...] = (
     (is_pydantic_type, _model),
     (lambda origin: message_class(origin) is not None, _message),

@@ -1,4 +1,5 @@
-"""Limits of a target, across processes: concurrency, rates, bursts of calls, and work that is done once.
+"""Limits that apply to a whole target, across processes: concurrency, rates, bursts of calls, and work that is done only
+once.
 
 In a workflow:
 
@@ -11,9 +12,9 @@ From outside:
     limits.debounce(client, reindex, page, key="page-7", wait=5)    # a burst of calls is one run, with the last arguments
     limits.once(client, pay, invoice, key="invoice-7")              # the same key is the same run
 
-No setup is needed: a key exists from its first use. The embedded engine keeps it itself; on a server a small workflow keeps
-each key, which every worker serves. So limits survive crashes and deployments as every workflow does, and hold for all
-processes that use the target. Messages and rules are the same on both: `hourglass._contract.limits`.
+No setup is needed: a key exists from its first use. The embedded engine manages limits itself. On a server, a small workflow
+manages each key, and every worker serves this workflow. So limits survive crashes and deployments like any workflow, and
+apply to all processes that use the target. Messages and rules are the same in both cases; see `hourglass._contract.limits`.
 
 _keepers    communication between a run and the keeper of a limit
 _slots      `slot`, and the workflow that keeps the slots of one key

@@ -1,9 +1,11 @@
-"""`limits.debounce`: a burst of calls is one run; and `hourglass.debounce`, the workflow that collects the calls.
+"""`limits.debounce`, a function that turns a burst of calls into one run, and `hourglass.debounce`, the workflow that
+collects the calls.
 
-`debounce` is used outside of workflows. The embedded engine collects the calls itself, and returns at once the id of the workflow
-that they will become. On a server there is one collecting workflow for each key in use. It sleeps until the calls that it has
-received are due, checks for later calls, and sleeps again: one timer for each pause, however many calls there are. Then it starts
-the run with the last arguments, as an abandoned child, and ends; calls that arrive at that moment begin the next burst.
+`debounce` is used outside of workflows. The embedded engine collects the calls itself, and immediately returns the id of the
+workflow that will run. On a server there is one collecting workflow for each key in use. That workflow sleeps until the
+received calls are due, checks for later calls, and sleeps again: one timer for each pause, however many calls there are.
+Then it starts the run with the last arguments, as an abandoned child, and ends. Calls that arrive at that moment begin the
+next burst.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from hourglass.workflow._references import given_workflow
 
 @dataclass(frozen=True)
 class Fired:
-    """The workflow that a burst became, and the tickets of its calls."""
+    """The workflow started for a burst, and the tickets of the burst's calls."""
 
     workflow_id: str
     tickets: tuple[str, ...]
@@ -91,7 +93,7 @@ class Debouncer:
             self._wait_until(self.burst.due)
 
     def _wait_until(self, due: float) -> None:
-        """Wait until this time, or until a call has arrived that changes it."""
+        """Wait until this time, or until a new call makes the burst due earlier or the history too long."""
         try:
             workflow.wait_condition(
                 lambda: self.is_long or (self.burst is not None and self.burst.due < due),
@@ -111,29 +113,29 @@ _OWN = ("execution_timeout", "run_timeout", "task_timeout")
 
 
 class DebounceOptions(TypedDict, total=False):
-    """Options of the run that a burst becomes. All are optional."""
+    """Options of the run started for a burst. All are optional."""
 
     task_queue: str
     """The task queue of the run, and of the workflow that collects the calls; "default" by default."""
     execution_timeout: Duration | None
-    """The timeout of all its runs together."""
+    """The timeout of all runs of the workflow together."""
     run_timeout: Duration | None
-    """The timeout of one run."""
+    """The timeout of a single run."""
     task_timeout: Duration | None
-    """The timeout of one workflow task; values above 120 s count as 120 s."""
+    """The timeout of a single workflow task; values above 120 s count as 120 s."""
 
 
 class _DebounceOptions(DebounceOptions, total=False):
     key: Required[str]
-    """Calls with the same key are one burst."""
+    """The key of the burst: calls with the same key belong together."""
     wait: Required[Duration]
-    """The pause after the last call until the run starts."""
+    """The pause between the last call and the start of the run."""
     max_wait: Duration | None
-    """The longest time for which further calls can delay the run; unlimited by default."""
+    """The maximum delay of the run by further calls; unlimited by default."""
 
 
 class _Burst(Generic[R]):
-    """A call, and the burst that it belongs to."""
+    """A debounced call, and the burst that it belongs to."""
 
     def __init__(
         self, session: ClientSession, keeper: Reference, call: DebounceCall, return_type: Any
@@ -146,11 +148,12 @@ class _Burst(Generic[R]):
 
     @property
     def _is_kept(self) -> bool:
-        """Whether the engine itself collects the calls: then it has returned the id of their workflow."""
+        """Whether the engine itself collects the calls. The engine has then returned the id of the workflow that will
+        run."""
         return self._keeper.workflow_id != self._id
 
     def _became(self, timeout: Duration | None) -> ClientOperation[None]:
-        """Wait until the engine has started that workflow."""
+        """Wait until the engine has started the workflow of the burst."""
         limit = optional_seconds(timeout, "timeout")
         request = AwaitBurst(id=self._id, workflow_id=self._keeper.workflow_id)
 
@@ -180,10 +183,11 @@ class _Burst(Generic[R]):
 
 
 class AsyncDebounced(_Burst[R], Generic[R]):
-    """A debounced call, to be run together with others. Returned by `debounce`."""
+    """A call that `debounce` combines with others into a single run. Returned by `debounce`."""
 
     async def started(self, timeout: Duration | None = None) -> AsyncWorkflowHandle[R]:
-        """Wait until the burst has become a run, and return its handle; all calls of the burst share it."""
+        """Wait until the run for the burst has started, and return its handle. All calls of the burst share the handle's
+        run."""
         if self._is_kept:
             await self._session.arun(self._became(timeout))
             return AsyncWorkflowHandle(self._session, self._keeper)
@@ -194,7 +198,7 @@ class AsyncDebounced(_Burst[R], Generic[R]):
         raise self._never()
 
     async def result(self) -> R:
-        """Wait until the burst has become a run and that has closed; return its result."""
+        """Wait until the run for the burst has started and closed, and return its result."""
         handle = await self.started()
         return await handle.result()
 
@@ -203,10 +207,11 @@ class AsyncDebounced(_Burst[R], Generic[R]):
 
 
 class Debounced(_Burst[R], Generic[R]):
-    """A debounced call, to be run together with others. Returned by `debounce`."""
+    """A call that `debounce` combines with others into a single run. Returned by `debounce`."""
 
     def started(self, timeout: Duration | None = None) -> WorkflowHandle[R]:
-        """Wait until the burst has become a run, and return its handle; all calls of the burst share it."""
+        """Wait until the run for the burst has started, and return its handle. All calls of the burst share the handle's
+        run."""
         if self._is_kept:
             self._session.run(self._became(timeout))
             return WorkflowHandle(self._session, self._keeper)
@@ -217,7 +222,7 @@ class Debounced(_Burst[R], Generic[R]):
         raise self._never()
 
     def result(self) -> R:
-        """Wait until the burst has become a run and that has closed; return its result."""
+        """Wait until the run for the burst has started and closed, and return its result."""
         handle = self.started()
         return handle.result()
 
@@ -253,9 +258,9 @@ def debounce(  # type: ignore[misc]
 ) -> Any:
     """Run a workflow once the calls of a key have stopped: `limits.debounce(client, reindex, page, key="page-7", wait=5)`.
 
-    Each call restarts the wait; when none has arrived for `wait`, the workflow runs once, with the arguments of the last call.
-    `max_wait` limits how long further calls can delay it. A call returns as soon as it is recorded, whether or not a worker is
-    running. With an `AsyncClient` it is awaited.
+    Each call restarts the wait. When no call has arrived for `wait`, the workflow runs once, with the arguments of the last
+    call. `max_wait` limits how long further calls can delay the run. A call returns as soon as it is recorded, even if no
+    worker is running. With an `AsyncClient`, await the call.
     """
     if not isinstance(client, (Client, AsyncClient)):
         raise UsageError(f"a debounce needs a Client or an AsyncClient, not {type(client).__name__}")
@@ -298,7 +303,7 @@ def _send(
     session: ClientSession, workflow: Any, args: Sequence[Any], call: DebounceCall
 ) -> ClientOperation[Reference]:
     session.meet(workflow)
-    # Encoded here by the workflow's own signature; the collecting workflow passes them on unchanged.
+    # Encode here, by the workflow's own signature. The collecting workflow passes the payloads on unchanged.
     arguments = given_workflow(workflow).encode(session.converter, args)
     options = {
         "id": keeper_id("debounce", call.prefix),

@@ -1,19 +1,19 @@
-"""Communication between a run and the keeper of a limit: the signal with answers to a run, and requests to a keeper, which
-are also able to start it.
+"""Communication between a run and the keeper of a limit: the signal that carries answers to a run, and requests that also
+start the keeper if necessary.
 
-Messages and rules are in `hourglass._contract.limits`; the embedded engine keeps limits itself, and answers in the place of a
+Messages and rules are in `hourglass._contract.limits`. The embedded engine manages limits itself, and answers in place of a
 keeper. A `KeeperLink` communicates for a run: one fiber sends the requests of all tasks of the run together, so that a slot
 passes from task to task without an event.
 
-`Replies` holds the requests of a run and the answers to them; it must not know their meaning. Its invariants:
+`Replies` contains a run's requests and their answers; it must not know their meaning. Invariants:
 
-- One signal serves all tickets of a run, and its handler exists before the first request leaves.
+- One signal serves all tickets of a run. The signal's handler exists before the first request is sent.
 - An answer to a ticket that the run no longer waits for is dropped, and a repeated answer has no effect.
 
-Run and keeper communicate only by signals, and a keeper is an abandoned child: neither activities nor clients are involved, so a
-worker without activities serves limits too. Invariants:
+A run and a keeper communicate only by signals, and a keeper is an abandoned child. Neither activities nor clients are
+involved, so a worker without activities serves limits, too. Invariants:
 
-- A message has arrived when `ask` and `tell` return, even if the requesting run is being cancelled.
+- When `ask` or `tell` returns, the message has arrived, even if the requesting run is being cancelled.
 - A keeper outlives the run that happened to start it.
 """
 
@@ -41,15 +41,15 @@ H = TypeVar("H", bound="KeeperLink")
 
 
 class Replies:
-    """The requests and answers of one run."""
+    """The requests of a run, and the answers to them."""
 
     def __init__(self) -> None:
         self.inside: set[tuple[tuple[PathStep, ...], str]] = set()
         self.links: dict[str, KeeperLink] = {}
-        """The links of the run, by keeper, and by the names that keepers know them by."""
+        """The links of the run, both by keeper and by the name that the keeper uses for the link."""
 
     def receive(self, name: str, answers: Answers) -> None:
-        """Pass an answer to the link that requested it. An answer that nobody waits for is dropped."""
+        """Pass an answer to the link that requested it. Drop an answer if no link of that name exists."""
         link = self.links.get(name)
         if link is not None:
             link.receive(name, answers)
@@ -62,7 +62,7 @@ class Replies:
 
 
 def link_of_run(kind: Callable[[str], H], keeper: str, replies: Replies) -> H:
-    """Return the link that communicates with this keeper for the current run. It is created, with its name, on first use."""
+    """Return the link for communication with this keeper in the current run. Create and name the link on first use."""
     link = replies.links.get(keeper)
     if link is not None:
         return cast(H, link)
@@ -91,11 +91,11 @@ def replies_of_run(what: str) -> Replies:
 
 
 class KeeperLink:
-    """Communicates with one keeper for all tasks of a run, in a fiber of its own that lives while messages or answers are
-    pending. Scopes and cancellations of the author do not affect it. It keeps one timer until an earlier one is needed,
-    because every timer is two events.
+    """The communication of a run's tasks with one keeper, in a fiber that lives while messages or answers are pending. The
+    author's scopes and cancellations do not affect this fiber. It reuses its timer until an earlier one is needed, because
+    every timer costs two events.
 
-    It uses `time` instead of the run's own time: if an engine's clock was ahead and was set back, the time of a run's events
+    Use `time` instead of the run's own time. If an engine's clock was ahead and is set back, the time of the run's events
     stops until the clock has caught up, but timers still fire after their duration.
     """
 
@@ -106,11 +106,11 @@ class KeeperLink:
         self._asked_at: Site = NOWHERE
 
     def time(self) -> float:
-        """Return the run's time in seconds, or that of the last timer that fired here, if it is later."""
+        """Return the run's time in seconds, or the time of this link's last fired timer, if that is later."""
         return max(workflow.time(), self._reached)
 
     def wake(self) -> None:
-        """Wake the fiber after a change, to send due messages."""
+        """Wake the fiber after a change, so that it sends due messages."""
         fiber = require_fiber("limits")
         if self._task is None:
             self._task = FiberTask(fiber.run, fiber.next_child_path(), "limits", self._work)
@@ -122,11 +122,11 @@ class KeeperLink:
             self._task.spawned_at = self._asked_at
 
     def receive(self, name: str, answers: Answers) -> None:
-        """Receive an answer or a message of the keeper."""
+        """Receive an answer or a message from the keeper."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Finish before the run closes."""
+        """Complete the communication before the run closes."""
         raise NotImplementedError
 
     def is_due(self) -> bool:
@@ -134,7 +134,7 @@ class KeeperLink:
         raise NotImplementedError
 
     def next_moment(self) -> float | None:
-        """Return the time of the next check if nothing arrives; None: never. Must not change the state."""
+        """Return the time of the next check if no message arrives, or None for no check. Must not change the state."""
         raise NotImplementedError
 
     def act(self) -> None:
@@ -152,7 +152,7 @@ class KeeperLink:
     def _work(self) -> None:
         with workflow.shield():
             while True:
-                # Let ready fibers run first: a slot passes from one to another without the keeper.
+                # Let ready fibers run first, because a slot passes from one fiber to another without the keeper.
                 workflow.wait_condition(lambda: True)
                 moment = self.next_moment()
                 if self.is_due():
@@ -167,7 +167,7 @@ class KeeperLink:
         self._timer_at, self._timer_is_for = moment, self.wait_is_for()
         left = moment - self.time()
         if left <= 0:
-            left = 0.001  # because of rounding: a timeout of 0 would end at once, again and again
+            left = 0.001  # because of rounding: a timeout of 0 would expire immediately, over and over
         try:
             workflow.wait_condition(self._is_sooner, timeout=left, timeout_summary=self._timer_is_for)
         except TimeoutError:
@@ -188,7 +188,7 @@ _MANY_MESSAGES = 500
 
 
 def keeper_id(kind: str, key: str) -> str:
-    """Return the id of the workflow that keeps this key; all programs that use the target agree on it."""
+    """Return the id of the workflow that keeps this key. The id is the same in all programs that use the target."""
     if not isinstance(key, str) or not key.strip():
         raise UsageError("the key of a limit must be a non-empty str")
     if len(key) > _LONGEST_KEY:
@@ -197,7 +197,7 @@ def keeper_id(kind: str, key: str) -> str:
 
 
 def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_queue: str) -> None:
-    """Send a request to a keeper; if there is none, start one with `state`, which contains the request."""
+    """Send a request to a keeper. If there is none, start a keeper with `state`, because the state contains the request."""
     pause = 0.0
     with workflow.shield():
         while True:
@@ -207,8 +207,8 @@ def ask(keeper: str, kind: Any, signal: Any, question: Any, state: Any, task_que
             except FailureError:
                 if _started(keeper, kind, state, task_queue):
                     return
-            # Another run has started the keeper meanwhile, so the signal will reach it now. If not, the keeper has closed in
-            # between, or its run has received the maximum number of signals: try again, with increasing pauses.
+            # Another run has started the keeper in the meantime, so the signal will reach it now. If not, the keeper has
+            # closed since, or its run has received the maximum number of signals. Retry with increasing pauses.
             workflow.sleep(pause)
             pause = min(2 * pause or 0.1, _LONGEST_PAUSE)
 
@@ -229,7 +229,7 @@ def _started(keeper: str, kind: Any, state: Any, task_queue: str) -> bool:
 
 
 def tell(keeper: str, signal: Any, message: Any) -> None:
-    """Send a message to a keeper that only matters if the keeper exists."""
+    """Send a message to a keeper. Ignore the message if the keeper does not exist."""
     with workflow.shield():
         try:
             workflow.get_external_workflow_handle(keeper).signal(signal, message)
@@ -238,7 +238,7 @@ def tell(keeper: str, signal: Any, message: Any) -> None:
 
 
 def unreachable(answers: Sequence[Answer]) -> list[SlotClaim]:
-    """Send answers to runs, concurrently. Return the places of runs that have closed."""
+    """Send answers to runs, concurrently. Return the claims of runs that have closed."""
     with workflow.shield():
         tasks = [workflow.spawn(_reaches, answer) for answer in answers]
         reached = [task.result() for task in tasks]
@@ -257,7 +257,7 @@ def _reaches(answer: Answer) -> bool:
 
 
 def keep(what: str, serve: Callable[[], bool]) -> None:
-    """Run a keeper: serve in rounds until a round returns False, because the key is idle."""
+    """Run a keeper: call `serve` in rounds until it returns False because the key is idle."""
     while True:
         try:
             if not serve():

@@ -1,7 +1,8 @@
-"""`limits.once`: the same key is the same run. Used outside of workflows.
+"""`limits.once`, a function that returns the same run for the same key. Used outside of workflows.
 
-It uses Temporal's id policies, and adds a time window: after it a closed run does not count any more. If two clients notice
-that at the same time they start one run, because the request id of both starts names the former run.
+The function uses Temporal's id policies and adds a time window. A closed run is ignored after the window. If two clients
+notice the end of the window simultaneously, they still start only one run, because the request id of both starts contains
+the id of the previous run.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ _OURS = ("id", "id_reuse_policy", "id_conflict_policy", "request_id")
 
 
 class OnceOptions(StartOptions, total=False):
-    """The options of `once`: all of `StartOptions` except the id and its policies, and those below."""
+    """The options of `once`: all of `StartOptions` except the id and its policies, plus the options below."""
 
     key: Required[str]
-    """The workflow's id: calls with the same key refer to the same run."""
+    """The workflow id: calls with the same key refer to the same run."""
     window: Duration | None
-    """The time from its start for which a closed run counts; by default as long as the engine retains it."""
+    """The time that a closed run counts, from its start. By default, it counts as long as the engine retains it."""
     retry_failed: bool
-    """Whether a run that did not complete is ignored."""
+    """Whether to ignore a run that did not complete."""
 
 
 @overload
@@ -64,11 +65,11 @@ def once(  # type: ignore[misc]
     retry_failed: bool = False,
     **options: Any,
 ) -> Any:
-    """Start a workflow unless it was started before: `limits.once(client, pay, invoice, key="invoice-7").result()`.
+    """Start a workflow unless it has already been started: `limits.once(client, pay, invoice, key="invoice-7").result()`.
 
-    The key is the workflow's id. While a run of that key is open, and after it has closed for as long as the engine retains it,
-    every caller gets a handle to the same run, whatever the arguments. With `window` a closed run counts only for this time from
-    its start. With `retry_failed` a run that did not complete does not count. With an `AsyncClient` it is awaited.
+    The key is the workflow id. While a run with this key is open, and as long as the engine retains the closed run, every
+    caller receives a handle of that run, whatever the arguments. With `window`, a closed run counts only for this time after
+    its start. With `retry_failed`, a run that did not complete does not count. With an `AsyncClient`, await the call.
     """
     if not isinstance(client, (Client, AsyncClient)):
         raise UsageError(f"once needs a Client or an AsyncClient, not {type(client).__name__}")

@@ -1,10 +1,10 @@
-"""`limits.slot`: a maximum of concurrent users of a key; and `hourglass.slots`, the workflow that keeps the slots.
+"""`limits.slot`, a limit on the concurrent users of a key, and `hourglass.slots`, the workflow that keeps the slots.
 
-There is one keeper for each key in use. It grants slots in the order of requests, by a signal. A run requests slots for all its
-tasks together (`SlotPool`), and passes a slot from one task to the next: five hundred tasks of one run that enter in turn cost a
-dozen events. A holder that ends in the ordinary way returns its slot; a terminated or timed-out run cannot. So while a run waits
-for a slot the keeper checks the holders, with increasing pauses: it repeats to each that it has its slot, which cannot be
-delivered to a closed run. The keeper ends when no run has used the key for a while.
+There is one keeper for each key in use. It grants slots in the order of requests, by a signal. A run requests slots for all
+its tasks together (`SlotPool`), and passes a slot from one task to the next: five hundred tasks of a run that enter in turn
+cost a dozen events. A holder that ends normally returns its slot, but a terminated or timed-out run cannot. So while a run
+waits for a slot, the keeper checks the holders, with increasing pauses. It sends each holder its grant a second time, and
+this signal fails if the run is closed. The keeper ends when no run has used the key for a while.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SlotKeeper:
 
     @workflow.signal
     def take_back(self, back: Return) -> None:
-        """Receive slots, or places in the queue, that a run returns."""
+        """Receive slots, or places in the queue, that a run gives back."""
         self.book.give_back(back.tickets)
         self._heard()
 
@@ -102,12 +102,12 @@ class SlotKeeper:
         return _LINGER if self.book.is_idle else _HOUSEKEEPING
 
     def _look_within(self, pause: float) -> None:
-        # A time, not a pause: requests that arrive meanwhile must not delay it.
+        # Store a time instead of a pause, because later requests must not delay the check.
         self.pause = pause
         self.look_at = min(self.look_at, workflow.time() + pause)
 
     def _look_after(self) -> None:
-        """Find holders that are gone. If there are none, increase the pause until the next check."""
+        """Find holders with closed runs. Increase the pause until the next check."""
         self.pause = min(2 * self.pause, max(_LONGEST_PAUSE, self.book.notice))
         self.look_at = workflow.time() + self.pause
         self._drop(unreachable(self.book.reminders()))
@@ -122,7 +122,7 @@ _FIRST_LINGER, _LAST_LINGER = 5.0, 60.0
 
 
 class SlotWaiter:
-    """A task that waits for a slot: its number, or None if the time is up."""
+    """A task that waits for a slot. `number` is its slot, or None if the wait has timed out."""
 
     def __init__(self, deadline: float | None) -> None:
         self.deadline = deadline
@@ -131,12 +131,13 @@ class SlotWaiter:
 
 
 class SlotPool(KeeperLink):
-    """The slots of one key that a run has, and its tasks that wait for one.
+    """The slots of one key that a run holds, and the run's tasks that wait for a slot.
 
-    A slot that a task leaves passes to the next task of the run, without an event, until the keeper reports that another run
-    waits: then the tasks that already wait come first, and every slot that becomes free after them is returned. `idle` are slots
-    that no task uses: they are returned at once if the run has used the key only once, else after a while without use, and before
-    the run closes. `asked` are places in the keeper's queue, at most as many as the limit.
+    A slot that a task frees passes to the next task of the run without an event, until the keeper reports that another run
+    waits. Then the tasks that are already waiting are served first, and every slot that becomes free after that is returned.
+    `idle` contains slots that no task uses. They are returned immediately if the run has used the key only once, otherwise
+    after a while without use, and before the run closes. `asked` contains places in the keeper's queue, at most as many as
+    the limit.
     """
 
     def __init__(self, key: str, name: str, task_queue: str) -> None:
@@ -164,7 +165,7 @@ class SlotPool(KeeperLink):
         self._linger, self._linger_until, self._reused = _FIRST_LINGER, 0.0, False
 
     def enter(self, limit: int, notice: float, timeout: float | None) -> int:
-        """Wait for a slot and return its number. Raises `TimeoutError` when the time is up."""
+        """Wait for a slot and return its number. Raise `TimeoutError` after the timeout."""
         self.limit, self.notice = limit, notice
         self._uses += 1
         if self._idle and not self._waiting and self._ahead is None and self._told_limit == limit:
@@ -213,7 +214,7 @@ class SlotPool(KeeperLink):
         self._begin_to_linger()
 
     def _begin_to_linger(self) -> None:
-        """Keep unused slots for a while from now on."""
+        """Begin to keep unused slots for a while, unless the period is already running."""
         now = self.time()
         if self._linger_until <= now:
             self._linger_until, self._reused = now + self._linger, False
@@ -231,7 +232,7 @@ class SlotPool(KeeperLink):
             self._begin_to_linger()
 
     def receive(self, name: str, answers: Answers) -> None:
-        """Receive granted slots, or the report that another run waits."""
+        """Receive granted slots, or the notification that another run waits."""
         for number in answers.numbers:
             if number is not None and number in self._asked:
                 self._asked.remove(number)
@@ -256,7 +257,7 @@ class SlotPool(KeeperLink):
         return self._wanted() > 0 or self._limit_is_new or bool(self._surplus())
 
     def act(self) -> None:
-        """Request slots, or return some, or both."""
+        """Send the due requests for slots, and return surplus slots."""
         back = self._surplus()
         self._idle = [number for number in self._idle if number not in back]
         self._asked = [number for number in self._asked if number not in back]
@@ -271,7 +272,8 @@ class SlotPool(KeeperLink):
             self._sending = False
 
     def next_moment(self) -> float | None:
-        """Return the time of the next reminder of the keeper, end of a wait, or return of unused slots."""
+        """Return the time of the next deadline: a reminder to the keeper, the timeout of a wait, or the return of unused
+        slots."""
         if self._waiting:
             deadlines = (waiter.deadline for waiter in self._waiting if waiter.deadline is not None)
             return min((self._remind_at, *deadlines) if self._limited else (self._remind_at,))
@@ -308,7 +310,7 @@ class SlotPool(KeeperLink):
         self._remind_at = self.time() + self._reminder
 
     def _surplus(self) -> tuple[int, ...]:
-        """Return the slots that no task uses and the places in the queue that no task needs, if they must be returned now."""
+        """Return the unused slots, and the unneeded places in the queue, that must be given back now."""
         if self._closing:
             return (*self._idle, *self._asked)
         unneeded = () if self._waiting else tuple(self._asked)
@@ -320,7 +322,7 @@ class SlotPool(KeeperLink):
         return (*self._idle, *unneeded)
 
     def on_time(self) -> None:
-        """End expired waits, remind a silent keeper, and return unused slots."""
+        """End expired waits, send a reminder to a silent keeper, and return unused slots."""
         now = self.time()
         for waiter in [
             expired for expired in self._waiting if expired.deadline is not None and expired.deadline <= now
@@ -347,13 +349,13 @@ def slot(
 ) -> Iterator[None]:
     """Hold a slot of a key for a block: `with limits.slot("customer-42", limit=2): charge(…)`. In workflows only.
 
-    At most `limit` blocks of the same key run at a time, in all workflows of the target together; the others wait, in the order
-    of their requests. A block that waits longer than `timeout` raises `TimeoutError`; a cancelled one leaves the queue. A run
-    that ends other than through its own code (terminated, timed out) loses its slot: at once on the embedded engine; on a server
-    within `notice` after another run begins to wait, later if the holders have been checked for a while.
+    At most `limit` blocks with the same key run at a time, in all workflows of the target together. Others wait in the order
+    of their requests. A block that waits longer than `timeout` raises `TimeoutError`; a cancelled block leaves the queue. A
+    run that is terminated or times out loses its slot. The embedded engine frees the slot immediately. A server frees it
+    within `notice` after another run begins to wait, or later if the holders have already been checked for a while.
 
-    On a server a small workflow keeps the slots, on the task queue of the first run that uses the key or on `task_queue`; any
-    worker of that queue serves it.
+    On a server, a small workflow keeps the slots. It uses the task queue of the first run that uses the key, or
+    `task_queue`, and any worker of that queue serves it.
     """
     keeper_id("slots", key)  # raises for an invalid key
     if not isinstance(limit, int) or limit < 1:

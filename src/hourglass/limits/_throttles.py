@@ -1,8 +1,8 @@
-"""`limits.throttle`: a maximum number of calls in a span of time; and `hourglass.throttle`, the workflow that grants turns.
+"""`limits.throttle`, a limit on the number of calls per time span, and `hourglass.throttle`, the workflow that grants turns.
 
-There is one keeper for each key in use. A turn is a time in the future, granted at once: the run waits for it with a timer of its
-own. A run requests turns for all its tasks together, and has one timer for all (`TurnPool`). So the only timer of the keeper is
-the one that ends it when its turns are all in the past and no run requests more.
+There is one keeper for each key in use. A turn is a time in the future. The keeper grants it immediately, and the run waits
+with a timer of its own. A run requests turns for all its tasks together, and has one timer for all of them (`TurnPool`). So
+the keeper needs only one timer: it ends the keeper when all turns are in the past and no run requests more.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TurnKeeper:
 
     @workflow.signal
     def hand_in(self, used: Used) -> None:
-        """Receive the return of a loan."""
+        """Receive a returned loan."""
         self.book.hand_in(used)
         self.messages += 1
 
@@ -107,7 +107,7 @@ _ROUNDING = 1000
 
 
 class TurnWaiter:
-    """A task that waits for a turn: `at` is its time, None if that would be too late."""
+    """A task that waits for a turn. `at` is the turn's time, or None if the turn would be too late."""
 
     def __init__(self, rate: Rate, latest: int | None) -> None:
         self.terms = (rate, latest)
@@ -119,8 +119,9 @@ class TurnPool(KeeperLink):
     """The tasks of one run that wait for turns of one key. Tasks that arrive at the same moment are requested together, and
     one timer serves all of them.
 
-    A run that requests often, while no other run does, gets a loan of the key for a while: it grants turns to its tasks by the
-    rules of the keeper, and reports them at the end. When another run requests turns, the keeper recalls the loan.
+    A run that requests turns often, while no other run does, is lent the key for a while. The run then grants turns to its
+    own tasks by the keeper's rules, and reports them when the loan ends. When another run requests turns, the keeper recalls
+    the loan.
     """
 
     def __init__(self, key: str, name: str, replies: Replies, task_queue: str) -> None:
@@ -142,7 +143,8 @@ class TurnPool(KeeperLink):
         self._remind_at, self._reminder = 0.0, FIRST_REMINDER
 
     def enter(self, rate: Rate, timeout: int | None) -> bool:
-        """Wait for a turn; return False at once if it would be too late. A task that is cancelled has used its turn."""
+        """Wait for a turn. Return False immediately if the turn would be too late. A task that is cancelled has used its
+        turn."""
         waiter = TurnWaiter(rate, None if timeout is None else self._now() + timeout)
         if self._new or not self._has_lent(waiter):
             self._new[waiter] = None
@@ -158,7 +160,7 @@ class TurnPool(KeeperLink):
         return waiter.at is not None
 
     def _has_lent(self, waiter: TurnWaiter) -> bool:
-        """Grant a task its turn from the loan; return False if the keeper must be asked."""
+        """Grant a turn to a task from the loan. Return False if the keeper must grant the turn instead."""
         loan, (rate, latest) = self._loan, waiter.terms
         if loan is None or loan.rate != rate or self._asked or self._recalled:
             return False
@@ -180,7 +182,7 @@ class TurnPool(KeeperLink):
             self._due[waiter] = None
 
     def receive(self, name: str, answers: Answers) -> None:
-        """Receive granted turns, a loan, or its recall."""
+        """Receive granted turns, a loan, or the recall of the loan."""
         if name == self._name:
             self._recalled = self._loan is not None
             self.wake()
@@ -204,8 +206,9 @@ class TurnPool(KeeperLink):
         return self._may_ask() or self._recalled
 
     def _may_ask(self) -> bool:
-        """Whether turns must be requested now: not while a loan may be on its way, because that serves all waiting tasks. If
-        an answer takes longer than the tasks take to arrive, each task would send a request and the loan never be used.
+        """Whether turns must be requested now. Not while a loan may be on its way, because a loan serves all waiting tasks.
+        Otherwise, if answers take longer than the interval between tasks, each task would send a request and the loan would
+        never be used.
         """
         return bool(self._new) and not any(question.loan for question, _ in self._asked.values())
 
@@ -220,7 +223,7 @@ class TurnPool(KeeperLink):
         self._sending = False
 
     def _end_loan(self) -> tuple[int, ...]:
-        """End the loan. Return the turns that tasks received during it, as far as they still count."""
+        """End the loan. Return the turns that tasks received during the loan."""
         if self._loan is None:
             return ()
         lead = self._lead()
@@ -236,7 +239,7 @@ class TurnPool(KeeperLink):
             workflow.wait_condition(lambda: self._loan is None and not self._sending)
 
     def next_moment(self) -> float | None:
-        """Return the time of the next turn, or of the next reminder of the keeper."""
+        """Return the time of the next turn, or of the next reminder to the keeper."""
         turns = [waiter.at / MICROSECONDS for waiter in self._due if waiter.at is not None]
         return min([*turns, self._remind_at] if self._asked else turns, default=None)
 
@@ -249,7 +252,7 @@ class TurnPool(KeeperLink):
         return microseconds() + self._lead()
 
     def _lead(self) -> int:
-        """Return by how much `time` is later than the run's own time, the time in messages."""
+        """Return how far `time` is ahead of the run's own time, the time used in messages."""
         lead = round((self._reached - workflow.time()) * MICROSECONDS)
         return lead if lead > _ROUNDING else 0
 
@@ -279,7 +282,7 @@ class TurnPool(KeeperLink):
         self._remind_at = self.time() + self._reminder
 
     def on_time(self) -> None:
-        """Release the tasks that have reached their turn, and remind a silent keeper."""
+        """Release the tasks that have reached their turn, and send a reminder to a silent keeper."""
         now = self._now()
         # A timer may fire a fraction of a microsecond early.
         for waiter in [due for due in self._due if due.at is not None and due.at <= now + 1]:
@@ -306,13 +309,13 @@ def throttle(
 ) -> None:
     """Wait for a turn, then continue: `limits.throttle("mail-api", 10, per=timedelta(seconds=1))`. In workflows only.
 
-    In any span of `per` at most `limit` calls of the same key return, in all workflows of the target together, in the order of
-    their requests. They may return all at once, and then none until the span is over; `smooth` spreads them evenly. If the turn
-    would be later than `timeout`, `TimeoutError` is raised at once and no turn is used. A call that is cancelled while it waits
-    has used its turn.
+    In any span of `per`, at most `limit` calls with the same key return, in all workflows of the target together, in the
+    order of their requests. All calls of a span may return together, and then none until the span is over; `smooth` spreads
+    them evenly. If the turn would come after `timeout`, raise `TimeoutError` immediately without using a turn. A call that
+    is cancelled while it waits has used its turn.
 
-    The embedded engine grants the turns itself. On a server a small workflow does, on the task queue of the first run that uses
-    the key or on `task_queue`; any worker of that queue serves it.
+    The embedded engine grants the turns itself. On a server, a small workflow grants them. It uses the task queue of the
+    first run that uses the key, or `task_queue`, and any worker of that queue serves it.
     """
     keeper = keeper_id("throttle", key)
     rate = _checked(limit, per, smooth)

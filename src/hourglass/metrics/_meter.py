@@ -1,7 +1,7 @@
 """A meter: creates counters, gauges and histograms that carry the attributes of the current activity or
 workflow.
 
-Must not know where it is used: in a workflow it gets a function, `silent`, that it calls before each record.
+Must not know: activities, workflows. In a workflow, the meter receives a function `silent` that it calls before each record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _never() -> bool:
 
 
 class _Instrument:
-    """A metric, with attributes that are added to each record."""
+    """A metric together with attributes that are added to each record."""
 
     def __init__(self, metric: Metric, attributes: Mapping[str, Value], silent: Callable[[], bool]) -> None:
         self._metric = metric
@@ -47,7 +47,7 @@ class _Instrument:
         return self._metric.unit
 
     def with_additional_attributes(self: I, attributes: Attributes) -> I:
-        """Return the metric with more attributes on each record."""
+        """Return the same metric with additional attributes on each record."""
         return type(self)(self._metric, {**self._attributes, **attributes}, self._silent)
 
     def _record(self, value: float, attributes: Attributes | None) -> None:
@@ -65,12 +65,12 @@ class MetricCounter(_Instrument):
     """A value that only increases."""
 
     def add(self, value: float, additional_attributes: Attributes | None = None) -> None:
-        """Add a value."""
+        """Add a value to the counter."""
         self._record(value, additional_attributes)
 
 
 class MetricGauge(_Instrument):
-    """A value that can increase and decrease; the last one set counts."""
+    """A value that can increase and decrease; the value that was set last counts."""
 
     def set(self, value: float, additional_attributes: Attributes | None = None) -> None:
         """Set the value."""
@@ -81,14 +81,14 @@ class MetricHistogram(_Instrument):
     """A distribution of values."""
 
     def record(self, value: float | timedelta, additional_attributes: Attributes | None = None) -> None:
-        """Record a value; a `timedelta` is converted to seconds."""
+        """Record a value. A `timedelta` is converted to seconds."""
         number = value.total_seconds() if isinstance(value, timedelta) else value
         self._record(number, additional_attributes)
 
 
 class MetricMeter:
-    """Creates metrics. Obtained from `workflow.metric_meter()` or `activity.metric_meter()`, or created with
-    your own registry.
+    """Creates metrics. Obtain a meter from `workflow.metric_meter()` or `activity.metric_meter()`, or create one for your
+    own registry.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class MetricMeter:
         *,
         silent: Callable[[], bool] = _never,
     ) -> None:
-        """`silent` is called before each record; nothing is recorded while it returns True."""
+        """Create a meter. `silent` is called before each record; the record is dropped if it returns True."""
         self._registry = registry
         self._attributes: dict[str, Value] = dict(attributes or {})
         self._silent = silent
@@ -106,11 +106,11 @@ class MetricMeter:
     def create_counter(
         self, name: str, description: str | None = None, unit: str | None = None
     ) -> MetricCounter:
-        """Return the counter of this name; it is created on first use."""
+        """Return the counter with this name. Create it on first use."""
         return MetricCounter(self._metric(name, "counter", description, unit), self._attributes, self._silent)
 
     def create_gauge(self, name: str, description: str | None = None, unit: str | None = None) -> MetricGauge:
-        """Return the gauge of this name; it is created on first use."""
+        """Return the gauge with this name. Create it on first use."""
         return MetricGauge(self._metric(name, "gauge", description, unit), self._attributes, self._silent)
 
     def create_histogram(
@@ -121,14 +121,14 @@ class MetricMeter:
         *,
         buckets: Sequence[float] | None = None,
     ) -> MetricHistogram:
-        """Return the histogram of this name; it is created on first use. `buckets` are its bounds, by default
-        for seconds.
+        """Return the histogram with this name. Create it on first use. `buckets` are its bounds; the defaults suit durations
+        in seconds.
         """
         metric = self._metric(name, "histogram", description, unit, buckets)
         return MetricHistogram(metric, self._attributes, self._silent)
 
     def with_additional_attributes(self, additional_attributes: Attributes) -> MetricMeter:
-        """Return a meter whose metrics carry more attributes."""
+        """Return a meter that adds these attributes to its metrics."""
         return MetricMeter(self._registry, {**self._attributes, **additional_attributes}, silent=self._silent)
 
     def _metric(

@@ -2,9 +2,9 @@
 
 Must not know: workflows, workers, formats. Any thread may record and collect. Invariants:
 
-- A name is one metric: its kind does not change.
-- Memory is bounded: a metric has a maximum number of series, others are dropped with one warning.
-- A sink that raises is logged once and never called again; the recording code is not affected.
+- A name identifies one metric, and the metric's kind never changes.
+- Memory is bounded: a metric has a maximum number of series. Further series are dropped, with a single warning.
+- A sink that raises an exception is logged once and never called again. The recording code is not affected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Source = Callable[[], Iterable[Family]]
 
 
 class Sink(Protocol):
-    """Receives every record, such as the bridge to OpenTelemetry. Called in the recording thread."""
+    """A receiver of every record, for example the bridge to OpenTelemetry. Called in the recording thread."""
 
     def recorded(self, metric: Metric, value: float, labels: Labels) -> None:
         """Receive a value that was added to a counter, set on a gauge, or recorded in a histogram."""
@@ -33,7 +33,7 @@ class Sink(Protocol):
 
 
 class _Histogram:
-    """The counts of one series."""
+    """The bucket counts and the total of one series."""
 
     __slots__ = ("counts", "total")
 
@@ -43,7 +43,7 @@ class _Histogram:
 
 
 class Metric:
-    """One metric of a registry. Created by `Registry.metric`."""
+    """A metric of a registry. Create it with `Registry.metric`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Metric:
         self._is_full = False
 
     def record(self, value: float, labels: Labels = ()) -> None:
-        """Add to a counter, set a gauge, or record in a histogram."""
+        """Add the value to a counter, set a gauge to it, or record it in a histogram."""
         if self.kind == "counter" and value < 0:
             raise UsageError(f"metric {self.name} is a counter, which only grows: {value} was to be added")
         with self._lock:
@@ -76,11 +76,11 @@ class Metric:
             self._registry.tell(self, value, labels)
 
     def pending(self, labels: Labels) -> list[float]:
-        """Return the list in which values of a series wait until `fold` records them.
+        """Return the list with the values of a series that `fold` will record.
 
-        For code that records thousands of times a second on one thread: appending a number needs neither a
-        call nor an object for the garbage collector. The appending code calls `fold` before the list grows
-        large; `collect` does so as well.
+        This is for code that records thousands of values per second on one thread. Appending a number needs neither a call
+        nor an object for the garbage collector. The appending code calls `fold` before the list grows large; `collect` does
+        so, too.
         """
         return self._pending.setdefault(labels, [])
 
@@ -92,7 +92,7 @@ class Metric:
                 if not pending:
                     continue
                 values = pending[:]
-                del pending[: len(values)]  # values appended meanwhile stay
+                del pending[: len(values)]  # values appended in the meantime stay
                 if self._add_all(values, labels):
                     recorded.append((values, labels))
         if self._registry.sinks:
@@ -112,7 +112,7 @@ class Metric:
         return Family(self.name, self.kind, self.description, self.unit, tuple(samples))
 
     def _add(self, value: float, labels: Labels) -> bool:
-        """Add a value under the lock. Return whether there was room for its series."""
+        """Add a value; call it with the lock held. Return False if there is no room for a new series."""
         if self.kind != "histogram":
             former = self._values.get(labels)
             if former is None and not self._has_room(self._values):
@@ -129,7 +129,7 @@ class Metric:
         return True
 
     def _add_all(self, values: list[float], labels: Labels) -> bool:
-        """Add several values of one series under the lock. Return whether there was room for it."""
+        """Add several values of a series; call it with the lock held. Return False if there is no room for a new series."""
         if self.kind == "counter":
             return self._add(sum(values), labels)
         has_room = self._add(values[0], labels)
@@ -156,7 +156,7 @@ class Metric:
 
 
 class Registry:
-    """Metrics by name. `collect` also calls the sources, for values that need not be recorded."""
+    """Metrics by name. `collect` also calls the sources, for values that need no recording."""
 
     def __init__(self, *, max_series: int = 2000) -> None:
         self.max_series = max_series
@@ -173,7 +173,7 @@ class Registry:
         unit: str = "",
         bounds: Sequence[float] | None = None,
     ) -> Metric:
-        """Return the metric of a name; it is created on first use. Raise `UsageError` if it exists with another
+        """Return the metric with this name. Create it on first use. Raise `UsageError` if the metric exists with another
         kind.
         """
         existing = self._metrics.get(name)
@@ -186,7 +186,7 @@ class Registry:
         return existing
 
     def collect(self) -> list[Family]:
-        """Return the current values of all metrics, by name. A source that raises is left out and logged."""
+        """Return the current values of all metrics, by name. Log and omit a source that raises an exception."""
         with self._lock:
             metrics, sources = list(self._metrics.values()), list(self._sources.values())
         families = [metric.collect() for metric in metrics]
@@ -198,7 +198,7 @@ class Registry:
         return merged(families)
 
     def add_source(self, source: Source) -> Callable[[], None]:
-        """Call this source at every `collect`. Return a function that removes it."""
+        """Call this source in every `collect`. Return a function that removes the source."""
         key = object()
         with self._lock:
             self._sources[key] = source
@@ -210,7 +210,7 @@ class Registry:
         return remove
 
     def add_sink(self, sink: Sink) -> Callable[[], None]:
-        """Send every record to this sink from now on. Return a function that removes it."""
+        """Send every record to this sink from now on. Return a function that removes the sink."""
         for registered in list(self._metrics.values()):
             registered.fold()
         with self._lock:
@@ -255,4 +255,4 @@ def _bounds(name: str, bounds: Sequence[float] | None) -> tuple[float, ...]:
 
 
 default_registry = Registry()
-"""The registry of this process, used by every worker without a registry of its own."""
+"""The registry of this process. Workers without their own registry use it."""

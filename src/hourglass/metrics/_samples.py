@@ -1,4 +1,4 @@
-"""Metrics as data: the content of a registry at one time; and as text for Prometheus.
+"""Metrics as data, i.e. the content of a registry at one time, and as text for Prometheus.
 
 Pure: frozen data that knows neither threads nor formats, and a writer of the exposition format 0.0.4.
 """
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
-"""A counter only increases, a gauge keeps its last value, a histogram counts records by size."""
+"""The kind of a metric: a counter only increases, a gauge keeps its last value, and a histogram counts values by size."""
 
 Value: TypeAlias = str | int | float | bool
 Attributes: TypeAlias = Mapping[str, Value]
-"""The attributes that distinguish the series of a metric: few names, few values each."""
+"""The attributes that distinguish the series of a metric. There should be few names, with few values each."""
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 """Attributes as strings in a fixed order: the key of a series."""
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Bucket bounds for durations: from a millisecond to five minutes."""
+"""Bucket bounds for durations, from a millisecond to five minutes."""
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """The counts of a histogram: `counts[i]` is the number of values above `bounds[i - 1]` and at most
-    `bounds[i]`; the last, above all bounds.
+    """The counts of a histogram. `counts[i]` is the number of values above `bounds[i - 1]` and at most `bounds[i]`. The last
+    count is for values above all bounds.
     """
 
     bounds: tuple[float, ...]
@@ -65,7 +65,7 @@ def labels_of(attributes: Attributes) -> Labels:
 
 
 def merged(families: Iterable[Family]) -> list[Family]:
-    """Return one family for each name, with one sample for each series; later samples win."""
+    """Return one family for each name, with one sample for each series. Of several samples of a series, the last is used."""
     merged_by_name: dict[str, Family] = {}
     for family in families:
         former = merged_by_name.get(family.name)
@@ -92,7 +92,7 @@ _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def prometheus_text(families: Iterable[Family]) -> str:
-    """Return the response of `/metrics`. Names are adapted: dots become underscores, and counters end in
+    """Return the content of `/metrics`. Names are adapted to Prometheus: dots become underscores, and counters end in
     `_total`.
     """
     return "".join(f"{line}\n" for family in families for line in _lines(family))

@@ -1,8 +1,8 @@
 """The destination of the metrics and logs of Temporal's Core: settings of the process, as data.
 
-Core has one runtime for each process, created with the first connection to a server; so `set_telemetry` must
-be called once, before that. Without it the environment decides (`HOURGLASS_CORE_METRICS`,
-`HOURGLASS_CORE_LOG`). The embedded engine has no Core: its activity is part of our own metrics.
+Core has one runtime for each process, created with the first connection to a server. So `set_telemetry` must be called once,
+before the first connection. Without a call, the environment variables `HOURGLASS_CORE_METRICS` and `HOURGLASS_CORE_LOG`
+decide. The embedded engine does not use Core; our own metrics cover it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CORE = (
 
 @dataclass(frozen=True)
 class TelemetryFilter:
-    """The log level of Core, and of the libraries it uses."""
+    """The log levels of Core and of the libraries that Core uses."""
 
     core_level: Level = "ERROR"
     other_level: Level = "ERROR"
@@ -46,17 +46,15 @@ class TelemetryFilter:
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """The logging of Core, through Python's logging as `hourglass.core`, with all of its fields, including
-    payloads.
-    """
+    """The logging of Core. Records go to Python's logger `hourglass.core`, with all their fields, including payloads."""
 
     filter: TelemetryFilter | str = TelemetryFilter()
 
 
 @dataclass(frozen=True)
 class PrometheusConfig:
-    """A Prometheus endpoint of Core, on its own address. A worker's `/metrics` has our metrics, and with
-    `STATUS` Core's too.
+    """A Prometheus endpoint of Core, on its own address. A worker's `/metrics` contains our metrics and, with `STATUS`,
+    Core's metrics too.
     """
 
     bind_address: str
@@ -72,7 +70,7 @@ class PrometheusConfig:
 
 
 class OpenTelemetryMetricTemporality(Enum):
-    """Whether each export contains totals, or the difference to the previous export."""
+    """Whether each export contains totals, or the difference from the previous export."""
 
     CUMULATIVE = 1
     DELTA = 2
@@ -80,9 +78,9 @@ class OpenTelemetryMetricTemporality(Enum):
 
 @dataclass(frozen=True)
 class OpenTelemetryConfig:
-    """The export of Core's metrics to a collector.
+    """The export of Core's metrics to an OpenTelemetry collector.
 
-    Over gRPC, such as `http://localhost:4317`, or with `http` over HTTP, such as
+    Uses gRPC with a URL like `http://localhost:4317`, or, if `http` is set, HTTP with a URL like
     `http://localhost:4318/v1/metrics`.
     """
 
@@ -105,14 +103,14 @@ class OpenTelemetryConfig:
 
 
 STATUS = "status"
-"""Adds Core's metrics to the registry of a worker, and so to its `/metrics`."""
+"""Adds Core's metrics to a worker's registry, and thereby to the worker's `/metrics`."""
 
 
 @dataclass(frozen=True)
 class TelemetryConfig:
     """The destination of Core's metrics and log.
 
-    `global_tags` are labels of every metric, `metric_prefix` is the prefix of their names.
+    `global_tags` are labels added to every metric; `metric_prefix` is the prefix of every metric's name.
     """
 
     metrics: PrometheusConfig | OpenTelemetryConfig | Literal["status"] | None = None
@@ -131,16 +129,16 @@ class TelemetryConfig:
 
 
 class _Chosen:
-    """The settings of this process, and whether Core has started with or without them."""
+    """The telemetry settings of this process, and whether Core has already read them."""
 
     config: TelemetryConfig | None = None
     taken = False
 
 
 def set_telemetry(config: TelemetryConfig) -> None:
-    """Set the destination of Core's metrics and log: once, before the first connection to a Temporal server.
+    """Set the destination of Core's metrics and log. Call this once, before the first connection to a Temporal server.
 
-    Raise `UsageError` after that.
+    Raise `UsageError` if Core is already running.
     """
     if not isinstance(config, TelemetryConfig):
         raise UsageError(f"set_telemetry takes a TelemetryConfig, not {type(config).__name__}")

@@ -12,13 +12,13 @@
     for line in status.follow(handle):
         print(line)
 
-Publishing is free: no event, no command, no workflow task. A follower waits with a long poll for the run's
-history to grow, then queries the workflow for new items. So readers leave no trace in the history either,
-however many there are.
+Publishing costs no event, no command and no workflow task. A follower waits with a long poll until the run's history has
+grown, and then queries the workflow for new items. So followers leave no trace in the history either, however many there
+are.
 
     _buffer     the workflow's side: a buffer that a query reads
     _following  the client's side, with a blocking and an asynchronous interface
-    _token      `Progress`: it connects both sides
+    _token      `Progress`, the link between both sides
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""The published items of a workflow: for each name a buffer in the run. It holds the last items and is read
-by a query.
+"""The published items of a workflow. For each name, a run has a buffer with the latest items. A query reads the buffer.
 
-Must not know: clients. Publishing issues no command and writes no event: replaying the run recreates the
-items, as it does its variables. Invariants: offsets count from 0 and never decrease; at most `limit` items
-are kept, the newest.
+Must not know: clients. Publishing issues no command and writes no event, because a replay recreates the items like the run's
+variables. Invariants: offsets count from 0 and never decrease; only the newest `limit` items are kept.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ StampedBatch = tuple[int, int, list[Any], list[int]]
 
 MOST_AT_ONCE = 100
 MOST_BYTES = 512 * 1024
-"""The maximum size of a query result: an engine accepts two megabytes."""
+"""The maximum size of a query result. An engine would accept two megabytes."""
 
 
 class Buffer:
-    """The newest items of one name."""
+    """The newest items published under a name."""
 
     def __init__(self, limit: int) -> None:
         self._items: deque[tuple[Any, int, int]] = deque(maxlen=limit)
@@ -39,9 +37,7 @@ class Buffer:
         self._published += 1
 
     def read(self, begin: int, most: int) -> Batch:
-        """Return items from an offset on, as many as fit into a query result; a negative offset counts from the
-        end.
-        """
+        """Return items from an offset on, as many as fit into a query result. A negative offset counts from the end."""
         return self.read_stamped(begin, most)[:3]
 
     def read_stamped(self, begin: int, most: int) -> StampedBatch:
@@ -63,12 +59,12 @@ class Buffer:
 
 
 def query_name(name: str) -> str:
-    """Return the query that reads the items of a name, also for programs in other languages."""
+    """Return the name of the query that reads a name's items. Programs in other languages use it, too."""
     return f"progress.{name}"
 
 
 def buffer_of_run(name: str, limit: int) -> Buffer:
-    """Return the buffer of a name in the current run; it is created on first use."""
+    """Return the buffer for a name in the current run. Create the buffer on first use."""
     fiber = require_fiber("publishing progress")
     run = fiber.run
     if run.latched:

@@ -1,14 +1,14 @@
 """The follower of a run's progress, and its blocking and asynchronous interfaces.
 
-Two sources form one stream: the workflow's items, read from its buffer by a query (`_buffer`), and the items
-of its activities, delivered by the engine (`ReadProgress`). An item of the workflow is stamped with the
-length of the history when it was published, an item of an activity belongs to the event that scheduled the
-activity. So an activity's items come after all items that the workflow had published when it scheduled the
-activity, and before all items that it published after the result.
+Two sources form one stream: the workflow's items, read from its buffer by a query (`_buffer`), and the items of its
+activities, delivered by the engine (`ReadProgress`). An item of the workflow is stamped with the length of the history when
+it was published. An item of an activity belongs to the event that scheduled the activity. So an activity's items come after
+all items that the workflow had published before it scheduled the activity, and before all items that the workflow published
+after it received the result.
 
-A follower waits for the history to grow and then queries, in this order, so that no item is missed in
-between. The workflow's items change only when one of its workflow tasks completes: other events do not cause
-a query. It must not know threads, nor event loops other than the one it is called on.
+A follower first waits for the history to grow and then queries, so that it misses no item in between. The workflow's items
+change only when a workflow task completes, so other events do not cause a query. Must not know: threads, and event loops
+other than the caller's.
 """
 
 from __future__ import annotations
@@ -70,11 +70,10 @@ class Origin:
 
 
 class ActivityItems:
-    """A follower's knowledge of the activities of one run, from its history, and of the items they have
-    published.
+    """The activities of a run, as read from the run's history, and the items that the activities have published.
 
-    `open` are activities that have not ended, `marks` how far each was read: the attempt, and the index of
-    its next item. Items of an activity that is not in the part of the history that was read are `held`.
+    `open` contains the activities that have not ended. `marks` contains the position in each activity's items: the attempt,
+    and the index of the next item. `held` contains items of activities that have not appeared in the history yet.
     """
 
     def __init__(self, name: str, marks: Mapping[int, tuple[int, int]]) -> None:
@@ -107,7 +106,7 @@ class ActivityItems:
         )
 
     def _reading(self) -> dict[int, tuple[int, int]]:
-        """Return how far each activity was read, including held items."""
+        """Return the position in each activity's items, including held items."""
         marks = dict(self.marks)
         for item in self.held:
             scheduled = self.scheduled(item)
@@ -116,9 +115,8 @@ class ActivityItems:
         return marks
 
     def note(self, event: HistoryEvent) -> Payload | None:
-        """Record an event about an activity. Return the result of a completed one, as it may carry its last
-        items.
-        """
+        """Record an event about an activity. Return the result of a completed activity, because it may carry the last
+        items."""
         match event.attributes:
             case ActivityTaskScheduled() as asked:
                 self._ids[event.id] = asked.activity_id, asked.activity_type
@@ -134,18 +132,18 @@ class ActivityItems:
         return None
 
     def note_tail(self, scheduled: int, carried: CarriedProgress) -> None:
-        """Record the last items of an activity, carried by its result."""
+        """Record the last items of an activity, carried by the activity's result."""
         id, type = self._ids.get(scheduled, ("", ""))
         for item in new_items(carried, self._name, id, type, {}):
             self.held.append(msgspec.structs.replace(item, scheduled_event_id=scheduled))
 
     def scheduled(self, item: PublishedItem) -> int:
-        """Return the event that scheduled the activity; 0 if it was not read yet."""
+        """Return the id of the event that scheduled the item's activity; 0 if that event has not been read yet."""
         event_id = item.scheduled_event_id or self._scheduled.get(item.activity_id, 0)
         return event_id if event_id in self._ids else 0
 
     def take(self, until: Callable[[int], bool], *, counts: bool) -> Iterator[PublishedItem]:
-        """Yield held items of activities that were scheduled early enough; with `counts`, gaps count as missed items."""
+        """Yield held items of activities that were scheduled early enough. With `counts`, count gaps as missed items."""
         held, self.held = self.held, []
         for item in held:
             scheduled = self.scheduled(item)
@@ -172,11 +170,9 @@ _MOST_READS = 100
 
 @dataclass(frozen=True)
 class Heard:
-    """The result of one query; no answer if there is no item yet, `ended` if no more items will be
-    published.
+    """The result of a query. The answer is None if there is no item yet; `ended` is True if no more items will be published.
 
-    `read_to` is the last event of the history that was read before the query, 0 if the workflow was not
-    queried.
+    `read_to` is the last history event that was read before the query, or 0 if the workflow was not queried.
     """
 
     answer: QueryAnswer | None
@@ -185,7 +181,7 @@ class Heard:
 
 
 class Follower(Generic[T]):
-    """One reader of one workflow's items."""
+    """A reader of the items of one workflow."""
 
     def __init__(
         self, name: str, type: Any, reference: Reference, begin: str | int, limit: Duration | None
@@ -224,7 +220,7 @@ class Follower(Generic[T]):
 
     @property
     def position(self) -> str:
-        """The position of the next item after the taken ones."""
+        """The position where another follower can continue: after the last item that was returned."""
         own = sum(origin is None for origin in self._origins)
         marks = ",".join(f"{scheduled}.{at[0]}.{at[1]}" for scheduled, at in self._taken.items())
         return f"{self._run_id}/{self._offset - own}" + (f"+{marks}" if marks else "")
@@ -238,7 +234,7 @@ class Follower(Generic[T]):
         return self.pending.popleft()
 
     def more(self) -> ClientOperation[None]:
-        """Wait for new items. To be repeated until there are `pending` ones, or the workflow has `ended`."""
+        """Wait for new items. Repeat the call until `pending` contains items or `ended` is True."""
         session_used: list[ClientSession] = []
 
         async def ask(session: ClientSession) -> Heard:
@@ -277,14 +273,14 @@ class Follower(Generic[T]):
             ) from None
 
     async def _ask(self, session: ClientSession) -> Heard:
-        """Query until the answer differs from the last one, or activities have published.
+        """Query until the answer differs from the previous answer, or activities have published items.
 
-        The first query is sent at once if one is due, later ones whenever an event has occurred.
+        The first query is sent immediately if it is due. Later queries are sent when a workflow task has completed.
         """
         await self._find_run(session)
         while True:
             if not self._due:
-                # Stays due until it is answered: the wait may be interrupted in between.
+                # The query stays due until it is answered, because the wait may be interrupted.
                 self._due = await self._something_happens(session)
             if not self._due:
                 return Heard(None, False)
@@ -293,7 +289,7 @@ class Follower(Generic[T]):
             if answer is None and not 0 <= self._offset < NEW_ONES:
                 self._offset = 0  # no existing items, and all future ones
             if self._activities.is_any:
-                # After the query: all items published before its answer are included.
+                # Read after the query, so that all items published before its answer are included.
                 await self._read_items(session)
             if closed or (answer is not None and answer != self._last_answer) or self._activities.held:
                 return Heard(answer, closed, read_to)
@@ -315,7 +311,7 @@ class Follower(Generic[T]):
             return await ask_through_outage(session, request)
         except QueryFailedError:
             if self._closed and self._offset:
-                raise  # it has published before: its code can no longer report its last items
+                raise  # it has published before, so its code can no longer report its last items
             return None  # it has not published yet, or cannot answer now
 
     async def _read_items(self, session: ClientSession) -> None:
@@ -328,9 +324,8 @@ class Follower(Generic[T]):
                 return
 
     async def _something_happens(self, session: ClientSession) -> bool:
-        """Wait for the history to grow and, while activities run, for their items. Return whether to query the
-        workflow.
-        """
+        """Wait for the history to grow and, while activities run, for items from them. Return whether to query the
+        workflow."""
         while not self._closed:
             page = await self._page_or_items(session)
             if page is None:
@@ -387,7 +382,7 @@ class Follower(Generic[T]):
             try:
                 result = await asyncio.to_thread(unseal, result, session.codec, session.converter)
             except PayloadError:
-                return  # of another codec: a client that waits for the result gets the error
+                return  # encoded by another codec: a client that waits for the result receives the error
         carried = tail_of(result)
         if carried is not None:
             self._activities.note_tail(event.attributes.scheduled_event_id, carried)
@@ -412,8 +407,8 @@ class Follower(Generic[T]):
     def _take_batch(self, payload: Payload, session: ClientSession, read_to: int) -> None:
         """Take the workflow's items, merged with items of activities.
 
-        Items of a workflow task that does not end in the part of the history that was read wait for the next
-        query: items that activities published before them may be missing.
+        Items of a workflow task wait for the next query if the end of the task has not been read yet, because earlier items
+        of activities may still be missing.
         """
         converter = session.converter
         parts: list[Any] = converter.decode(payload, list[Any])
@@ -452,7 +447,7 @@ class Follower(Generic[T]):
         self.origin = self._newest_only = None
 
     def _move_on(self) -> None:
-        """Switch to the next run of the chain, if there is one; its offsets start again at 0."""
+        """Switch to the next run of the chain, if there is one. Offsets start from 0 in each run."""
         if not self._successor:
             self.ended = True
         elif not self.pending:  # otherwise the position would name the wrong run
@@ -463,7 +458,7 @@ class Follower(Generic[T]):
 
 
 def read_position(position: str) -> tuple[str, int]:
-    """Return the run and the offset of a position."""
+    """Return the run id and the offset of a position."""
     run_id, _, offset = position.rpartition("/")
     if not run_id or not offset.isdecimal():
         raise UsageError(_NO_POSITION)
@@ -471,7 +466,7 @@ def read_position(position: str) -> tuple[str, int]:
 
 
 def read_marks(marks: str) -> dict[int, tuple[int, int]]:
-    """Return how far each activity was read, from a position."""
+    """Return the part of a position that covers activities: the attempt and next index for each scheduling event."""
     marks_by_event: dict[int, tuple[int, int]] = {}
     for mark in marks.split(",") if marks else ():
         numbers = mark.split(".")
@@ -497,17 +492,17 @@ class _StreamFacts(Generic[T]):
 
     @property
     def position(self) -> str:
-        """The position as a str: `follow(handle, after=position)` continues there, also in another process."""
+        """The position as a str. `follow(handle, after=position)` continues from there, also in another process."""
         return self._follower.position
 
     @property
     def missed(self) -> int:
-        """The number of items that were dropped before they could be read, because only the newest are kept."""
+        """The number of items that were dropped before they could be read, because only the newest items are kept."""
         return self._follower.missed
 
     @property
     def origin(self) -> Origin | None:
-        """The attempt of an activity that published the last returned item; None if the workflow itself did."""
+        """The activity attempt that published the last returned item; None if the workflow published it."""
         return self._follower.origin
 
     def __repr__(self) -> str:
@@ -518,13 +513,13 @@ class _StreamFacts(Generic[T]):
 
 
 class AsyncProgressStream(_StreamFacts[T], Generic[T]):
-    """The published items of a workflow, until it has closed: `async for item in stream`."""
+    """The published items of a workflow until it is closed: `async for item in stream`."""
 
     def __aiter__(self) -> AsyncProgressStream[T]:
         return self
 
     async def __anext__(self) -> T:
-        """Return the next item; wait for it. Raise `TimeoutError` if `follow` was given a timeout."""
+        """Return the next item, waiting if there is none. Raise `TimeoutError` if the timeout passed to `follow` expires."""
         follower = self._follower
         while not follower.pending:
             if follower.ended:
@@ -537,13 +532,13 @@ class AsyncProgressStream(_StreamFacts[T], Generic[T]):
 
 
 class ProgressStream(_StreamFacts[T], Generic[T]):
-    """The published items of a workflow, until it has closed: `for item in stream`."""
+    """The published items of a workflow until it is closed: `for item in stream`."""
 
     def __iter__(self) -> ProgressStream[T]:
         return self
 
     def __next__(self) -> T:
-        """Return the next item; wait for it. Raise `TimeoutError` if `follow` was given a timeout."""
+        """Return the next item, waiting if there is none. Raise `TimeoutError` if the timeout passed to `follow` expires."""
         follower = self._follower
         while not follower.pending:
             if follower.ended:

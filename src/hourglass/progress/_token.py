@@ -39,9 +39,9 @@ class Progress(Generic[T]):
         return f"<progress {self.name}>"
 
     def publish(self, value: T, /) -> None:
-        """Publish an item to all followers. In workflows and activities; needs only memory, and never waits.
+        """Publish an item to all followers. This works in workflows and activities, uses only memory, and never blocks.
 
-        The item is encoded at once: later changes of the object have no effect. In an activity this is
+        The item is encoded immediately, so later changes of the object have no effect. In an activity, the call is
         `activity.publish`.
         """
         if in_activity():
@@ -88,9 +88,9 @@ class Progress(Generic[T]):
         """Return a stream of all past and future items until the workflow closes: `for item in
         status.follow(handle)`.
 
-        It follows runs that continue as new. `after` is the `position` of a stream to continue from; `last`
-        starts with that many of the newest items (0: only future ones). With `timeout` the wait for any one
-        item ends in `TimeoutError`; the stream can be used again.
+        The stream follows runs that continue as new. With `after`, the `position` of an earlier stream, this stream
+        continues there. `last` is the number of newest items to begin with (0: only future items). With `timeout`, waiting
+        longer for an item raises `TimeoutError`; the stream remains usable.
         """
         if after is not None and last is not None:
             raise UsageError("give after or last, not both")
@@ -109,7 +109,7 @@ class Progress(Generic[T]):
     @overload
     def latest(self, handle: AsyncWorkflowHandle[Any]) -> Coroutine[Any, Any, T | None]: ...
     def latest(self, handle: WorkflowHandle[Any] | AsyncWorkflowHandle[Any]) -> Any:
-        """Return the newest item; None if there is none yet. Awaitable with an asynchronous handle."""
+        """Return the newest item; None if there is none yet. With an asynchronous handle, await the result."""
         session = _checked(handle)._session
         follower: Follower[T] = Follower(self.name, self.type, handle._reference, -1, None)
         if isinstance(handle, WorkflowHandle):

@@ -1,5 +1,4 @@
-"""Replay: execute recorded histories against the current code and report incompatible changes before a worker
-meets them.
+"""Replay: execute recorded histories against the current code, to find incompatible changes before a worker runs into them.
 
 Core checks that the code issues the same commands in the same order. Hourglass also compares arguments and
 results, and names the file and line where the code differs from the history.

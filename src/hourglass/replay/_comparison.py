@@ -1,4 +1,4 @@
-"""Comparison of an issued command with the recorded one, and the error that describes the difference. Pure.
+"""Comparison of an issued command with the recorded command, and the error that describes a difference. Pure.
 
 Must not know: tasks, order, or the event of a command (see `_trace` and `_foreign_matching`).
 Properties that Temporal allows to change between two executions (arguments, durations, results, failures,
@@ -25,7 +25,7 @@ from hourglass.converter import (
 )
 from hourglass.errors import NondeterminismError
 
-_TOLERANCE_NS = 2_000_000  # SDKs round durations differently, at most by a millisecond
+_TOLERANCE_NS = 2_000_000  # SDKs round durations differently, by at most a millisecond
 _NULL = Payload(b"", "binary/null")
 _NO_TYPE = "ApplicationError"  # Hourglass's type of an application failure without a type of its own
 _CANCELLATIONS = frozenset({"CancelledError", "Cancelled", "TaskCancelledError"})
@@ -35,7 +35,8 @@ _RETURN_SIGNALS = frozenset(
     {"give_back", "take_back", "hand_in"}
 )  # signals that return a slot or turn to the workflow that manages the limit
 _UPDATE_ENDS = frozenset({"result of update", "failure of update"})
-"""Both lead to the same event, so a worker continues a run whose update now ends the other way."""
+"""A result and a failure of an update lead to the same event, so a worker accepts a run that now ends the update in the
+other way."""
 _SERVER_ATTRIBUTES = frozenset({"TemporalChangeVersion", "BuildIds"})
 """Search attributes that SDKs and servers maintain themselves."""
 
@@ -43,7 +44,7 @@ _SERVER_ATTRIBUTES = frozenset({"TemporalChangeVersion", "BuildIds"})
 def same_thing(
     recorded: CommandSummary, issued: CommandSummary, names: Mapping[str, str], *, foreign: bool
 ) -> bool:
-    """Return whether the issued command has the name and the id of the recorded one."""
+    """Return whether the issued command has the name and the id of the recorded command."""
     if issued.kind in ("continue-as-new", "acceptance of update"):
         return True
     if recorded.name != issued.name and recorded.kind == issued.kind:
@@ -69,9 +70,7 @@ def both_end_update(recorded: CommandSummary, issued: CommandSummary) -> bool:
 
 
 def same_id(key: str, issued: CommandSummary, *, foreign: bool) -> bool:
-    """Return whether an activity has the recorded id. Ids that the SDK generated on both sides are considered
-    equal.
-    """
+    """Return whether an activity has the recorded id. Ids that the SDKs generated on both sides count as equal."""
     if key == issued.key:
         return True
     return foreign and issued.is_default and (key.isdigit() or is_generated_id(key))
@@ -80,8 +79,8 @@ def same_id(key: str, issued: CommandSummary, *, foreign: bool) -> bool:
 def mismatch(
     recorded: CommandSummary | None, issued: CommandSummary | None, site: Site, reason: str
 ) -> NondeterminismError:
-    """Return the error for code that differs from its history: the expected command, the actual one, and its
-    position.
+    """Return the error for code that differs from its history. The message names the expected and the actual command, and
+    the position in the code.
     """
     expected = _described(recorded) + (f" (event {recorded.event_id})" if recorded is not None else "")
     produced = _described(issued)
@@ -103,8 +102,8 @@ def mismatch(
 
 
 def _described(command: CommandSummary | None) -> str:
-    """Describe a command. Messages to the workflow of a limit are described as the author's call: a slot or a
-    turn.
+    """Describe a command. Messages to a limit's workflow are described as the author's call, for example the request of a
+    slot.
     """
     if command is not None:
         for prefix, limit in ((SLOTS, "slot"), (TURNS, "turn")):
@@ -128,9 +127,8 @@ def changed_value(
 ) -> NondeterminismError | None:
     """Return an error if a permitted property of a command changed since it was recorded, else None.
 
-    `foreign`: another SDK recorded the history, and its failures have other messages. Commands that the
-    library issues on behalf of the author are skipped, because they contain values that may change, such as
-    the size of a limit.
+    `foreign` is True if another SDK recorded the history, because its failures have other messages. Commands that Hourglass
+    issues on behalf of the author are skipped, because they contain values that may change, for example the size of a limit.
     """
     if isinstance(issued.site, CallSite) and issued.site.is_on_behalf:
         return None
@@ -155,7 +153,7 @@ def _changed(recorded: CommandSummary, issued: CommandSummary, foreign: bool) ->
     if issued.kind == "continue-as-new":
         if issued.name and recorded.name != issued.name:
             return "type"
-        # Fields that the code does not set are inherited from this run, and not compared.
+        # Fields that the code does not set are inherited from this run and therefore not compared.
         if not _same_fields({key: recorded.memo.get(key, _NULL) for key in issued.memo}, issued.memo):
             return "memo"
         attributes = issued.search_attributes
@@ -243,7 +241,7 @@ def _unwrap_list(payload: Payload) -> Payload:
 
 
 def failure_change(recorded: Failure, issued: Failure, *, foreign: bool) -> str:
-    """Return the name of the first difference that the workflow's code determines, or ""."""
+    """Return the name of the first difference that the workflow's code causes, or ""."""
     left: Failure | None = recorded
     right: Failure | None = issued
     suffix = ""
@@ -253,13 +251,13 @@ def failure_change(recorded: Failure, issued: Failure, *, foreign: bool) -> str:
         if _is_cancellation(left) and _is_cancellation(right) and _cancellation_types_differ(left, right):
             return ""  # each SDK has its own failure for a cancellation that ends a handler or task
         if foreign and type(left.info) is not type(right.info):
-            # Some SDKs raise an activity's failure directly, others wrap it in an activity failure.
+            # Some SDKs raise an activity's failure directly, others wrap it in an activity failure, so unwrap both.
             left, right = _unwrapped(left), _unwrapped(right)
         difference = _failure_difference(left, right, foreign)
         if difference:
             return f"{difference}{suffix}"
         if isinstance(left.info, CanceledFailure) or _is_timeout(left):
-            return ""  # the SDK chooses the causes of these
+            return ""  # the SDK chooses the causes of these failures
         left, right = left.cause, right.cause
         suffix = " (in its cause)"
     return "" if foreign or (left is None and right is None) else "cause"
@@ -297,7 +295,7 @@ def _is_timeout(failure: Failure) -> bool:
 
 def _failure_difference(recorded: Failure, issued: Failure, foreign: bool) -> str:
     if type(recorded.info) is not type(issued.info):
-        # temporalio gives the failure for a child id already in use no kind, so compare messages
+        # temporalio leaves the kind of the failure unset if a child's id is in use, so compare messages
         if recorded.info is None:
             return "" if foreign or recorded.message == issued.message else "failure's message"
         return "kind of failure"

@@ -1,8 +1,7 @@
-"""Markers of Core and of SDKs that are not built on Core, as data; and workflow tasks with their markers.
-Pure.
+"""Markers of Core and of SDKs that are not built on Core, as data, and workflow tasks with their markers. Pure.
 
-Must not know: how replay uses them. Any other marker is a `HistoryError` that names it: ignoring a value that
-the SDK recorded would replay a different execution.
+Must not know: how replay uses markers. Any other marker raises a `HistoryError` that names the marker, because ignoring a
+recorded value would replay a different execution.
 
 | marker | Go | Java |
 |---|---|---|
@@ -35,7 +34,7 @@ _READABLE = frozenset({"json/plain", "json/protobuf", "binary/protobuf", ""})
 
 
 class VersionMark(msgspec.Struct, frozen=True):
-    """A recorded decision: the run uses this version of this change."""
+    """A recorded decision: the run uses this version of a change."""
 
     event_id: int
     change_id: str
@@ -52,8 +51,8 @@ class VersionMark(msgspec.Struct, frozen=True):
 
 
 class LocalMark(msgspec.Struct, frozen=True, kw_only=True):
-    """The recorded end of a local activity's attempt: it is closed, or (with `backoff`) the next attempt is
-    due later.
+    """The recorded result of a local activity's attempt. The activity is closed, or, with `backoff`, the next attempt is due
+    later.
 
     An empty type or id is unknown.
     """
@@ -73,7 +72,7 @@ class LocalMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EffectMark(msgspec.Struct, frozen=True):
-    """A recorded value that the workflow's code computed in a nondeterministic way."""
+    """A recorded value that the workflow's code computed nondeterministically."""
 
     value: Payload | None
     name: str = ""
@@ -88,9 +87,7 @@ Decode: TypeAlias = Callable[[Sequence[Payload]], Sequence[Payload]]
 
 
 class _Details:
-    """The details of a marker, by name. Values that describe the marker are decoded by the codec; values of
-    the author are not.
-    """
+    """The details of a marker, by name. The codec decodes values that describe the marker, but not the author's values."""
 
     def __init__(self, event_id: int, marker: h.ForeignMarkerRecorded, decode: Decode | None) -> None:
         self.event_id = event_id
@@ -115,7 +112,7 @@ class _Details:
         return tuple(self._decode(payloads))
 
     def json(self, *keys: str) -> Any:
-        """Return the JSON value of the first key that exists."""
+        """Return the JSON value of the first key that exists, or None."""
         payloads = self.payloads(*keys)
         return json.loads(self.plain(payloads[0]).data) if payloads else None
 
@@ -152,7 +149,7 @@ def marked_tasks(events: Sequence[h.HistoryEvent], decode: Decode | None = None)
 
 
 def read_marker(event: h.HistoryEvent, decode: Decode | None = None) -> Mark:
-    """Return a marker as data. Raise `HistoryError` if its kind is unknown or it is malformed."""
+    """Return a marker as data. Raise `HistoryError` if the marker's kind is unknown or the marker is malformed."""
     match event.attributes:
         case h.MarkerRecorded(patch_id=patch_id, deprecated=deprecated):
             return VersionMark(event.id, patch_id, 0, deprecated)

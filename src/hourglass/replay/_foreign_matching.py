@@ -5,14 +5,14 @@ task is ignored: each event is paired with the command that fits it best. All ot
 task, the kind, the name, the id if the author chose it, and (reported separately) arguments, durations and
 results.
 
-Two cases need no counterpart: the cancellation of a timer, because early SDK versions omit it when a wait with a
-timeout ends; and a timer that is started and cancelled in the same task.
+Two commands need no counterpart. One is the cancellation of a timer, because early SDK versions omit it when a wait with a
+timeout ends. The other is a timer that is started and cancelled in the same task.
 
-Local activities are matched with the markers that record their ends (`ForeignLocalActivities`; must not
-know activations, tasks, or other commands). Each SDK numbers local activities in its own way, but always in
-the order in which they are scheduled: among those of one type, the lowest number without an end belongs to
-the oldest. Hourglass has no counterpart of a workflow's `SideEffect`; a local activity without a marker of
-its own takes the recorded value instead.
+Local activities are matched with the markers that record their results (`ForeignLocalActivities`; must not know:
+activations, tasks, or other commands). Each SDK numbers local activities in its own way, but always in the order of
+scheduling. Among local activities of the same type, the lowest number without a result belongs to the oldest activity.
+Hourglass has no counterpart of a workflow's `SideEffect`. A local activity without a marker of its own receives the recorded
+value instead.
 """
 
 from __future__ import annotations
@@ -40,9 +40,7 @@ from hourglass.replay._foreign_markers import EffectMark, LocalMark, Mark
 
 @dataclass
 class ForeignLocalActivities:
-    """The local activities that a run waits for, and the marks of the current task that have not been
-    delivered.
-    """
+    """The local activities that a run waits for, and the undelivered marks of the current task."""
 
     waiting: list[c.ScheduleLocalActivity] = field(default_factory=list)
     marks: list[LocalMark | EffectMark] = field(default_factory=list)
@@ -55,7 +53,7 @@ class ForeignLocalActivities:
     _effects: dict[str, str] = field(default_factory=dict)
     _calls: dict[str, int] = field(default_factory=dict)
     changed: list[tuple[LocalMark, c.ScheduleLocalActivity]] = field(default_factory=list)
-    """Marks with other recorded arguments than the code passes now."""
+    """Marks with recorded arguments that differ from the arguments that the code passes now."""
 
     def prepare(self, marks: Iterable[Mark]) -> None:
         """Register the marks of the whole history, before its first task."""
@@ -78,8 +76,8 @@ class ForeignLocalActivities:
         return None
 
     def _was_cancelled(self, mark: LocalMark) -> bool:
-        """Return whether a mark only records a cancellation. The run has already received it with its
-        request.
+        """Return whether a mark only records a cancellation. The run has received that cancellation already, when it
+        requested it.
         """
         if not _is_cancelled(mark) or mark.activity_type not in self._cancelled:
             return False
@@ -104,7 +102,7 @@ class ForeignLocalActivities:
         return []
 
     def _drop_cancelled_number(self, activity_type: str) -> None:
-        """Remove the number of a cancelled local activity from the numbers that are waited for."""
+        """Remove the number of a cancelled local activity from the awaited numbers."""
         doomed = self._cancelled_numbers.get(activity_type)
         if doomed:
             self._drop_number(activity_type, doomed[0])
@@ -116,10 +114,10 @@ class ForeignLocalActivities:
                 numbers.remove(number)
 
     def next_end(self) -> list[e.AnyEvent]:
-        """Return the event for the next mark that the run waits for: one at a time, in the order of
+        """Return the event for the next mark that the run waits for. Marks are delivered one at a time, in the order of
         their ends.
         """
-        # The run already has the events of the ones that it cancelled, so their marks come last.
+        # The run has already received the events of activities that it cancelled, so their marks come last.
         for mark in sorted(self.marks, key=lambda mark: isinstance(mark, LocalMark) and _is_cancelled(mark)):
             if isinstance(mark, LocalMark) and self._was_cancelled(mark):
                 self._forget(mark)
@@ -158,15 +156,15 @@ class ForeignLocalActivities:
         return fitting[0] if fitting else None
 
     def _matches_call(self, activity_type: str, mark: EffectMark) -> bool:
-        """Return whether a value was recorded for this call: Go counts the calls of each name."""
+        """Return whether a value was recorded for this call. Go counts the calls for each name."""
         name = self._effects.get(activity_type)
         if name is None:
             return True
         return name == mark.name and mark.call <= self._calls[activity_type] + 1
 
     def _unchanged_effect(self) -> list[e.AnyEvent]:
-        """Return the event for an activity that replaces a `MutableSideEffect` without a mark: the value is
-        recorded only when it changes.
+        """Return the event for an activity that replaces a `MutableSideEffect` without a mark. A mark exists only if the
+        value has changed.
         """
         for command in self.waiting:
             if command.activity_type in self._named:
@@ -222,13 +220,13 @@ _TOLERANCE_NS = 2_000_000
 
 
 class Pairing(msgspec.Struct, frozen=True):
-    """The pairs of events and commands, and the unpaired ones of either side."""
+    """The pairs of events and commands, and the unpaired events and commands."""
 
     pairs: tuple[tuple[h.HistoryEvent, c.Command], ...] = ()
     missing: tuple[h.HistoryEvent, ...] = ()
     surplus: tuple[c.Command, ...] = ()
     is_ambiguous: bool = False
-    """Whether other pairs are possible if the commands are in another order."""
+    """Whether other pairs are possible if the commands are ordered differently."""
 
 
 def pair_up(
@@ -240,8 +238,8 @@ def pair_up(
 ) -> Pairing:
     """Pair each event with the command that fits it best.
 
-    `names` maps the ids of children in this replay to those in the history; `recorded` maps events to the
-    summaries of their commands, with decoded arguments.
+    `names` maps the ids of children in this replay to the ids in the history. `recorded` maps events to the summaries of
+    their commands, with decoded arguments.
     """
     open_events = list(events)
     remaining = list(commands)
@@ -284,7 +282,7 @@ def _indistinguishable(first: c.Command, second: c.Command) -> bool:
 
 
 class _View(msgspec.Struct, frozen=True):
-    """The properties of an event that a command is compared with; including arguments if `exact`."""
+    """The properties of an event that a command is compared with. They include the arguments if `exact` is True."""
 
     attributes: Any
     payloads: Payloads
@@ -292,7 +290,7 @@ class _View(msgspec.Struct, frozen=True):
     exact: bool
 
     def has(self, arguments: Payloads) -> bool:
-        """Return whether the arguments match, or need not match."""
+        """Return whether the arguments match, or need not match because `exact` is False."""
         return not self.exact or same_payloads(self.payloads, arguments)
 
 
@@ -332,15 +330,13 @@ def _fits_child(command: c.StartChildWorkflow, view: _View) -> bool:
         return False
     if command.workflow_id == view.attributes.workflow_id:
         return True
-    # A generated id comes from the run's random numbers: they differ between languages.
+    # A generated id comes from the run's random numbers, and these differ between languages.
     is_generated = is_generated_id(command.workflow_id) and is_generated_id(view.attributes.workflow_id)
     return is_generated and view.has(command.arguments)
 
 
 def _has_id(command: c.ScheduleActivity, recorded: str) -> bool:
-    """Return whether the activity has the recorded id. Ids that the SDK generated on both sides are
-    considered equal.
-    """
+    """Return whether the activity has the recorded id. Ids that the SDKs generated on both sides count as equal."""
     if command.activity_id == recorded:
         return True
     is_default = command.activity_id == str(command.seq)

@@ -1,14 +1,15 @@
-"""Replay of a history of another SDK without Core: task by task, events in, commands out, compared.
+"""Replay of a history of another SDK without Core. Task by task, events are delivered, and the resulting commands are
+compared.
 
-Core cannot replay these histories: it accepts only its own markers and ids, and expects commands in the order
-of its own languages. The rules for delivering outcomes are the embedded engine's, equal to Core's.
-Invariants: a task's commands are compared after all its events have been delivered; the first difference ends
-the replay; nothing is executed.
+Core cannot replay these histories: it accepts only its own markers and ids, and expects commands in the order of its own
+languages. The rules for delivering outcomes are the embedded engine's, and match Core's. Invariants: a task's commands are
+compared after all events of the task have been delivered. The first difference ends the replay. No activity or other effect
+is executed.
 
-`Origins` records for each command its position in the code, its fiber, and its place in the order of each
-SDK; it is pure and must not know events or the effects of commands. Two timers of the same length that were
-started in one task look the same in a history; only the order of the commands distinguishes them. That order
-differs: TypeScript and .NET run a spawned function at once, Python and Hourglass in the next turn.
+`Origins` records for each command its position in the code, its fiber, and its place in the order of each SDK. The class is
+pure and must not know: events, or the effects of commands. Two timers of the same length that were started in one task look
+the same in a history, and only the order of the commands distinguishes them. That order differs between SDKs: TypeScript and
+.NET run a spawned function immediately, Python and Hourglass run it in the next turn.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def has_millisecond_timers(summaries: Iterable[Any]) -> bool:
 
 
 class ShortSleeps(WorkflowInboundInterceptor):
-    """An interceptor that turns sleeps of 0 seconds into timers of one millisecond."""
+    """An interceptor that replaces sleeps of 0 seconds by timers of one millisecond."""
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         """Install the outbound interceptor for the run."""
@@ -87,8 +88,8 @@ class _ShortSleepCalls(WorkflowOutboundInterceptor):
 _MODES = 6
 """The number of possible orders of delivery for the events of a task.
 
-All together; messages first; one by one; one by one in reverse; all together and one by one with the timers
-at the end, the last of them first.
+The orders are: all together; messages first; one by one; one by one in reverse; all together, but timers last and in
+reverse; one by one, but timers last and in reverse.
 """
 _MODES_WITHOUT_TIMERS = 4  # the number of modes if there are no timers to reorder
 _MAX_TRIES = 48
@@ -100,13 +101,13 @@ class Order(msgspec.Struct, frozen=True):
     """The delivery order of each task, by the task's index. Tasks without an entry use the first order."""
 
     modes: Mapping[int, int] = {}
-    """Task index to delivery order. Numbers beyond the last delivery order repeat them with another pairing
-    of commands.
+    """The delivery order by task index. Numbers beyond the last delivery order repeat the delivery orders with another
+    pairing of commands.
     """
     late_updates: bool = False
     """Whether updates wait for handlers that the body registers."""
     eager: bool = False
-    """Whether commands are first paired as if spawned functions began at once."""
+    """Whether commands are first paired as if spawned functions began immediately."""
 
     def choices(self, due: Sequence[e.AnyEvent]) -> int:
         """Return the number of possible orders of delivery for these events."""
@@ -115,7 +116,7 @@ class Order(msgspec.Struct, frozen=True):
         return _MODES if len(_timers(due)) > 1 else _MODES_WITHOUT_TIMERS
 
     def of(self, index: int, due: list[e.AnyEvent]) -> tuple[tuple[int, ...], list[list[e.AnyEvent]]]:
-        """Return the flags, and the batches for the delivery of a task's events."""
+        """Return the flags for a task, and the batches in which the task's events are delivered."""
         mode = self.modes.get(index, 0) % self.choices(due)
         flags = (
             *((Flag.SINGLE_BATCH,) if mode != 1 else ()),
@@ -149,9 +150,7 @@ def _meets_start(due: Sequence[e.AnyEvent]) -> bool:
 
 
 class TurnSearch:
-    """An iterator over orders to try. The caller rejects each order that does not fit, before it takes the
-    next.
-    """
+    """An iterator over the orders to try. The caller rejects an order that does not match before it takes the next."""
 
     def __init__(self, event_count: int, *, has_updates: bool, eager: bool = False) -> None:
         self._tries = max(3, min(_MAX_TRIES, _MAX_EVENTS // max(event_count, 1)))
@@ -161,8 +160,8 @@ class TurnSearch:
         self._eager = eager
 
     def reject(self, at: int, choices: Sequence[int]) -> None:
-        """Reject the current order: it failed in the task at index `at`. `choices` has the number of orders
-        of each task.
+        """Reject the current order because it failed in the task at index `at`. `choices` contains the number of orders of
+        each task.
         """
         for index in range(min(at, len(choices) - 1), -1, -1):
             mode = self._modes.get(index, 0) + 1
@@ -173,7 +172,7 @@ class TurnSearch:
         self._again = False
 
     def orders(self) -> Iterator[Order]:
-        """Yield the orders to try; fewer for a long history."""
+        """Yield the orders to try. A long history is tried in fewer orders."""
         for late_updates in self._late_updates:
             self._modes, self._again = {}, True
             for _ in range(self._tries):
@@ -183,7 +182,7 @@ class TurnSearch:
 
 
 ORDERS = 3
-"""The number of pairing orders: as issued here; as if spawned functions began at once; in reverse."""
+"""The number of pairing orders: as issued here, as if spawned functions began immediately, and in reverse."""
 
 C = TypeVar("C", bound=c.Command)
 _Path: TypeAlias = tuple[PathStep, ...]
@@ -194,8 +193,7 @@ class _Origin(msgspec.Struct, frozen=True):
     command: c.Command
     site: Site
     turn: Turn
-    """The position of the command if spawned functions began at once; commands of one fiber stay in sequence.
-    """
+    """The position of the command if spawned functions began immediately. Commands of the same fiber stay in sequence."""
 
 
 class Origins:
@@ -212,8 +210,8 @@ class Origins:
         ids: Iterable[CommandId],
         existing: Collection[_Path],
     ) -> None:
-        """Record the commands of one activation, in order. `there` are the paths of the fibers that existed
-        before it.
+        """Record the commands of one activation, in order. `existing` contains the paths of the fibers that existed before
+        the activation.
         """
         self._batches += 1
         first_index: dict[_Path, int] = {}
@@ -233,7 +231,7 @@ class Origins:
         origin = self._known.get(id(command))
         if origin is not None and origin.command is command:
             return origin
-        # A child's command is a copy with its namespace filled in, so look it up by its number.
+        # A child's command is a copy with the namespace filled in, so look it up by its number.
         return self._numbered.get((type(command), getattr(command, "seq", 0)))
 
     def ordered(self, commands: Sequence[C], order: int) -> list[C]:
@@ -245,7 +243,7 @@ class Origins:
         return sorted(commands, key=self.turn)
 
     def turn(self, command: c.Command) -> Turn:
-        """Return the position of a command if spawned functions began at once."""
+        """Return the position of a command if spawned functions began immediately."""
         origin = self._find(command)
         return (0, 0, (), 0) if origin is None else origin.turn
 
@@ -325,8 +323,8 @@ class Walk:
         self._deliver([], flags)
 
     def _deliver(self, due: list[e.AnyEvent], flags: tuple[int, ...]) -> None:
-        """Deliver events and the events that follow from the issued commands; with no events, deliver the
-        ends of local activities.
+        """Deliver events, and then the events that follow from the issued commands. With no events, deliver the results of
+        local activities.
         """
         is_last = not due
         while self._execution.error is None:
@@ -404,8 +402,8 @@ class Walk:
             raise NondeterminismError(str(error)) from None
 
     def _zero_timers(self) -> list[e.AnyEvent]:
-        """Return the ends of timers of 0 seconds. Go and Java start no timer for them: if the history has none,
-        ours end at once.
+        """Return the events for timers of 0 seconds. Go and Java start no timer for them, so if the history has none, ours
+        fire immediately.
         """
         if any(getattr(event.attributes, "duration_ns", None) == 0 for event in self._task.command_events):
             return []
@@ -431,7 +429,7 @@ class Walk:
             for event in pairing.missing
             if event.id not in given_up and not self._was_cancelled_timer(event.attributes)
         )
-        # Commands issued after the terminal one are not in every history, because some SDKs discard them.
+        # Not every history contains commands issued after the terminal command, because some SDKs discard them.
         late = issued[issued.index(terminal[0]) + 1 :] if terminal else []
         surplus = tuple(
             command
@@ -449,11 +447,11 @@ class Walk:
             self._outcomes.bind(command, event.id)
         self._outcomes.issued.clear()
         if pairing.is_ambiguous:
-            # indistinguishable commands fit in this task, but the order may matter in a later one
+            # the commands are interchangeable in this task, but their order may matter in a later task
             self.choices[-1] *= ORDERS
 
     def _was_cancelled_timer(self, attributes: Any) -> bool:
-        """Return whether this is a timer that our code also started, and cancelled in the same task."""
+        """Return whether our code also started this timer, and cancelled it in the same task."""
         duration = getattr(attributes, "duration_ns", None)
         if duration not in self._cancelled_timers:
             return False
@@ -461,8 +459,8 @@ class Walk:
         return True
 
     def _cancelled_in_this_task(self, missing: Sequence[HistoryEvent]) -> set[int]:
-        """Return the ids of the events of activities that were scheduled and cancelled in the same task: some
-        SDKs send both commands.
+        """Return the ids of the events of activities that were scheduled and cancelled in the same task. Some SDKs send both
+        commands.
         """
         event_ids: set[int] = set()
         cancels = {
@@ -488,9 +486,7 @@ class Walk:
         return event_ids
 
     def _has_drawn(self) -> bool:
-        """Return whether the code has used random numbers: from then on its values differ from the recorded
-        ones.
-        """
+        """Return whether the code has used random numbers. After that, its values differ from the recorded values."""
         run = self._execution.run
         return run is not None and run.live is not None and run.live.has_drawn
 
@@ -539,7 +535,7 @@ class Walk:
     def _check_patches(self, task: MarkedTask) -> None:
         """Raise `NondeterminismError` if the code no longer checks a recorded patch that is not deprecated.
 
-        In Go and Java code may drop the check without notice.
+        In Go and Java, the code may remove the check without deprecating the patch first.
         """
         if not self._order.eager:
             return

@@ -1,7 +1,7 @@
 """`History`: a recorded history in Temporal's JSON form, as used by `temporal workflow show --output json` and
 every SDK.
 
-Temporal's binary form, stored by some tools in `.bin` files, can be read too.
+The class can also read Temporal's binary form, which some tools store in `.bin` files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class HistoryFacts(msgspec.Struct, frozen=True):
-    """The facts of a history that a replay needs before it begins."""
+    """The properties of a history that a replay needs before it begins."""
 
     workflow_type: str
     workflow_id: str
@@ -37,10 +37,10 @@ class HistoryFacts(msgspec.Struct, frozen=True):
     expected: tuple[CommandSummary, ...]
     dialect: Dialect
     may_be_python: bool
-    """Whether Python's SDK may have written it. Older histories do not name their SDK."""
+    """Whether Temporal's Python SDK may have written the history. Older histories do not name their SDK."""
     is_open: bool
     engine: str
-    """The engine that wrote it: "temporal", "embedded", or "" if the history does not show it."""
+    """The engine that wrote the history: "temporal", "embedded", or "" if unknown."""
 
 
 def read_facts(events: tuple[HistoryEvent, ...], *, of_server: bool = False) -> HistoryFacts:
@@ -89,7 +89,7 @@ class History:
 
     @property
     def workflow_id(self) -> str:
-        """The workflow id: the one passed to the constructor, or else the one in the history."""
+        """The workflow id: the id passed to the constructor, or else the id in the history."""
         return self._workflow_id or self._facts.workflow_id or "replayed"
 
     @property
@@ -115,7 +115,7 @@ class History:
         return json.dumps(json.loads(history_to_json(self.encoded)), indent=indent, ensure_ascii=False)
 
     def to_file(self, path: str | os.PathLike[str]) -> None:
-        """Write the history as JSON."""
+        """Write the history to a file, as JSON."""
         Path(path).write_text(self.to_json(indent=2), encoding="utf-8")
 
     @cached_property
@@ -127,13 +127,13 @@ class History:
 
     @property
     def encoded(self) -> bytes:
-        """The history as Temporal's protobuf message. Raises `HistoryError` if it is malformed."""
+        """The history as Temporal's protobuf message. Raise `HistoryError` if the history is malformed."""
         return self._recorded.encoded
 
     @property
     def replayable(self) -> bytes:
-        """The history for Core to replay; that of an open run is extended by the next workflow task. Raises
-        `HistoryError` if it has no events to replay.
+        """The history in the form that Core replays. The history of an open run is extended by the next workflow task. Raise
+        `HistoryError` if there are no events to replay.
         """
         from hourglass._temporal.histories import check_replayable, with_next_task
 
@@ -142,7 +142,7 @@ class History:
 
     @cached_property
     def _lenient_events(self) -> tuple[HistoryEvent, ...]:
-        """The events as data; unknown parts are skipped. Raises `HistoryError` if the text is no history."""
+        """The events as data, without unknown parts. Raise `HistoryError` if the text is not a history."""
         if isinstance(self._text, bytes) and not self._text.lstrip().startswith((b"{", b"[")):
             return self._recorded.events  # Temporal's binary form
         return events_from_text(self._text)
@@ -153,7 +153,7 @@ class History:
 
     @cached_property
     def _tasks(self) -> list[MarkedTask]:
-        """The workflow tasks, if no codec is needed to read their markers. Raises `HistoryError`."""
+        """The workflow tasks, if their markers can be read without a codec. Raise `HistoryError` otherwise."""
         from hourglass.replay._foreign_markers import marked_tasks
 
         return marked_tasks(self._recorded.events)

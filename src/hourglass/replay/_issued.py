@@ -1,7 +1,8 @@
 """The commands of a run that Core replayed, in the terms of the history. Pure.
 
-The embedded engine's rules for outcomes are applied to the history and the commands, task by task. They decide which commands are
-sent: one that is cancelled within its task is not. Must not know how commands are compared with events.
+Task by task, the embedded engine's rules for outcomes are applied to the history and the commands. The rules select the
+commands to send: a command that is cancelled within its task is not sent. Must not know: how commands are compared with
+events.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class IssuedCommands:
 
     @property
     def of_task(self) -> deque[c.Command]:
-        """The commands of the current task that are sent, in order."""
+        """The commands of the current task that would be sent, in order."""
         return self.outcomes.issued
 
     @property
@@ -44,7 +45,7 @@ class IssuedCommands:
         return any(isinstance(command, c.TERMINAL) for command, _ in self._by_identity.values())
 
     def replay(self, group: Sequence[MarkedTask], steps: Sequence[ReplayStep]) -> None:
-        """Apply the events of a group of tasks, then the commands that answered them."""
+        """Apply the events of a group of tasks, and then the commands that the run issued in response."""
         for task in group:
             for event in task.new_events:
                 if isinstance(event.attributes, h.WorkflowExecutionUpdateAdmitted):
@@ -91,7 +92,7 @@ def summarize_local(mark: LocalMark) -> CommandSummary:
 
 
 def unknown_command(event: h.HistoryEvent) -> CommandSummary:
-    """Return the summary of an event of a kind that is not compared."""
+    """Return the summary of an event that is of a kind that replay does not compare."""
     return CommandSummary(spaced(h.kind_of(event.attributes)), event_id=event.id)
 
 

@@ -15,13 +15,13 @@ from hourglass.replay._foreign_markers import LocalMark, MarkedTask, VersionMark
 from hourglass.replay._issued import IssuedCommands, summarize_local
 
 Where: TypeAlias = Callable[[MarkedTask], str]
-"""Describes a task for a message."""
+"""A function that describes a task in messages."""
 
 
 def check_removed_markers(
     group: Sequence[MarkedTask], issued: IssuedCommands, waiting_at: Site, where: Where
 ) -> None:
-    """Check that the code has requested the patch or local activity of each marker in the task that Core rejected."""
+    """Check that the code requested the patch or local activity of each marker in the group of tasks that Core rejected."""
     for task in group:
         for mark in task.marks:
             if isinstance(mark, VersionMark):
@@ -54,11 +54,12 @@ def check_local_activities(tasks: Sequence[MarkedTask], issued: IssuedCommands, 
 def check_new_local_activities(
     last: MarkedTask, marked: set[int], issued: IssuedCommands, where: Where
 ) -> None:
-    """Check that the code starts no local activity without a marker. `last` is the last task of the history."""
+    """Check that the code starts no local activity without a marker in the history. `last` is the last task of the
+    history."""
     if not last.is_completed or issued.has_closed:
         return
     if not last.command_events and not last.marks:
-        return  # it may have been completed only to extend its timeout
+        return  # the task may have been completed only to extend its timeout
     for seq, command in issued.local_activities.items():
         if seq not in marked and seq not in issued.cancelled_local_activities:
             actual = summarize(command, issued.site_of(command))

@@ -1,12 +1,12 @@
 """Moments: the states of a run during a replay on the current code, one after each activation.
 
-A moment holds the position of every fiber, the author's frames with their local variables, the events
-delivered and the commands issued. Replay has no effects and writes no data.
+A moment contains the position of every fiber, the author's frames with their local variables, the delivered events and the
+issued commands. Replay has no side effects and writes no data.
 
-Must not know: how histories are replayed (see `_replayer`), or how moments are displayed. Invariants: values
-are stored as text, made while the run is read-only, so that looking at one moment does not change a later
-one. The text contains no addresses, so that two replays of a history give equal moments. A value whose `repr`
-raises or is too long is marked.
+Must not know: how histories are replayed (see `_replayer`), or how moments are displayed. Invariants: values are stored as
+text. The text is created while the run is read-only, so that inspecting a moment does not change a later one. The text
+contains no memory addresses, so that two replays of a history return equal moments. A value is marked if its `repr` raises
+an exception or is too long.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Fiber(msgspec.Struct, frozen=True):
     """A line of execution of the run: the body, a handler or a spawned function. The outermost frame comes
     first.
 
-    `waits_for` describes the wait of the fiber. It is empty for a condition of the author, because the
-    innermost frame shows it.
+    `waits_for` describes the event that the fiber waits for. The text is empty if the fiber waits for a condition of the
+    author, because the innermost frame shows the condition.
     """
 
     path: tuple[int | str, ...]
@@ -62,7 +62,7 @@ class Fiber(msgspec.Struct, frozen=True):
 
     @property
     def at(self) -> Site:
-        """The file and line of the innermost frame, ("", 0) if there is no frame of the author."""
+        """The file and line of the innermost frame; ("", 0) if the author has no frame."""
         return (self.frames[-1].file, self.frames[-1].line) if self.frames else ("", 0)
 
 
@@ -77,7 +77,7 @@ class Issued(msgspec.Struct, frozen=True):
 class Moment(msgspec.Struct, frozen=True):
     """The state of a run after one activation. `event_id` is the event that started its workflow task.
 
-    `fibers` is None if the number of the moment was not requested: see `Replayer.moments`.
+    `fibers` is None if the moment's number was not requested; see `Replayer.moments`.
     """
 
     number: int
@@ -91,8 +91,8 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class ValueChange(msgspec.Struct, frozen=True):
-    """A local variable with another value than in the previous moment. Empty text: the variable did not
-    exist, or no longer exists.
+    """A local variable with a different value than in the previous moment. An empty text means that the variable did not
+    exist.
     """
 
     function: str
@@ -123,7 +123,7 @@ def changes(before: Moment | None, after: Moment) -> tuple[ValueChange, ...]:
 
 
 class MomentRecorder:
-    """A recorder of moments during a replay; it stores the fibers of the moments with the numbers in `wanted`."""
+    """A recorder of moments during a replay. It stores the fibers only for the moment numbers in `wanted`."""
 
     def __init__(self, wanted: range | None) -> None:
         self._wanted = wanted
@@ -195,7 +195,7 @@ def _values(local_values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if not remaining:
             return
         if name == "self" and "__repr__" not in _attribute_names(type(value)) and hasattr(value, "__dict__"):
-            for attribute, inner in vars(value).items():  # readers look for the object's attributes
+            for attribute, inner in vars(value).items():  # show an object by its attributes
                 remaining -= 1
                 yield f"self.{attribute}", value_text(inner)
             continue
@@ -217,7 +217,7 @@ class _Short(reprlib.Repr):
         self.maxstring = self.maxlong = self.maxother = LONGEST_VALUE
 
     def repr1(self, x: object, level: int) -> str:
-        """Return the text of a value; a task of the run is shown by its wait."""
+        """Return the text of a value. A task of the run is shown as the event that it waits for."""
         return f"<task: {wait_text(x) or 'pending'}>" if isinstance(x, Future) else super().repr1(x, level)
 
 
@@ -229,7 +229,7 @@ def value_text(value: object) -> str:
     """Return a value as text, even if its `__repr__` raises."""
     try:
         text = _short.repr(value)
-    except BaseException as error:  # raised by the author's `__repr__`: it must not end the replay
+    except BaseException as error:  # raised by the author's `__repr__`; it must not end the replay
         return f"<{type(value).__qualname__}: repr raised {type(error).__name__}>"
     text = _ADDRESS.sub("", text)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
@@ -260,8 +260,8 @@ _NAMES = ("activity_type", "workflow_type", "signal_name", "patch_id", "name")
 
 
 def _kind_and_name(item: object) -> tuple[str, str]:
-    """Return the kind of object that a command or event is about, and its name. Only the first command
-    may carry the name.
+    """Return the kind and the name of the object that a command or event refers to. Only the first command may contain the
+    name.
     """
     title = type(item).__name__
     kind = next((kind_name for kind_name in _KINDS if kind_name in title), "")

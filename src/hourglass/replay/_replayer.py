@@ -61,18 +61,18 @@ _BENIGN = {"CACHE_FULL", "LANG_REQUESTED", "WORKFLOW_EXECUTION_ENDING"}
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """The result of replaying one history: the answers to two questions.
+    """The result of replaying a history, as answers to two questions.
 
-    `error` answers: would a worker of the engine that holds the run continue it with the current code? If
-    not, it is the reason. Differences that no engine checks count too: changed targets of signals, and
-    changed arguments unless `compare_arguments=False`. `difference` answers: does the code issue the
-    recorded commands, in any order within a task if another SDK recorded them? If not, it describes the difference.
+    `error`: would a worker of the engine that holds the run continue the run with the current code? If not, `error` is the
+    reason. Differences that no engine checks count, too: changed targets of signals, and changed arguments unless
+    `compare_arguments=False`. `difference`: does the code issue the recorded commands, in any order within a task if another
+    SDK recorded them? If not, `difference` describes the deviation.
 
-    The engines treat open runs differently. A worker of a Temporal server accepts commands that are new or
-    come too early, as long as the recorded ones follow in their order, and sends the new ones with its next
-    task. A worker of the embedded engine compares task by task. For such a run of a server, `error` is None,
-    `difference` describes the change, and `refused_by` names the engine that would reject it. The history of
-    a closed run, or of an unknown engine, must be valid for both.
+    The engines treat open runs differently. A worker of a Temporal server accepts commands that are new or early, provided
+    that the recorded commands follow in order, and sends the new commands with its next task. A worker of the embedded
+    engine compares task by task. If an open run of a server has new or early commands, `error` is None, `difference`
+    describes the change, and `refused_by` names the engine that would reject the run. The history of a closed run, or of an
+    unknown engine, must be valid for both.
     """
 
     history: History
@@ -80,7 +80,7 @@ class ReplayResult:
     error: HourglassError | TimeoutError | None = None
     difference: HourglassError | TimeoutError | None = None
     refused_by: tuple[str, ...] = ()
-    """The engines with workers that would not continue this open run: "embedded", "temporal"."""
+    """The engines that would not let a worker continue this open run: "embedded", "temporal"."""
 
     @property
     def engine(self) -> str:
@@ -97,26 +97,24 @@ class ReplayResult:
 
     @property
     def does_the_same(self) -> bool:
-        """Whether the code issues the recorded commands. True also if a worker would reject only the order."""
+        """Whether the code issues the recorded commands. Also True if a worker would reject only their order."""
         return self.difference is None
 
 
 class _Verdict(NamedTuple):
-    """The difference from the history, and the engines with workers that would not continue an open run because
-    of it.
-    """
+    """The difference from the history, and the engines that would not let a worker continue an open run because of it."""
 
     difference: HourglassError | None
     refused_by: tuple[str, ...] = ()
 
 
 class Replayer:
-    """Replays histories with the given workflows. Use it as a context manager, or call `close`, if there are
-    many.
+    """Replays histories against these workflows. Use the replayer as a context manager, or call `close` after the last
+    replay.
 
-    `compare_arguments` also compares the arguments, durations and results that the code produces with the
-    recorded ones; Temporal itself allows them to change. `interceptors` are the worker's: they may
-    change the commands of a workflow. `timeout` is the maximum duration of one replay in seconds.
+    `compare_arguments` also compares the arguments, durations and results that the code produces with the recorded values;
+    Temporal itself permits changes. `interceptors` must be the worker's interceptors, because they may change a workflow's
+    commands. `timeout` is the maximum duration of a replay in seconds.
     """
 
     def __init__(
@@ -160,8 +158,8 @@ class Replayer:
         return {**self._config, "plugins": ()}
 
     def replay(self, history: History) -> ReplayResult:
-        """Replay one history. Raise `NondeterminismError`, `WorkflowParked`, `HistoryError` … if the code
-        does not fit it.
+        """Replay one history. Raise `NondeterminismError`, `WorkflowParked`, `HistoryError` … if the code does not match the
+        history.
         """
         result = self.try_replay(history)
         if result.error is not None:
@@ -169,23 +167,23 @@ class Replayer:
         return result
 
     def replay_all(self, histories: Iterable[History]) -> Iterator[ReplayResult]:
-        """Replay many histories, one after another. Errors are in the results, not raised."""
+        """Replay many histories, one after another. Errors are returned in the results and not raised."""
         for history in histories:
             yield self.try_replay(history)
 
     def try_replay(self, history: History) -> ReplayResult:
-        """Replay one history. An error is in the result, not raised."""
+        """Replay one history. An error is returned in the result and not raised."""
         with self._lock:
             return self._try_replay(history)[0]
 
     def moments(
         self, history: History, wanted: range | None = None
     ) -> tuple[tuple[Moment, ...], ReplayResult]:
-        """Replay a history step by step. Return all moments up to its end, or up to the first difference, and
-        the result.
+        """Replay a history step by step. Return the result and all moments up to the end of the history, or up to the first
+        difference.
 
-        Fibers, with their frames and local variables, are stored only for the moments with the numbers in
-        `wanted`; by default for all, at the cost of memory.
+        Fibers, with their frames and local variables, are stored only for the moment numbers in `wanted`. By default they
+        are stored for all moments, which needs more memory.
         """
         with self._lock:
             self._wanted, self._records_moments = wanted, True
@@ -215,7 +213,7 @@ class Replayer:
                     if facts.engine == "temporal" and refused_by == ("embedded",):
                         error = None
                 if facts.dialect is Dialect.CORE and isinstance(error, _DIFFERENCES):
-                    # Its SDK may have issued the same commands in another order, and Core rejects that.
+                    # The history's SDK may have issued the same commands in another order, and Core rejects that order.
                     difference = self._replay_ignoring_order(history, settings)
         except (HourglassError, TimeoutError) as raised:
             error = difference = raised
@@ -239,8 +237,8 @@ class Replayer:
             return raised
 
     def _replay_with_core(self, history: History, settings: RunSettings) -> tuple[HistoryExecution, _Verdict]:
-        """Replay a history through Core, in the order of each Python version that may have written it. Return
-        the successful replay, else the first.
+        """Replay a history through Core, in the order of each Python version that may have written it. Return the successful
+        replay, or else the first replay.
         """
         execution = self._execution(settings)
         verdict = self._replay_once(history, execution)
@@ -271,15 +269,15 @@ class Replayer:
     def _replay_in_each_order(
         self, history: History, settings: RunSettings
     ) -> tuple[HistoryExecution, HourglassError | None]:
-        """Replay a history in each order that its SDK may have used. Return the error that occurs latest in
-        the history, because that order is the closest.
+        """Replay a history in each order that its SDK may have used. If all fail, return the error that occurs latest in the
+        history, because its order is the closest.
         """
         execution = self._execution(settings)
         has_updates = any(
             isinstance(event.attributes, WorkflowExecutionUpdateAccepted)
             for event in history._recorded.events
         )
-        # The SDKs of TypeScript and .NET run a spawned function at once.
+        # The SDKs of TypeScript and .NET run a spawned function immediately.
         eager = history._facts.dialect is Dialect.CORE
         search = TurnSearch(len(history), has_updates=has_updates, eager=eager)
         error: HourglassError | None = None
@@ -387,8 +385,8 @@ class Replayer:
     def _core_difference(
         self, history: History, execution: HistoryExecution, waiting_at: Site, reason: str
     ) -> NondeterminismError:
-        """Return the error for a replay that Core rejected although we find no difference: with the event
-        that Core names, and the last command.
+        """Return the error for a replay that Core rejected although we found no difference. The error names the event that
+        Core names, and the last command.
         """
         id_match = re.search(r"HistoryEvent\(id: (\d+)", reason)
         recorded = next(
@@ -431,13 +429,13 @@ class Replayer:
         return difference
 
     def _drop_session(self) -> None:
-        # Core may still report on the failed run, so the next history gets a new worker.
+        # Core may still report on the failed run, so the next history needs a new worker.
         session, self._session = self._session, None
         if session is not None:
             session.close(limit=1.0)
 
     def close(self) -> None:
-        """Release the resources of the replays. The replayer can be used again."""
+        """Release the replayer's resources. The replayer can be used again."""
         with self._lock:
             self._drop_session()
 
@@ -470,7 +468,7 @@ def _reason(message: str) -> str:
 
 
 def _decode_activation(activation: Activation, codec: Codec, book: ContextBook | None) -> Activation:
-    """Return an activation with decoded payloads, as the worker of the run would have seen it."""
+    """Return an activation with decoded payloads, as the run's worker would have received it."""
     skip = without_codec(codec, in_workflow=True)
     if book is None:
         return map_payloads(activation, partial(decoded, codec), skip=skip)

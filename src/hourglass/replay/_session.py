@@ -1,9 +1,9 @@
 """A session: a thread with its own event loop and Core's replay worker. It executes one history after
 another.
 
-Unlike in a worker, workflow code runs on the thread that talks to Core: a replay has no other work to keep
-alive, and switching threads for each activation would double its cost. The replayer waits in its own thread,
-with a timeout; a session that does not respond is abandoned.
+Unlike in a worker, workflow code runs on the thread that communicates with Core. A replay has no other work that must
+continue, and switching threads for each activation would double the cost. The replayer waits in its own thread, with a
+timeout; a session that does not respond is abandoned.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hourglass.replay._moments import MomentRecorder
 
 _TICK = 0.05
 _SILENT_TICKS = (
-    16  # Core answers within milliseconds; silence for this number of punctual ticks means that it never will
+    16  # silence for this many punctual ticks: Core, which answers within milliseconds, never will
 )
 _BYTES_PER_TICK = 20_000  # of the encoded history; an event takes about 100 bytes
 
@@ -50,7 +50,7 @@ _LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled)
 
 
 class ReplayStep(msgspec.Struct, frozen=True):
-    """The commands of a run in answer to one activation, and their positions in the code."""
+    """The commands of a run in response to one activation, and their positions in the code."""
 
     history_length: int
     """The id of the event that started the workflow task."""
@@ -85,7 +85,7 @@ class HistoryExecution:
         self._local_activities: set[int] = set()
 
     def activate(self, activation: Activation) -> Completion:
-        """Answer one activation. Runs on the session's thread."""
+        """Process an activation and return the completion. Runs on the session's thread."""
         self.activations += 1
         event = activation.events[0] if activation.events else None
         if isinstance(event, RunEvicted):
@@ -141,7 +141,7 @@ class HistoryExecution:
 
     @property
     def waits_for_local_activity(self) -> bool:
-        """Whether the run waits for a local activity without an end in the history."""
+        """Whether the run waits for a local activity that has no result in the history."""
         return bool(self._local_activities)
 
     def paths(self) -> frozenset[tuple[PathStep, ...]]:
@@ -158,9 +158,9 @@ class HistoryExecution:
         )
 
     def waiting_at(self) -> Site:
-        """Return the file and line of the wait of the most recently active fiber, preferring the body.
+        """Return the file and line where the most recently active fiber waits. The body has priority.
 
-        ("", 0) if no fiber waits in the author's code.
+        Return ("", 0) if no fiber waits in the author's code.
         """
         live = self.run.live if self.run is not None else None
         if live is None or live.main is None:
@@ -191,7 +191,7 @@ class ReplaySession:
         self._loop.close()
 
     def execute(self, workflow_id: str, history: bytes, execution: HistoryExecution, limit: float) -> Site:
-        """Replay one history and return where its body waits at the end. `execution` holds the results."""
+        """Replay a history. Return the position where the run's body waits at the end; `execution` receives the results."""
         work = self._execute(workflow_id, history, execution, limit)
         return self._within(workflow_id, work, execution, limit)
 
@@ -210,8 +210,8 @@ class ReplaySession:
             ) from None
 
     def _interrupt(self, execution: HistoryExecution) -> None:
-        """Interrupt workflow code that does not return. If it does not react within a second, a separate
-        thread continues to interrupt it.
+        """Interrupt workflow code that does not return. If the code does not react within a second, a separate thread keeps
+        interrupting it.
         """
         idle = threading.Event()
         self._loop.call_soon_threadsafe(idle.set)
@@ -233,7 +233,7 @@ class ReplaySession:
     def walk(
         self, workflow_id: str, step: Callable[[], None], execution: HistoryExecution, limit: float
     ) -> Site:
-        """Run a replay without Core on the session's thread, and return where its body waits at the end."""
+        """Run a replay without Core on the session's thread. Return the position where the run's body waits at the end."""
 
         async def run() -> Site:
             try:
@@ -255,7 +255,7 @@ class ReplaySession:
             self._handle = ReplayHandle()
         handle = self._handle
         await handle.push(workflow_id, history)
-        # Core parses a long history for up to a second per 10,000 events before its first activation.
+        # For a long history, Core needs up to a second per 10,000 events before the first activation.
         patience = _SILENT_TICKS + len(history) // _BYTES_PER_TICK
         watch = _Watch(self._loop, asyncio.current_task(), patience)
         try:
@@ -268,7 +268,7 @@ class ReplaySession:
             return execution.waiting_at()
         except asyncio.CancelledError:
             if watch.silent and execution.waits_for_local_activity:
-                return execution.waiting_at()  # the local activity is new: a worker would now execute it
+                return execution.waiting_at()  # the local activity is new, and a worker would now execute it
             if watch.silent:
                 raise HistoryError(
                     f"Core stopped at this history after {execution.activations} activations without an error: "
@@ -285,12 +285,12 @@ class ReplaySession:
                 execution.run.drop()
 
     def close(self, limit: float = 5.0) -> None:
-        """Shut down Core's worker and end the thread; abandon a session that hangs."""
+        """Shut down Core's worker and end the thread. Abandon a session that hangs."""
         closing = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
         try:
             closing.result(limit)
         except Exception:
-            # Core waits for a completion that was lost: abandon it and end the thread.
+            # Core waits for a completion that was lost, so abandon the session and end the thread.
             closing.cancel()
             self._loop.call_soon_threadsafe(self._loop.call_later, 0.1, self._loop.stop)
             return
@@ -317,10 +317,9 @@ class ReplaySession:
 
 
 class _Watch:
-    """A detector of silence: it cancels the task when Core has not answered during `patience` punctual ticks
-    of the loop.
+    """A watchdog that cancels the task if Core does not answer within `patience` punctual ticks of the loop.
 
-    Late ticks do not count: the machine is busy or workflow code runs, so silence is no evidence.
+    Late ticks do not count, because the machine is then busy or workflow code is running.
     """
 
     def __init__(

@@ -1,13 +1,13 @@
-"""Comparison of the commands that a run issued while Core replayed it with its history, task by task. Pure.
+"""Comparison of a run's history with the commands that the run issued while Core replayed it, task by task. Pure.
 
-Core pairs commands with events in order, but it overlooks some differences. A command that comes a task too early waits for its
-event and matches it. The last task has no events to pair with. Arguments are never compared, nor names and ids in histories
-without Core's flag for them. This module compares everything again. Invariants:
+Core pairs commands with events in order, but it overlooks some differences. A command that comes a task too early waits for
+its event and matches it. The commands of the last task have no events to match. Core never compares arguments, nor names and
+ids in histories without the flag for that check. This module compares everything again. Invariants:
 
-- A command belongs to the task of the activation that it answers: the history length of the activation identifies the start of
-  its task.
-- The commands and events of a task are compared in order. Only if Core has accepted a different order, each event is paired with
-  the command that fits it best.
+- A command belongs to the task of the activation that caused it. The history length of the activation identifies the start of
+  that task.
+- The commands and events of a task are compared in order. If Core has accepted a different order, each event is instead paired
+  with the command that matches it best.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from hourglass.replay._session import ReplayStep
 class Trace:
     """The commands that a run issued during a replay by Core, compared with its history.
 
-    `foreign`: another SDK recorded it, with different default ids and random numbers. `accepted`: Core has
-    accepted the replay.
+    `foreign` is True if another SDK recorded the history, with different default ids and random numbers. `accepted` is True
+    if Core has accepted the replay.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Trace:
     def difference(
         self, tasks: Sequence[MarkedTask], steps: Sequence[ReplayStep]
     ) -> NondeterminismError | None:
-        """Return the first difference, or None."""
+        """Return the first difference, or None if there is none."""
         by_task: dict[int, list[ReplayStep]] = {}
         for step in steps:
             by_task.setdefault(step.history_length, []).append(step)
@@ -90,7 +90,7 @@ class Trace:
         except NondeterminismError as error:
             return error
         except BadCommand:
-            return None  # Core has accepted the command; a server would judge it itself
+            return None  # Core has accepted the command, and a server would check it
         return None
 
     def _compare_group(self, group: Sequence[MarkedTask]) -> None:
@@ -138,7 +138,7 @@ class Trace:
         task: MarkedTask,
     ) -> list[tuple[h.HistoryEvent, c.Command]]:
         on_time = commands
-        if late and self._accepted:  # else Core has sent the commands after the terminal one before it
+        if late and self._accepted:  # otherwise Core has moved the terminal command to the end
             on_time = [
                 command for command in commands if not any(command is late_command for late_command in late)
             ]
@@ -162,8 +162,8 @@ class Trace:
         return []
 
     def _fits(self, event: h.HistoryEvent, command: c.Command) -> bool:
-        """Return whether a command could have caused this event: compare kind, name, id and the event that it
-        refers to.
+        """Return whether a command could have caused this event. Compare the kind, the name, the id and the referenced
+        event.
         """
         if not isinstance(command, COMMAND_OF[type(event.attributes)]):
             return False
@@ -214,8 +214,8 @@ class Trace:
 
 
 def _groups(tasks: Sequence[MarkedTask]) -> list[list[MarkedTask]]:
-    """Group the tasks: a task that was completed only to extend its timeout (for a local activity) belongs to
-    the next.
+    """Group the tasks. A task that was completed only to extend its timeout, for a local activity, belongs to the next
+    task's group.
     """
     groups: list[list[MarkedTask]] = []
     for task in tasks:

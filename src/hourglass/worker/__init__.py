@@ -3,7 +3,7 @@
     with Client.connect("local:") as client, Worker(client, workflows=[checkout], activities=[charge]):
         ...
 
-or, as a program of its own, `Worker(client, modules=["app"]).run()`. It ends on Ctrl-C or SIGTERM.
+or, as a separate program, `Worker(client, modules=["app"]).run()`, which ends on Ctrl-C or SIGTERM.
 
     _plan     the worker's options, validated and converted to a plan
     _worker   the worker: its options, its start and shutdown, and the change of its client

@@ -1,4 +1,5 @@
-"""The options of a worker, validated and converted to the plan that `hourglass._worker` executes. Without side effects."""
+"""The options of a worker, validated and converted to the plan that `hourglass._worker` executes. This module has no side
+effects."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from hourglass.nexus import Service
 
 
 def plan_of(config: WorkerConfig, around: Sequence[Callable[[], object]]) -> Plan:
-    """Return the plan of a worker. `around` are the context managers of its plugins."""
+    """Return the plan of a worker. `around` are functions of plugins that return context managers around the worker."""
     client = config["client"]
     versioning = checked_versioning(config["deployment_config"], config["build_id"])
     resolver = Resolver(
@@ -80,7 +81,7 @@ def plan_of(config: WorkerConfig, around: Sequence[Callable[[], object]]) -> Pla
 
 
 def _handle_config(config: WorkerConfig, resolver: Resolver, versioning: Versioning) -> HandleConfig:
-    """Return the engine's configuration of the worker."""
+    """Return the worker's configuration for the engine."""
     polls = poller_behavior(
         config["workflow_task_poller_behavior"], config["workflow_pollers"], "workflow_task_poller_behavior"
     )
@@ -151,8 +152,8 @@ def _nexus(config: WorkerConfig, interceptors: Sequence[Interceptor]) -> NexusSe
 
 
 def _payload_warn(client: Client | AsyncClient) -> int:
-    """Return the size in bytes above which an activity's result is logged as a warning; 0 on a server, because Core warns
-    itself.
+    """Return the size in bytes above which an activity's result is logged as a warning. Return 0 on a server, because Core
+    logs the warning itself.
     """
     where = client._session.link.where
     return 0 if where.kind == "temporal" else where.transport.payload_limits.payloads_warn_size
@@ -162,7 +163,7 @@ _COUNTS = ("max_concurrent_workflow_tasks", "max_concurrent_activities", "max_co
 
 
 def _slots(config: WorkerConfig) -> dict[str, Any]:
-    """Return the numbers of slots, or a tuner. For engines without tuners, use its maximum numbers."""
+    """Return the numbers of slots, or a tuner. For engines without tuners, return the tuner's maximum numbers."""
     settings: Mapping[str, Any] = config
     tuner = config["tuner"]
     if tuner is None:
@@ -177,7 +178,5 @@ def _slots(config: WorkerConfig) -> dict[str, Any]:
 
 
 def blocking_client(client: Client | AsyncClient) -> Client:
-    """Return the client for `activity.client()`: activities in threads need a blocking client over the same
-    link.
-    """
+    """Return the client for `activity.client()`. Activities in threads need a blocking client that shares the connection."""
     return client if isinstance(client, Client) else Client(client._session)

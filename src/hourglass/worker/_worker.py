@@ -1,6 +1,5 @@
-"""The worker: its options, its start and shutdown, and the change of its client. Its parts are in
-`hourglass._worker`; this is their public interface, and the only one that is called from the user's threads and
-event loops.
+"""The worker: its options, its start and shutdown, and the change of its client. This module is the public interface of
+`hourglass._worker`, and the only one that the user's threads and event loops call.
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ _JOIN_LIMIT = 5.0
 _EXIT_MARGIN = 15.0
 _START_POLL = 0.05
 
-# One Application per client link and version: the workers of a client share a tree, those of different
-# clients do not. Two versions may serve the same queue, and a tree can serve a queue only once.
+# One Application per client link and version. The workers of a client share a tree; workers of different clients do not. Two
+# versions may serve the same queue, but a tree can serve a queue only once.
 _applications: dict[tuple[Any, WorkerDeploymentVersion | None], Application] = {}
 
 
@@ -68,9 +67,7 @@ def _no_client(client: object) -> UsageError:
 
 
 class Worker(WorkerFacts):
-    """Runs workflows and activities of one task queue until it is shut down. Afterwards it can be started
-    again.
-    """
+    """Runs workflows and activities of one task queue until it is shut down. A stopped worker can be started again."""
 
     _forget_metrics: Callable[[], None] | None = None
     _forget_exit: Callable[[], None] | None = None
@@ -195,7 +192,7 @@ class Worker(WorkerFacts):
         """Switch to another client. Called on the control loop."""
         link, app = client._session.link, self._app
         connection = await link.opened()
-        if app.raw is not connection:  # equal if another worker of the same client was first
+        if app.raw is not connection:  # equal if another worker of the same client switched first
             await app.replace_client(connection, link.another, blocking_client(client))
             _forget(app)
             _applications.setdefault((link, self._plan.config.version), app)
@@ -212,8 +209,8 @@ class Worker(WorkerFacts):
     def run(self, *, on_started: Callable[[], object] | None = None) -> None:
         """Work until `shutdown` is called.
 
-        On the main thread, Ctrl-C and SIGTERM end it too: the first lets tasks in progress finish, the second
-        does not wait. `on_started` is called in this thread as soon as the worker is running.
+        On the main thread, Ctrl-C and SIGTERM also shut the worker down: the first signal lets tasks in progress finish, the
+        second does not wait for them. `on_started` is called in this thread as soon as the worker is running.
         """
         self._life.begin()
         with StopSignals(self._life.over):
@@ -236,7 +233,7 @@ class Worker(WorkerFacts):
                 self.shutdown()
 
     def start(self) -> Worker:
-        """Start working in the background. Wait until the engine is reached; raise its permanent errors."""
+        """Start the worker in the background. Wait until the engine is reached, and raise the engine's permanent errors."""
         self._life.begin()
         try:
             self._plan.resources.open()
@@ -249,11 +246,11 @@ class Worker(WorkerFacts):
         return self
 
     def shutdown(self) -> None:
-        """Receive no new tasks, finish those in progress within the graceful timeout, and end.
+        """Stop receiving tasks, finish the tasks in progress within the graceful timeout, and stop the worker.
 
-        A start in progress is cancelled. Has no effect if the worker is not running.
+        A start in progress is cancelled. The call has no effect if the worker is not running.
         """
-        # a second caller waits for the first; a signal handler in the same thread returns at once
+        # A second caller waits for the first. A signal handler in the same thread returns immediately.
         with self._ending:
             if not self._stopping():
                 return
@@ -272,13 +269,13 @@ class Worker(WorkerFacts):
                 self._stopped(False)
 
     def start_worker(self, task_queue: str) -> None:
-        """Serve another task queue too, with the same workflows, activities and options."""
+        """Also serve another task queue, with the same workflows, activities and options."""
         if self._life.state != "running":
             raise UsageError(f"this worker is {self._life.state}: start it first")
         self._portal.call(self._serve(self._plan.serving(task_queue)))
 
     def stop_worker(self, task_queue: str) -> None:
-        """Stop serving a task queue; the others continue."""
+        """Stop serving a task queue. The worker keeps serving its other queues."""
         services = self._services.get(task_queue)
         if services is not None:
             self._portal.call(self._app.stop_worker(task_queue))
@@ -298,7 +295,7 @@ class Worker(WorkerFacts):
             await self._plan.program_loop.settle()
 
     def _use_running_loop(self) -> None:
-        """Run `async def` activities on the event loop of this thread, from the next start on."""
+        """Run `async def` activities on this thread's event loop, beginning with the next start."""
         self._plan = replace(self._plan, program_loop=ProgramLoop.running(self._shut_down_soon))
 
     def _shut_down_soon(self) -> None:
@@ -367,9 +364,7 @@ class Worker(WorkerFacts):
             raise
 
     async def _end_begun(self) -> None:
-        """Finish a start whose caller was cancelled: the start either cleans up after itself, or had just
-        completed.
-        """
+        """Finish a start whose caller was cancelled. The start either cleans up after itself, or has just completed."""
         if self._beginning is not None:
             await asyncio.wait({self._beginning}, timeout=self._plan.config.graceful_shutdown + _EXIT_MARGIN)
         if self._has_begun:
@@ -395,11 +390,11 @@ class Worker(WorkerFacts):
         if app is not None:
             await asyncio.gather(*[app.stop_worker(queue_services.queue) for queue_services in services])
             if app.idle:
-                _forget(app)  # the Application refers to the link, and would keep it in memory
+                _forget(app)  # the Application refers to the link and would keep it in memory
         return services
 
     async def _end_in_time(self) -> list[QueueServices] | None:
-        """End like `_end`, or return None if that takes longer than the graceful timeout and a margin."""
+        """Shut down like `_end`. Return None if that takes longer than the graceful timeout plus a margin."""
         try:
             async with asyncio.timeout(self._plan.config.graceful_shutdown + _EXIT_MARGIN):
                 return await self._end()

@@ -1,8 +1,7 @@
-"""Calls of a workflow to activities by name, steps, its next run, and Nexus operations. For child and other
+"""A workflow's calls of activities by name, of steps and Nexus operations, and `continue_as_new`. For child and other
 workflows see `_children`.
 
-The usual way to call an activity is to call the decorated function; this module adds calls by name, and
-options for one call.
+Usually a workflow calls an activity's decorated function. This module adds calls by name, and options for a single call.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ def execute_activity(activity: Any, /, *args: Any, **options: Any) -> Any:  # ty
     """Run an activity and wait for its result: `execute_activity("charge", order,
     start_to_close_timeout=30)`.
 
-    An activity of another program or language is identified by its name; its result is decoded as
-    `result_type`.
+    Identify an activity of another program or language by its name; the result is then decoded as `result_type`.
     """
     return _begin_activity(activity, args, options, local=False).result()
 
@@ -148,7 +146,7 @@ def begin_named(
     local: bool,
     start: Callable[..., R],
 ) -> R:
-    """Start an activity by its name. `start` schedules it."""
+    """Start an activity by its name. `start` is the function that schedules the activity."""
     result_type = options.pop("result_type", Any)
     settings = settings_with(FOREIGN_DEFAULTS, options, f"activity {activity}")
     encode = run.converter.encode_all
@@ -172,13 +170,13 @@ class StepOptions(TypedDict, total=False):
     retry_policy: RetryPolicy | None
     """The retry policy; Temporal's default by default."""
     local_retry_threshold: Duration | None
-    """The retry delay from which the workflow waits with a timer instead of within its task."""
+    """The retry delay from which the workflow waits on a timer instead of within its workflow task."""
     activity_id: str
-    """Its id in the history; a sequence number by default."""
+    """The step's id in the history; a sequence number by default."""
     summary: str
-    """A summary of one line, for the history."""
+    """A one-line summary for the history."""
     event_groups: Sequence[EventGroup] | None
-    """The event groups that it belongs to."""
+    """The event groups that the step belongs to."""
 
 
 @overload
@@ -197,12 +195,12 @@ def step(fn: Any, /, *args: Any, name: str | None = None, **options: Any) -> Any
     """Run any function durably, without declaring it as an activity, and wait for its result:
     `workflow.step(fetch, url)`.
 
-    The worker that runs this workflow calls it as a local activity. Its result is recorded when the workflow
-    task ends, and the function is not called again; an attempt that fails, or dies with its worker, is
-    retried. So it suits short work that may be repeated. Its name in the history is that of the function, or
-    `name`, which is required for a lambda; renaming a step is a nondeterministic change for runs that have
-    passed it. Arguments and result are encoded like those of activities. Do not change the workflow's
-    variables in the function: it may be called in another thread, repeatedly, or not at all.
+    The worker that runs this workflow calls the function as a local activity. The result is recorded when the workflow task
+    ends; after that the function is not called again. An attempt that fails, or is lost with its worker, is retried. So a
+    step suits short work that may be repeated. The step's name in the history is the function's name or `name`, which is
+    required for a lambda. Renaming a step is a nondeterministic change for runs that have already passed it. Arguments and
+    result are encoded like an activity's. Do not change the workflow's variables in the function: it may be called in
+    another thread, repeatedly, or not at all.
     """
     return _begin_step(fn, args, name, options).result()
 
@@ -243,7 +241,7 @@ def begin_step(
     options: dict[str, Any],
     start: Callable[..., Any],
 ) -> Any:
-    """Start a step. `start` receives its definition, and the arguments that start an activity."""
+    """Start a step. `start` receives the step's definition and the arguments for starting an activity."""
     check_step(options, fn, name)
     definition = step_definition(fn, name, options)
     signature, begin = definition.signature, functools.partial(start, definition)
@@ -267,7 +265,7 @@ def begin_step(
 
 
 def check_step(options: Mapping[str, Any], fn: Any, name: str | None) -> None:
-    """Raise `UsageError` for an unknown option of a step."""
+    """Raise `UsageError` for an unknown option of a step, or for a name if the function is an activity."""
     for option in options:
         if option not in StepOptions.__annotations__:
             raise UsageError(
@@ -292,10 +290,10 @@ class ContinueOptions(TypedDict, total=False):
     search_attributes: SearchAttributes | None
     initial_versioning_behavior: ContinueAsNewVersioningBehavior
     backoff_start_interval: Duration | None
-    """The delay before the next run's first task. The run is created at once, and receives signals meanwhile.
-    """
+    """The delay before the next run's first task. The run is created immediately and can receive signals during the
+    delay."""
     event_groups: Sequence[EventGroup] | None
-    """The event groups that the end of this run belongs to."""
+    """The event groups that the command ending this run belongs to."""
 
 
 @overload
@@ -321,11 +319,11 @@ def continue_as_new(  # type: ignore[misc]
 ) -> NoReturn:
     """End this run and start a new one with these arguments and an empty history.
 
-    It raises `ContinueAsNewError`, which ends the body or the handler, and with it the run.
+    The function raises `ContinueAsNewError`, which ends the body or the handler, and thereby the run.
 
-    The new run has the same type unless `workflow` is a decorated object or a name; the arguments are checked
-    against its signature before this run ends. Omitted options are inherited. A run that is pinned to a
-    worker version keeps it, unless `initial_versioning_behavior` is `AUTO_UPGRADE`.
+    The new run has this run's workflow type unless `workflow` names another one, as a decorated object or a name. The
+    arguments are checked against that workflow's signature before this run ends. Omitted options are inherited. If this run
+    is pinned to a worker version, the new run is too, unless `initial_versioning_behavior` is `AUTO_UPGRADE`.
     """
     live = require_fiber("workflow.continue_as_new").run
     if workflow is None:
@@ -387,35 +385,35 @@ def _continue(converter: Converter, definition: Given, call: ContinueAsNewInput)
 
 
 class NexusOperationCancellationType(IntEnum):
-    """The effect of cancelling an operation."""
+    """The effect of cancelling a Nexus operation."""
 
     WAIT_COMPLETED = 0
-    """Wait until the operation is closed, however its handler reacts to the request."""
+    """Send the request, and wait until the operation is closed, whatever its handler does with the request."""
     ABANDON = 1
-    """Do not wait, and do not send the request to the handler."""
+    """Neither wait nor send the request to the handler."""
     TRY_CANCEL = 2
-    """Send the request, and do not wait."""
+    """Send the request without waiting."""
     WAIT_REQUESTED = 3
-    """Wait until the handler has received the request."""
+    """Send the request, and wait until the handler has received it."""
 
 
 class NexusOperationHandle(Generic[R]):
-    """An operation that has started."""
+    """A Nexus operation that has started."""
 
     def __init__(self, operation: NexusOperation[R]) -> None:
         self._operation = operation
 
     @property
     def operation_token(self) -> str | None:
-        """The token by which its service identifies it; None if the result was returned at once."""
+        """The token by which the service identifies the operation; None if the service returned the result immediately."""
         return self._operation.token or None
 
     def result(self) -> R:
-        """Wait for the result. Raise `NexusOperationError` if there is none."""
+        """Wait for the operation's result and return it. Raise `NexusOperationError` if the operation does not complete."""
         return self._operation.result()
 
     def cancel(self) -> bool:
-        """Request cancellation. Return False if the operation is closed."""
+        """Request cancellation of the operation. Return False if the operation is already closed."""
         return self._operation.cancel()
 
     def __repr__(self) -> str:
@@ -424,22 +422,22 @@ class NexusOperationHandle(Generic[R]):
 
 
 class NexusOptions(TypedDict, total=False):
-    """The options of a call to an operation. A duration is a `timedelta` or a number of seconds."""
+    """The options of a Nexus operation call. A duration is a `timedelta` or a number of seconds."""
 
     schedule_to_close_timeout: Duration | None
     """The timeout of the operation, including all attempts to start it."""
     schedule_to_start_timeout: Duration | None
-    """The timeout until its handler has started it."""
+    """The timeout until the handler has started the operation."""
     start_to_close_timeout: Duration | None
-    """The timeout from its start to its end."""
+    """The timeout from the operation's start to its completion."""
     cancellation_type: NexusOperationCancellationType
-    """The effect of cancelling it."""
+    """The effect of cancelling the operation."""
     headers: Mapping[str, str]
-    """Strings for its service; they must not contain secrets."""
+    """Headers for the service. They must not contain secrets."""
     summary: str
-    """A summary of one line, for Temporal's web UI."""
+    """A one-line summary for Temporal's web UI."""
     event_groups: Sequence[EventGroup] | None
-    """The event groups that it belongs to."""
+    """The event groups that the operation belongs to."""
 
 
 class NexusClient:
@@ -466,7 +464,7 @@ class NexusClient:
     def start_operation(self, operation: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:
         """Call an operation, identified by its object or its name, and wait until it has started.
 
-        The options are those of `NexusOptions`. Raise `NexusOperationError` if it cannot be started.
+        See `NexusOptions` for the options. Raise `NexusOperationError` if the operation cannot be started.
         """
         run = require_fiber("calling Nexus operation", str(operation)).run
         name, kind = self._resolve(operation, args, result_type)
@@ -504,15 +502,15 @@ class NexusClient:
         self, operation: str, /, *args: Any, result_type: Any = None, **options: Unpack[NexusOptions]
     ) -> Any: ...
     def execute_operation(self, operation: Any, /, *args: Any, **options: Any) -> Any:
-        """Call an operation and wait for its result. Raise `NexusOperationError` if it fails."""
+        """Call an operation and wait for its result. Raise `NexusOperationError` if the operation fails."""
         return self.start_operation(operation, *args, **options).result()
 
     def _resolve(self, operation: Any, args: tuple[Any, ...], result_type: Any) -> tuple[str, Any]:
-        """Return the operation's name, and the type of its result."""
+        """Return the operation's name and its result type."""
         if isinstance(operation, Operation):
             if operation.service != self.service:
                 raise UsageError(f"{operation!r} does not belong to the service {self.service!r}")
-            # So that an error names the wrong argument.
+            # This makes an error name the wrong argument.
             operation.signature.encode(default_converter, args)
             return operation.name, operation.result_type
         if not isinstance(operation, str) or not operation:
@@ -547,9 +545,7 @@ def _command(run: LiveRun, call: StartNexusOperationInput) -> ScheduleNexusOpera
 
 
 def create_nexus_client(service: Service | str, *, endpoint: str) -> NexusClient:
-    """Return a client for a Nexus service, identified by its object or its name, behind an endpoint of the
-    server.
-    """
+    """Return a client for a Nexus service behind an endpoint of the server. `service` is a service object or its name."""
     name = service.name if isinstance(service, Service) else service
     if not isinstance(name, str) or not name or not isinstance(endpoint, str) or not endpoint:
         raise UsageError("a Nexus client has a service, or its name, and the name of an endpoint")

@@ -1,6 +1,4 @@
-"""Cancellation as `with` blocks: a timeout, a scope that can be cancelled as a whole, a shield for cleanup
-code.
-"""
+"""Cancellation as `with` blocks: a timeout, a scope that is cancelled as a whole, and a shield for cleanup code."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from hourglass.errors import Cancelled, UsageError
 
 
 class Timeout:
-    """A timeout for a block; see `timeout`."""
+    """The timeout of a `with` block, created by `workflow.timeout`."""
 
     def __init__(self, limit: float, summary: str = "") -> None:
         self.depth = 0
@@ -90,11 +88,10 @@ def _reach(error: Cancelled) -> int:
 
 
 def outermost(error: Cancelled, handled_before: BaseException | None) -> Cancelled:
-    """Return the cancellation with the outermost source among `error` and the cancellations whose cleanup it
-    interrupted.
+    """Return the cancellation with the outermost source: `error`, or a cancellation interrupted by it during cleanup.
 
-    Cancellations that were already being handled when the block began (`handled_before`) are excluded,
-    because they propagate by themselves.
+    Cancellations that were already being handled when the block began (`handled_before`) are excluded, because they
+    propagate automatically.
     """
     result, context = error, error.__context__
     while context is not None and context is not handled_before:
@@ -105,7 +102,7 @@ def outermost(error: Cancelled, handled_before: BaseException | None) -> Cancell
 
 
 def timeout(limit: Duration, /) -> Timeout:
-    """Limit the duration of a block: when it expires, cancel the wait in the block and raise `TimeoutError`.
+    """Limit the duration of a block. When the limit expires, cancel the wait in the block and raise `TimeoutError`.
 
     with workflow.timeout(timedelta(hours=6)):
         while job_state(job) == "running":
@@ -115,7 +112,7 @@ def timeout(limit: Duration, /) -> Timeout:
 
 
 class Scope:
-    """A block that can be cancelled together with everything started in it; see `scope`."""
+    """A block that can be cancelled together with everything started in it. Created by `workflow.scope`."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -141,7 +138,7 @@ class Scope:
         self._members[member] = None
 
     def cancel(self) -> None:
-        """Cancel the wait in the block, and every task, activity and child that was started in it."""
+        """Cancel the wait in the block, and every task, activity and child started in it."""
         require_fiber("cancelling a scope")
         if self._cancelled:
             return
@@ -193,8 +190,8 @@ def scope() -> Scope:
 
 
 def withdraw_undelivered(fiber: FiberTask[Any], source: object) -> None:
-    """Withdraw a cancellation that has not been delivered before the block that requested it ended, so that
-    it does not interrupt later code.
+    """Withdraw a cancellation that was not delivered before the end of the block that requested it. It must not interrupt
+    later code.
     """
     if fiber.must_cancel and fiber.cancel_source is source:
         fiber.must_cancel = False
@@ -204,7 +201,7 @@ def withdraw_undelivered(fiber: FiberTask[Any], source: object) -> None:
 
 @contextmanager
 def shield() -> Iterator[None]:
-    """Defer cancellation during a block: it is delivered, once, at the next wait after the block."""
+    """Defer cancellation during a block. A deferred cancellation is delivered, once, at the next wait after the block."""
     fiber = require_fiber("workflow.shield")
     fiber.depth += 1
     outer, fiber.shield_depth = fiber.shield_depth, fiber.depth

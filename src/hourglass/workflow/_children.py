@@ -1,4 +1,4 @@
-"""Child workflows and other workflows, called from a workflow: start, signal, cancel, wait for."""
+"""Child workflows and other workflows, called from a workflow: start, signal, cancel, and wait for the result."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class ExternalWorkflowHandle:
-    """A handle of a workflow that is not a child of this one. Create it with `get_external_workflow_handle`."""
+    """A handle of a workflow that is not this workflow's child. Create it with `get_external_workflow_handle`."""
 
     def __init__(self, id: str, run_id: str | None) -> None:
         self.id = id
@@ -98,9 +98,8 @@ class ExternalWorkflowHandle:
         send(call) if run.outbound is None else run.outbound.signal_external_workflow(call)
 
     def cancel(self, reason: str = "") -> None:
-        """Request the workflow's cancellation and wait until the request is delivered, not until the workflow
-        is closed.
-        """
+        """Request the workflow's cancellation and wait until the request is delivered, but not until the workflow is
+        closed."""
         cancel_external(self.id, self.run_id or "", check_text(reason, "reason"))
 
     def __repr__(self) -> str:
@@ -108,7 +107,7 @@ class ExternalWorkflowHandle:
 
 
 def get_external_workflow_handle(id: str, *, run_id: str | None = None) -> ExternalWorkflowHandle:
-    """Return a handle of another workflow, or of one run of it. Does not check whether it exists."""
+    """Return a handle of another workflow, or of one of its runs. Do not check whether the workflow exists."""
     check_external(id, run_id)
     return ExternalWorkflowHandle(id, run_id)
 
@@ -148,14 +147,14 @@ Encode = Callable[[Converter, Sequence[Any]], Payloads]
 
 
 class WithStartOptions(TypedDict, total=False):
-    """The options of a workflow that is started by a signal. All but the id are optional, and the same as for
-    a client's start.
+    """The options of a workflow that is started by a signal. They match a client's start options. All but the id are
+    optional.
     """
 
     id: Required[str]
     """The workflow id."""
     task_queue: str
-    """The task queue of its workers; this workflow's own by default."""
+    """The workflow's task queue; this workflow's own by default."""
     execution_timeout: Duration | None
     run_timeout: Duration | None
     task_timeout: Duration | None
@@ -174,9 +173,7 @@ class WithStartOptions(TypedDict, total=False):
 
 
 class WithStart:
-    """A workflow that is started, unless it is running, by the signal that is sent to it. Create it with
-    `workflow.with_start`.
-    """
+    """A workflow that a signal starts unless it is already running. Create it with `workflow.with_start`."""
 
     def __init__(self, workflow: Given, args: tuple[Any, ...], options: Mapping[str, Any]) -> None:
         self._workflow = workflow
@@ -190,11 +187,11 @@ class WithStart:
     @overload
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> ExternalWorkflowHandle: ...
     def signal(self, signal: Any, /, *args: Any) -> ExternalWorkflowHandle:  # type: ignore[misc]
-        """Start the workflow and send a signal in one request, and wait until it is done. A running workflow
-        only receives the signal.
+        """Start the workflow and send it a signal in one request, and wait until the request is done. If the workflow is
+        already running, only send the signal.
 
-        The worker sends the request in a step. If the worker dies before the step is recorded, the same
-        request is sent again.
+        The worker sends the request in a step. If the worker dies before the step is recorded, the request is repeated with
+        the same request id.
         """
         run = require_fiber("signalling with a start").run
 
@@ -223,10 +220,10 @@ def with_start(
     workflow: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[WithStartOptions]
 ) -> WithStart: ...
 def with_start(workflow: Any, /, *args: Any, **options: Any) -> WithStart:  # type: ignore[misc]
-    """Return a workflow that the next call starts unless it is running: `with_start(cart, owner,
+    """Return an object whose `signal` starts the workflow unless it is running: `with_start(cart, owner,
     id="c-1").signal(add, item)`.
 
-    Unlike a child, it outlives this workflow, and its result is not awaited.
+    Unlike a child, the workflow outlives this one, and its result cannot be awaited.
     """
     return WithStart(given_workflow(workflow), args, options)
 
@@ -272,7 +269,7 @@ def sending(
         RawPayload(payload, converter) for payload in signal.encode(converter, call.signal_args)
     ]
     options = {"task_queue": run.settings.task_queue, **call.options}
-    # It is the same in each attempt, so that the engine recognises a repeated request.
+    # The id is the same in each attempt, so that the engine recognises a repeated request.
     request_id = f"{run.state.run_id}-with-start-{run.state.next_seq.get(ACTIVITY, 0)}"
 
     def send() -> str:
@@ -308,7 +305,7 @@ _FINAL = frozenset(
 
 
 def refusal(call: SignalWithStartWorkflowInput, error: ActivityError) -> BaseException:
-    """Return the exception that a signal with start raises in the workflow."""
+    """Return the exception that a failed signal with start raises in the workflow."""
     cause = error.cause
     if isinstance(cause, ApplicationError) and cause.type == WorkflowAlreadyStartedError.__name__:
         return WorkflowAlreadyStartedError(
@@ -321,43 +318,43 @@ class ChildOptions(TypedDict, total=False):
     """The options of a child workflow. All are optional. A duration is a `timedelta` or a number of seconds."""
 
     id: str
-    """The child's workflow id; by default a generated one, the same on every execution."""
+    """The child's workflow id. By default it is generated, and is the same on every execution."""
     task_queue: str
-    """The task queue of its workers; the parent's by default."""
+    """The child's task queue; the parent's by default."""
     execution_timeout: Duration | None
-    """The timeout of all its runs together."""
+    """The timeout of all runs of the child together."""
     run_timeout: Duration | None
-    """The timeout of one run."""
+    """The timeout of a single run."""
     task_timeout: Duration | None
-    """The timeout of one workflow task; at most 120 s."""
+    """The timeout of a single workflow task; at most 120 s."""
     parent_close_policy: ParentClosePolicy
-    """The action on the child when its parent closes; by default it is terminated."""
+    """The action applied to the child when its parent closes; by default the child is terminated."""
     cancellation_type: ChildCancellationType
     """The effect of cancelling the child; by default the parent waits until the child is closed."""
     id_reuse_policy: IdReusePolicy
     """Whether the id of a closed workflow may be reused."""
     retry_policy: RetryPolicy | None
-    """The retry policy of the child; without one it is not retried."""
+    """The child's retry policy; without a policy the child is not retried."""
     cron_schedule: str
-    """A cron expression: the child runs repeatedly at these times."""
+    """A cron expression. The child runs repeatedly at the matching times."""
     memo: Mapping[str, Any]
     """Notes stored with the child; not searchable."""
     search_attributes: SearchAttributes
-    """Values to search for it by; never encrypted."""
+    """Values by which the child can be found in searches; never encrypted."""
     static_summary: str
-    """A summary of one line, for Temporal's web UI."""
+    """A one-line summary for Temporal's web UI."""
     static_details: str
-    """Details of several lines, for Temporal's web UI."""
+    """Multi-line details for Temporal's web UI."""
     priority_key: int
-    """Its priority in the task queue: lower numbers come first; 0 is the default."""
+    """The child's priority in the task queue: lower numbers come first, and 0 is the default."""
     fairness_key: str
     """The key by which the task queue shares its capacity fairly; the parent's by default."""
     versioning_override: VersioningOverride | None
-    """Pins the child to a worker version, or moves it to the current one, regardless of its definition."""
+    """Pins the child to a worker version, or moves it to the current one, regardless of the workflow's definition."""
     fairness_weight: float
-    """The weight of its fairness key; 1 by default."""
+    """The weight of the fairness key; 1 by default."""
     event_groups: Sequence[EventGroup] | None
-    """The event groups that its start belongs to."""
+    """The event groups that the start of the child belongs to."""
 
 
 _OPTION_NAMES = tuple(ChildOptions.__annotations__)
@@ -366,11 +363,11 @@ _CHOICES: dict[str, Any] = {
     "id_reuse_policy": IdReusePolicy,
     "cancellation_type": ChildCancellationType,
 }
-"""The fields of a `ChildWorkflowSpec` with their types."""
+"""The fields of a `ChildWorkflowSpec` that are enums, with their types."""
 
 
 class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
-    """A child workflow that has started: a task with the child's result, which can also be signalled."""
+    """A started child workflow: a task with the child's result. It can also be signalled."""
 
     __slots__ = ()
 
@@ -386,7 +383,7 @@ class ChildWorkflowHandle(ChildOperation[R], Generic[R]):
     @overload
     def signal(self, signal: Callable[[*Ts], None], /, *args: *Ts) -> None: ...
     def signal(self, signal: Any, /, *args: Any) -> None:  # type: ignore[misc]
-        """Send the child a signal and wait until it is delivered."""
+        """Send a signal to the child and wait until it is delivered."""
         run, definition = self.run, given_message("signal", signal)
 
         def send(call: SignalChildWorkflowInput) -> None:
@@ -416,8 +413,8 @@ def start_child_workflow(
 def start_child_workflow(workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
     """Start a child workflow, identified by its decorated object or its name, and wait until it has started.
 
-    Raise `WorkflowAlreadyStartedError` if its id is in use. `result_type` is for workflows identified by
-    name.
+    Raise `WorkflowAlreadyStartedError` if the child's id is in use. `result_type` is the type of the result of a workflow
+    identified by name.
     """
     run = require_fiber("starting a child workflow").run
     definition = given_workflow(workflow)
@@ -438,7 +435,7 @@ def execute_child_workflow(
     workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[ChildOptions]
 ) -> R: ...
 def execute_child_workflow(workflow: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-    """Run a child workflow and wait for its result. Raise `ChildWorkflowError` if it does not complete."""
+    """Run a child workflow and wait for its result. Raise `ChildWorkflowError` if the child does not complete."""
     return start_child_workflow(workflow, *args, **options).result()
 
 
@@ -455,7 +452,7 @@ def start_defined(
 
 
 def check_options(options: Mapping[str, Any], where: str) -> None:
-    """Raise `UsageError` for an unknown option of a child."""
+    """Raise `UsageError` for an unknown option of a child workflow."""
     for name in options:
         if name not in _OPTION_NAMES:
             near = difflib.get_close_matches(name, _OPTION_NAMES, 1)
@@ -503,8 +500,8 @@ def child_command(
     options: Mapping[str, Any],
     headers: dict[str, Payload] | None = None,
 ) -> StartChildWorkflow:
-    """Return the command that starts a child, without its sequence number. The options are validated here."""
-    if run.contextual:  # the child's values are encoded for its id
+    """Validate the options, and return the command that starts a child, without its sequence number."""
+    if run.contextual:  # the child's values are encoded for the child's id
         workflow_id = _id(options)
         converter = run.converter_of_workflow(workflow_id)
         arguments = tuple(encode(converter, args))

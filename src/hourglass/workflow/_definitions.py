@@ -1,5 +1,5 @@
-"""The decorators of workflows: `defn`, `run`, `init`, `dynamic_config`, and the objects that replace the
-decorated functions.
+"""The decorators of workflows (`defn`, `run`, `init`, `dynamic_config`), and the objects that replace the decorated
+functions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _UNSPECIFIED = VersioningBehavior.UNSPECIFIED
 
 
 class WorkflowSource(Protocol):
-    """The type of `workflows=[…]`, besides classes: any object except activities. See `ActivitySource`."""
+    """The type of the elements of `workflows=[…]`, besides classes: any object except activities. See `ActivitySource`."""
 
     def __dir__(self) -> Iterable[str]: ...
 
@@ -54,8 +54,8 @@ class WorkflowSource(Protocol):
 class _Workflow(Generic[P, R]):
     """A workflow defined by a function with `@workflow.defn`.
 
-    Start it with `client.start_workflow(checkout, order, id="order-1")`. To test its logic, call the bare
-    function as `checkout.fn(order)`. Called inside another workflow, it runs as a child.
+    Start it with `client.start_workflow(checkout, order, id="order-1")`. To test the workflow's logic, call the undecorated
+    function as `checkout.fn(order)`. A call inside another workflow runs it as a child.
     """
 
     if TYPE_CHECKING:
@@ -72,19 +72,18 @@ class _Workflow(Generic[P, R]):
         return self.__hourglass_workflow__.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it as a child and wait for its result. Outside workflows, raise `UsageError`: it needs a
-        client.
+        """Run the workflow as a child and wait for its result. Outside workflows, raise `UsageError`, because a start there
+        needs a client.
         """
         return self.start(*args, **kwargs).result()
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> ChildWorkflowHandle[R]:
-        """Start it as a child, in a workflow only. Wait until it has started, not until it is closed."""
+        """Start the workflow as a child, in a workflow only. Wait until the child has started, but not until it is
+        closed."""
         return _start_child(self.__hourglass_workflow__, args, kwargs, self._options)
 
     def options(self, **options: Unpack[ChildOptions]) -> Self:
-        """Return the workflow with options for the children started through it:
-        `ship.options(id="s-1")(item)`.
-        """
+        """Return a copy that starts children with these options: `ship.options(id="s-1")(item)`."""
         check_options(options, f"workflow {self.name}")
         return type(self)(self.__hourglass_workflow__, cast(ChildOptions, {**self._options, **options}))
 
@@ -104,7 +103,7 @@ class Workflow(_Workflow[P, R]):
 class AsyncWorkflow(_Workflow[P, R]):
     """A workflow defined by an `async def`; `R` is the type of its awaited result.
 
-    Called inside a plain workflow, it runs as a child like any other; in `async def` code start it with
+    A call inside a plain workflow runs it as a child, like any other workflow. In `async def` code, start it with
     `hourglass.aio.workflow.execute_child_workflow`.
     """
 
@@ -172,12 +171,11 @@ def defn(
 ) -> Any:
     """Define a workflow by a function, plain or `async def`, or by a class with a `@workflow.run` method.
 
-    `name` is the workflow type, by default the name of the function or class. A `dynamic` workflow handles
-    every type for which its worker has no other workflow: its only parameter is a `Sequence[RawPayload]` of
-    all arguments, and `workflow.info().workflow_type` is the requested type. Exceptions in
-    `failure_exceptions` fail the run when the workflow raises them; any other exception that is not a failure
-    is a bug, and parks the run until the code is fixed. `versioning_behavior` decides whether a run stays on
-    the worker version that it started on.
+    `name` is the workflow type, by default the name of the function or class. A `dynamic` workflow handles every type for
+    which its worker has no other workflow. Its only parameter is a `Sequence[RawPayload]` of all arguments, and
+    `workflow.info().workflow_type` is the requested type. If the workflow raises one of the `failure_exceptions`, the run
+    fails. Any other exception that is not a failure counts as a bug, and parks the run until the code is fixed.
+    `versioning_behavior` decides whether a run stays on the worker version that it started on.
     """
 
     def define(fn: Any) -> Any:
@@ -193,8 +191,8 @@ def defn(
 
 
 class _RunMethod(Generic[P, R]):
-    """The run method of a workflow class. `Cart.run` represents the workflow: pass it to
-    `client.start_workflow`, or call it inside another workflow to run it as a child.
+    """The run method of a workflow class. `Cart.run` represents the workflow: pass it to `client.start_workflow`, or call it
+    inside another workflow to run a child.
     """
 
     if TYPE_CHECKING:
@@ -213,17 +211,18 @@ class _RunMethod(Generic[P, R]):
         return None if self._owner is None else vars(self._owner).get("__hourglass_workflow__")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it as a child, called on the class as `Cart.run(…)`. Outside workflows, raise `UsageError`: it
-        needs a client.
+        """Run the workflow as a child, by calling `Cart.run(…)` on the class. Outside workflows, raise `UsageError`, because
+        a start there needs a client.
         """
         return self.start(*args, **kwargs).result()
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> ChildWorkflowHandle[R]:
-        """Start it as a child, in a workflow only. Wait until it has started, not until it is closed."""
+        """Start the workflow as a child, in a workflow only. Wait until the child has started, but not until it is
+        closed."""
         return _start_child(self.__hourglass_workflow__, args, kwargs, self._options)
 
     def options(self, **options: Unpack[ChildOptions]) -> Self:
-        """Return the workflow with options for the children started through it."""
+        """Return a copy that starts children with these options."""
         check_options(
             options, f"workflow {getattr(self._owner, '__name__', self.__hourglass_run__.__name__)}"
         )
@@ -244,7 +243,7 @@ class RunMethod(_RunMethod[P, R]):
     @overload
     def __get__(self: RunMethod[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the workflow on the class, the bound method on an instance."""
+        """Return the workflow if accessed on the class, and the bound method on an instance."""
         return self._bound(obj, owner)
 
 
@@ -260,7 +259,7 @@ class AsyncRunMethod(_RunMethod[P, R]):
         self: AsyncRunMethod[Concatenate[S, Q], T], obj: S, owner: type[S]
     ) -> Callable[Q, Coroutine[Any, Any, T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the workflow on the class, the bound method on an instance."""
+        """Return the workflow if accessed on the class, and the bound method on an instance."""
         return self._bound(obj, owner)
 
 
@@ -269,13 +268,13 @@ def run(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncRunMethod[P, R]: ...
 @overload
 def run(fn: Callable[P, R], /) -> RunMethod[P, R]: ...
 def run(fn: Callable[..., Any]) -> Any:
-    """Mark the method of a workflow class that is the workflow itself: a plain `def` or an `async def`."""
+    """Mark the method of a workflow class that contains the workflow's code: a plain `def` or an `async def`."""
     is_async = check_function(fn, f"@workflow.run method {getattr(fn, '__name__', fn)}")
     return AsyncRunMethod(fn) if is_async else RunMethod(fn)
 
 
 def init(init_fn: Callable[P, R]) -> Callable[P, R]:
-    """Mark the `__init__` of a workflow class that receives the arguments of the run method."""
+    """Mark the `__init__` of a workflow class, so that it receives the arguments of the run method."""
     if getattr(init_fn, "__name__", "") != "__init__":
         raise DefinitionError("@workflow.init must decorate __init__")
     init_fn.__hourglass_init__ = True  # type: ignore[attr-defined]
@@ -283,10 +282,10 @@ def init(init_fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def dynamic_config(fn: Callable[[S], DynamicWorkflowConfig]) -> Callable[[S], DynamicWorkflowConfig]:
-    """Mark the method of a dynamic workflow class that returns the options of its decorator for one run.
+    """Mark the method of a dynamic workflow class that returns the decorator's options for a particular run.
 
-    They are the exceptions that fail it, and whether it stays on its worker version. The method is called
-    when the object is created, and must only read, usually `workflow.info().workflow_type`.
+    The options are the exceptions that fail the run, and whether the run stays on its worker version. The method is called
+    when the object is created. It must not change anything; usually it reads `workflow.info().workflow_type`.
     """
     what = f"@workflow.dynamic_config method {getattr(fn, '__name__', fn)}"
     check_plain_function(fn, what)

@@ -1,7 +1,7 @@
-"""Deterministic facts: time, randomness, patches, results of earlier runs. They are the same on every
-execution of a run. See `_info` for the run's properties.
+"""Deterministic facts that are the same on every execution of a run: time, randomness, patches, results of earlier runs. See
+`_info` for the run's properties.
 
-Also the run's own descriptions (memo, search attributes, current details) and its metrics, which are not
+The module also contains the run's descriptions (memo, search attributes, current details), and its metrics, which are not
 recorded during replay.
 """
 
@@ -49,8 +49,8 @@ def memo_value(key: str, default: D, *, type: type[T]) -> T | D: ...
 @overload
 def memo_value(key: str, default: object) -> Any: ...
 def memo_value(key: str, default: Any = _MISSING, *, type: Any = Any) -> Any:
-    """Return one entry of the memo, decoded as this type. Raise `KeyError` if it is missing and there is no
-    default.
+    """Return one entry of the memo, decoded as this type. Raise `KeyError` if the entry is missing and no default was
+    passed.
     """
     live = require_run("workflow.memo_value")
     payload = live.notes.memo.get(key)
@@ -84,7 +84,7 @@ def upsert_search_attributes(
     """Change search attributes: `upsert_search_attributes([REGION.value_set("eu"), DUE.value_unset()])`, or
     by name.
 
-    They are never encrypted, and the service must know their names and types.
+    Search attributes are never encrypted, and the service must know their names and types.
     """
     fiber = require_fiber("workflow.upsert_search_attributes")
     encoded = encode_search_attributes(changes)
@@ -96,9 +96,7 @@ def upsert_search_attributes(
 
 
 def set_current_details(details: str) -> None:
-    """Describe the current activity of the workflow in a few lines. Temporal's web UI displays them as
-    Markdown.
-    """
+    """Describe in a few lines what the workflow is doing. Temporal's web UI displays the text as Markdown."""
     fiber = require_fiber("workflow.set_current_details")
     if not isinstance(details, str):
         raise UsageError(f"current details must be a str, not {type(details).__name__}")
@@ -106,13 +104,13 @@ def set_current_details(details: str) -> None:
 
 
 def get_current_details() -> str:
-    """Return the latest text of `set_current_details`."""
+    """Return the text of the last call of `set_current_details`."""
     return require_run("workflow.get_current_details").notes.details
 
 
 def metric_meter() -> MetricMeter:
-    """Return a meter for this run. Its metrics have the labels namespace, task queue and workflow type;
-    nothing is recorded during replay.
+    """Return a meter for this run. Its metrics have the labels namespace, task queue and workflow type. Nothing is recorded
+    during replay.
     """
     live = require_run("workflow.metric_meter")
     settings = live.settings
@@ -123,7 +121,7 @@ def metric_meter() -> MetricMeter:
             "task_queue": settings.task_queue,
             "workflow_type": live.state.workflow_type,
         },
-        # Read from this execution of the run: a concurrent re-execution has its own meters.
+        # Read from this execution of the run, because a concurrent re-execution has its own meters.
         silent=lambda: live.facts.is_replaying or live.quiet or live.dead,
     )
 
@@ -134,7 +132,7 @@ def instance() -> Any:
 
 
 def cancellation_reason() -> str | None:
-    """Return the reason of the cancellation request; None if there is no request."""
+    """Return the reason of the cancellation request; None if cancellation was not requested."""
     return require_run("workflow.cancellation_reason").cancel_reason
 
 
@@ -144,8 +142,8 @@ def payload_converter() -> Converter:
 
 
 def is_failure_exception(error: BaseException) -> bool:
-    """Return whether an exception fails the workflow that raises it; any other exception parks the run until
-    the code is fixed.
+    """Return whether an exception would fail the workflow that raises it. Any other exception parks the run until the code
+    is fixed.
     """
     return is_failure(require_run("workflow.is_failure_exception"), error)
 
@@ -155,23 +153,21 @@ def last_completion_result() -> Any: ...
 @overload
 def last_completion_result(type: type[T]) -> T | None: ...
 def last_completion_result(type: Any = Any) -> Any:
-    """Return the result of the latest completed run of the same cron schedule or schedule; None if there is
-    none.
-    """
+    """Return the result of the latest completed run of this run's cron schedule or schedule; None if there is none."""
     live = require_run("workflow.last_completion_result")
     payloads = live.started.last_completion_result if live.started is not None else ()
     return live.converter.decode(payloads[0], type) if payloads else None
 
 
 def has_last_completion_result() -> bool:
-    """Return whether an earlier run of the same cron schedule or schedule has completed."""
+    """Return whether an earlier run of this run's cron schedule or schedule has completed."""
     live = require_run("workflow.has_last_completion_result")
     return live.started is not None and bool(live.started.last_completion_result)
 
 
 def last_failure() -> BaseException | None:
-    """Return the failure of the previous run if this run follows it by retry, cron or schedule; None if it
-    did not fail.
+    """Return the failure of the previous run, if this run follows it by retry, cron or schedule; None if that run did not
+    fail.
     """
     live = require_run("workflow.last_failure")
     failure = live.started.last_failure if live.started is not None else None
@@ -196,7 +192,7 @@ def time_ns() -> int:
 
 
 def random() -> _random.Random:
-    """Return the run's own random number generator, with the same numbers on every execution."""
+    """Return the run's random number generator. It returns the same numbers on every execution."""
     live = _live_run()
     live.has_drawn = True
     return live.random
@@ -208,13 +204,12 @@ def uuid4() -> _uuid.UUID:
 
 
 def uuid7() -> _uuid.UUID:
-    """Return a new UUID that begins with the time of the current workflow task, so that later ones sort after
-    earlier ones.
+    """Return a new UUID that begins with the current workflow task's time, so that later UUIDs sort after earlier ones.
 
-    UUIDs of the same task have the same time, and no order among themselves.
+    UUIDs of the same task share their time and are in no particular order.
     """
-    # The standard library has it from Python 3.14 on. The bits are generated like temporalio's, so that its
-    # runs can be continued here.
+    # The standard library has `uuid7` from Python 3.14 on. The bits are generated as in temporalio, so that runs begun there
+    # can continue here.
     generator = random()
     high, low = generator.getrandbits(12), generator.getrandbits(62)
     milliseconds = time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF
@@ -229,11 +224,11 @@ def random_seed() -> int:
 
 
 def new_random(name: str | None = None) -> _random.Random:
-    """Return another random number generator with the same numbers on every execution. A reset reseeds it
-    like `random()`.
+    """Return a new random number generator that returns the same numbers on every execution. A reset reseeds it like
+    `random()`.
 
-    With a name, its numbers differ from those of `random()` and of other names; without one, they are the
-    same.
+    With a name, the numbers differ from the numbers of `random()` and of generators with other names. Without a name, they
+    are the same as from `random()`.
     """
     if name is not None and not isinstance(name, str):
         raise UsageError(f"the name of a random source must be a str, not {type(name).__name__}")
@@ -247,9 +242,8 @@ def new_random(name: str | None = None) -> _random.Random:
 
 
 def register_random_seed_callback(callback: Callable[[int], object]) -> None:
-    """Register a function that is called with each new seed, to reseed a generator of your own. It must not
-    wait.
-    """
+    """Register a function that is called with each new seed, to reseed a generator of your own. The function must not
+    wait."""
     if not callable(callback):
         raise UsageError(f"a callback of the random seed is a function, not {type(callback).__name__}")
     live = _live_run()
@@ -287,8 +281,8 @@ def is_catching_up() -> bool:
     """Return whether this execution repeats an earlier one: replay, recovery on another worker, or
     verification.
 
-    Your own side effects (counts, messages, files of an interceptor) belong to the first execution only.
-    `workflow.logger` and `workflow.metric_meter` take care of it themselves.
+    Perform your own side effects (counts, messages, files of an interceptor) in the first execution only. `workflow.logger`
+    and `workflow.metric_meter` do this automatically.
     """
     live = require_run("workflow.is_catching_up")
     return live.facts.is_replaying or live.quiet or live.dead
@@ -308,7 +302,7 @@ def all_handlers_finished() -> bool:
 
 @contextmanager
 def unsafe() -> Iterator[None]:
-    """Allow calls that the call watcher reports: `with workflow.unsafe(): …`. You guarantee that they do not
+    """Permit calls that the call watcher would report: `with workflow.unsafe(): …`. You guarantee that these calls do not
     affect the run.
     """
     live = require_run("workflow.unsafe")
@@ -320,16 +314,13 @@ def unsafe() -> Iterator[None]:
 
 
 def patched(patch_id: str, *, event_groups: Sequence[EventGroup] | None = None) -> bool:
-    """Return whether to take the new code path: True in new runs, False in runs whose history took the old
-    one.
-    """
+    """Return whether to take the new code path: True in new runs, False in runs whose history followed the old path."""
     return _patch(patch_id, event_groups, deprecated=False)
 
 
 def deprecate_patch(patch_id: str, *, event_groups: Sequence[EventGroup] | None = None) -> None:
-    """Declare that the old code path of a patch has been removed. Do this only after all runs that took it
-    have closed.
-    """
+    """Declare that the old code path of a patch has been removed. Do this only after all runs that followed it are
+    closed."""
     _patch(patch_id, event_groups, deprecated=True)
 
 
@@ -353,9 +344,7 @@ def _patch(patch_id: str, groups: Sequence[EventGroup] | None, *, deprecated: bo
 
 @dataclass(frozen=True)
 class PatchActivationInput:
-    """The input of a worker's callback that decides whether a run that reaches a patch for the first time
-    takes the new code path.
-    """
+    """The input of a worker's callback that decides whether a run takes the new code path when it first reaches a patch."""
 
     workflow_info: Info
     patch_id: str
@@ -380,7 +369,7 @@ class WorkflowLogger(SpeakerLogger):
     """A logger that adds the workflow's ids, and discards messages during replay."""
 
     def isEnabledFor(self, level: int) -> bool:
-        """Return False during replay."""
+        """Return whether the logger is enabled for this level; always False during replay."""
         live = current_run()
         if live is not None and (live.facts.is_replaying or live.quiet):
             return False

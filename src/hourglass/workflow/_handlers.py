@@ -1,5 +1,5 @@
-"""Handlers of signals, queries and updates: the decorators, the objects that replace the decorated functions,
-and handlers as values, which a running workflow gets and sets.
+"""Handlers of signals, queries and updates: the decorators, the objects that replace the decorated functions, and functions
+that get and set the handlers of a running workflow.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Signal(_Message[P, None]):
     @overload
     def __get__(self: Signal[Concatenate[S, Q]], obj: S, owner: type[S]) -> Callable[Q, None]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the handler on the class, for clients, and the bound method on an instance."""
+        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self._bound(obj)
 
 
@@ -113,7 +113,7 @@ class AsyncSignal(_Message[P, None]):
         self: AsyncSignal[Concatenate[S, Q]], obj: S, owner: type[S]
     ) -> Callable[Q, Coroutine[Any, Any, None]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the handler on the class, for clients, and the bound method on an instance."""
+        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self._bound(obj)
 
 
@@ -127,7 +127,7 @@ class Query(_Message[P, R]):
     @overload
     def __get__(self: Query[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the handler on the class, for clients, and the bound method on an instance."""
+        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self._bound(obj)
 
 
@@ -137,7 +137,7 @@ class _Update(_Message[P, R]):
     kind: MessageKind = "update"
 
     def validator(self, fn: Callable[P, None], /) -> Callable[P, None]:
-        """Set the validator: a function with the same parameters that raises to reject an update."""
+        """Set the validator: a function with the handler's parameters that raises an exception to reject an update."""
         check_plain_function(fn, f"validator {getattr(fn, '__name__', fn)}")
         parameters = list(inspect.signature(self.__hourglass_message__.fn).parameters)
         if list(inspect.signature(fn).parameters) != parameters:
@@ -158,7 +158,7 @@ class Update(_Update[P, R]):
     @overload
     def __get__(self: Update[Concatenate[S, Q], T], obj: S, owner: type[S]) -> Callable[Q, T]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the handler on the class, for clients, and the bound method on an instance."""
+        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self._bound(obj)
 
 
@@ -172,7 +172,7 @@ class AsyncUpdate(_Update[P, R]):
         self: AsyncUpdate[Concatenate[S, Q], T], obj: S, owner: type[S]
     ) -> Callable[Q, Coroutine[Any, Any, T]]: ...
     def __get__(self, obj: Any, owner: Any) -> Any:
-        """Return the handler on the class, for clients, and the bound method on an instance."""
+        """Return the handler if accessed on the class, for clients, and the bound method on an instance."""
         return self._bound(obj)
 
 
@@ -212,9 +212,8 @@ def signal(
 ) -> Any:
     """Define a signal handler: a method of a workflow class, or a local function inside a running workflow.
 
-    The dynamic handler receives every signal without a handler of its own, as `(name, arguments)`. A handler
-    that is still running when the workflow closes is abandoned with a warning, unless `unfinished_policy` is
-    `ABANDON`.
+    A dynamic handler receives every signal that has no handler of its own, as `(name, arguments)`. A handler that is still
+    running when the workflow closes is abandoned with a warning, unless `unfinished_policy` is `ABANDON`.
     """
     return _handler(fn, Signal, AsyncSignal, name, dynamic, description, unfinished_policy)
 
@@ -259,7 +258,7 @@ def update(
 
 
 def _handler(fn: Any, plain: Any, awaited: Any, *options: Any) -> Any:
-    """Return the handler for a decorated function, or the decorator if there is no function yet."""
+    """Return the handler for a decorated function. If there is no function yet, return the decorator."""
 
     def decorate(fn: Any) -> Any:
         return (awaited if is_coroutine_function(fn) else plain)(fn, *options)
@@ -282,7 +281,7 @@ def _set_handler(
     if isinstance(handler, _Message):
         handler = handler.__hourglass_message__.fn
     decorate: Any = {"signal": signal, "query": query, "update": update}[kind]
-    decorated = decorate(name=name, dynamic=name is None)(handler)  # in a running workflow this registers it
+    decorated = decorate(name=name, dynamic=name is None)(handler)  # registers the handler in a live run
     if validator is not None:
         decorated.validator(validator)
 
@@ -296,51 +295,51 @@ def _get_handler(kind: MessageKind, name: str | None) -> Callable[..., Any] | No
 
 
 def set_signal_handler(name: str, handler: Callable[..., Any] | None) -> None:
-    """Set the handler of a signal; signals that are waiting for it are handled now. None removes it."""
+    """Set the handler of a signal, or remove it with None. Signals that were waiting for a handler are handled now."""
     _set_handler("signal", name, handler)
 
 
 def set_query_handler(name: str, handler: Callable[..., Any] | None) -> None:
-    """Set the handler of a query. None removes it."""
+    """Set the handler of a query, or remove it with None."""
     _set_handler("query", name, handler)
 
 
 def set_update_handler(
     name: str, handler: Callable[..., Any] | None, *, validator: Callable[..., Any] | None = None
 ) -> None:
-    """Set the handler and the validator of an update. None removes them."""
+    """Set the handler and the validator of an update, or remove both with None."""
     _set_handler("update", name, handler, validator)
 
 
 def set_dynamic_signal_handler(handler: Callable[..., Any] | None) -> None:
-    """Set the handler of signals that have no handler of their own. None removes it."""
+    """Set the handler of signals that have no handler of their own, or remove it with None."""
     _set_handler("signal", None, handler)
 
 
 def set_dynamic_query_handler(handler: Callable[..., Any] | None) -> None:
-    """Set the handler of queries that have no handler of their own. None removes it."""
+    """Set the handler of queries that have no handler of their own, or remove it with None."""
     _set_handler("query", None, handler)
 
 
 def set_dynamic_update_handler(
     handler: Callable[..., Any] | None, *, validator: Callable[..., Any] | None = None
 ) -> None:
-    """Set the handler and the validator of updates that have no handler of their own. None removes them."""
+    """Set the handler and the validator of updates that have no handler of their own, or remove both with None."""
     _set_handler("update", None, handler, validator)
 
 
 def get_signal_handler(name: str) -> Callable[..., Any] | None:
-    """Return the handler of a signal, or None if it has no handler of its own."""
+    """Return the handler of a signal, or None if the signal has no handler of its own."""
     return _get_handler("signal", name)
 
 
 def get_query_handler(name: str) -> Callable[..., Any] | None:
-    """Return the handler of a query, or None if it has no handler of its own."""
+    """Return the handler of a query, or None if the query has no handler of its own."""
     return _get_handler("query", name)
 
 
 def get_update_handler(name: str) -> Callable[..., Any] | None:
-    """Return the handler of an update, or None if it has no handler of its own."""
+    """Return the handler of an update, or None if the update has no handler of its own."""
     return _get_handler("update", name)
 
 

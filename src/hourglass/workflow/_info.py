@@ -22,7 +22,7 @@ _LARGE_HISTORY, _LONG_HISTORY = 4 * 1024 * 1024, 4096
 
 @dataclass(frozen=True, kw_only=True)
 class BasicInfo:
-    """The properties of a run that the plain and the `async` interface share."""
+    """The properties of a run that the blocking and the `async` API share."""
 
     workflow_id: str
     run_id: str
@@ -31,12 +31,12 @@ class BasicInfo:
     task_queue: str
     attempt: int
     start_time: datetime
-    """The time of its first task."""
+    """The time of the run's first workflow task."""
     workflow_start_time: datetime
-    """The time when it was started; its first task may have waited for a worker."""
+    """The time when the run was started. Its first task may have waited for a worker."""
     first_execution_run_id: str
     original_execution_run_id: str
-    """The run id that it started with; a reset creates a new run id."""
+    """The run id with which the run started; a reset creates a new run id."""
     continued_run_id: str | None
     parent_namespace: str | None
     parent_workflow_id: str | None
@@ -51,7 +51,8 @@ class BasicInfo:
     history_length: int
     history_size: int
     continue_as_new_reasons: tuple[str, ...]
-    """The reasons of a suggestion: `HISTORY_SIZE_TOO_LARGE`, `TOO_MANY_HISTORY_EVENTS`, `TOO_MANY_UPDATES`.
+    """The reasons why continuing as new is suggested: `HISTORY_SIZE_TOO_LARGE`, `TOO_MANY_HISTORY_EVENTS`,
+    `TOO_MANY_UPDATES`.
     """
     cancel_requested: bool
     cancel_reason: str | None
@@ -60,10 +61,10 @@ class BasicInfo:
     fairness_weight: float
     headers: Mapping[str, Payload] = field(repr=False)
     raw_memo: Mapping[str, Payload] = field(repr=False)
-    """The current memo, encoded; `workflow.memo()` decodes it."""
+    """The current memo, encoded. `workflow.memo()` returns it decoded."""
     raw_search_attributes: Mapping[str, Payload] = field(repr=False)
     current_deployment_version: WorkerDeploymentVersion | None = None
-    """The deployment version of the worker that handles the current workflow task; None if it has none."""
+    """The deployment version of the worker that handles the current workflow task; None if the worker has none."""
 
     @property
     def parent(self) -> ParentInfo | None:
@@ -74,8 +75,8 @@ class BasicInfo:
 
     @property
     def root(self) -> RootInfo | None:
-        """The root of the tree of child workflows: the workflow itself if it is not a child; None if the
-        server does not report it.
+        """The root of the tree of child workflows, or this workflow itself if it is not a child. None if the server does not
+        report it.
         """
         if self.root_workflow_id is None:
             return None
@@ -83,9 +84,7 @@ class BasicInfo:
 
     @property
     def search_attributes(self) -> dict[str, Any]:
-        """The search attributes at the time of the call of `info()`, with the types that they have on the
-        server.
-        """
+        """The search attributes when `info()` was called, with the types that they have on the server."""
         return {name: decode_search_attribute(value) for name, value in self.raw_search_attributes.items()}
 
     def get_current_history_length(self) -> int:
@@ -101,7 +100,7 @@ class BasicInfo:
         return self.current_deployment_version
 
     def get_current_build_id(self) -> str:
-        """Return the build id of the worker that handles the current workflow task; empty if it has none."""
+        """Return the build id of the worker that handles the current workflow task, or "" if the worker has none."""
         version = self.current_deployment_version
         return "" if version is None else version.build_id
 
@@ -112,9 +111,7 @@ class Info(BasicInfo):
 
     is_continue_as_new_suggested: bool
     is_target_worker_deployment_version_changed: bool = False
-    """Whether this pinned run would start on another version if it started now: a good time to continue as
-    new.
-    """
+    """Whether this pinned run would get another version if it started now, so that it should continue as new."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ class RootInfo:
 
 @dataclass(frozen=True)
 class UpdateInfo:
-    """The update that a handler, or a task spawned by it, works for."""
+    """The update that the current handler, or a task spawned by it, processes."""
 
     id: str
     name: str
@@ -227,7 +224,7 @@ def _moment(nanoseconds: int) -> datetime:
 
 
 def _reasons(facts: Activation) -> tuple[str, ...]:
-    """Return why continuing as new is suggested. If the engine does not report it, apply Temporal's limits."""
+    """Return the reasons for continuing as new. If the engine reports none, apply Temporal's limits."""
     if facts.continue_as_new_reasons or not facts.continue_as_new_suggested:
         return facts.continue_as_new_reasons
     too_large = ("HISTORY_SIZE_TOO_LARGE",) if facts.history_size >= _LARGE_HISTORY else ()

@@ -15,9 +15,7 @@ from hourglass.errors import Cancelled, ChannelEmptyError, UsageError
 T = TypeVar("T")
 
 _Waiters: TypeAlias = OrderedDict[Future, None]
-"""The waiting tasks in order. There may be thousands: finding the first or removing one does not scan the
-others.
-"""
+"""The waiting tasks in order. There may be thousands, so finding the first task or removing one must not scan the others."""
 
 
 def _waiter(waiters: _Waiters, action: str) -> Future:
@@ -28,12 +26,12 @@ def _waiter(waiters: _Waiters, action: str) -> Future:
 
 
 def _wake_first(waiters: _Waiters) -> bool:
-    """Wake the task that has waited longest, and remove it. Return False if none is waiting."""
+    """Wake the task that has waited longest, and remove it from the waiters. Return False if no task is waiting."""
     while waiters:
         waiter = next(iter(waiters))
         pending = waiter.state == PENDING
         if pending:
-            waiter.resolve()  # raises in a query, where no task may be woken; then nothing is removed
+            waiter.resolve()  # raises in a query, where no task may be woken; nothing is removed then
         del waiters[waiter]
         if pending:
             return True
@@ -48,11 +46,11 @@ class Lock:
         self._waiters: _Waiters = OrderedDict()
 
     def locked(self) -> bool:
-        """Return whether a task holds it."""
+        """Return whether a task holds the lock."""
         return self._locked
 
     def acquire(self) -> None:
-        """Acquire the lock; wait while another task holds it."""
+        """Acquire the lock, waiting while another task holds it."""
         if not self._locked and all(waiter.state == CANCELLED for waiter in self._waiters):
             require_fiber("taking a lock")
             self._locked = True
@@ -64,15 +62,14 @@ class Lock:
             finally:
                 del self._waiters[waiter]
         except Cancelled:
-            # It may have been woken already, as the only one: wake the next task, or the others wait for
-            # ever.
+            # This task may have been woken, as the only one. Wake the next task, or the others wait forever.
             if not self._locked:
                 self._wake_first()
             raise
         self._locked = True
 
     def release(self) -> None:
-        """Release the lock; the task that has waited longest acquires it."""
+        """Release the lock. The task that has waited longest acquires it."""
         if not self._locked:
             raise UsageError("no task holds the lock that was released")
         self._locked = False
@@ -107,7 +104,7 @@ class Semaphore:
         return self._value == 0 or any(waiter.state != CANCELLED for waiter in self._waiters)
 
     def acquire(self) -> None:
-        """Acquire a slot; wait while there is none."""
+        """Acquire a slot, waiting while none is free."""
         if not self.locked():
             require_fiber("taking a semaphore")
             self._value -= 1
@@ -121,7 +118,7 @@ class Semaphore:
                 del self._waiters[waiter]
                 self._unwoken.pop(waiter, None)
         except Cancelled:
-            if waiter.state != CANCELLED:  # the slot was ours already: pass it on
+            if waiter.state != CANCELLED:  # the slot was already ours, so pass it on
                 self._value += 1
                 self._wake_next()
             raise
@@ -180,7 +177,7 @@ class Event:
 
 
 class Queue(Generic[T]):
-    """A queue between the tasks of one workflow; `maxsize` 0 means no limit."""
+    """A queue between the tasks of one workflow. A `maxsize` of 0 means no limit."""
 
     def __init__(self, maxsize: int = 0) -> None:
         self._maxsize = maxsize
@@ -200,7 +197,7 @@ class Queue(Generic[T]):
         return 0 < self._maxsize <= len(self._items)
 
     def put(self, item: T) -> None:
-        """Add an item; wait while the queue is full."""
+        """Add an item, waiting while the queue is full."""
         while self.full():
             self._wait(self._putters, lambda: not self.full())
         self.put_nowait(item)
@@ -213,13 +210,13 @@ class Queue(Generic[T]):
         _wake_first(self._getters)
 
     def get(self) -> T:
-        """Remove and return the next item; wait while there is none."""
+        """Remove and return the next item, waiting while the queue is empty."""
         while not self._items:
             self._wait(self._getters, lambda: bool(self._items))
         return self.get_nowait()
 
     def get_nowait(self) -> T:
-        """Remove and return the next item, or raise `ChannelEmptyError` if there is none."""
+        """Remove and return the next item, or raise `ChannelEmptyError` if the queue is empty."""
         if not self._items:
             raise ChannelEmptyError("the queue is empty")
         item = self._items.popleft()
@@ -233,6 +230,6 @@ class Queue(Generic[T]):
         except BaseException:
             if waiter in waiters:
                 del waiters[waiter]
-            elif ready():  # we were woken but give up, so wake the next one
+            elif ready():  # this task was woken but gives up, so it wakes the next one
                 _wake_first(waiters)
             raise

@@ -1,11 +1,10 @@
-"""Resolution of references to workflows and messages to a name and a signature; and channels.
+"""Channels, and the resolution of references to workflows and messages to a name and a signature.
 
-Callers, in a workflow or outside, refer to workflows and messages by decorated objects, classes, channels or
-plain names. A name has no types: arguments are encoded as they are, and results decoded as plain JSON. Pure;
-must not know connections.
+Callers, in a workflow or outside, refer to workflows and messages by decorated objects, classes, channels or plain names. A
+plain name carries no types: arguments are encoded as they are, and results are decoded as plain JSON. This module is pure
+and must not know connections.
 
-A channel is a queue of signals that the workflow reads when it wants, with one module-level object for both
-sides.
+A channel is a queue of signals that the workflow reads when it wants. Both sides use the same module-level object.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _NULL = Payload(b"", "binary/null")
 class Channel(Generic[T]):
     """A named stream of messages into a workflow.
 
-    Create it once, at module level, for both sides: `decisions.receive()` in the workflow,
-    `handle.signal(decisions, …)` outside. A message is sent as a signal with this name and one argument.
+    Create a channel once, at module level, for both sides: use `decisions.receive()` in the workflow, and
+    `handle.signal(decisions, …)` outside. Each message is sent as a signal with the channel's name and one argument.
     """
 
     @overload
@@ -51,9 +50,7 @@ class Channel(Generic[T]):
         return f"<channel {self.name}>"
 
     def receive(self, timeout: Duration | None = None) -> T:
-        """Return the next message in the order of arrival, or wait for it. Raise `TimeoutError` after
-        `timeout`.
-        """
+        """Return the next message in order of arrival, waiting if there is none. Raise `TimeoutError` after `timeout`."""
         fiber = require_fiber(f"receiving from channel {self.name}")
         limit = optional_seconds(timeout, "the timeout of receive")
         live = fiber.run
@@ -81,7 +78,7 @@ class Channel(Generic[T]):
         return message  # type: ignore[return-value]
 
     def drain(self) -> list[T]:
-        """Return all messages that have arrived."""
+        """Return all messages that have arrived, and remove them from the channel."""
         fiber = require_fiber(f"draining channel {self.name}")
         messages: list[T] = []
         while True:
@@ -107,14 +104,14 @@ class Channel(Generic[T]):
         return False, None
 
     def _empty_message(self, live: LiveRun) -> Any:
-        """Return the value of a signal without arguments: None, if the channel's type allows it."""
+        """Return the value of a signal without arguments. Raise `PayloadError` unless the channel's type allows None."""
         try:
             return live.converter.decode(_NULL, self.type)
         except PayloadError as error:
             raise PayloadError(f"it has no value ({error})") from error
 
     def _stop_waiting(self, live: LiveRun, arrival: Future) -> None:
-        """Stop waiting; if a message has woken this receiver meanwhile, wake the next one instead."""
+        """Stop waiting. If a message has woken this receiver in the meantime, wake the next receiver instead."""
         receivers = live.handlers.receivers_of(self.name)
         if arrival in receivers:
             del receivers[arrival]
@@ -133,7 +130,7 @@ _EXAMPLES: dict[MessageKind, str] = {
 
 @dataclass(frozen=True)
 class Given:
-    """A resolved reference: the name of a workflow or message, and its signature if it is known."""
+    """A resolved reference: the name of a workflow or message, and its signature if known."""
 
     what: str
     name: str

@@ -1,5 +1,5 @@
-"""Waiting, and running several things concurrently. The order of turns is that of asyncio under Temporal's
-Python SDK (I1).
+"""Functions that wait, and that run work concurrently. Turns have the same order as in asyncio under Temporal's Python SDK
+(I1).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ReturnWhen = Literal["ALL_COMPLETED", "FIRST_COMPLETED", "FIRST_EXCEPTION"]
 def sleep(
     duration: Duration, /, *, summary: str = "", event_groups: Sequence[EventGroup] | None = None
 ) -> None:
-    """Wait, for seconds or for months. `sleep(0)` only yields to the other tasks of this workflow."""
+    """Wait for a duration, from seconds to months. `sleep(0)` only yields to the other tasks of this workflow."""
     if event_groups is not None:
         with block_of(check_groups(event_groups)):
             sleep(duration, summary=summary)
@@ -55,7 +55,7 @@ def spawn(fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P
 @overload
 def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Task[R]: ...
 def spawn(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Task[Any]:
-    """Run a function of the workflow, plain or `async def`, concurrently with the caller. `task.result()`
+    """Run a function of the workflow, plain or `async def`, concurrently with the caller. `result()` of the returned task
     waits for it.
     """
     fiber = require_fiber("workflow.spawn")
@@ -83,7 +83,7 @@ def run_async(coroutine: Coroutine[Any, Any, R], /) -> R:
     """Run a coroutine on the run's event loop and wait for its result:
     `workflow.run_async(fetch_all(orders))`.
 
-    asyncio works there as in an `async def` workflow: `asyncio.sleep` is a durable timer, activities are
+    In the coroutine, asyncio works as in an `async def` workflow: `asyncio.sleep` is a durable timer, and activities are
     awaited. Cancelling the caller cancels the coroutine.
     """
     if not inspect.iscoroutine(coroutine):
@@ -129,7 +129,7 @@ def gather(*tasks: Task[T], return_exceptions: Literal[True]) -> list[T | BaseEx
 def gather(*tasks: Task[Any], return_exceptions: bool = False) -> Any:
     """Wait for all tasks and return their results in order. Raise the exception of the first task that fails.
 
-    The other tasks continue when one fails. With `return_exceptions`, exceptions are returned like results.
+    If a task fails, the other tasks keep running. With `return_exceptions`, exceptions are returned like results.
     """
     fiber = require_fiber("workflow.gather")
     children = list(dict.fromkeys(_tasks(tasks, "workflow.gather")))
@@ -168,7 +168,7 @@ def map(fn: Callable[[T], R], items: Iterable[T], /, *, limit: int | None = None
     """Call an activity or a function for every item, at most `limit` at a time, and return the results in
     order.
 
-    If one fails, cancel the others and raise its exception.
+    If a call fails, cancel the others and raise its exception.
     """
     require_fiber("workflow.map")
     if limit is not None and limit < 1:
@@ -197,7 +197,8 @@ def wait(
     timeout: Duration | None = None,
     return_when: ReturnWhen = "ALL_COMPLETED",
 ) -> tuple[list[Task[T]], list[Task[T]]]:
-    """Wait for some of several tasks. Return the finished tasks and the others, in the given order."""
+    """Wait until `return_when` applies to the tasks. Return the finished tasks and the others, both in the order of
+    `tasks`."""
     fiber = require_fiber("workflow.wait")
     watched = _tasks(tasks, "workflow.wait")
     if not watched:
@@ -313,10 +314,10 @@ def wait_for(task: Task[T], timeout: Duration | None) -> T:
 
 
 def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summary: str = "") -> Any:
-    """Wait for a future for at most `limit` seconds, in the turns of `asyncio.wait_for` in Python 3.11.
+    """Wait for a future for at most `limit` seconds, with the same turns as `asyncio.wait_for` in Python 3.11.
 
-    In runs that temporalio began on a later Python version, use the turns of that version: a timeout around
-    an ordinary wait.
+    In runs that temporalio began on a later Python version, take the turns of that version: a timeout around an ordinary
+    wait.
     """
     if limit > 0 and fiber.run.behaviour.limited_waits_are_blocks:
         return _wait_within(future, Timeout(limit, summary))
@@ -334,8 +335,8 @@ def wait_with_timeout(fiber: FiberTask[Any], future: Future, limit: float, summa
             wait_until(waiter)
         except Cancelled:
             if future.state != PENDING:
-                # asyncio drops the cancellation here, unless the awaited future is cancelled itself; in our
-                # own runs it is never lost.
+                # asyncio drops the cancellation here unless the awaited future itself was cancelled. In our own runs, it is
+                # never lost.
                 if fiber.run.behaviour.cancellation_beats_limited_wait or was_cancelled(future):
                     raise
                 return wait_until(future)

@@ -1,8 +1,8 @@
 """The `hourglass` command. Commands import their own dependencies when they run, so that `--help` is fast.
 
-app             all commands by name, and how one is run: errors become a message and an exit code
+app             all commands by name, and their execution: errors become a message and an exit code
 console         all output to the terminal
-loading         from a FILE or a MODULE to modules with decorated workflows and activities
+loading         imports a FILE or a MODULE with decorated workflows and activities
 connecting      a client for one command; options shared by several commands
 logs            log formats of a worker
 picture         a timeline on a console

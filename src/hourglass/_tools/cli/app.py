@@ -1,7 +1,7 @@
-"""All commands by name, and how one is run: errors become a message and an exit code, not a traceback.
+"""All commands by name, and their execution. Errors become a message and an exit code instead of a traceback.
 
-A command is a function, named in `COMMANDS`; related ones share a file. Only the file of the requested
-command is loaded, all of them for help; so no command file may import slow modules at its top.
+A command is a function listed in `COMMANDS`; related commands share a file. Only the file of the requested command is
+loaded, but help loads all files. So no command file may import slow modules at its top.
 
 Exit codes: 0 success, 1 failure, 2 usage error, 130 Ctrl-C, 141 the reader of the output closed the pipe.
 """
@@ -63,7 +63,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "docs": ("hourglass._tools.cli.docs", "docs"),
     "doctor": ("hourglass._tools.cli.doctor", "doctor"),
 }
-"""The module and function of each command, in the order of the help page."""
+"""The module and function of each command, in the order in which the help page lists them."""
 
 PAGES: tuple[tuple[type[HourglassError], str], ...] = (
     (NondeterminismError, "howto/versioning"),
@@ -72,13 +72,13 @@ PAGES: tuple[tuple[type[HourglassError], str], ...] = (
     (StorageError, "operations"),
     (TargetError, "client"),
 )
-"""The manual page for each kind of error; its message names the page."""
+"""The manual page for each kind of error. The error message refers to the page."""
 
 _TRACEBACK = "--traceback"
 
 
 def build(arguments: list[str]) -> typer.Typer:
-    """Return the application with the requested command, or with all of them."""
+    """Return the application with the requested command, or with all commands."""
     app = typer.Typer(
         name="hourglass",
         help="Durable workflows as plain Python functions, on Temporal or embedded.",
@@ -101,7 +101,7 @@ def build(arguments: list[str]) -> typer.Typer:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command and return the exit code. Every error ends here, as a message."""
+    """Run a command and return its exit code. Every error is caught here and printed as a message."""
     shown, arguments = _take_traceback(arguments)
     if shown:
         os.environ["HOURGLASS_TRACEBACK"] = "full"
@@ -123,9 +123,7 @@ def run(arguments: list[str]) -> int:
 
 
 def prepare_program() -> None:
-    """Prepare a process that runs only this command: its standard streams, and the handling of uncaught
-    exceptions.
-    """
+    """Prepare a process that runs only this command: set up its standard streams and the handling of uncaught exceptions."""
     console.prepare_streams()
     sys.excepthook = lambda _, error, __: console.trace(error)
     threading.excepthook = _thread_ended
@@ -143,7 +141,7 @@ def _told(error: Exception) -> int:
         console.error(f"{error}\n  more on this: hourglass docs {page}" if page else str(error))
         return 2 if isinstance(error, UsageError) else 1
     if hasattr(error, "format_message") and hasattr(error, "exit_code") and hasattr(error, "show"):
-        # The parser's own error; its class depends on the version of typer.
+        # The parser's own error. Its class depends on the version of typer.
         output, parsers = io.StringIO(), cast(Any, error)
         parsers.show(file=output)
         console.note(output.getvalue().rstrip("\n"))

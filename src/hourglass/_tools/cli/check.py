@@ -1,7 +1,6 @@
 """`hourglass check`: find nondeterministic workflow code without running it.
 
-Nothing is imported or executed. The formats of the report, for people, programs and GitHub, are pure
-functions.
+No code is imported or executed. The report formats, for people, programs and GitHub, are pure functions.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def pretty(report: CheckReport) -> Iterator[Text]:
-    """Yield the findings for people, and a summary line."""
+    """Yield the findings in readable form, followed by a summary line."""
     for finding in report.findings:
         yield _finding(finding)
     yield _summary(report)
@@ -106,7 +105,7 @@ def _as_document(finding: CheckFinding) -> dict[str, Any]:
 
 
 def report_as_github(report: CheckReport) -> Iterator[str]:
-    """Yield a line per finding that GitHub Actions shows beside the code."""
+    """Yield one line per finding, in the format that GitHub Actions displays beside the code."""
     for finding in report.findings:
         place, rule = finding.place, finding.rule
         values = {
@@ -131,7 +130,7 @@ def _escaped(text: str, *, is_value: bool = False) -> str:
 
 
 def explained(code: str) -> Text:
-    """Explain a rule. Raise an error for an unknown code."""
+    """Return the explanation of a rule. Raise `UsageError` for an unknown code."""
     rule = RULES.get(code.upper())
     if rule is None:
         raise UsageError(f"there is no rule {code}; there are {', '.join(RULES)}")
@@ -199,9 +198,8 @@ def check(
 
 
 def _checked(paths: list[Path]) -> CheckReport:
-    """Run the check without the garbage collector, which would scan millions of nodes repeatedly and free
-    nothing.
-    """
+    """Run the check without the garbage collector, because this would scan millions of nodes repeatedly without freeing
+    any."""
     from hourglass._tools.lint import check as check_files
 
     was_on = gc.isenabled()

@@ -1,10 +1,10 @@
 """`hourglass codec-server`: a codec for Temporal's web UI and command line, over HTTP.
 
-They send the payloads of a page to `/decode` (or `/encode`) of an address that the user has configured, and
-show the response. The response is the data that the codec protects, so: a token is always required, or the
-cookie that a one-time link sets; in a browser only the configured origins can read the response; a `Host`
-that is not ours is rejected, because a foreign page could otherwise resolve its own name to our address. No
-payload is logged or contained in an error message.
+The web UI and the command line send payloads to `/decode` or `/encode` at an address that the user has configured, and show
+the response. The response is the data that the codec protects. Therefore a token is always required, or the cookie set by a
+one-time link. In a browser, only the configured origins can read the response. A `Host` that is not ours is rejected,
+because a foreign page could otherwise resolve its own name to our address. Payloads are never logged or included in an error
+message.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TOKEN = "HOURGLASS_CODEC_TOKEN"
 UI_ORIGINS = ("http://localhost:8233", "http://127.0.0.1:8233", "http://localhost:8080")
-"""Default addresses of Temporal's web UI: of a dev server, and of its docker images."""
+"""The default URLs of Temporal's web UI, in a dev server and in its docker images."""
 LARGEST = 64 * 1024 * 1024
 LOGIN = "/login"
 _THREADS = 8
@@ -98,8 +98,8 @@ def codec_server(
 def _link(address: str, credentials: Credentials) -> str:
     """Return the one-time link.
 
-    Browsers send its cookie to this server only from a page of the same site. Temporal's web UI is usually on
-    `localhost`, which is another site than 127.0.0.1.
+    Browsers send the link's cookie to this server only from a page of the same site. Temporal's web UI usually runs on
+    `localhost`, which is a different site than 127.0.0.1.
     """
     scheme, _, host = address.partition("://")
     name, _, port = host.rpartition(":")
@@ -108,8 +108,8 @@ def _link(address: str, credentials: Credentials) -> str:
 
 
 def checked_origins(origins: Sequence[str]) -> tuple[str, ...]:
-    """Return the origins in the form that browsers send. Raise `UsageError`, also for `*`: any page could read
-    the payloads.
+    """Return the origins in the form that browsers send. Raise `UsageError` for an invalid origin and for `*`, because then
+    any page could read the payloads.
     """
     for origin in origins:
         scheme, _, host = origin.partition("://")
@@ -130,7 +130,7 @@ def served(
     credentials: Credentials | None = None,
     names: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Serve the codec during the block, on an event loop in a thread. Yield the address."""
+    """Serve the codec during the block, on an event loop in a thread, and yield the server's URL."""
     try:
         listening = listening_socket(host, port)
     except OSError as error:
@@ -162,7 +162,7 @@ def served(
 
 
 class CodecAnswers:
-    """Handles the requests of one codec server. The codec is the author's code and runs on threads."""
+    """The request handlers of a codec server. The codec is the author's code and runs on threads."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class CodecAnswers:
         self._threads = threads
 
     def check(self, request: HttpRequest) -> HttpResponse | int:
-        """Reject a request by its head, or return the maximum size of its body."""
+        """Check the head of a request. Return a rejection, or the maximum size of the body."""
         headers = request.headers
         if not self._names.is_host(headers.get("host", "")):
             return refusal(421, "this is another server: name it with --name")
@@ -217,13 +217,13 @@ class CodecAnswers:
             return HttpResponse(200, written_payloads(coded(self._codec, operation, payloads)), _JSON)
         except PayloadError as error:
             return refusal(400, str(error))
-        except BaseException as error:  # the codec is the author's code, and may also raise SystemExit
+        except BaseException as error:  # the codec is the author's code, and may even raise SystemExit
             return refusal(
                 500, f"the codec raised {type(error).__name__}, or returned something that is not a payload"
             )
 
     def _log_in(self, request: HttpRequest) -> HttpResponse:
-        """Set the cookie for the code of the one-time link."""
+        """Exchange the code of the one-time link for a cookie."""
         code = parse_qs(request.query).get("code", [""])[0]
         if not self._access.redeem(code):
             return refusal(
@@ -234,14 +234,14 @@ class CodecAnswers:
         return HttpResponse(200, _LOGGED_IN, headers=headers)
 
     def _is_allowed(self, request: HttpRequest) -> bool:
-        """Whether the request comes from a configured origin. Programs send no origin; browsers always do, with
-        a POST.
+        """Whether the request comes from a configured origin. Programs send no origin, but browsers always send one with a
+        POST.
         """
         origin = request.headers.get("origin")
         return origin is None or origin in self._origins
 
     def _with_origin(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
-        """Allow a page of a configured origin to read the response."""
+        """Return the response with headers that permit a page of a configured origin to read it."""
         origin = request.headers.get("origin")
         headers = [("Vary", "Origin"), ("Cache-Control", "no-store")]
         if origin is not None and origin in self._origins:
@@ -263,7 +263,7 @@ def _operation(request: HttpRequest) -> str:
 
 
 def read_payloads(body: bytes) -> list[Payload]:
-    """Return the payloads of a request. Raise `ValueError`."""
+    """Return the payloads of a request. Raise `ValueError` if the body is malformed."""
     import msgspec
 
     from hourglass.converter import Payload
@@ -298,10 +298,10 @@ def written_payloads(payloads: Sequence[Payload]) -> bytes:
 
 
 def coded(codec: PayloadCodec, way: str, payloads: list[Payload]) -> Sequence[Payload]:
-    """Return the payloads after the codec.
+    """Return the payloads encoded or decoded by the codec.
 
-    A page may contain payloads that are older than the codec, or of another codec: they are returned
-    unchanged, unless there are no others. Raise `PayloadError`.
+    A page may contain payloads that are older than the codec, or encoded by another codec. These are returned unchanged.
+    Raise `PayloadError` if no payload can be converted.
     """
     from hourglass.converter._codec import run_codec
 

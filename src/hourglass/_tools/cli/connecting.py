@@ -1,10 +1,10 @@
-"""The shared parts of commands that query an engine: their options, values from the command line, output as text
-or JSON.
+"""The shared parts of commands that query an engine: options, values from the command line, and output as text or JSON.
 
-Also a client for one command, the codec that decodes its payloads, and messages for what was not found.
+Further parts are the client of a command, the codec that decodes its payloads, and messages about objects that were not
+found.
 
-A command that only reads never creates a file. If an object was not found, the message lists existing ones. A
-codec is imported only if the user or the environment names it, never because a payload or a server does.
+A command that only reads never creates a file. If an object was not found, the message lists similar or existing objects. A
+codec is imported only if the user or the environment names it, and never because a payload or a server does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ VARIABLE = "HOURGLASS_CODEC"
 
 
 def codec_named(named: str | None) -> PayloadCodec | None:
-    """Return the named codec, else the environment's, else None. Raise `UsageError`."""
+    """Return the codec with this name, or else the codec named by the environment, or None. Raise `UsageError` if it is not
+    a codec."""
     chosen = os.environ.get(VARIABLE) if named is None else named
     if not chosen:
         return None
@@ -65,7 +66,7 @@ def codec_named(named: str | None) -> PayloadCodec | None:
 
 
 def _is_codec(candidate: Any) -> TypeGuard[PayloadCodec]:
-    """Whether it is a codec, not a codec class."""
+    """Whether an object is a codec, and not a codec class."""
     named = (getattr(candidate, name, None) for name in ("encode", "decode"))
     return not isinstance(candidate, type) and all(callable(name) for name in named)
 
@@ -172,7 +173,7 @@ Reason: TypeAlias = Annotated[str, typer.Option(metavar="TEXT", help="A reason, 
 
 
 def values(texts: Sequence[str] | None) -> list[Any]:
-    """Parse arguments from the command line: JSON if it is valid JSON, else a str."""
+    """Parse arguments from the command line. An argument that is valid JSON is parsed as JSON; any other is a str."""
     return [_value(text) for text in texts or ()]
 
 
@@ -189,7 +190,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def duration(text: str, option: str) -> float:
-    """Parse a duration from the command line to seconds: 90, 90s, 15m, 1.5h, 1d, 2w; also combined, as 1h30m."""
+    """Return the seconds of a duration from the command line: 90, 90s, 15m, 1.5h, 1d, 2w, or a combination such as 1h30m."""
     match = re.fullmatch(r"(?:\d+(?:\.\d+)?[smhdw]?)+", text.strip())
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw]?)", text) if match else []
     seconds = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
@@ -199,7 +200,7 @@ def duration(text: str, option: str) -> float:
 
 
 def span(value: timedelta | float) -> str:
-    """Format a duration as the command line accepts it."""
+    """Format a duration in the form that the command line accepts."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     for unit in ("d", "h", "m"):
         if seconds >= _UNITS[unit] and seconds % _UNITS[unit] == 0:
@@ -208,7 +209,7 @@ def span(value: timedelta | float) -> str:
 
 
 def moment(text: str | None, option: str) -> datetime | None:
-    """Parse a time from the command line, in ISO 8601; without an offset it is local time."""
+    """Parse a time from the command line, in ISO 8601. A time without an offset is local time."""
     if text is None:
         return None
     try:
@@ -225,10 +226,10 @@ def clock(moment: datetime) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to plain JSON: objects to their fields, except fields that `repr` hides.
+    """Convert a value to plain JSON. Objects become their fields, except for fields that `repr` hides.
 
-    Times are ISO 8601, durations seconds, enums their names, bytes base64; numbers that JSON does not support
-    are strings.
+    Times are converted to ISO 8601, durations to seconds, enum members to their names, bytes to base64, and numbers that
+    JSON does not support to strings.
     """
     match value:
         case Enum():
@@ -272,7 +273,7 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def answer(value: Any, as_json: bool) -> None:
-    """Print a workflow's answer: a str as it is, other values as JSON."""
+    """Print a workflow's answer. A str is printed unchanged, any other value as JSON."""
     if as_json or not isinstance(value, str):
         write_json(value)
     else:
@@ -280,7 +281,7 @@ def answer(value: Any, as_json: bool) -> None:
 
 
 def tell(text: str, as_json: bool, **document: object) -> None:
-    """Report an action: a line for people, or a document for scripts."""
+    """Report an action, as a line for people or a JSON document for scripts."""
     if as_json:
         write_json(document)
     else:
@@ -290,7 +291,7 @@ def tell(text: str, as_json: bool, **document: object) -> None:
 def report_found(
     items: Sequence[object], table: Sequence[Text], as_json: bool, *, nothing: str, limit: int = 0
 ) -> None:
-    """Print a list, up to a limit: a table for people, or a document on each line for scripts."""
+    """Print a list, up to a limit, as a table for people or as one JSON document per line for scripts."""
     if as_json:
         for document in items:
             write_json(document, indent=None)
@@ -309,9 +310,9 @@ def sigterm() -> Callable[[], None]:
     Without a handler, process 1 of a container would ignore SIGTERM. Ctrl-C raises KeyboardInterrupt as
     usual.
     """
-    # The C-level handler itself writes to a pipe: a threading.Event may be locked by the very thread that is
-    # interrupted, an exception is lost if the signal arrives during garbage collection, and a wait that is
-    # just starting is not interrupted.
+    # The C-level handler itself writes to a pipe, because the alternatives fail. A threading.Event may be locked by the very
+    # thread that is interrupted. An exception is lost if the signal arrives during garbage collection. A wait that is just
+    # starting is not interrupted.
     heard, writer = os.pipe()
     os.set_blocking(writer, False)
     if threading.current_thread() is threading.main_thread():
@@ -326,7 +327,7 @@ def sigterm() -> Callable[[], None]:
 
 
 def one_or_many(workflow_id: str | None, query: str | None) -> None:
-    """Raise a usage error unless exactly one of the two is given."""
+    """Raise a usage error unless exactly one of the arguments is set."""
     if (workflow_id is None) == (query is None):
         both = "" if workflow_id is None else ", not both"
         raise UsageError(f"name a workflow, or give --query to select all matching open workflows{both}")
@@ -335,15 +336,15 @@ def one_or_many(workflow_id: str | None, query: str | None) -> None:
 def bulk_filter(workflow_id: str | None, query: str | None) -> str | None:
     """Return the filter of a bulk action, or None for an action on one workflow.
 
-    Like `hourglass list`, it excludes the workflows that enforce limits. Raise a usage error unless exactly one
-    argument is given.
+    Like `hourglass list`, the filter excludes the workflows that manage limits. Raise a usage error unless exactly one
+    argument is set.
     """
     one_or_many(workflow_id, query)
     return None if query is None else without_keepers(query)
 
 
 def confirm(what: str, yes: bool) -> None:
-    """Ask the user at the terminal to confirm; without a terminal, require `--yes`."""
+    """Ask the user for a confirmation. Without a terminal, require `--yes`."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -352,7 +353,7 @@ def confirm(what: str, yes: bool) -> None:
 
 
 def workflows(count: int) -> str:
-    """Return a number of workflows in words."""
+    """Return a number of workflows as text."""
     return "1 workflow" if count == 1 else f"{count} workflows"
 
 
@@ -364,10 +365,10 @@ def to_many(
     as_json: bool,
     act: Callable[[Progress], BulkResult],
 ) -> None:
-    """Apply an action to all open workflows of a filter, and report the result. `words` are its verb, participle
-    and past tense.
+    """Apply an action to all open workflows of a filter, and report the result. `words` contains the action's verb,
+    participle and past tense.
 
-    The user at the terminal confirms first; without a terminal, `--yes` is required.
+    The user must confirm first. Without a terminal, `--yes` is required.
     """
     from hourglass.client._bulk import open_ones
 
@@ -381,7 +382,7 @@ def to_many(
 
 
 def report_many(text: str, document: object, errors: Mapping[str, Exception], as_json: bool) -> None:
-    """Report the result of a bulk action. The exit code is 1 if it failed for any workflow."""
+    """Report the result of a bulk action. Set the exit code to 1 if the action failed for any workflow."""
     if as_json:
         write_json(document)
     else:
@@ -394,7 +395,7 @@ def report_many(text: str, document: object, errors: Mapping[str, Exception], as
 
 @contextmanager
 def progress(what: str) -> Iterator[Any]:
-    """Show a progress bar on stderr during a bulk action; nothing if stderr is not a terminal."""
+    """Show a progress bar on stderr during a bulk action, if stderr is a terminal."""
     from rich import progress as bars
 
     screen = console.screen(stderr=True)
@@ -429,8 +430,8 @@ def connected(
 ) -> Iterator[Client]:
     """Open a client for one command.
 
-    `about` is the workflow of the command, `run_id` its run, and `said_before` the preceding word on the
-    command line; they are used in the message if the workflow does not exist.
+    `about` is the workflow that the command refers to, `run_id` its run, and `said_before` the preceding word on the command
+    line. They are used in the error message if the workflow does not exist.
     """
     from hourglass.client import Client
 
@@ -451,13 +452,13 @@ def connected(
 def one_workflow(
     workflow_id: str, run_id: str | None, target: str | None, namespace: str | None, codec: str | None = None
 ) -> Iterator[WorkflowHandle[Any]]:
-    """Open a client as `connected` does, and yield a handle of the workflow."""
+    """Open a client like `connected`, and yield a handle of the workflow."""
     with connected(target, namespace, codec, about=workflow_id, run_id=run_id) as client:
         yield client.get_workflow_handle(workflow_id, run_id=run_id)
 
 
 def missing_file(target: str | None) -> str | None:
-    """Return the message for a missing file of the embedded engine; None if the file exists or the target is a
+    """Return the error message for a missing file of the embedded engine, or None if the file exists or the target is a
     server.
     """
     from hourglass._worker.targets import resolve
@@ -475,13 +476,13 @@ def missing_file(target: str | None) -> str | None:
 
 
 def options_of(target: str | None, namespace: str | None) -> str:
-    """Return the options that commands in our advice need to find the same target."""
+    """Return the options with which suggested commands find the same target."""
     options = (("--target", target), ("--namespace", namespace))
     return " ".join(f"{name} {shlex.quote(value)}" for name, value in options if value)
 
 
 def temporal_options(target: str | None, namespace: str | None) -> str:
-    """Return the options that Temporal's CLI needs to find the same server; it ignores our settings."""
+    """Return the options with which Temporal's CLI finds the same server, because it ignores our settings."""
     from hourglass._worker.targets import resolve
 
     where = resolve(target, namespace=namespace)
@@ -492,15 +493,15 @@ def temporal_options(target: str | None, namespace: str | None) -> str:
 
 
 def similar(client: Client, workflow_id: str) -> list[str]:
-    """Return ids of recent workflows that resemble the given one."""
+    """Return the ids of recent workflows that resemble this id."""
     existing = list(dict.fromkeys(candidate.id for candidate in islice(client.list_workflows(), _NEWEST)))
     inside = [candidate for candidate in existing if workflow_id in candidate or candidate in workflow_id]
     return list(dict.fromkeys([*get_close_matches(workflow_id, existing, 3, 0.7), *inside]))[:5]
 
 
 def latest_run(client: Client, workflow_id: str, run_id: str | None) -> str | None:
-    """Return the latest run if the workflow has no run of this id; None if it has one, or if there is no such
-    workflow.
+    """Return the id of the workflow's latest run if it has no run with this id. Return None if it has one, or if the
+    workflow does not exist.
     """
     if run_id is None:
         return None
@@ -536,7 +537,7 @@ def _not_found(client: Client, workflow_id: str, run_id: str | None, reason: str
 
 
 def _swapped(client: Client, workflow_id: str, before: str) -> str:
-    """Return a hint if id and name are in the wrong order: people often write the id first."""
+    """Return a hint if the id and the name are in the wrong order, because users often enter the id first."""
     if not before:
         return ""
     try:
@@ -547,14 +548,14 @@ def _swapped(client: Client, workflow_id: str, before: str) -> str:
 
 
 class _Remarks(logging.Handler):
-    """Shows records that are logged while a command waits."""
+    """A log handler that prints records while a command waits."""
 
     def __init__(self, target: str | None) -> None:
         super().__init__(logging.WARNING)
         self._option = "" if target is None else f" --target {target}"
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record. A missing worker is reported in the words of the command line."""
+        """Print a record. Describe a missing worker in terms of the command line."""
         path = getattr(record, "unserved_file", None)
         if path is not None:
             console.note(

@@ -1,16 +1,15 @@
 r"""All output to the terminal: results on stdout, errors on stderr.
 
-No colour if it is not wanted (`NO_COLOR`, a pipe), no line wrapping for programs, no error when the reader of
-a pipe has closed it.
+Colours are disabled by `NO_COLOR` and for pipes, and lines are not wrapped for programs. A pipe closed by its reader is not
+an error.
 
-Ids, names, memos and failure messages are untrusted text. Characters that could control a terminal, or
-reverse a line, are escaped (`\x1b`, `\u202e`) in everything that passes here: text, pictures, logs,
-tracebacks. JSON uses `\u001b`, which programs decode to the original. Nothing else in `_tools/cli` writes to a
-stream.
+Ids, names, memos and failure messages are untrusted text. Characters that could control a terminal, or reverse a line, are
+escaped (`\x1b`, `\u202e`) in all output: text, pictures, logs, tracebacks. JSON uses `\u001b`, which programs decode to the
+original. No other module of `_tools/cli` writes to a stream.
 
-A table has as many columns as fit. Its first column is never cut, because it is copied. If there is little
-room, the widest of the other columns is cut, down to a minimum. If that is not enough, each row becomes two
-lines, with the first column on its own line; columns that do not fit below it are dropped, the last first.
+A table has as many columns as fit. The first column is never truncated, because users copy its values. If there is little
+room, the widest of the other columns is truncated, down to a minimum. If that is not enough, each row becomes two lines,
+with the first column on its own line. Columns that do not fit on the second line are dropped, beginning with the last.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from hourglass._tools.timeline.text import HOSTILE, cells, fit, harmless
 
 
 def clean(text: str) -> str:
-    """Return untrusted text with its line breaks; control characters are escaped."""
+    """Return untrusted text with its line breaks and with escaped control characters."""
     return harmless(text)
 
 
@@ -44,16 +43,16 @@ def one_line(text: str) -> str:
 
 
 def json_text(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
-    """Return a JSON document that is safe to show in a terminal and equal to any other form when parsed."""
+    """Return a JSON document that is safe to show in a terminal, and equal to the usual form when parsed."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=default)
     return HOSTILE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 class Screen(Console):
-    """A rich console that escapes control characters in all text; rich's own control codes pass."""
+    """A rich console that escapes control characters in all text. Rich's own control codes are not escaped."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render with escaped text."""
+        """Render an object, and escape the text of its segments."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else clean(text), style, control)
 
@@ -69,34 +68,34 @@ def _console(*, stderr: bool) -> Screen:
 
 
 def show(text: str | Text, *, whole: bool = False) -> None:
-    """Print a line; `whole` lines, such as commands, are not wrapped, so that they can be copied."""
+    """Print a line. With `whole`, the line is not wrapped, so that a command can be copied."""
     _say(_console(stderr=False), text, whole=whole)
 
 
 def show_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Print names and values, one per line; empty values are left out."""
+    """Print names and values, one pair per line. Values that are None are omitted."""
     for name, value in facts:
         if value is not None:
             show(f"{name:<14} {one_line(str(value))}", whole=True)
 
 
 def show_page(text: str) -> None:
-    """Show a Markdown page: formatted and paged in a terminal, unchanged for programs."""
+    """Show a Markdown page. In a terminal it is formatted and paged; programs receive it unchanged."""
     console = _console(stderr=False)
     if not console.is_terminal:
         _say(console, text, whole=True)
         return
     from rich.markdown import Markdown
 
-    # Without R `less` shows colour codes as text. F quits if everything fits on the screen, X leaves it
-    # visible.
+    # Without R, `less` shows colour codes as text. F quits if everything fits on the screen, and X leaves it visible.
     options = os.environ.setdefault("LESS", "FRX")
     with console.pager(styles="R" in options):
         console.print(Markdown(clean(text)))
 
 
 def _say(console: Console, text: str | Text, *, whole: bool = False) -> None:
-    """Print text: wrapped between words under its own indentation in a terminal, unchanged for programs."""
+    """Print text. In a terminal, long lines are wrapped between words with their indentation; programs receive them
+    unchanged."""
     if isinstance(text, str):
         text = Text(clean(text))
     if whole or not console.is_terminal:
@@ -124,20 +123,20 @@ def write_json(value: Any, *, indent: int | None = 2) -> None:
 
 
 def room() -> int | None:
-    """Return the number of columns; None for programs, for which nothing is cut."""
+    """Return the number of columns of the terminal, or None for programs, because their output is not truncated."""
     console = _console(stderr=False)
     return console.width if console.is_terminal else None
 
 
 def rows() -> int | None:
-    """Return the number of lines of the screen; None for programs."""
+    """Return the number of lines of the terminal, or None for programs."""
     console = _console(stderr=False)
     return console.height if console.is_terminal else None
 
 
 @contextmanager
 def live() -> Iterator[Callable[[Any], None]]:
-    """Draw repeatedly in the same place until the block ends."""
+    """Yield a function that redraws the output in the same place until the block ends."""
     from rich.live import Live
 
     with Live(console=_console(stderr=False), auto_refresh=False) as screen:
@@ -145,7 +144,7 @@ def live() -> Iterator[Callable[[Any], None]]:
 
 
 def ask(prompt: str) -> str | None:
-    """Read a line from the user; None at the end of the input."""
+    """Read a line from the user. Return None at the end of the input."""
     try:
         return input(clean(prompt))
     except EOFError:
@@ -158,7 +157,7 @@ def note(text: str) -> None:
 
 
 def error(text: str) -> None:
-    """Print an error: the first line says what happened, the others where and what to do."""
+    """Print an error. The first line of the text describes the error; the others contain the location and the remedy."""
     _remark(lambda console: _say(console, Text.assemble(("error: ", "bold red"), clean(text))))
 
 
@@ -174,7 +173,7 @@ def trace(error: BaseException) -> None:
 
 
 def _remark(say: Callable[[Screen], object]) -> None:
-    """Print on stderr; if that fails, the exit code must suffice."""
+    """Print on stderr. If that fails, only the exit code reports the error."""
     try:
         say(_console(stderr=True))
     except OSError:
@@ -182,7 +181,7 @@ def _remark(say: Callable[[Screen], object]) -> None:
 
 
 def stop_writing(stream: TextIO | None = None) -> None:
-    """Redirect a stream, by default stdout, to /dev/null: its reader has closed it, or it cannot be written.
+    """Redirect a stream, by default stdout, to /dev/null, because its reader has closed it or it cannot be written.
 
     Otherwise the interpreter would flush buffered output at exit, and fail with a traceback.
     """
@@ -195,11 +194,10 @@ def stop_writing(stream: TextIO | None = None) -> None:
 
 
 def prepare_streams() -> None:
-    """Prepare the standard streams: open closed ones on /dev/null, and escape characters that a stream cannot
-    encode.
+    """Prepare the standard streams: open closed streams on /dev/null, and escape characters that a stream cannot encode.
 
-    Otherwise the next file that is opened, such as a database, would get the descriptor of a closed stream,
-    and our output.
+    Otherwise the next opened file, for example a database, would receive the descriptor of a closed stream, and thereby our
+    output.
     """
     for number in (0, 1, 2):
         try:
@@ -223,14 +221,14 @@ _GAP = "  "
 
 @dataclass(frozen=True)
 class Column:
-    """A heading; `whole` columns are dropped rather than cut."""
+    """A column of a table. A `whole` column is dropped instead of being truncated."""
 
     name: str
     whole: bool = False
 
 
 def widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], room: int | None) -> list[int]:
-    """Return the widths of as many columns as fit; all of them if `room` is None."""
+    """Return the widths of as many columns as fit, or of all columns if `room` is None."""
     result = [
         max(cells(column.name), *(cells(row[at]) for row in rows), 0) for at, column in enumerate(columns)
     ]
@@ -255,7 +253,7 @@ def _total(column_widths: Sequence[int]) -> int:
 def lines(
     columns: Sequence[Column], rows: Sequence[Sequence[tuple[str, str]]], room: int | None
 ) -> list[Text]:
-    """Return headings and rows as lines; a cell is its text and its style."""
+    """Return the headings and rows of a table as lines. A cell consists of its text and its style."""
     rows = [[(one_line(text), style) for text, style in row] for row in rows]
     column_widths = widths(columns, [[text for text, _ in row] for row in rows], room)
     if room is not None and rows and len(column_widths) < len(columns):
@@ -265,7 +263,7 @@ def lines(
 
 
 def _stacked(columns: Sequence[Column], rows: Sequence[Sequence[tuple[str, str]]], room: int) -> list[Text]:
-    """Return two lines per row and no headings: the text below a name is self-explanatory."""
+    """Return two lines per row, without headings, because the text below a name is self-explanatory."""
     column_widths = widths(columns[1:], [[text for text, _ in row[1:]] for row in rows], room - len(_GAP))
     stacked: list[Text] = []
     for (name, style), *details in rows:
@@ -286,7 +284,7 @@ def _line(row: Sequence[tuple[str, str]], column_widths: Sequence[int]) -> Text:
 
 
 def cut(drawn: Sequence[Text], most: int) -> list[Text]:
-    """Return as many lines as fit on a screen; the last one counts the lines that do not."""
+    """Return as many lines as fit on a screen. If some do not fit, the last line contains their number."""
     if len(drawn) <= most:
         return list(drawn)
     visible = drawn[: max(most - 1, 0)]

@@ -1,8 +1,8 @@
 """`hourglass debug`: time travel through a run's history, step by step with the current code.
 
-Each step shows where every fiber was, its call stack and local variables, the changes, and the commands.
-Nothing takes effect: it is a replay. `--what-if` shows the same history with other code beside it, up to the
-first difference.
+Each step shows the position of every fiber, its call stack and local variables, the changes, and the commands. A replay has
+no side effects. `--what-if` also replays the history with other code and shows both side by side, up to the first
+difference.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def _walk(history: History, code: list[str], codec: str | None) -> HistoryWalk:
 
 @contextmanager
 def _set_aside(names: set[str]) -> Iterator[None]:
-    """Import modules again inside the block: a changed copy of a program has modules of the same names."""
+    """Allow modules to be imported afresh during the block, because a changed copy of a program has modules with the same
+    names."""
     saved = {name: sys.modules.pop(name) for name in names if not name.startswith("hourglass.")}
     try:
         yield
@@ -122,7 +123,7 @@ def _set_aside(names: set[str]) -> Iterator[None]:
 
 
 class HistoryWalk:
-    """The steps of one history with one version of the code."""
+    """The steps of a history, replayed with one version of the code."""
 
     def __init__(self, found: tuple[tuple[Moment, ...], ReplayResult]) -> None:
         self.moments, self.result = found
@@ -132,12 +133,12 @@ class HistoryWalk:
             )
 
     def index_at(self, event: int) -> int:
-        """Return the last step that depends on no event after this one."""
+        """Return the index of the last step that depends on no event after this event."""
         numbers = [number for number, moment in enumerate(self.moments) if moment.event_id <= event]
         return numbers[-1] if numbers else 0
 
     def say_error(self) -> None:
-        """Print where the code no longer fits the history, if it does not."""
+        """Print the position where the code no longer matches the history, if it does not match."""
         if self.result.error is not None:
             console.error(f"the code does not fit this history: {self.result.error}")
 
@@ -237,7 +238,7 @@ def _step_through(walk: HistoryWalk) -> None:
 
 
 def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, json: bool) -> None:
-    """Show both versions up to their first difference and each one's step there; or each one's step at an event."""
+    """Show both versions up to their first difference, followed by the step of each version there or at an event."""
     parted = _parts_at(walk, alternative)
     if json:
         connecting.write_json(
@@ -277,8 +278,8 @@ def _side_by_side(walk: HistoryWalk, alternative: HistoryWalk, at: int | None, j
 def _parts_at(walk: HistoryWalk, alternative: HistoryWalk) -> int | None:
     """Return the number of the first step that differs, or None.
 
-    Steps may show the same commands with different arguments: if only one version fits the history, the step
-    of its error counts.
+    Steps may show the same commands with different arguments. So if only one version matches the history, the step where the
+    other version fails counts as different.
     """
     parted = parts_at(walk.moments, alternative.moments)
     if parted is not None or (walk.result.error is None) == (alternative.result.error is None):
@@ -293,7 +294,7 @@ def _parts_at(walk: HistoryWalk, alternative: HistoryWalk) -> int | None:
 
 
 def parts_at(first: Sequence[Moment], second: Sequence[Moment]) -> int | None:
-    """Return the number of the first step with different commands; None if there is none."""
+    """Return the number of the first step with different commands, or None if there is none."""
     for index, (mine, theirs) in enumerate(zip_longest(first, second)):
         if mine is None or theirs is None or _asked(mine) != _asked(theirs):
             return index

@@ -1,6 +1,5 @@
-"""`hourglass dev`: a worker for development. It reloads when a file changes, and checks open runs before it
-starts work.
-"""
+"""`hourglass dev`: a worker for development. It reloads when a file changes, and checks open runs before it receives
+tasks."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ def dev(
 
     logs.configure(LogForm.pretty.value, log_level.value)
     logging.getLogger("hourglass.runs").setLevel(logging.DEBUG)  # a line for each run that starts or closes
-    if log_level is not LogLevel.debug:  # they would be repeated at each reload
+    if log_level is not LogLevel.debug:  # the messages would be repeated at each reload
         for name in _QUIET:
             logging.getLogger(name).setLevel(logging.WARNING)
     _refuse_what_makes_no_sense(temporal, target, port, ui_port)
@@ -125,7 +124,7 @@ def _watch(sources: list[str], temporal: _Server | None, ui: bool) -> int:
 
     with ExitStack() as stack:
         server = None if temporal is None else stack.enter_context(temporal)
-        # The same interpreter, flags and arguments: the environment decides the role of the process.
+        # The same interpreter, flags and arguments, because the environment decides the role of the process.
         command = (sys.executable, *sys.orig_argv[1:])
         page = stack.enter_context(page_socket()) if ui else None
         reloader = Reloader(
@@ -135,7 +134,7 @@ def _watch(sources: list[str], temporal: _Server | None, ui: bool) -> int:
 
 
 class _Server:
-    """The dev server of this directory, with all of its earlier data."""
+    """The dev server of this directory, with the data of earlier sessions."""
 
     def __init__(self, namespace: str, port: int | None, ui_port: int | None) -> None:
         self._namespace = namespace
@@ -171,7 +170,7 @@ class _Server:
 
 
 def _chosen(wished: int | None, usual: int) -> int | None:
-    """Return the port to use; None for any free one."""
+    """Return the port to use, or None for any free port."""
     if wished is not None:
         if not _is_free(wished):
             raise UsageError(f"port {wished} is in use: name another one")

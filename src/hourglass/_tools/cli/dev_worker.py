@@ -1,14 +1,13 @@
 """The two processes of `hourglass dev`: the parent, which watches files, and the worker process.
 
-The parent (`Reloader`) replaces the worker process whenever a file changes. It must not know workflows or
-engines. It stops the worker process by closing a pipe, so that Ctrl-C, which a terminal sends to both, is one
-request and not two; and so that the worker process does not outlive its parent.
+The parent (`Reloader`) replaces the worker process whenever a file changes. It must not know workflows or engines. It stops
+the worker process by closing a pipe. So a Ctrl-C, sent by the terminal to both processes, counts as a single request, and
+the worker process cannot outlive its parent.
 
-The worker process (`serve`) loads the code, checks the open runs against it, then starts work. The check
-replays the histories of the open runs with this code, and changes nothing. The process ends when its parent
-closes the pipe, or dies. A problem that only a change of the code can fix is reported, and the exit code
-`WAITS` tells the parent to wait for one. Tracebacks show only the author's lines, because ours are always the
-same.
+The worker process (`serve`) loads the code, checks the open runs against it, and then receives tasks. The check replays the
+histories of the open runs with this code and changes no data. The process ends when its parent closes the pipe or dies. If
+only a code change can fix a problem, the worker process reports the problem, and the exit code `WAITS` makes the parent wait
+for a change. Tracebacks show only the author's lines, because ours are always the same.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class AuthorsLines(logging.Filter):
-    """Removes our own frames from logged tracebacks, unless there are no others."""
+    """A log filter that removes our own frames from tracebacks, unless there are no others."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Accept every record, with a shortened traceback."""
@@ -63,8 +62,8 @@ def _files(error: BaseException) -> Iterator[str]:
 
 
 def shortened(error: BaseException) -> str:
-    """Return the traceback of an error and its causes without our frames; an error with only our frames is a
-    message.
+    """Return the traceback of an error and its causes without our frames. If there are only our frames, return the message
+    alone.
     """
     if not any(not is_ours(file) for file in _files(error)):
         return "".join(TracebackException.from_exception(error).format_exception_only()).rstrip()
@@ -79,12 +78,12 @@ def shortened(error: BaseException) -> str:
 
 
 _LIMIT = 10.0
-"""The timeout of the check of one run, in seconds."""
+"""The timeout in seconds for checking a single run."""
 
 
 @dataclass(frozen=True)
 class IncompatibleRun:
-    """A run that this code would not continue, and the reason: file, line, expected, produced."""
+    """A run that this code would not continue, and the reason: file, line, expected and actual command."""
 
     id: str
     workflow_type: str
@@ -93,7 +92,7 @@ class IncompatibleRun:
 
 @dataclass(frozen=True)
 class Checked:
-    """The number of checked runs, and the incompatible ones."""
+    """The number of checked runs, and the incompatible runs."""
 
     tried: int
     broken: tuple[IncompatibleRun, ...]
@@ -102,14 +101,14 @@ class Checked:
 def check_open_runs(
     client: Client, loaded: LoadedCode, task_queues: Sequence[str], most: int, over: threading.Event
 ) -> Checked:
-    """Replay the newest open runs of the served types and queues, until this process must end."""
+    """Replay the newest open runs of the loaded workflow types and served queues, until `over` is set."""
     tried, broken = 0, list[IncompatibleRun]()
     runs = list(islice(_open(client, loaded.workflows, task_queues), most))
     if not runs:
         return Checked(0, ())
     from hourglass.replay import Replayer
 
-    # Changed arguments do not break a run: engines compare commands, not their arguments.
+    # Changed arguments do not break a run, because engines compare only the commands.
     with Replayer(
         modules=loaded.modules,
         converter=client.converter,
@@ -140,13 +139,13 @@ def _open(client: Client, types: Sequence[str], task_queues: Sequence[str]) -> I
 logger = logging.getLogger("hourglass.dev")
 
 STOP, TARGET, PAGE = "HOURGLASS_DEV_STOP", "HOURGLASS_DEV_TARGET", "HOURGLASS_DEV_PAGE"
-"""Environment variables of the worker process: the pipe that closes with its parent, the default target, and the
-socket and credentials of the web UI. The parent holds them, so that during a reload a browser waits instead
-of being rejected, and stays logged in.
+"""Environment variables of the worker process: the pipe that closes with its parent, the default target, and the socket and
+credentials of the web UI. The parent keeps the socket and credentials, so that during a reload a browser waits instead of
+being rejected, and stays logged in.
 """
 
 WAITS = 3
-"""The exit code of a worker process that needs a change of the code, and has reported why."""
+"""The exit code of a worker process that needs a code change and has reported the reason."""
 
 _GLANCE, _SETTLED = 100, 200  # milliseconds
 _PROCESS_DRAIN = 8.0
@@ -154,7 +153,7 @@ _ASKED_WRONGLY = 2
 
 
 def folders(sources: Sequence[str]) -> tuple[Path, ...]:
-    """Return the directories to watch: those from which the sources are imported."""
+    """Return the directories to watch, i.e. the directories from which the sources are imported."""
     candidates = dict.fromkeys(
         _folder(Path(folder)) if _is_file(folder) else Path.cwd() for folder in sources
     )
@@ -175,7 +174,7 @@ def _folder(path: Path) -> Path:
 
 
 class Reloader:
-    """Runs a command repeatedly. `target` is its target if the arguments name none."""
+    """Runs a command repeatedly. `target` is the default target, for arguments that do not specify one."""
 
     def __init__(
         self,
@@ -193,7 +192,7 @@ class Reloader:
         self._child: _WorkerProcess | None = None
 
     def run(self) -> int:
-        """Run until Ctrl-C or SIGTERM and return the exit code."""
+        """Run until Ctrl-C or SIGTERM, and return the exit code."""
         before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             return self._run()
@@ -206,7 +205,7 @@ class Reloader:
     def _run(self) -> int:
         begun = False
         for changed in _changes(self._watched, self._over):
-            if not begun:  # only now: from here on changes are noticed
+            if not begun:  # only now, because changes are noticed from here on
                 begun = True
                 self._begin()
             elif changed:
@@ -233,7 +232,7 @@ class Reloader:
 
 
 class _WorkerProcess:
-    """The worker process, seen from its parent."""
+    """The parent's view of the worker process."""
 
     def __init__(
         self, command: Sequence[str], target: str, page: tuple[socket.socket, Credentials] | None
@@ -252,14 +251,14 @@ class _WorkerProcess:
             os.close(reading)
 
     def poll(self) -> int | None:
-        """Return its exit code; None while it runs."""
+        """Return the exit code of the worker process, or None while it runs."""
         code = self._process.poll()
         if code is not None:
             self._hang_up()
         return code
 
     def stop(self) -> None:
-        """Ask it to end, and kill it if it does not."""
+        """Ask the worker process to end, and kill it if it does not."""
         self._hang_up()
         try:
             self._process.wait(_PROCESS_DRAIN)
@@ -268,7 +267,7 @@ class _WorkerProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the worker process."""
         self._process.kill()
         self._process.wait()
 
@@ -279,7 +278,7 @@ class _WorkerProcess:
 
 
 def _changes(watched: Iterable[Path], over: threading.Event) -> Iterator[list[str]]:
-    """Yield the names of changed Python files; empty lists, several times a second, while there are none."""
+    """Yield the names of changed Python files. While there are none, yield empty lists several times a second."""
     try:
         from watchfiles import PythonFilter, watch
     except ModuleNotFoundError:
@@ -321,7 +320,7 @@ class DevOptions:
 
 
 class Life:
-    """The role of a worker process, as its parent created it. `target` is used if the command line names none."""
+    """The role of a worker process, as created by its parent. `target` is used if the command line does not specify one."""
 
     def __init__(self, pipe: int, target: str, page: str) -> None:
         self.target = target
@@ -332,15 +331,14 @@ class Life:
         threading.Thread(target=self._listen, args=(pipe,), name="hourglass-dev", daemon=True).start()
 
     def _listen(self, pipe: int) -> None:
-        # Nothing is ever written: the read returns when the writing end is closed, by the parent or by its
-        # death.
+        # The pipe carries no data. The read returns when the writing end is closed, by the parent itself or by its death.
         while os.read(pipe, 1):
             pass
         self.over.set()
 
 
 def enter(environment: MutableMapping[str, str]) -> Life | None:
-    """Return the role of the worker process; None in its parent."""
+    """Return the role of the worker process, or None in the parent process."""
     pipe = environment.pop(STOP, "")
     target = environment.pop(TARGET, "")
     page = environment.pop(PAGE, "")
@@ -348,7 +346,7 @@ def enter(environment: MutableMapping[str, str]) -> Life | None:
 
 
 def serve(options: DevOptions, life: Life) -> int:
-    """Work until the parent closes the pipe, and return the exit code."""
+    """Serve the task queues until the parent closes the pipe, and return the exit code."""
     from hourglass._tools.cli.loading import LoadError, load
     from hourglass._tools.cli.worker import connected
 

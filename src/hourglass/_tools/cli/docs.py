@@ -1,4 +1,4 @@
-"""`hourglass docs`: the manual, which is part of the package: the list of its pages, or one page."""
+"""`hourglass docs`: show the manual that is part of the package, as a list of pages or a single page."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def docs(
 
 
 def manual() -> Path:
-    """Return the directory of the manual: in the package, or beside the sources in a checkout."""
+    """Return the directory of the manual, either in the package or beside the sources in a checkout."""
     package = Path(__file__).parents[2]
     for folder in (package / "_manual", package.parents[1] / "docs"):
         if (folder / "index.md").is_file():
@@ -67,7 +67,7 @@ def manual() -> Path:
 
 
 def pages(root: Path) -> list[Path]:
-    """Return all pages: the first ones, then the manual, the how-tos and the reference."""
+    """Return all pages: the pages to read first, then the rest of the manual, the how-tos and the reference."""
     files = [file for file in root.rglob("*.md") if file.is_file()]
     first = {name: at for at, name in enumerate(_FIRST)}
     return sorted(
@@ -101,7 +101,7 @@ def _list(root: Path, search: str | None, json: bool) -> None:
 
 
 def _found(root: Path, page: str) -> Path:
-    """Return the page by its name, its path, or the last part of it. Raise `UsageError`."""
+    """Return a page by its name, its path, or the last part of its path. Raise `UsageError` if there is none."""
     requested = page.removeprefix("docs/").removesuffix(".md").strip("/")
     names = {_name(root, file): file for file in pages(root)}
     if requested in names:

@@ -1,4 +1,4 @@
-"""`hourglass doctor`: check that everything is installed and works together, and that open runs make progress."""
+"""`hourglass doctor`: check that the installation and the target work, and that open runs make progress."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PACKAGES = ("hourglass-temporal", "temporalio", "greenlet", "msgspec", "uvloop"
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """The result of one check; with `ok` None it is only information."""
+    """The result of one check. If `ok` is None, the result is only information."""
 
     check: str
     detail: str
@@ -117,8 +117,8 @@ def _target(target: str | None, namespace: str | None, task_queue: str) -> Itera
 def _engine(
     target: str | None, namespace: str | None, task_queue: str, advice: Callable[[], str]
 ) -> Iterator[HealthCheck]:
-    """Yield the checks that query the engine, over one connection and each with a timeout. `advice` is called when the engine
-    does not answer in time.
+    """Yield the results of the checks that query the engine, over one connection and each with a timeout. `advice` is called
+    if the engine does not answer in time.
     """
     with ExitStack() as stack:
         try:
@@ -153,8 +153,8 @@ def _file(where: Where) -> Iterator[HealthCheck]:
 
 
 def _stopped_owner(path: str) -> HealthCheck | None:
-    """Return a finding if the owner of the file is stopped, as by SIGSTOP: it does not answer, and no other
-    process can.
+    """Return a failed check if the owner of the file is stopped, for example by SIGSTOP. It then does not answer, and no
+    other process can own the file.
     """
     from hourglass._worker.health.inspection import is_stopped
 
@@ -166,7 +166,7 @@ def _stopped_owner(path: str) -> HealthCheck | None:
 
 
 def _silent_owner(path: str) -> str:
-    """Return advice on a process that owns the file and does not answer, as in a frozen container."""
+    """Return advice about a process that owns the file and does not answer, for example in a frozen container."""
     pid = _owner(path)
     if not pid:
         return ""
@@ -177,18 +177,18 @@ def _silent_owner(path: str) -> str:
 
 
 def _owner(path: str) -> int:
-    """Return the id of the process that owns the file; 0 if there is none, or if it is not known."""
+    """Return the process id of the owner of the file, or 0 if there is no owner or it is unknown."""
     from hourglass._embedded.multiprocess.ownership import FileLock
 
     lock = FileLock(path)
     try:
         return 0 if lock.is_free() else lock.note().pid
     except HourglassError:
-        return 0  # the query of the engine reports the problem
+        return 0  # the query to the engine reports the problem
 
 
 def _pages(path: Path) -> HealthCheck:
-    """Check the integrity of the file with SQLite, as far as a few seconds allow."""
+    """Check the integrity of the file with SQLite, for at most a few seconds."""
     from hourglass._embedded.store.sqlite import inherited
     from hourglass._embedded.store.sqlite.database import connect_read_only
 
@@ -231,7 +231,7 @@ def _disk(path: Path) -> HealthCheck:
 
 
 def _deaths(where: Where) -> Iterator[HealthCheck]:
-    """Yield the runs during which processes of this machine died, until those runs have made progress."""
+    """Yield the runs during which processes on this machine died, until these runs have made progress."""
     from hourglass._worker.health.incidents import known_deaths
 
     for death in known_deaths(str(where), where.namespace):
@@ -252,7 +252,7 @@ _HELP = {
 
 
 def _runs(client: Client, options: str) -> Iterator[HealthCheck]:
-    """Yield the numbers of open runs with problems, by kind, each with the command that lists them."""
+    """Yield the numbers of open runs with problems, by kind, each with a command that lists the runs."""
     from hourglass._tools.diagnosis.problems import count
 
     try:
@@ -296,7 +296,7 @@ def _tried(what: str, look: Callable[[], str], advice: Callable[[], str] = str) 
 
 
 def _in_time(look: Callable[[], T]) -> T:
-    """Return the result of a check; raise `ServiceTimeoutError` if it takes too long for any reason."""
+    """Return the result of a check. Raise `ServiceTimeoutError` if it takes too long for any reason."""
     answer: Future[T] = Future()
 
     def run() -> None:

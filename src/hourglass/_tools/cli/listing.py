@@ -1,4 +1,4 @@
-"""`hourglass list` and `describe`: all workflows, and one of them in detail."""
+"""`hourglass list` and `describe`: list workflows, and show one of them in detail."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def list_(
                 _once(client, full_query, limit, only, json)
         except ServiceError as error:
             if error.status == "INVALID_ARGUMENT" and full_query != query:
-                # Its error is about the user's filter, not about our extension of it.
+                # The error refers to the user's own filter instead of our extended filter.
                 client.count_workflows(query)
             raise
 
 
 def _tell_count(result: WorkflowExecutionCount, json: bool) -> None:
-    """Print a count; if the filter ends with GROUP BY also the count of each group."""
+    """Print a count. If the filter ends with GROUP BY, also print the count of each group."""
     groups = [{"values": group.group_values, "count": group.count} for group in result.groups]
     if json:
         connecting.write_json({"count": int(result)} | ({"groups": groups} if groups else {}))
@@ -132,7 +132,7 @@ _NOTHING = {
 
 @dataclass(frozen=True)
 class _Found:
-    """The runs of a list, and their problems by run id."""
+    """The runs of a list, and the runs' problems by run id."""
 
     runs: list[WorkflowExecution]
     problems: Mapping[str, Problem]
@@ -171,9 +171,7 @@ def _watch(client: Client, query: str, limit: int, only: Problem | None, json: b
 
 
 def _tell_changes(client: Client, query: str, limit: int, only: Problem | None, json: bool) -> None:
-    """Print a line for each run that is new or whose state has changed, for JSON and if stdout is not a
-    terminal.
-    """
+    """Print a line for each run that is new or has changed its state. Used for JSON, and if stdout is not a terminal."""
     previous: dict[str, str] = {}
     while True:
         page = _find(client, query, limit, only)

@@ -1,8 +1,7 @@
-"""From a FILE or MODULE on the command line to modules with decorated workflows and activities.
+"""The import of a FILE or MODULE from the command line, with decorated workflows and activities.
 
-Loading runs the author's code, which may be broken: then the message names the file and the line, as Python
-would, without our frames. Only what the user named on the command line is imported, never a name from the
-network.
+Loading runs the author's code, and that may be broken. The error message then names the file and line, like a Python
+traceback, but without our frames. Only names from the command line are imported, never a name from the network.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def load(sources: Sequence[str]) -> LoadedCode:
 
 
 def load_codec(named: str) -> object:
-    """Return the object named by MODULE:OBJECT or FILE:OBJECT. Raise `LoadError`."""
+    """Return the object named by MODULE:OBJECT or FILE:OBJECT. Raise `LoadError` if it cannot be loaded."""
     source, colon, name = named.rpartition(":")
     if not colon or not name.isidentifier() or not source:
         raise LoadError(f"write the codec as MODULE:OBJECT, such as app.secrets:codec, not {named!r}")
@@ -75,7 +74,7 @@ def load_codec(named: str) -> object:
 
 
 def check_sources(sources: Sequence[str]) -> None:
-    """Raise `LoadError` for a file or module that does not exist; nothing is imported."""
+    """Raise `LoadError` for a file or module that does not exist, without importing it."""
     for source in sources:
         path = Path(source)
         if source.endswith(".py") or os.sep in source:
@@ -120,7 +119,7 @@ def _load_file(source: str, path: Path) -> ModuleType:
 
 
 def _module_of(path: Path) -> tuple[Path, str]:
-    """Return the import directory and the dotted name: a file in a package is imported as part of it."""
+    """Return the import directory and the dotted name of a file. A file in a package is imported as part of the package."""
     segments = [] if path.name == "__init__.py" else [path.stem]
     directory = path.parent
     while (directory / "__init__.py").is_file():
@@ -162,7 +161,7 @@ def _broken(source: str, error: BaseException) -> str:
 
 
 def _hint(error: BaseException) -> str:
-    """Return a hint if a name was imported from `hourglass` itself: most names are in `workflow` and `activity`."""
+    """Return a hint if a name was imported from `hourglass` itself, because most names are in `workflow` and `activity`."""
     match = _ASKED.match(str(error)) if isinstance(error, ImportError) and error.name == "hourglass" else None
     if match is None:
         return ""
@@ -206,7 +205,7 @@ def _decorated(module: ModuleType) -> Iterator[_Decorated]:
 
 
 def _own(module: ModuleType) -> list[_Decorated]:
-    """Return the definitions of a module and its submodules, as the worker sees them, without imported ones."""
+    """Return the definitions of a module and its submodules, as the worker finds them, without imported definitions."""
     name = module.__name__
     return [
         definition
@@ -216,7 +215,8 @@ def _own(module: ModuleType) -> list[_Decorated]:
 
 
 def _below(module: ModuleType) -> list[_Decorated]:
-    """Return the definitions of a package's submodules; this imports them, because nothing else would."""
+    """Return the definitions of a package's submodules. They are imported here because the package itself does not import
+    them."""
     return [definition for name in _submodules(module) for definition in _own(_import(name, name))]
 
 

@@ -1,5 +1,5 @@
-"""Log formats of a worker: for people (`pretty`), or one JSON document per line (`json`). To stderr; stdout is
-the author's.
+"""Log formats of a worker: readable lines (`pretty`), or one JSON document per line (`json`). Logs are written to stderr,
+because stdout belongs to the author's code.
 
 Untrusted text is escaped as in `console`. In a pretty log only the first line of a record starts in the first
 column, so that a newline in an id or a failure message cannot forge a record.
@@ -19,14 +19,14 @@ _COLOURS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
 
 
 class PrettyFormatter(logging.Formatter):
-    """Formats records as time, level, source and message, coloured in a terminal."""
+    """A formatter that writes time, level, source and message, coloured in a terminal."""
 
     def __init__(self, *, colour: bool) -> None:
         super().__init__()
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record, with several lines if it has a traceback or a stack."""
+        """Format a record. A traceback or a stack adds further lines."""
         moment = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         who = one_line(record.name.removeprefix("hourglass."))
         level = f"{record.levelname:<7}"
@@ -61,7 +61,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _speaker() -> dict[str, object]:
-    """Return the current attempt or run for records of loggers that know neither: the author's, a library's."""
+    """Return the current attempt or run, for records from loggers of the author or a library."""
     if "hourglass.worker" not in sys.modules:
         return {}  # no user code runs in this process, and help need not load the worker
     from hourglass import activity, workflow
@@ -92,12 +92,12 @@ def _speaker() -> dict[str, object]:
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON document per line: our fields first, which no `extra=` overrides, then the
-    record's own.
+    """A formatter that writes one JSON document per line: our fields first, and then the record's own fields. No `extra=`
+    can override our fields.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record; an exception has a field of its own."""
+        """Format a record. An exception has a separate field."""
         document: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -114,7 +114,7 @@ class JsonFormatter(logging.Formatter):
             return json_text({**document, **more}, default=str)
         except (
             Exception
-        ):  # a key that is not a str, a cycle, a `__str__` that raises: not representable in JSON
+        ):  # a key that is not a str, a cycle, or a `__str__` that raises: not representable in JSON
             return json_text({**document, **{name: _repr(value) for name, value in more.items()}})
 
 
@@ -126,7 +126,7 @@ def _repr(value: object) -> str:
 
 
 class PlainFormatter(logging.Formatter):
-    """Formats only the message, for commands that do not log themselves."""
+    """A formatter that writes only the message, for commands that do not log themselves."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format a record."""

@@ -1,10 +1,9 @@
 """`hourglass move`: move the open runs of a file, with their histories, and its schedules to a Temporal server.
 
-A run never executes in both places. The steps, each of which survives the death of this process: pause the
-run in the file with this reason; create it on the server with its history, held back from all workers; replay
-the code on the history that the server has written; release it on the server; terminate it in the file, with
-its new location as the reason. A later `move` finds an interrupted one and continues it: the import on the
-server is idempotent.
+A run never executes in both places. The move has five steps, and each survives the death of this process. Pause the run in
+the file, with the move as the reason. Create the run on the server with its history, held back from all workers. Replay the
+code against the history that the server has written. Release the run on the server. Terminate the run in the file, with the
+new location as the reason. A later `move` continues an interrupted move, because the import on the server is idempotent.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
     from hourglass.replay import History, Replayer
 
 MOVING = "moving to "
-"""The prefix of the reason with which a run or a schedule is paused while it moves."""
+"""The prefix of the reason with which a run or schedule is paused during its move."""
 
 IMPORTING = "hourglass-import"
-"""The deployment to which a run on the server is pinned while it is held."""
+"""The deployment to which a run on the server is pinned until it is released."""
 
 _PATIENCE = 10.0
 _PAUSE = 0.1
@@ -46,9 +45,9 @@ _PAUSE = 0.1
 
 @dataclass(frozen=True)
 class MoveResult:
-    """The result for a run or a schedule: `moves` or, once it is done, `moved`; `stays`, with the reason.
+    """The result for a run or schedule: `moves`, or `moved` after the move, or `stays` with the reason.
 
-    A schedule has no run id; its workflow type is that of the workflows it starts.
+    A schedule has no run id. Its workflow type is the type of the workflows that it starts.
     """
 
     kind: str
@@ -60,7 +59,7 @@ class MoveResult:
 
 
 class _Stays(Exception):
-    """A run cannot be moved, for this reason."""
+    """A run cannot be moved. The message is the reason."""
 
 
 def move(
@@ -130,10 +129,9 @@ def move(
 def _moving(
     source: Client, destination: Client, replayer: Replayer, query: str, *, carry_out: bool
 ) -> Iterator[tuple[MoveResult, bool]]:
-    """Move runs and schedules, or only plan it. Yield each verdict, and whether it is a failure if the object
-    stays.
+    """Move runs and schedules, or only plan the move. Yield each result, and whether it is a failure if the object stays.
 
-    Schedules are held while the runs move, so that none starts a run that is not moved.
+    Schedules are paused while the runs move, so that no schedule starts a run that would not be moved.
     """
     from hourglass._tools.cli.move_schedules import ScheduleMover
 
@@ -206,7 +204,7 @@ def _count(verdicts: list[MoveResult], kind: str) -> str:
 
 
 class _Mover:
-    """Checks runs of one engine, and moves them to another."""
+    """A mover that checks the runs of one engine and moves them to another engine."""
 
     def __init__(self, source: Client, destination: Client, replayer: Replayer) -> None:
         self._here = source
@@ -217,7 +215,7 @@ class _Mover:
     def handle(
         self, run: WorkflowExecution, *, carry_out: bool, schedule: ScheduleMove | None = None
     ) -> MoveResult:
-        """Return the verdict on a run. `schedule` is one that stays in the file and waits for the run."""
+        """Return the result for a run. `schedule` is a schedule that stays in the file because it waits for the run."""
         handle = self._here.get_workflow_handle(run.id, run_id=run.run_id)
         named = ("workflow", run.id, run.run_id, run.workflow_type)
         try:
@@ -235,7 +233,7 @@ class _Mover:
             return MoveResult(*named, "stays", console.one_line(str(error)))
 
     def _check(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> None:
-        """Raise `_Stays` for a run that cannot move."""
+        """Raise `_Stays` if the run cannot be moved."""
         if run.parent_id:
             raise _Stays(f"it is a child of {run.parent_id}, which waits for it here")
         seen, history = handle.describe(), handle.history()
@@ -256,7 +254,7 @@ class _Mover:
         self._check_id(run)
 
     def _check_id(self, run: WorkflowExecution) -> None:
-        """Raise `_Stays` if the id is in use on the server, unless by an interrupted move of this run."""
+        """Raise `_Stays` if the id is in use on the server, except by an interrupted move of this run."""
         try:
             existing = self._there.get_workflow_handle(run.id).describe()
         except WorkflowNotFoundError:
@@ -266,8 +264,8 @@ class _Mover:
             raise _Stays(f"an open workflow has this id there already (run {existing.run_id})")
 
     def _move(self, run: WorkflowExecution, handle: WorkflowHandle[Any]) -> str:
-        """Move a run and return its run id on the server. A failure before its release leaves the run in the
-        file unchanged.
+        """Move a run and return the run id on the server. If a step before the release fails, the run in the file is left
+        unchanged.
         """
         from hourglass._tools.diagnosis.reasons_closed import moved
 
@@ -289,7 +287,7 @@ class _Mover:
         return str(held.run_id)
 
     def _at_rest(self, handle: WorkflowHandle[Any]) -> History:
-        """Return the history of a paused run once no worker has any of its tasks in progress."""
+        """Return the history of a paused run once no worker has a task of the run in progress."""
         pause = threading.Event()
         for _ in range(round(_PATIENCE / _PAUSE)):
             history, seen = handle.history(), handle.describe()
@@ -304,8 +302,7 @@ class _Mover:
     def _is_held(self, held: WorkflowHandle[Any]) -> bool:
         """Whether the run on the server is still held.
 
-        A run that an earlier move has released may have made progress: it stays on the server, whatever the
-        local code does.
+        A run that an earlier move has released may have made progress. It stays on the server, whatever the local code does.
         """
         seen = self._there.get_workflow_handle(held.id, run_id=held.run_id).describe()
         version = seen.deployment_version
@@ -318,9 +315,9 @@ class _Mover:
         )
 
     def _verify(self, held: WorkflowHandle[Any], source: History) -> None:
-        """Replay the code on the history that the server has written.
+        """Replay the code against the history that the server has written.
 
-        With other times and other random numbers it must issue the same commands, with the same arguments.
+        The code must issue the same commands with the same arguments, although times and random numbers differ.
         """
         from hourglass.replay import History
 
@@ -338,7 +335,7 @@ class _Mover:
 
 
 def _pause_reason(history: History) -> str:
-    """Return the reason of the last pause if the run is paused."""
+    """Return the reason of the last pause, if the run is paused."""
     reason = ""
     for event in history.events:
         if event["eventType"] == "EVENT_TYPE_WORKFLOW_EXECUTION_PAUSED":
@@ -349,7 +346,7 @@ def _pause_reason(history: History) -> str:
 
 
 def _has_task(history: History) -> bool:
-    """Whether a worker has the run's workflow task."""
+    """Whether a worker has the run's workflow task in progress."""
     tasks = [
         event["eventType"] for event in history.events if "EVENT_TYPE_WORKFLOW_TASK_" in event["eventType"]
     ]
@@ -357,7 +354,7 @@ def _has_task(history: History) -> bool:
 
 
 def _with_timers_of(source: History, written: History) -> list[dict[str, Any]]:
-    """Return the server's history with the original timer durations: on the server they only have to fire in
+    """Return the server's history with the original timer durations. On the server, timers only need to fire in the same
     order.
     """
     key, name = "timerStartedEventAttributes", "startToFireTimeout"

@@ -1,10 +1,10 @@
 """The part of `hourglass move` that handles schedules: pause and hold them while the runs move, then activate
 them.
 
-A schedule never acts in both places, and each step survives the death of this process. The steps: pause it in
-the file, with the destination and its own note as the note; create it on the server, paused, with `HELD` as
-the note; move the runs; restore its own state and note on the server; leave it paused in the file, with its
-new location as the note. A later `move` reads these notes and continues.
+A schedule never acts in both places, and each step survives the death of this process. Pause the schedule in the file, with
+the destination and the user's note as its note. Create it on the server, paused, with the note `HELD`. Move the runs.
+Restore the original state and note on the server. Leave the schedule paused in the file, with the new location as its note.
+A later `move` reads these notes and continues.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from hourglass.client import Client, Schedule, ScheduleDescription
 
 MOVED = "moved to "
-"""The prefix of the note that a schedule in the file has after its move; `MOVING` is the prefix during the move."""
+"""The prefix of a schedule's note in the file after its move. During the move, the prefix is `MOVING`."""
 HELD = "held by hourglass move until it is complete"
 """The note that a schedule on the server has until its move is complete."""
 
 
 @dataclass(frozen=True)
 class ScheduleMove:
-    """A schedule in the file, the plan for it, and the workflows that it waits for.
+    """A schedule in the file, the plan for its move, and the workflows that it waits for.
 
-    `paused` and `note` are the user's values from before any move; `since` is the time from which actions have
-    been missed. `counts` is false if the schedule stays because it was not selected.
+    `paused` and `note` are the user's values from before any move. `since` is the time since when actions have been missed.
+    `counts` is False if the schedule stays because it was not selected.
     """
 
     id: str
@@ -58,7 +58,7 @@ class ScheduleMove:
 
 
 class ScheduleMover:
-    """Checks the schedules of a file, and moves them to a server."""
+    """A mover that checks the schedules of a file and moves them to a server."""
 
     def __init__(self, source: Client, destination: Client) -> None:
         self._here = source
@@ -66,7 +66,7 @@ class ScheduleMover:
         self._mark = f"{MOVING}{destination.target}"
 
     def plan(self, *, wanted: bool) -> list[ScheduleMove]:
-        """Return the plan for each schedule that has not moved yet. Changes nothing."""
+        """Return the plan for each schedule that has not been moved yet. No data is changed."""
         return [self._plan(schedule.id, wanted) for schedule in self._to_move()]
 
     def _to_move(self) -> Iterator[ScheduleDescription]:
@@ -99,7 +99,7 @@ class ScheduleMover:
             return replace(move, stays=console.one_line(str(error)))
 
     def _obstacle(self, seen: ScheduleDescription, marked: bool) -> str:
-        """Return why a schedule cannot move; "" if it can."""
+        """Return why a schedule cannot be moved, or "" if it can."""
         note = seen.schedule.state.note or ""
         if marked and not (note == self._mark or note.startswith(f"{self._mark}: ")):
             return f"a move of it was interrupted ({note}): finish that one, or hourglass schedule resume {seen.id}"
@@ -114,8 +114,8 @@ class ScheduleMover:
         return "a schedule has this id there already: delete one of the two"
 
     def begin(self, move: ScheduleMove) -> ScheduleMove:
-        """Pause a schedule in the file, and create it on the server, paused. A failure leaves the schedule in
-        the file unchanged.
+        """Pause a schedule in the file, and create it paused on the server. If that fails, the schedule in the file is left
+        unchanged.
         """
         handle = self._here.get_schedule_handle(move.id)
         marked = move
@@ -149,14 +149,14 @@ class ScheduleMover:
         self._there._session.run(asking(request, nothing))
 
     def foresee(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
-        """Return the verdict on a schedule that could move, given the workflows that stay."""
+        """Return the result for a schedule that could be moved, given the workflows that stay."""
         if waited_for := next((workflow_id for workflow_id in move.running if workflow_id in staying), None):
             return "stays", f"it waits for {waited_for}, which stays here"
         return "moves", "paused there, as it is here" if move.paused else ""
 
     def finish(self, move: ScheduleMove, staying: Collection[str]) -> tuple[str, str]:
-        """Activate a schedule on the server, or undo the move if a workflow it waits for stays. Return verdict
-        and reason.
+        """Activate a schedule on the server, or undo its move if a workflow that it waits for stays. Return the result and
+        the reason.
         """
         verdict, why = self.foresee(move, staying)
         if verdict == "stays":
@@ -201,7 +201,7 @@ class ScheduleMover:
             )
 
     def _is_copy(self, existing: ScheduleDetails) -> bool:
-        """Whether a schedule on the server equals the one in the file except for its state: an earlier move has
+        """Whether a schedule on the server equals the schedule in the file except for its state, because an earlier move has
         activated it.
         """
         original = self._details(self._here, existing.schedule_id)

@@ -1,6 +1,6 @@
-"""A story on a console: coloured lines as wide as the terminal, in ASCII if nothing else can be shown.
+"""A story on a console: coloured lines as wide as the terminal, in ASCII if the terminal does not support Unicode.
 
-If stdout is not a terminal, nothing is coloured, and a picture that is followed is drawn once, at the end.
+If stdout is not a terminal, the picture has no colours, and a picture that would be redrawn is drawn only once, at the end.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STYLES = {
 
 
 class Picture:
-    """A story that rich can print."""
+    """A story as an object that rich can print."""
 
     def __init__(self, story: Story, *, width: int | None = None, limit: int | None = None) -> None:
         faults = tuple(replace(fault, place=near_place(fault.place)) for fault in story.faults)
@@ -50,13 +50,13 @@ class Picture:
 
 
 def show(picture: Picture, width: int | None = None) -> None:
-    """Draw it on stdout; wider than the terminal only if requested."""
+    """Draw a picture on stdout. It is wider than the terminal only if `width` requests that."""
     screen(width=width).print(picture, crop=False, soft_wrap=True)
 
 
 @contextmanager
 def redrawn(width: int | None = None, *, quiet: bool = False) -> Iterator[Callable[[Picture], None]]:
-    """Draw it repeatedly in place until the block ends. Nothing is drawn if stdout is not a terminal."""
+    """Yield a function that redraws a picture in place until the block ends. It draws only if stdout is a terminal."""
     console = screen(width=width)
     if quiet or not console.is_terminal:
         yield lambda picture: None

@@ -1,8 +1,7 @@
 """`hourglass port`: rewrite the imports of a temporalio program to `hourglass.aio`, as a diff.
 
-It changes imports, and `temporalio.client.Client` where a module is used by its full name. Names that do not
-exist here are listed with their line: the reader decides. Nothing of the program is imported, and nothing is
-written without `--write`.
+The command changes imports, and full names such as `temporalio.client.Client`. Names that do not exist in Hourglass are
+listed with their line, for the user to decide. The program is not imported, and files are only changed with `--write`.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def _read(path: Path) -> str:
 
 
 def ported(source: str, name: str = "<program>") -> tuple[str, list[tuple[int, str]]]:
-    """Return the program with changed imports, and the line and reason of each name that could not be changed."""
+    """Return the program with changed imports, and the line and reason for each name that could not be changed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:
@@ -136,7 +135,7 @@ def _is_theirs(module: str) -> bool:
 
 
 def _missing(module: str, names: list[str]) -> Iterator[str]:
-    """Yield the names of an import that do not exist here, in words."""
+    """Yield a message for each name of an import that does not exist in Hourglass."""
     part = module.removeprefix(THERE).removeprefix(".").partition(".")[0]
     if not part:
         for name in names:

@@ -1,5 +1,5 @@
-"""`hourglass replay` and `export`: check recorded histories against the current code before a deploy, and record
-them.
+"""`hourglass replay` and `export`: check recorded histories against the current code before a deployment, and export
+histories.
 """
 
 from __future__ import annotations
@@ -153,9 +153,7 @@ def _tell(name: str, result: ReplayResult, json: bool) -> None:
 
 
 def _seen_from_here(error: Exception) -> str:
-    """Return the message of an error with short file names, and with this command's option instead of the API's
-    argument.
-    """
+    """Return the message of an error, with short file names and the command's option in place of the API's argument."""
     file = error.file if isinstance(error, NondeterminismError) else ""
     message = str(error).replace("Replayer(…, compare_arguments=False)", "--no-arguments")
     return message.replace(f" {file}:", f" {near(file)}:") if file else message
@@ -215,7 +213,7 @@ def export(
 
 
 def _file_name(workflow_id: str) -> str:
-    """Return an id as a file name that is valid everywhere and stays in its directory."""
+    """Return an id as a file name that is valid on every system and stays in its directory."""
     return quote(workflow_id, safe=" @+=,").replace(".", "%2E" if workflow_id.strip(".") == "" else ".")[:180]
 
 

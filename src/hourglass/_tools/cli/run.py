@@ -1,4 +1,4 @@
-"""`hourglass run`: one workflow from start to result, with a live picture of its steps."""
+"""`hourglass run`: run a workflow from start to result, with a live picture of its steps."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def run(
 
 
 def _closed_already(client: Client, workflow_id: str, where: str) -> str:
-    """Return the message for a workflow that has closed already, and what to do instead."""
+    """Return the message for a workflow that has already closed, with advice."""
     closed = client.get_workflow_handle(workflow_id).describe()
     status = closed.status.name.lower().replace("_", " ")
     at = "" if closed.close_time is None else f" at {connecting.clock(closed.close_time)}"
@@ -109,7 +109,7 @@ def _closed_already(client: Client, workflow_id: str, where: str) -> str:
 
 
 def _log_what_no_picture_shows(*, seen: bool) -> None:
-    """Log problems that stop a run, once; failed attempts are logged only if no picture shows them."""
+    """Log problems that stop a run only once. Log failed attempts only if no picture shows them."""
     logging.getLogger("hourglass").setLevel(logging.CRITICAL)
     attempts = logging.getLogger("hourglass.worker")
     attempts.setLevel(logging.CRITICAL if seen else logging.WARNING)
@@ -137,10 +137,10 @@ def _chosen(loaded: LoadedCode, name: str, place: str) -> str:
 
 
 def _meant(signature: Signature, texts: list[str]) -> list[Any]:
-    """Return the arguments: JSON if it is valid JSON, but a str for a parameter of type str (an order number is
-    not an int).
+    """Return the parsed arguments. An argument is parsed as JSON if it is valid JSON, but stays a str for a parameter of
+    type str, for example an order number.
 
-    Checked before the start: wrong arguments would only park the run.
+    Arguments are checked before the start, because wrong arguments would only park the run.
     """
     from hourglass.converter import default_converter
 
@@ -153,7 +153,7 @@ def _meant(signature: Signature, texts: list[str]) -> list[Any]:
 
 
 def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
-    """Draw the run until it closes. A run that its own bug parks ends the command, with the line."""
+    """Draw the run until it closes. If a bug in its code parks the run, end the command and print the line."""
     from hourglass._tools.timeline.values import hidden
     from hourglass._tools.timeline.watching import Watched
 
@@ -170,12 +170,12 @@ def _follow(client: Client, handle: WorkflowHandle[Any], quiet: bool) -> None:
         picture.show(picture.Picture(story))
         console.show("")
     if parked:
-        # Read again: the story that was drawn may be slightly older.
+        # Read the story once more, because the story that was drawn may be slightly older.
         raise WorkflowParked(_stopped(watched.story()))
 
 
 def _stopped(story: Story) -> str:
-    """Return why a run is parked: the exception and the author's line."""
+    """Return the reason why a run is parked: the exception and the author's line."""
     from hourglass._tools.timeline.faults import place_of
     from hourglass._tools.timeline.text import near
 

@@ -40,7 +40,7 @@ ScheduleId = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id
 
 
 class Overlap(StrEnum):
-    """The policy for a workflow that is due while the previous one still runs."""
+    """The policy for a workflow that is due while the previous workflow is still running."""
 
     skip = "skip"
     buffer_one = "buffer-one"
@@ -253,7 +253,7 @@ def _facts(seen: ScheduleDescription) -> list[tuple[str, object]]:
 
 
 def _document(seen: ScheduleDescription) -> dict[str, object]:
-    """Return a description as plain JSON; its action is not a dataclass."""
+    """Return a description as plain JSON. The action needs special treatment, because it is not a dataclass."""
     made: Schedule = seen.schedule
     return {
         "id": seen.id,
@@ -270,7 +270,7 @@ def _document(seen: ScheduleDescription) -> dict[str, object]:
 
 
 def _when(spec: ScheduleSpec) -> str:
-    """Return a spec in a few words. An engine returns cron strings as calendars."""
+    """Return a short description of a spec. Engines return cron strings as calendars."""
     parts = [f"every {connecting.span(entry.every)}" for entry in spec.intervals]
     parts += [f"cron {entry}" for entry in spec.cron_expressions]
     parts += [f"cron {_as_cron(entry)}" for entry in spec.calendars]

@@ -27,13 +27,13 @@ Port: TypeAlias = Annotated[
 
 
 def credentials_for(token: str | None = None) -> Credentials:
-    """Return the credentials of a web UI, with the token of the option, or of the environment, or a random one."""
+    """Return the credentials of a web UI. The token comes from the option or the environment, or is random."""
     return Credentials.create(read_token(token, "--token") or read_token(os.environ.get(TOKEN), TOKEN))
 
 
 @contextmanager
 def announced(address: str, link: str, credentials: Credentials, *, open_browser: bool) -> Iterator[None]:
-    """Print how to open the web UI, and open it in a browser if there is a terminal."""
+    """Print the URL of the web UI and the login link. Open it in a browser if requested."""
     console.show(f"web UI: {address}")
     console.show(f"log in with this link, which works once: {link}")
     if credentials.generated:
@@ -41,7 +41,7 @@ def announced(address: str, link: str, credentials: Credentials, *, open_browser
     if not (open_browser and console.room() is not None):
         yield
         return
-    # Through a file that only this user can read: every user can read the arguments of the browser process.
+    # Through a file that only this user can read, because every user can read the arguments of the browser process.
     with tempfile.TemporaryDirectory(prefix="hourglass-ui-") as folder:
         page = Path(folder) / "open.html"
         page.write_text(
@@ -54,9 +54,8 @@ def announced(address: str, link: str, credentials: Credentials, *, open_browser
 
 @contextmanager
 def page_socket() -> Iterator[tuple[socket.socket, Credentials] | None]:
-    """Listen for the web UI beside a worker during the block, and print its address. Yield None if it cannot be
-    served.
-    """
+    """Listen for the web UI beside a worker during the block, and print the URL. Yield None if the web UI cannot be
+    served."""
     credentials = credentials_for()
     try:
         from hourglass._tools.web.server import address_of, bound, link_of

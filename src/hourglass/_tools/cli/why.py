@@ -1,6 +1,6 @@
 """`hourglass why`: one page that explains the state of a workflow, its problems, and what to do about them.
 
-The page shows a diagnosis (`_tools.diagnosis`) as sentences for people, or as a document for programs.
+The page shows a diagnosis (`_tools.diagnosis`) as sentences, or as a JSON document for programs.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _LONGEST = 300
 
 
 def show(diagnosis: Diagnosis) -> None:
-    """Print the diagnosis for people."""
+    """Print the diagnosis as readable text."""
     for line in _page(diagnosis):
         console.show(line, whole=line.style == _COMMAND)
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Return the diagnosis for `json.dumps`; times are RFC 3339 in UTC. Fields are only ever added."""
+    """Return the diagnosis as data for `json.dumps`. Times are RFC 3339 in UTC. Fields are never removed."""
     return {
         "workflow_id": diagnosis.workflow_id,
         "run_id": diagnosis.run_id,
@@ -135,7 +135,7 @@ def _told(finding: Finding, now: int, indent: str) -> Iterator[Text]:
 
 
 def _causes(faults: tuple[Fault, ...], indent: str) -> Iterator[Text]:
-    """Yield the root cause and its wrappers; a wrapper that only repeats the cause is left out."""
+    """Yield the root cause and its wrappers. A wrapper that only repeats the cause is omitted."""
     first = root(faults)
     if first is None:
         return
@@ -218,7 +218,7 @@ def clock(moment: int, now: int) -> str:
 
 
 def diagnosis(client: Client, workflow_id: str, run_id: str | None, options: str) -> Diagnosis:
-    """Return the diagnosis of an id without a workflow: another run, a schedule, or a similar id."""
+    """Return the diagnosis for an id without a workflow. It suggests another run, a schedule, or a similar id."""
     from hourglass._tools.diagnosis import reasons
 
     latest = connecting.latest_run(client, workflow_id, run_id)
@@ -248,12 +248,12 @@ def _schedule(client: Client, schedule_id: str) -> ScheduleDescription | None:
     try:
         return client.get_schedule_handle(schedule_id).describe()
     except HourglassError:
-        return None  # it does not exist, or the server does not allow us to read it
+        return None  # the schedule does not exist, or the server does not allow reading it
 
 
 def _scheduled(diagnosis: Diagnosis, schedule: ScheduleDescription, options: str) -> Finding:
-    """Return the finding for a schedule's id: a schedule is not a workflow, but starts workflows with a common
-    id prefix.
+    """Return the finding for the id of a schedule. A schedule is not a workflow, but starts workflows with a common id
+    prefix.
     """
     from hourglass._tools.timeline.watching import nanoseconds
 

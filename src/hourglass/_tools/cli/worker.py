@@ -1,9 +1,9 @@
-"""`hourglass worker`: a production worker, in a process of its own that a parent process watches.
+"""`hourglass worker`: a production worker in a separate process, monitored by a parent process.
 
-The command starts the parent (`_worker.health.guardian`), which starts the same command again; that process works
-(`serve`): it loads the sources, connects, and works until it is stopped. With `--no-parent` there is only
-that process. It waits for a server that cannot be reached, and logs each attempt. An error that a restart
-cannot fix ends it with exit code 2 and a message; the parent does not restart it then.
+The command starts the parent (`_worker.health.guardian`), and the parent starts the same command as the worker process
+(`serve`). The worker process loads the sources, connects, and executes tasks until it is stopped. With `--no-parent` there
+is only the worker process. It waits for an unreachable server, and logs each attempt. An error that a restart cannot fix
+ends the worker process with a message and exit code 2, and the parent then does not restart it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def connected(
     *,
     retention: float | None = None,
 ) -> Client | None:
-    """Return a client as soon as the server can be reached; None if `over` is set first."""
+    """Return a client as soon as the server can be reached, or None if `over` is set first."""
     from hourglass._tools.cli.connecting import codec_named
     from hourglass.client import Client
     from hourglass.errors import ConnectionFailedError
@@ -91,7 +91,7 @@ class WorkerOptions:
 
 
 def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = False) -> int:
-    """Work and return the exit code."""
+    """Run the worker and return the exit code."""
     from hourglass._tools.cli import console
     from hourglass._tools.cli.loading import load
     from hourglass.errors import HourglassError
@@ -113,7 +113,7 @@ def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = Fal
             worker.run(on_started=lambda: _started(worker, options, process))
     except HourglassError as error:
         console.error(str(error))
-        return 2  # a transient problem was waited for, so this one is permanent
+        return 2  # transient problems are waited for, so this problem is permanent
     if process is not None:
         process.leaving()
         if process.exit_code:
@@ -122,9 +122,9 @@ def serve(options: WorkerOptions, process: Guarded | None, *, pinned: bool = Fal
 
 
 def _keep_to_a_processor(place: int) -> None:
-    """Pin this process to a processor.
+    """Pin this process to a CPU.
 
-    After all modules were loaded, so that their threads are not pinned; before any thread of ours starts.
+    Call this after all modules were loaded, so that their threads are not pinned, and before our own threads start.
     """
     from hourglass._worker import processors
 
@@ -137,7 +137,7 @@ def _keep_to_a_processor(place: int) -> None:
 
 
 def _connected(options: WorkerOptions) -> Client:
-    """Return a client; wait for a server that cannot be reached yet."""
+    """Return a client. Wait for a server that cannot be reached yet."""
     client = connected(
         options.target, options.namespace, options.codec, threading.Event(), retention=options.retention
     )
@@ -175,7 +175,7 @@ def _started(worker: Worker, options: WorkerOptions, process: Guarded | None) ->
 
 
 def _shut_down(worker: Worker) -> None:
-    # Repeatedly: a worker that is not running yet ignores the request.
+    # Repeatedly, because a worker that is not running yet ignores the request.
     while worker.statistics().state != "stopped":
         worker.shutdown()
         threading.Event().wait(_ASK_AGAIN)
@@ -189,7 +189,7 @@ def _status_address(address: str | None, number: int) -> str | None:
 
 
 def _leave(code: int) -> None:
-    """Exit at once: the interpreter would wait for hung threads."""
+    """Exit immediately, because a normal exit would wait for hung threads."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -331,7 +331,7 @@ def _run(options: WorkerOptions, processes: int | None, pin: bool | None, *, par
 
 
 def _is_pinned(pin: bool | None, processes: int) -> bool:
-    """Whether each process is pinned to a processor: by the option, else if there is a processor for each."""
+    """Whether each process is pinned to a CPU. Without the option, processes are pinned if there is a CPU for each."""
     from hourglass._worker import processors
 
     if pin and not processors.can_bind():
@@ -342,10 +342,10 @@ def _is_pinned(pin: bool | None, processes: int) -> bool:
 
 
 def _how_many(target: str | None, processes: int | None) -> int:
-    """Return the number of worker processes, by default as many as processors on a file.
+    """Return the number of worker processes. For a file, the default is the number of CPUs.
 
-    On a file all processes share its queues, and each uses one processor; an engine in memory belongs to one
-    process; on a server there may be other workers, so more than one process must be requested.
+    All processes of a file share the file's queues, and each process uses one CPU. An engine in memory belongs to a single
+    process. A server may have other workers, so more than one process must be requested explicitly.
     """
     from hourglass._worker import processors
     from hourglass._worker.targets import resolve
@@ -367,8 +367,8 @@ def _guard(options: WorkerOptions, processes: int) -> int:
     from hourglass._tools.cli.loading import check_sources
     from hourglass._worker.health.guardian import Guardian
 
-    check_sources(options.sources)  # checked here, so that the error is reported once, not by each process
-    # The same interpreter, flags and arguments: variables in its environment make it the worker process.
+    check_sources(options.sources)  # reported once here, not by each process
+    # The same interpreter, flags and arguments. Environment variables make it the worker process.
     command = (sys.executable, *sys.orig_argv[1:])
     guardian = Guardian(
         (command,) * processes,

@@ -1,4 +1,4 @@
-"""Commands that act on one workflow, or on all of a filter: `start`, `result`, `signal`, `query`, `update`,
+"""Commands that act on a workflow, or on all workflows of a filter: `start`, `result`, `signal`, `query`, `update`,
 `cancel`, `terminate`, `reset`, `fork`, `pause`, `resume` and `delete`.
 """
 
@@ -64,9 +64,7 @@ def cancel(
         elif workflow_id is not None:
             handle = client.get_workflow_handle(workflow_id, run_id=run_id)
             try:
-                status = (
-                    handle.describe().status.name
-                )  # a cancel request to a closed workflow succeeds without effect
+                status = handle.describe().status.name  # cancelling a closed workflow has no effect
             except WorkflowNotFoundError:
                 status = "RUNNING"  # activities without a workflow have no run to describe; others are rejected below
             handle.cancel(reason)
@@ -217,7 +215,7 @@ def resume(
 
 @contextmanager
 def _advised() -> Iterator[None]:
-    """Explain a server's rejection of pausing with the setting that enables it."""
+    """If the server rejects pausing, explain the setting that enables it."""
     try:
         yield
     except ServiceError as error:
@@ -272,7 +270,7 @@ def _delete_many(client: Client, query: str, yes: bool, json: bool) -> None:
                 client.get_workflow_handle(run.id, run_id=run.run_id).delete()
                 done += 1
             except WorkflowNotFoundError:
-                pass  # it was deleted meanwhile, or its retention has passed
+                pass  # the workflow was deleted in the meantime, or its retention has passed
             except ServiceError as refused:
                 errors[run.id] = refused
             tell(done + len(errors), len(runs))
@@ -367,7 +365,7 @@ def query(
 
 
 def _unanswered(client: Client, handle: WorkflowHandle[Any], limit: float) -> str:
-    """Return why no worker answered, as far as known."""
+    """Return the reason why no worker answered, if known."""
     message = f"the query was not answered within {limit:g} s"
     queue = handle.describe().task_queue
     if client.describe_task_queue(queue).workflow_pollers:
@@ -462,7 +460,7 @@ def result(
       hourglass result order-1 --timeout 10 --json
     """
     with connecting.one_workflow(workflow_id, run_id, target, namespace, codec) as handle:
-        handle.describe()  # report a missing workflow at once instead of waiting
+        handle.describe()  # report a missing workflow immediately instead of waiting
         try:
             connecting.answer(handle.result(timeout), json)
         except TimeoutError as error:
@@ -473,9 +471,7 @@ def result(
 
 
 def _refuse_a_file(workflow: str) -> None:
-    """Reject a file name: `run` accepts files, but an engine would treat it as a workflow type that no worker
-    has.
-    """
+    """Reject a file name. `run` accepts files, but an engine would take the name for a workflow type that no worker has."""
     file, _, name = workflow.rpartition(":") if ".py:" in workflow else (workflow, "", "")
     if file.endswith(".py"):
         raise UsageError(

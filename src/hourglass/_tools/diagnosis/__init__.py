@@ -1,7 +1,6 @@
 """The diagnosis behind `hourglass why`: why a run is in its current state, and what to do.
 
-Pure, except for the modules that query a client, for the command line and the web UI alike: `asking` and
-`problems`.
+Pure, except for `asking` and `problems`, which query a client. Used by the command line and the web UI.
 
 diagnosis       the result of `hourglass why`, as data
 advice          suggested actions for each cause

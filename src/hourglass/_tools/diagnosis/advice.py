@@ -1,6 +1,6 @@
-"""Suggested actions: commands to copy, for every cause that the reader can do something about. Pure.
+"""Suggested actions, mostly commands to copy, for every cause that the reader can resolve. Pure.
 
-Each function returns the actions for one situation, the first one first.
+Each function returns the actions for one situation, in the suggested order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _on(queue: str) -> str:
 
 
 def serve_version(queue: str, needed: str, versions: list[str], options: str) -> tuple[Action, ...]:
-    """Return the actions when no worker of the right version polls: start one, or make another version current."""
+    """Return the actions if no worker of the right version polls: start one, or make another version current."""
     if needed:
         return start_worker(
             queue, options, f"Start a worker of version {needed}, with the code of that version:"
@@ -45,9 +45,8 @@ def serve_version(queue: str, needed: str, versions: list[str], options: str) ->
 
 
 def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...]:
-    """Return the actions when a run was started on a task queue that no worker polls: its name is probably
-    misspelt.
-    """
+    """Return the actions for a run that was started on a task queue without workers. The queue's name is probably
+    misspelt."""
     return (
         Action(
             "Or, if it was started on the wrong queue, terminate it and start it on the right one:",
@@ -64,8 +63,8 @@ def start_elsewhere(story: Story, queue: str, options: str) -> tuple[Action, ...
 
 
 def fix_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Action, ...]:
-    """Return the actions when a parent started the run on a task queue that no worker polls: its code names the
-    wrong one.
+    """Return the actions for a child that was started on a task queue without workers. The parent's code probably names the
+    wrong queue.
     """
     return (
         Action(
@@ -76,7 +75,7 @@ def fix_parent(story: Story, parent: str, queue: str, options: str) -> tuple[Act
 
 
 def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
-    """Return the actions for a parked run: fix the code, or reset the run to a point where the code fits."""
+    """Return the actions for a parked run: fix the code, or reset the run to a point that matches the code."""
     give_up = Action("Or terminate it:", _command(f"terminate {_id(facts.story)}", facts.options))
     match cause:
         case Cause.NONDETERMINISM:
@@ -89,7 +88,7 @@ def parked(cause: Cause, facts: Facts) -> tuple[Action, ...]:
 
 
 def fixed(facts: Facts) -> tuple[Action, ...]:
-    """Return the actions when the worker's code fails the run, but the local code does not."""
+    """Return the actions if the worker's code fails the run, but the local code does not."""
     why = "Restart the worker with this code; it continues by itself:"
     return start_worker(facts.story.task_queue, facts.options, why)
 
@@ -123,7 +122,7 @@ def _misfit(facts: Facts) -> tuple[Action, ...]:
 
 
 def look_again(facts: Facts) -> tuple[Action, ...]:
-    """Return the actions for a state that may be over in a moment."""
+    """Return the actions for a state that may soon be over."""
     return (
         Action(
             "Check again in a moment, or follow it:",
@@ -133,13 +132,13 @@ def look_again(facts: Facts) -> tuple[Action, ...]:
 
 
 def more_workers(facts: Facts) -> tuple[Action, ...]:
-    """Return the actions when the workers that poll the queue are too few or unhealthy."""
+    """Return the actions if there are too few workers for the queue, or if they are unhealthy."""
     why = "Check the workers (their log, /status), or start another one:"
     return start_worker(facts.story.task_queue, facts.options, why)
 
 
 def more_room(facts: Facts, queue: str) -> tuple[Action, ...]:
-    """Return the actions when the workers that poll the queue have no free slot."""
+    """Return the actions if the workers that poll the queue have no free slot."""
     why = "Allow more concurrent activities (--max-concurrent-activities), or start another worker:"
     return start_worker(queue, facts.options, why)
 
@@ -157,7 +156,7 @@ def unpause(facts: Facts, activity_id: str) -> tuple[Action, ...]:
 
 
 def refused_cancel(facts: Facts) -> tuple[Action, ...]:
-    """Return the actions for a run that does not end after a request to cancel it."""
+    """Return the actions for a run that is still open after a cancellation request."""
     return (
         Action("If it is cleaning up, wait. To end it without any clean-up:"),
         Action("", _command(f"terminate {_id(facts.story)}", facts.options)),
@@ -165,7 +164,7 @@ def refused_cancel(facts: Facts) -> tuple[Action, ...]:
 
 
 def failing_activity(facts: Facts) -> tuple[Action, ...]:
-    """Return the actions for a failing activity: the engine retries it, and its code can be fixed meanwhile."""
+    """Return the actions for a failing activity. The engine retries it, and its code can be fixed in the meantime."""
     return (
         Action(
             "Fix the cause, and restart the worker if the cause is in its code; the activity is retried by itself."
@@ -177,7 +176,7 @@ def failing_activity(facts: Facts) -> tuple[Action, ...]:
 
 
 def unknown_activity(facts: Facts, queue: str) -> tuple[Action, ...]:
-    """Return the actions when the workers of the queue do not have the activity."""
+    """Return the actions if the workers of the queue do not have the activity."""
     why = "Start the worker with the file or module that has the activity as well; it is retried by itself:"
     return start_worker(queue, facts.options, why)
 
@@ -206,7 +205,7 @@ def send_signal(facts: Facts, names: tuple[str, ...]) -> tuple[Action, ...]:
 
 
 def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
-    """Return the actions for a run that may wait for one of the messages it accepts."""
+    """Return the actions for a run that may wait for one of the messages that it accepts."""
     sent = [("signal", message) for message in facts.signals] + [
         ("update", message) for message in facts.updates
     ]
@@ -227,7 +226,7 @@ def send_something(facts: Facts, without: str = "") -> tuple[Action, ...]:
 
 
 def let_go(facts: Facts) -> tuple[Action, ...]:
-    """Return the actions for a fiber that waits for another one."""
+    """Return the actions for a fiber that waits for another fiber."""
     return (
         Action("Another task of the workflow must act first: see where the others wait."),
         *send_something(facts)[:4],
@@ -235,7 +234,7 @@ def let_go(facts: Facts) -> tuple[Action, ...]:
 
 
 def nothing() -> tuple[Action, ...]:
-    """Return no actions: the run continues by itself."""
+    """Return the action that tells the reader to do nothing, because the run continues automatically."""
     return (Action("Nothing: it continues by itself then."),)
 
 
@@ -245,7 +244,7 @@ def ask_child(child_id: str, options: str) -> tuple[Action, ...]:
 
 
 def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
-    """Return the actions for a failed run: it can be reset to the point where it failed."""
+    """Return the actions for a failed run, including a reset to the point of the failure."""
     name, options = _id(facts.story), facts.options
     again = f"reset {name} --before {shlex.quote(step)}" if step else f"reset {name}"
     return (
@@ -257,8 +256,8 @@ def after_failure(facts: Facts, step: str) -> tuple[Action, ...]:
 def after_undoing(facts: Facts, first: str, since: Sequence[Span]) -> tuple[Action, ...]:
     """Return the actions for a run that failed and then ran other steps, which may have undone its work.
 
-    To continue from the failure would rely on results that no longer exist, such as shipping an order that
-    was refunded.
+    Continuing from the failure would rely on results that no longer exist. For example, it would ship an order that was
+    refunded.
     """
     name, options = _id(facts.story), facts.options
     ran = ", ".join(dict.fromkeys(span.name for span in since))
@@ -280,13 +279,13 @@ def see(facts: Facts) -> tuple[Action, ...]:
 
 
 def ask_elsewhere(facts: Facts, target: str) -> tuple[Action, ...]:
-    """Return the actions for a run that continues at another target."""
+    """Return the actions for a run that was moved to another target."""
     command = _command(f"why {_id(facts.story)}", f"--target {shlex.quote(target)}")
     return (Action("Ask there:", command), *see(facts))
 
 
 def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
-    """Return the actions when the workflow was not found: a wrong id or a wrong target."""
+    """Return the actions if the workflow was not found, because of a wrong id or a wrong target."""
     first = [
         Action("Diagnose the workflow that you meant:", _command(f"why {shlex.quote(workflow_id)}", options))
         for workflow_id in similar[:1]
@@ -301,7 +300,7 @@ def search(similar: Sequence[str], options: str) -> tuple[Action, ...]:
 
 
 def reach(options: str) -> tuple[Action, ...]:
-    """Return the actions when the server, or the file of the embedded engine, cannot be reached."""
+    """Return the actions if the server, or the file of the embedded engine, cannot be reached."""
     return (
         Action("Check the target and the connection:", _command("doctor", options)),
         Action("Or name another one: --target host:port, --target local:FILE, or HOURGLASS_TARGET."),

@@ -1,12 +1,12 @@
 """The queries behind `hourglass why`: the run, its history, the pollers of its queues, its worker, its children.
 
-Every query but the first two may stay unanswered; the diagnosis is then less complete. This module adds what
-the history cannot show: that a run is paused, what its workflow task is doing, and which slot of
-`limits.slot` it waits for.
+All queries except the first two may remain unanswered. The diagnosis is then less complete. This module adds information
+that the history cannot show: whether a run is paused, the state of its workflow task, and the slot of `limits.slot` that it
+waits for.
 
-In a history a wait for a slot consists of signals to a keeper, the workflow that manages the slots of the
-key, and a timer whose summary names the key. If a run started the keeper itself, the keeper is a child; the
-run does not wait for it, so it is not a finding.
+In a history, a wait for a slot consists of signals to a keeper, the workflow that manages the slots of the key, and a timer
+with the key in its summary. If a run started the keeper itself, the keeper is a child. The run does not wait for this child,
+so the child is not a finding.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ if TYPE_CHECKING:
 
 
 def is_paused(events: tuple[h.HistoryEvent, ...]) -> h.HistoryEvent | None:
-    """Return the event by which an operator paused the run, or None if the run is not paused."""
+    """Return the event with which an operator paused the run, or None if the run is not paused."""
     marks = (h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused)
     last = next((event for event in reversed(events) if isinstance(event.attributes, marks)), None)
     return last if last is not None and isinstance(last.attributes, marks[0]) else None
 
 
 def added(diagnosis: Diagnosis, facts: Facts, temporal: str) -> Diagnosis:
-    """Return the diagnosis with facts that its steps do not show. `temporal` are the options Temporal's CLI
+    """Return the diagnosis with facts that the run's steps do not show. `temporal` contains the options that Temporal's CLI
     needs.
     """
     pause = is_paused(facts.events) if facts.story.end is None else None
     if pause is not None:
-        # The worker does not answer and the code's position is unknown: other findings would be guesses.
+        # The worker does not answer and the code's position is unknown, so other findings would be guesses.
         findings = [finding for finding in diagnosis.findings if finding.cause is not Cause.MESSAGE]
         misfit = [finding for finding in findings if finding.cause is Cause.NONDETERMINISM]
         findings = [finding for finding in findings if finding not in misfit]
@@ -93,9 +93,7 @@ def _paused(pause: h.HistoryEvent, facts: Facts) -> Finding:
 
 
 def _addressed(finding: Finding, temporal: str) -> Finding:
-    """Return the finding with complete commands: Temporal's CLI ignores HOURGLASS_TARGET and always needs the
-    address.
-    """
+    """Return the finding with complete commands. Temporal's CLI ignores HOURGLASS_TARGET and always needs the address."""
     if finding.cause is not Cause.PAUSED or not temporal:
         return finding
     actions = [
@@ -108,8 +106,8 @@ def _addressed(finding: Finding, temporal: str) -> Finding:
 
 
 def _unheard(finding: Finding, facts: Facts) -> Finding:
-    """Add a hint to a run that still waits for a signal after one arrived: usually the worker could not decode
-    it.
+    """Add a hint if the run still waits for a signal after that signal has arrived. Usually the worker could not decode the
+    signal.
     """
     kinds = (
         event.attributes for event in reversed(facts.events) if type(event.attributes) not in h.TASK_KINDS
@@ -122,7 +120,8 @@ def _unheard(finding: Finding, facts: Facts) -> Finding:
 
 
 def _placed(finding: Finding, facts: Facts) -> Finding:
-    """Explain a workflow task in progress: usually a local activity, which no history shows before its end."""
+    """Explain a workflow task in progress. Usually it runs a local activity, and a history does not show that before its
+    end."""
     if finding.cause is not Cause.CODE_RUNS:
         return finding
     local = [
@@ -156,14 +155,14 @@ _OURS = re.compile(r"hourglass[/\\]limits[/\\]")
 _MOST = 3
 
 Ask: TypeAlias = Callable[[str], object]
-"""A function that queries a keeper for `slots`: returns a mapping with `limit`, `held` and `waiting`, or
-anything else on failure.
+"""A function that queries a keeper for `slots`. It returns a mapping with `limit`, `held` and `waiting`, or another value on
+failure.
 """
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A slot that the run has requested and does not have."""
+    """A slot that the run has requested but not received."""
 
     key: str
     since: int
@@ -182,7 +181,7 @@ def without_keepers(story: Story) -> Story:
 
 
 def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
-    """Return the diagnosis with awaited slots in place of the timers and conditions that implement the wait."""
+    """Return the diagnosis with awaited slots in place of the timers and conditions that implement their waits."""
     findings = diagnosis.findings
     for request in _wanted(facts):
         answer = ask(request.keeper)
@@ -210,7 +209,7 @@ def with_slots(diagnosis: Diagnosis, facts: Facts, ask: Ask) -> Diagnosis:
 
 
 def _turns(facts: Facts) -> Iterator[tuple[Span, str]]:
-    """Yield the timers and keys of the turns of `limits.throttle` that the run waits for."""
+    """Yield the timers and keys of the `limits.throttle` turns that the run waits for."""
     for key in _asked(facts.events, _TURNS):
         for timer in facts.story.spans[1:]:
             if timer.name == open_turn(key, slot=False):
@@ -225,9 +224,7 @@ def _wanted(facts: Facts) -> Iterator[Wanted]:
 
 
 def _asked(events: tuple[h.HistoryEvent, ...], prefix: str) -> dict[str, int]:
-    """Return the keys that were requested and not released, with the time of the request. Reminders do not
-    count.
-    """
+    """Return the keys that were requested and not released, with the time of the request. Reminders are ignored."""
     requested: dict[str, int] = {}
     for event in events:
         a = event.attributes
@@ -251,7 +248,7 @@ _TO_OTHERS = (
 def _replaced(
     findings: tuple[Finding, ...], timer: Span, combined: Finding, stands: Mapping[str, bool]
 ) -> tuple[Finding, ...]:
-    """Return the findings with the parts of a wait replaced by one finding, at the author's line."""
+    """Return the findings with the parts of a wait replaced by a single finding, at the author's line."""
     mine = [finding for finding in findings if _is_part(finding, timer, stands)]
     shown = next((finding for finding in mine if finding.place and stands.get(finding.place)), None)
     if shown is not None:
@@ -262,9 +259,9 @@ def _replaced(
 
 
 def _stands(facts: Facts, call: str) -> dict[str, bool]:
-    """Return the places where fibers wait in a call of `limits`, and whether each is a line of the author's.
+    """Return the places where fibers wait in a call of `limits`, and whether each place is a line of the author's code.
 
-    In a checkout the library's own lines look like the author's.
+    In a checkout of Hourglass, its own lines look like the author's.
     """
     inside = [position for position in facts.stands if position.waits in (Waits.CONDITION, Waits.LOCK)]
     ours = {position.place: False for position in inside if _OURS.search(position.place)}
@@ -272,7 +269,7 @@ def _stands(facts: Facts, call: str) -> dict[str, bool]:
 
 
 def _is_part(finding: Finding, timer: Span, stands: Mapping[str, bool]) -> bool:
-    """Whether a finding is the timer that reminds the keeper, or the condition that waits for its answer."""
+    """Whether a finding is the timer of reminders to the keeper, or the condition that waits for the keeper's answer."""
     if finding.cause is Cause.TIMER:
         return finding.since == timer.start and finding.what == timer.name
     return finding.cause in (Cause.CONDITION, Cause.LOCK) and finding.place in stands
@@ -308,13 +305,13 @@ def _ids(answer: object, where: str) -> list[str]:
 
 
 def _text(value: object, key: str) -> str:
-    """Return a string of an answer, cleaned for display; "" if there is none."""
+    """Return a string from an answer, cleaned for display, or "" if there is none."""
     text = value.get(key) if isinstance(value, Mapping) else None
     return clean(text) if isinstance(text, str) else ""
 
 
 def kept_by_engine(client: Client, id: str = "") -> tuple[KeptLimit, ...] | None:
-    """Return the limits that the engine keeps, all or that of one id; None if workflows keep them. Raise
+    """Return the limits that the engine manages: all, or the limit with this id. Return None if workflows manage them. Raise
     `ServiceError`.
     """
     limits: KeptLimits = client._session.run(asking(ListLimits(id=id), lambda answer: answer))
@@ -322,12 +319,12 @@ def kept_by_engine(client: Client, id: str = "") -> tuple[KeptLimit, ...] | None
 
 
 def plain_form(value: object) -> Any:
-    """Return the engine's data of a limit in the form of a keeper's answer: dicts and lists."""
+    """Return the engine's data about a limit in the form of a keeper's answer, as dicts and lists."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
 PATIENCE = 3.0
-"""Timeout in seconds of queries that need not be answered."""
+"""The timeout in seconds of queries that may stay unanswered."""
 
 _MOST_CHILDREN, _MOST_QUEUES, _NEWEST = 3, 8, 500
 _FORGOTTEN = 90_000_000_000  # polls are renewed within a minute
@@ -335,10 +332,10 @@ _FORGOTTEN = 90_000_000_000  # polls are renewed within a minute
 
 @dataclass(frozen=True)
 class WhyContext:
-    """The target of the queries. `options` and `temporal` are the options that our command and Temporal's CLI
-    need to find it.
+    """The target of the queries. `options` and `temporal` are the command-line options that `hourglass` and Temporal's CLI
+    need to find the target.
 
-    `replayer` runs the local code, if requested.
+    If the user requested a check of the local code, `replayer` runs it.
     """
 
     client: Client
@@ -346,10 +343,10 @@ class WhyContext:
     replayer: Replayer | None = None
     temporal: str = ""
     failures: bool = True
-    """Whether failure messages are shown."""
+    """Whether failure messages are displayed."""
 
     def diagnosis(self, workflow_id: str, run_id: str | None, *, children: bool = True) -> Diagnosis:
-        """Diagnose a run. Raise `WorkflowNotFoundError`."""
+        """Return the diagnosis of a run. Raise `WorkflowNotFoundError` if the run does not exist."""
         watched = Watched(self.client, workflow_id, run_id, failures=self.failures)
         description, events = watched.look()
         story = without_keepers(watched.story_from(description, events))
@@ -432,11 +429,11 @@ class WhyContext:
             return None  # not every server allows every client to list runs
 
     def _others(self, name: str) -> Iterator[str]:
-        """Yield task queues with workers, among those that recent runs use: a server has no list of its queues."""
+        """Yield task queues with workers, among the queues that recent runs use. A server cannot list its queues."""
         newest = islice(self.client.list_workflows(), _NEWEST)
         seen = dict.fromkeys(["default", *(queue.task_queue for queue in newest)])
         queues = (queue for queue in seen if queue and queue != name)
-        # Of possibly many queues, the intended one has the most similar name.
+        # Of possibly many queues, the intended queue has the most similar name.
         alike = sorted(queues, key=lambda queue: -SequenceMatcher(None, name, queue).ratio())
         for candidate in alike[:_MOST_QUEUES]:
             described = self._queue(candidate)
@@ -445,7 +442,7 @@ class WhyContext:
 
 
 def _died(client: Client, run_id: str) -> str:
-    """Return a sentence if processes of this machine died while they executed the run: no history shows that."""
+    """Return a sentence if processes on this machine died while they executed the run, because no history shows that."""
     death = next(
         (record for record in known_deaths(client.target, client.namespace) if record.run_id == run_id), None
     )
@@ -457,7 +454,7 @@ def _died(client: Client, run_id: str) -> str:
 
 
 def alive(pollers: tuple[PollerInfo, ...]) -> Iterator[PollerFacts]:
-    """Yield the pollers that are still alive: a server lists pollers for minutes after they are gone."""
+    """Yield the pollers that are still alive. A server lists a poller for minutes after it has left."""
     now = time_ns()
     for poller in pollers:
         seen = nanoseconds(poller.last_seen) or 0
@@ -507,7 +504,7 @@ def _stacks(handle: WorkflowHandle[Any], story: Story) -> dict[str, str]:
 
 
 def _awaited(handle: WorkflowHandle[Any]) -> tuple[str, ...]:
-    """Return the names of the channels that a run waits for; none if its worker does not answer."""
+    """Return the names of the channels that a run waits for, or none if its worker does not answer."""
     try:
         names = handle.query(AWAITED_SIGNALS, rpc_timeout=PATIENCE)
     except HourglassError:

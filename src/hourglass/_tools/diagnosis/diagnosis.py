@@ -1,7 +1,6 @@
-"""The data of `hourglass why`, frozen: the facts that go in, the findings that come out. Times are in
-nanoseconds.
+"""The frozen data of `hourglass why`: facts as the input, findings as the result. Times are in nanoseconds.
 
-Sentences contain no times, so that the web UI can show times in the language and time zone of its reader.
+Sentences contain no times, so that the web UI can show times in the reader's language and time zone.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Cause(StrEnum):
-    """The reason for the state of a run, in order of importance to the reader."""
+    """The cause of a run's state, in order of importance to the reader."""
 
     UNREACHABLE = "target unreachable"
     NOT_FOUND = "workflow not found"
@@ -77,10 +76,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One finding about a run. `what` is a sentence without its subject, which is the workflow.
+    """A finding about a run. `what` is a sentence without its subject, the workflow.
 
-    `since`: the start of the state; `until`: its end, if it ends by itself; `next_attempt`: the time of the
-    next retry. `count` above 1: the number of equal findings.
+    `since` is the start of the state, and `until` its end, if it ends automatically. `next_attempt` is the time of the next
+    retry. A `count` above 1 is the number of equal findings.
     """
 
     cause: Cause
@@ -101,7 +100,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The result: findings about a run, the most important first. `wrong`: an operator should act."""
+    """The result: findings about a run, the most important first. `wrong` means that an operator should act."""
 
     workflow_id: str
     workflow_type: str = ""
@@ -122,9 +121,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class PollerFacts:
-    """A worker that polls a queue: when the server last saw it, and its version, `deployment.build` ("" if
-    none).
-    """
+    """A worker that polls a queue: the time when the server last saw it, and its version as `deployment.build`, or ""."""
 
     identity: str
     last_seen: int
@@ -133,8 +130,8 @@ class PollerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
-    """The pollers of a task queue, known queues with workers, and the current version ("" if unversioned workers
-    serve it).
+    """The pollers of a task queue, known queues with workers, and the current version, or "" if unversioned workers serve
+    the queue.
     """
 
     name: str
@@ -148,12 +145,12 @@ class QueueFacts:
 class Facts:
     """The known facts of a run: its story, its events, and the results of queries.
 
-    `stands` and the names of messages are answers of the run's worker; `unanswered` is why there are none;
-    `takes_any`: a handler accepts signals of every name. `children` are diagnoses by workflow id. `options`
-    are what commands need to find the same target again. `replayed` is the difference between the local code
-    and the history, if they were compared; `fits`: they were, and match. `pinned` is the version to which the
-    run is pinned, if any. `died` reports processes that died while they executed the run. `activity_stacks`
-    are the stacks of its running activities by id, as far as its worker executes them.
+    `stands` (the positions of fibers) and the names of messages are answers of the run's worker; `unanswered` is the reason
+    if there are none. `takes_any` means that a handler accepts signals of every name. `children` contains diagnoses by
+    workflow id. `options` are the options with which commands find the same target. `replayed` is the difference between the
+    local code and the history, if they were compared; `fits` means that they match. `pinned` is the version that the run is
+    pinned to, if any. `died` reports processes that died while they executed the run. `activity_stacks` contains the stacks
+    of the run's running activities by id, as far as its worker executes them.
     """
 
     story: Story

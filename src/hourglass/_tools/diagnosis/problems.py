@@ -3,9 +3,9 @@ the task queue.
 
 The command line, the web UI and `hourglass doctor` share these words and limits.
 
-The embedded engine reports parked runs and failing activities with every list. A server reports only parked
-runs, from the fifth failure on; its runs are described one by one, at most `MOST_DESCRIBED` of a list. The
-pollers of a task queue are queried from both.
+The embedded engine reports parked runs and failing activities with every list. A server reports only parked runs, from the
+fifth failure on, so its runs are described one by one, at most `MOST_DESCRIBED` per list. Both are queried for the pollers
+of a task queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hourglass.client import Client, WorkflowExecution
 
 MOST_DESCRIBED = 200
-"""The maximum number of open runs of a server, newest first, that are described to find failing activities."""
+"""The maximum number of a server's open runs, newest first, that are described to find failing activities."""
 
 _AT_ONCE = 16
 _MOST_QUEUES = 50
@@ -33,14 +33,14 @@ _PAGE = 100
 
 
 def reports_activities(client: Client) -> bool:
-    """Whether the engine reports failing activities with every list: the embedded one does, a server does not."""
+    """Whether the engine reports failing activities with every list. The embedded engine does, but a server does not."""
     return kept_by_engine(client) is not None
 
 
 def problems_of(
     client: Client, runs: Iterable[WorkflowExecution], *, describe: bool | None = None
 ) -> dict[str, Problem]:
-    """Return the problems of these runs by run id; healthy runs are left out.
+    """Return the problems of these runs by run id, without healthy runs.
 
     Each run is described if `describe` is true, or if it is None and the engine does not report failing
     activities.
@@ -68,7 +68,7 @@ def _described(client: Client, runs: Sequence[WorkflowExecution]) -> Mapping[str
 
 
 def unserved_queues(client: Client, names: Iterable[str]) -> frozenset[str]:
-    """Return the task queues that no worker polls for workflow tasks; only the first 50 are checked."""
+    """Return the task queues that no worker polls for workflow tasks. Only the first 50 queues are checked."""
     queues = [name for name in dict.fromkeys(names) if name][:_MOST_QUEUES]
     if not queues:
         return frozenset()
@@ -95,8 +95,8 @@ _REPORTED = {
 
 @dataclass(frozen=True)
 class ProblemFilter:
-    """A filter that finds the open runs with a problem. `limit` is 0, or the number of newest runs that were
-    searched.
+    """A filter that finds the open runs with a problem. `limit` is the number of newest runs that were searched, or 0 for
+    all.
     """
 
     query: str
@@ -105,7 +105,7 @@ class ProblemFilter:
 
 @dataclass(frozen=True)
 class _Newest:
-    """The newest open runs of a filter. `limit` is 0, or their number if there may be more."""
+    """The newest open runs of a filter. `limit` is their number if there may be more, or else 0."""
 
     runs: Sequence[WorkflowExecution]
     limit: int
@@ -124,8 +124,8 @@ def filter_of(
 ) -> ProblemFilter:
     """Return the filter of the runs with a problem among the open runs of `query`.
 
-    The embedded engine reports parked runs and failing activities. Otherwise the newest open runs are
-    examined now, and the filter names those with the problem.
+    The embedded engine reports parked runs and failing activities. Otherwise the newest open runs are examined now, and the
+    filter names the runs with the problem.
     """
     is_reported = problem is not Problem.NO_WORKER and reports_activities(client)
     if is_reported:
@@ -153,7 +153,7 @@ def _texts(values: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class ProblemCount:
-    """The number of open runs with a problem. `limit` is 0, or the number of newest runs that were counted."""
+    """The number of open runs with a problem. `limit` is the number of newest runs that were examined, or 0 for all."""
 
     problem: Problem
     count: int
@@ -172,14 +172,14 @@ def count(client: Client, query: str = "") -> tuple[ProblemCount, ...]:
 
 
 def find(client: Client, problem: Problem, query: str, limit: int) -> Iterator[WorkflowExecution]:
-    """Yield all open runs of a filter that have a problem, newest first, however long the search takes."""
+    """Yield all open runs of a filter that have a problem, newest first. The search may take long."""
     filter_text = _both(query, OPEN)
     if problem is Problem.ACTIVITY_FAILS and reports_activities(client):
         filter_text += f" AND {_REPORTED[problem]}"
     runs = client.list_workflows(filter_text)
     left = limit
     while left > 0 and (chunk := list(islice(runs, _PAGE))):
-        # Described, so that a run is found from its first failure on.
+        # Describe the runs, so that a run is found from its first failure on.
         problems = problems_of(client, chunk, describe=problem is not Problem.NO_WORKER)
         matching = [run for run in chunk if problems.get(run.run_id) is problem][:left]
         left -= len(matching)

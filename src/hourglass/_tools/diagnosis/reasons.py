@@ -1,9 +1,8 @@
-"""From the facts of a run to the reasons for its state: `diagnose`, at the end of this file. Pure.
+"""The derivation of the reasons for a run's state from its facts: `diagnose`, at the end of this file. Pure.
 
-A closed run has one finding: how it ended and why (`reasons_closed`). `reasons_tasks` covers open runs whose
-workflow task is not processed; other open runs wait: for open steps in the history, or at the lines of code
-where their fibers are suspended. The order of `Cause` is the order of importance; equal findings become one
-with a count.
+A closed run has one finding: its outcome and the cause (`reasons_closed`). `reasons_tasks` covers open runs with an
+unprocessed workflow task. Other open runs wait for open steps in the history, or at the lines of code where their fibers are
+suspended. Findings are ordered by importance, as in `Cause`. Equal findings are combined into one finding with a count.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from hourglass._tools.timeline.text import S, clean, duration
 from hourglass._tools.timeline.timeline import is_open_turn
 
 _MOMENT, _PATIENCE = 1_000_000_000, 10_000_000_000
-"""Queue times of an activity after which they are mentioned, and after which they count as a problem."""
+"""The queue time of an activity from which it is mentioned, and from which it counts as a problem."""
 
 
 def activity(facts: Facts, span: Span) -> Finding:
-    """Return why an activity has not ended: it fails, times out, is paused, runs, or waits for a worker."""
+    """Return the finding for an open activity: it fails, times out, is paused, runs, or waits for a worker."""
     queue = _queue(facts, span)
     tried = replace(
         _BASE,
@@ -72,7 +71,7 @@ def activity(facts: Facts, span: Span) -> Finding:
 
 
 def _running(facts: Facts, span: Span, tried: Finding) -> Finding:
-    """Return the finding of an activity in progress: its timeout, its last heartbeat, and its stack."""
+    """Return the finding for an activity in progress, with its timeout, last heartbeat and stack."""
     begun = span.segments[-1].start
     stack = facts.activity_stacks.get(span.target, "")
     spec = getattr(reasons_tasks.began(facts, span), "spec", None)
@@ -107,7 +106,7 @@ _BASE = Finding(cause=Cause.OTHER, what="")
 
 
 def _full(queue: QueueFacts | None) -> tuple[str, ...]:
-    """Return a hint that workers poll but have no free slot."""
+    """Return a hint that workers poll the queue but have no free slot."""
     many = 0 if queue is None else len(queue.activity_pollers)
     if not many:
         return ()
@@ -182,8 +181,8 @@ def _timer_length(facts: Facts, span: Span) -> int:
 
 
 def called_at(facts: Facts, kind: Waits) -> tuple[str, ...]:
-    """Return where the code waits if only one position is possible: one that waits for this kind, else one that
-    waits for a task.
+    """Return the code position that waits for this kind of event, or else for a task. Return none if several positions are
+    possible.
     """
     exact = [position for position in facts.stands if position.waits is kind]
     candidates = exact or [position for position in facts.stands if position.waits is Waits.TASK]
@@ -200,10 +199,9 @@ def open_steps(facts: Facts) -> list[Finding]:
 
 
 def standing_lines(facts: Facts, steps: Sequence[Finding]) -> list[Finding]:
-    """Return findings that the steps do not show: messages, conditions and locks that the code waits for, by
-    their lines.
-    """
-    # A wait for a signal with a timeout is a step already, if its timer names the signal.
+    """Return findings that the steps do not show: messages, conditions and locks that the code waits for, with their
+    lines."""
+    # If a wait for a signal has a timeout, and its timer names the signal, the wait is already covered by a step.
     has_signal_step = any(position.cause is Cause.SIGNAL for position in steps)
     stands = [
         position
@@ -250,7 +248,7 @@ def _timer(facts: Facts, span: Span) -> Finding:
 
 
 def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
-    """Return the finding of a wait for a signal with a timeout: it is about the signal, not about the timer."""
+    """Return the finding for a wait for a signal with a timeout. The finding describes the signal instead of the timer."""
     places = [position for position in facts.stands if position.waits is Waits.SIGNAL and position.limited]
     return Finding(
         cause=Cause.SIGNAL,
@@ -264,7 +262,7 @@ def _limited_signal(facts: Facts, span: Span, due: int) -> Finding:
 
 
 def _not_known(facts: Facts) -> tuple[str, ...]:
-    """Return a hint that a timer may be the timeout of another wait, which only the code shows."""
+    """Return a hint that a timer may be the timeout of another wait, visible only in the code."""
     if facts.stands or not facts.unanswered:
         return ()
     return (f"perhaps for a message before that; where its code waits is unknown: {facts.unanswered}",)
@@ -366,7 +364,7 @@ _STANDS: dict[Waits, Callable[[Facts, Stand], Finding]] = {
 
 
 def _limited(facts: Facts, findings: list[Finding]) -> list[Finding]:
-    """Combine a wait that has a timeout with its timer, if there is exactly one of each."""
+    """Combine a wait that has a timeout with its timer, if there is exactly one wait and one timer."""
     timers = [item for item in facts.story.spans[1:] if item.end is None and item.kind is Kind.TIMER]
     limited = [item.place for item in facts.stands if item.limited]
     if len(timers) != 1 or len(limited) != 1:
@@ -403,7 +401,7 @@ def diagnose(facts: Facts) -> Diagnosis:
 
 
 def is_wrong(finding: Finding) -> bool:
-    """Whether an operator should act on it; problems of a child are reported by the child."""
+    """Whether an operator should act on the finding. Problems of a child are reported by the child's diagnosis."""
     return finding.cause in _WRONG or (finding.inner is not None and finding.inner.wrong)
 
 
@@ -415,7 +413,7 @@ def _open(facts: Facts) -> list[Finding]:
         return [*(() if parked else reasons_tasks.misfit(facts)), *stuck, *cancellation]
     steps = open_steps(facts)
     standing = standing_lines(facts, steps)
-    # the timer of a wait with a timeout is part of that wait's finding
+    # the timer of a wait with a timeout is covered by the finding for that wait
     limits = {finding.until for finding in standing}
     steps = [finding for finding in steps if finding.cause is not Cause.TIMER or finding.until not in limits]
     served = reasons_tasks.not_served(facts)
@@ -423,8 +421,8 @@ def _open(facts: Facts) -> list[Finding]:
 
 
 def _unheard(facts: Facts) -> list[Finding]:
-    """Return signals that no handler or channel has received although the name is close to one: probably
-    misspelt.
+    """Return findings for signals that no handler or channel has received, but with a name similar to an existing one. The
+    name is probably misspelt.
 
     A signal with a different name may still be meant for a channel that the code has not reached yet.
     """
@@ -453,7 +451,7 @@ def _unheard(facts: Facts) -> list[Finding]:
 
 
 def _cancelling(facts: Facts) -> list[Finding]:
-    """Return the finding of a requested cancellation that the code has not acted on yet."""
+    """Return the finding for a requested cancellation on which the code has not acted yet."""
     request = next(
         (event for event in facts.events if isinstance(event.attributes, h.WorkflowExecutionCancelRequested)),
         None,
@@ -486,7 +484,7 @@ def not_found(workflow_id: str, similar: Sequence[str], options: str) -> Diagnos
 
 
 def unreachable(workflow_id: str, target: str, reason: str, options: str) -> Diagnosis:
-    """Return the diagnosis when the engine cannot be reached."""
+    """Return the diagnosis if the engine cannot be reached."""
     finding = Finding(
         cause=Cause.UNREACHABLE,
         what=f"cannot be diagnosed: {target} cannot be reached",

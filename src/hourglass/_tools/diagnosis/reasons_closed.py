@@ -1,4 +1,4 @@
-"""Why a closed run ended as it did: one finding with its outcome and the cause. Pure."""
+"""The reason why a closed run ended: one finding with its outcome and the cause. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hourglass._tools.timeline.text import S, clean, duration
 
 
 def closed(facts: Facts) -> list[Finding]:
-    """Return how a run ended and why: completed, failed, timed out, cancelled or terminated."""
+    """Return the outcome of a run and its cause: completed, failed, timed out, cancelled or terminated."""
     return [_CLOSED.get(facts.story.outcome, _done)(facts)]
 
 
@@ -63,11 +63,10 @@ _WORK = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.NEXUS)
 
 
 def around_failure(story: Story) -> tuple[Span | None, list[Span], list[Span]]:
-    """Return the step whose failure ended the run, if any, the steps up to and including it, and the steps after
-    it.
+    """Return the step whose failure ended the run, if any, the steps up to and including that step, and the steps after it.
 
-    Steps after it usually compensate earlier ones. If the run raised an error of its own, its last failed
-    step counts as the reason.
+    The steps after the failure usually compensate earlier steps. If the run raised an error of its own, its last failed step
+    counts as the failed step.
     """
     steps = [step for step in story.spans[1:] if step.kind in _WORK and step.depth == 0]
     failed = _culprit(story) or next((step for step in reversed(steps) if step.outcome.bad), None)
@@ -78,10 +77,10 @@ def around_failure(story: Story) -> tuple[Span | None, list[Span], list[Span]]:
 
 
 def first_undone(before: Sequence[Span], since: Sequence[Span]) -> Span | None:
-    """Return the first step that the later ones have undone.
+    """Return the first step in `before` that the steps in `since` have undone.
 
-    Steps match by a word that their names share (`book_flight`, `cancel_flight`). If none match, all steps
-    count as undone, so that nothing counts as done that is not.
+    Steps match if their names share a word (`book_flight`, `cancel_flight`). If a later step matches no earlier one, all
+    steps count as undone, so that no undone step counts as done.
     """
     positions: list[int] = []
     for later in since:
@@ -98,7 +97,7 @@ def _words(name: str) -> set[str]:
 
 
 def _culprit(story: Story) -> Span | None:
-    """Return the step whose failure ended the run: the last one with the same root cause."""
+    """Return the step whose failure ended the run: the last step with the same root cause."""
     first = root(story.faults)
     if first is None:
         return None
@@ -149,7 +148,7 @@ _MOVED = re.compile(r"moved to (\S+) as run \S+\Z")
 def _terminated(facts: Facts) -> Finding:
     end = facts.events[-1].attributes
     who, reason = clean(getattr(end, "identity", "")), clean(getattr(end, "reason", ""))
-    if match := _MOVED.match(reason):  # a reset here would run it twice
+    if match := _MOVED.match(reason):  # a reset here would execute the run twice
         return Finding(
             cause=Cause.CONTINUED,
             what=f"has {reason}, and continues there",
@@ -198,7 +197,7 @@ def _waited(facts: Facts) -> tuple[str, ...]:
 
 
 def _trouble(facts: Facts) -> tuple[str, ...]:
-    """Return the problems that a successful run had on the way."""
+    """Return the problems that a successful run had before it completed."""
     lines = []
     if facts.story.failed_tasks:
         lines.append(f"its workflow task failed {facts.story.failed_tasks}× before")

@@ -1,8 +1,7 @@
-"""Why a run's workflow task is not processed: no worker takes it, or it fails and is retried (the run is
-parked). Pure.
+"""The reasons why a run's workflow task is not processed: no worker receives the task, or the task fails and is retried (the
+run is parked). Pure.
 
-A task is not taken if no worker polls its queue, if the pollers have another version than the run needs, or
-if they are busy.
+A task is not received if no worker polls its queue, if the pollers have the wrong version, or if they are busy.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from hourglass._tools.timeline.text import S, clean, duration
 
 
 def started(facts: Facts) -> h.WorkflowExecutionStarted:
-    """Return the attributes of the first event; empty ones if the history does not begin with it."""
+    """Return the attributes of the start event, or empty attributes if the history does not begin with it."""
     first = facts.events[0].attributes if facts.events else None
     if isinstance(first, h.WorkflowExecutionStarted):
         return first
@@ -40,12 +39,12 @@ def began(facts: Facts, span: Span) -> h.Attributes | None:
 
 
 def queue_of(attributes: h.Attributes | None) -> str:
-    """Return the task queue that an event names."""
+    """Return the task queue named by an event."""
     return clean(getattr(getattr(attributes, "spec", None), "task_queue", ""))
 
 
 def wanted(facts: Facts, queue: QueueFacts) -> str:
-    """Return the version whose workers may run it; "" for unversioned workers."""
+    """Return the version of the workers that may process the run, or "" for unversioned workers."""
     return facts.pinned or queue.current
 
 
@@ -79,7 +78,7 @@ def _listed(versions: list[str]) -> str:
 
 
 _PATIENCE = 10_000_000_000
-"""The time a task may wait, although workers poll, before that counts as a problem."""
+"""The time in nanoseconds that a task may wait although workers poll, before the wait counts as a problem."""
 
 _CAUSES = {
     "NondeterminismError": Cause.NONDETERMINISM,
@@ -108,7 +107,8 @@ _SAYS = re.compile(r"\[TMPRL\d+\]\s*(?:Nondeterminism error:\s*)?")
 
 
 def stuck(facts: Facts) -> list[Finding]:
-    """Return what prevents the code from running, if anything does; the steps are irrelevant then."""
+    """Return the findings for problems that prevent the code from running. If there are any, the run's steps are
+    irrelevant."""
     row = _failing(facts)
     if row is not None:
         return [_parked(facts, row), *not_served(facts)]
@@ -116,7 +116,7 @@ def stuck(facts: Facts) -> list[Finding]:
 
 
 def misfit(facts: Facts) -> list[Finding]:
-    """Return a finding if the local code does not fit the history, although no worker has run this code yet."""
+    """Return a finding if the local code does not match the history, although no worker has run this code yet."""
     if facts.replayed is None:
         return []
     closed = facts.story.end is not None
@@ -134,7 +134,7 @@ def misfit(facts: Facts) -> list[Finding]:
 
 
 def not_served(facts: Facts) -> list[Finding]:
-    """Return a finding if no worker, or none of the right version, polls the run's task queue."""
+    """Return a finding if no worker, or no worker of the right version, polls the run's task queue."""
     queue = facts.queues.get(facts.story.task_queue)
     if queue is None:
         return []
@@ -163,8 +163,8 @@ def not_served(facts: Facts) -> list[Finding]:
 
 
 def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
-    """Return the actions for a wrong queue: for a child the parent's code must be corrected, since a restart has
-    no parent.
+    """Return the actions for a wrong queue. For a child, the parent's code must be corrected, because a restarted child
+    would have no parent.
     """
     parent = clean(started(facts).parent_workflow_id)
     if parent:
@@ -173,8 +173,8 @@ def _elsewhere(facts: Facts, queue: str) -> tuple[Action, ...]:
 
 
 def _gone(facts: Facts, queue: QueueFacts) -> list[Finding]:
-    """Return a finding if all pollers polled last before the task existed: a server lists pollers for minutes
-    after they left.
+    """Return a finding if all pollers polled last before the task existed. A server lists pollers for minutes after they
+    have left.
     """
     since, needed = _scheduled(facts), wanted(facts, queue)
     last = max(poller.last_seen for poller in queue.workflow_pollers if poller.version == needed)
@@ -204,7 +204,7 @@ def _parked(facts: Facts, row: Span) -> Finding:
         (match[1] for fault in faults if (match := _PLACE.search(fault.message))), ""
     )
     details = () if facts.next_task is not None else (_paced(facts),)
-    if facts.replayed is not None:  # from the replay that has just run, with the current code
+    if facts.replayed is not None:  # from the replay of the current code that has just run
         faults, place = (facts.replayed,), facts.replayed.place or place
         cause = _CAUSES.get(facts.replayed.type, Cause.BUG)
     if facts.died:  # the process died before it could report the failure
@@ -233,7 +233,7 @@ def _cause(row: Span, workflow_type: str) -> Cause:
     if first.type == "ArgumentError" and first.message.startswith(f"workflow {workflow_type} "):
         return Cause.UNDECODABLE
     types = (fault.type for fault in row.faults if fault.type in _CAUSES)
-    # With any other cause the engine has rejected the commands.
+    # For any other cause, the engine has rejected the commands.
     fallback = (
         Cause.BUG if row.note in ("", _UNHANDLED) and row.faults[0].type != "failed" else Cause.TASK_FAILS
     )
@@ -280,7 +280,7 @@ def _not_begun(facts: Facts) -> Iterator[Finding]:
 
 
 def _delayed(facts: Facts, due: int) -> Finding:
-    """Return the finding of a run that begins later: by its start delay, its cron schedule, or after a failed
+    """Return the finding for a run that begins later: after its start delay, by its cron schedule, or after a failed
     attempt.
     """
     attempt = started(facts).attempt

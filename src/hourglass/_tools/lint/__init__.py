@@ -1,14 +1,14 @@
-"""A linter for workflow code: finds nondeterminism, and mistakes that otherwise show only at run time.
+"""A linter for workflow code. It finds nondeterminism, and mistakes that otherwise appear only at run time.
 
-It follows calls through a whole project.
+It follows calls through the whole project.
 
     report = check([Path("app")])
     for finding in report.findings:
         print(finding.place.file, finding.place.line, finding.message)
 
-It begins at functions and methods that are marked with `@workflow.defn` and the like, and follows calls
-within the project; activities and child workflows are boundaries. Code is neither imported nor executed: the linter
-reads syntax trees with the standard library's `ast`, and imports no other part of Hourglass.
+The linter begins at functions and methods decorated with `@workflow.defn` and similar decorators, and follows calls within
+the project. Activities and child workflows are boundaries. Code is neither imported nor executed: the linter reads syntax
+trees with the standard library's `ast`, and imports no other part of Hourglass.
 
     modules       the only part that reads files: parsed modules, imports, and comments that silence findings
     scopes        the names that each scope binds
@@ -44,7 +44,7 @@ __all__ = ["RULES", "CallStep", "CheckFinding", "CheckReport", "Rule", "SourceRa
 
 
 def check(paths: Sequence[Path], *, base: Path | None = None) -> CheckReport:
-    """Check files, and directories recursively. File names are shown relative to `base`, by default the working
+    """Check files, and directories recursively. The report shows file names relative to `base`, by default the working
     directory.
     """
     return check_paths(paths, base if base is not None else Path.cwd())

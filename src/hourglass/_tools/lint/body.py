@@ -1,9 +1,8 @@
-"""The analysis of one function of workflow code, statement by statement: broken rules, and the functions it
-leads to.
+"""The analysis of one function of workflow code, statement by statement. It finds broken rules, and the functions that the
+function may call.
 
-A function that is mentioned counts as called: it may be passed to `spawn`, `map` or `sorted(key=…)`, or be
-stored in a table first. Code inside `with workflow.unsafe():`, or behind a check that it is not in a
-workflow, does not count.
+A function that is only mentioned counts as called, because it may be passed to `spawn`, `map` or `sorted(key=…)`, or stored
+in a table. Code inside `with workflow.unsafe():`, or behind a check that the code runs outside a workflow, is skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from hourglass._tools.lint.values import Class, External, Func, Instance, Value
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A broken rule at a node. `via` names the calls between this function and a node in another function."""
+    """A broken rule at a node. `via` names the calls from this function to the node, if the node is in another function."""
 
     code: str
     module: Module
@@ -51,7 +50,7 @@ _UNSAFE = frozenset(("hourglass.workflow.unsafe", "hourglass.workflow.unsafe.san
 
 
 def look(function: Func, lens: Lens, *, is_root: bool, is_async: bool = False) -> Seen:
-    """Analyse a function. `is_async` means that it runs on a workflow's event loop; an `async def` always does."""
+    """Analyse a function. `is_async` means that the function runs on a workflow's event loop, like every `async def`."""
     walk = _Walk(function, lens, is_root, is_async or isinstance(function.node, ast.AsyncFunctionDef))
     walk.function()
     return walk.seen
@@ -68,7 +67,7 @@ class _Walk:
         self._scope = function.module.scope_of_function(function.node, function.scope)
         self._receiver = function.receiver
         self._identity_calls: set[ast.AST] = set()
-        """`id(…)` calls that only compare identities."""
+        """`id(…)` calls that are only used to compare identities."""
         self._by_reference: set[ast.AST] = set()
         """Names of activities and workflows that are passed by reference."""
         self._ordering = Ordering(lambda node: lens.resolver.is_set(node, self._scope, self._receiver))
@@ -148,9 +147,7 @@ class _Walk:
                 pass
 
     def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
-        """Note a nested definition: it runs when it is called; handlers and other decorated functions may be
-        called.
-        """
+        """Analyse the decorators and defaults of a nested definition. Its body is analysed when it is called."""
         for decorator in node.decorator_list:
             self._visit(decorator)
         if isinstance(node, ast.ClassDef):
@@ -171,7 +168,8 @@ class _Walk:
         )
 
     def _in_workflow(self, node: ast.If) -> list[ast.stmt] | None:
-        """Return the branch that a workflow takes of an `if` that asks whether code runs in a workflow."""
+        """Return the branch that runs inside a workflow, for an `if` that tests whether code runs in a workflow. Otherwise
+        return None."""
         test, chosen = node.test, node.body
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, chosen = test.operand, node.orelse
@@ -217,7 +215,7 @@ class _Walk:
         self._order(self._ordering.at_call(node, name))
 
     def _on_loop(self, name: str, node: ast.Call) -> None:
-        """Check a call of asyncio on a workflow's event loop: it is deterministic there, except for functions
+        """Check a call of an asyncio function on a workflow's event loop. Such calls are deterministic, except for functions
         that use sets.
         """
         if name in BY_SETS:

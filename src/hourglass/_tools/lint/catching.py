@@ -3,11 +3,10 @@
 An exception that an activity or a child workflow raises reaches the workflow as the cause of an
 `ActivityError` or a `ChildWorkflowError`, so `except Declined:` around the call never matches.
 
-A false alarm would make authors break working code. So a handler is reported only if all other code in the
-`try` body is known and raises no exception of its kind: calls are followed through the project; an unknown call,
-`raise` or context manager ends the search without a report. So does a sibling handler that names the wrapping
-error: its author knows the rule, and uses the other handlers for calls outside a workflow, where exceptions are
-not wrapped.
+A false alarm would make authors break working code. So a handler is reported only if all other code in the `try` body is
+known and raises no matching exception. Calls are followed through the project. An unknown call, `raise` or context manager
+ends the search without a report. So does another handler of the same `try` that names the wrapping error: its author knows
+the rule, and uses the other handlers for calls outside a workflow, where exceptions are not wrapped.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from hourglass._tools.lint.values import UNKNOWN, Class, External, Func, Instanc
 
 @dataclass(frozen=True, slots=True)
 class NeverCaught:
-    """An exception that a handler names, as written there, and the remote call in the body."""
+    """An exception named by a handler, as written there, and the remote call in the `try` body."""
 
     node: ast.expr
     name: str
@@ -39,10 +38,10 @@ class NeverCaught:
 _WRAPPING = words(
     "ActivityError ChildWorkflowError NexusOperationError FailureError HourglassError TemporalError"
 )
-"""Exceptions of Hourglass and of Temporal's SDK that a durable call raises directly, and their bases."""
+"""Exceptions of Hourglass and Temporal's SDK that a durable call raises directly, and their base classes."""
 
 _WRAPPED = words("ApplicationError TimedOutError TimeoutError TerminatedError ServerError")
-"""Exceptions of Hourglass and of Temporal's SDK that appear only as a cause."""
+"""Exceptions of Hourglass and Temporal's SDK that occur only as a cause."""
 
 _BUILTINS = words(
     "ValueError UnicodeError UnicodeDecodeError UnicodeEncodeError LookupError KeyError IndexError ArithmeticError "
@@ -51,7 +50,7 @@ _BUILTINS = words(
     "FileNotFoundError FileExistsError PermissionError IsADirectoryError NotADirectoryError InterruptedError "
     "BlockingIOError ChildProcessError ProcessLookupError"
 )
-"""Built-in exceptions that no durable call raises itself. `TypeError` is absent: wrong arguments raise it."""
+"""Built-in exceptions that a durable call itself never raises. `TypeError` is excluded, because wrong arguments raise it."""
 
 _ALIASES = {
     "IOError": "OSError",
@@ -63,7 +62,7 @@ _ALIASES = {
 }
 
 _PLAIN = words("object typing.NamedTuple typing.Protocol abc.ABC")
-"""Bases without an exception of their own."""
+"""Base classes that are no exceptions."""
 
 _LOOPS = ("asyncio.", "concurrent.", "trio.", "anyio.", "greenlet.")
 """Modules with exceptions that interrupt the waiting code: cancellation and timeouts."""
@@ -108,10 +107,10 @@ _WAITING = words(
 ) | frozenset(
     f"hourglass.workflow.{name}" for name in words("gather wait wait_for as_completed map spawn run_async")
 )
-"""Functions that wait for tasks or call functions, and pass their exceptions on."""
+"""Functions that wait for tasks or call functions, and propagate their exceptions."""
 
 _WALKED = (ast.Constant, ast.Call, ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp)
-"""Expressions that are no calls themselves; calls inside them are visited separately."""
+"""Expressions that are not calls themselves. Calls inside them are visited separately."""
 
 _SYNTAX: dict[type[ast.AST], frozenset[str]] = {
     ast.Subscript: words("LookupError KeyError IndexError"),
@@ -133,7 +132,7 @@ class _Raised:
     remote: list[Remote] = field(default_factory=list)
     kinds: list[_Bases] = field(default_factory=list)
     builtin: set[str] = field(default_factory=set)
-    calls_others: bool = False  # functions of other packages, or functions of ours that wait
+    calls_others: bool = False  # functions of other packages, or Hourglass functions that wait
     anything: bool = False
 
 
@@ -147,7 +146,8 @@ class Catching:
     def never_caught(
         self, node: ast.Try, scope: NameScope, receiver: Class | None, *, is_async: bool
     ) -> Iterator[NeverCaught]:
-        """Yield the exceptions in the handlers of a `try` that only the activity or child workflow could raise."""
+        """Yield the exceptions named by a `try`'s handlers that only the activity or child workflow in the body could
+        raise."""
         named = [
             (part, value)
             for handler in node.handlers
@@ -175,7 +175,7 @@ class Catching:
         return [item if isinstance(item, Class | External) else UNKNOWN for item in types]
 
     def bases(self, value: Value) -> _Bases:
-        """Return an exception and all of its bases: classes of the project, and names of others."""
+        """Return an exception and all its base classes: classes of the project, and the names of other classes."""
         match value:
             case External(name):
                 qualified_name = _ALIASES.get(name, name)
@@ -206,11 +206,11 @@ class Catching:
                 return frozenset((_STRANGE,))
 
     def _wraps(self, value: Value) -> bool:
-        """Whether a handler for this exception expects the wrapping errors."""
+        """Whether a handler for this exception also catches the wrapping errors."""
         return any(f"ours.{name}" in self.bases(value) for name in _WRAPPING)
 
     def _is_wrapped(self, value: Value) -> bool:
-        """Whether the exception can only appear as a cause."""
+        """Whether the exception can only occur as a cause."""
         bases = self.bases(value)
         if _STRANGE in bases or "builtins.TypeError" in bases:
             return False
@@ -240,7 +240,7 @@ class Catching:
             )
             if raised.calls_others or name in raised.builtin:
                 return True
-        # A class of another package may inherit from built-in classes or its own, but not from a class of the
+        # A class of another package may inherit from built-in classes or classes of its package, but not from a class of the
         # project.
         unsure = {_STRANGE} if isinstance(value, Class) else {_STRANGE, _FOREIGN}
         return any(own in kind or not kind.isdisjoint(unsure) for kind in raised.kinds)
@@ -253,9 +253,8 @@ def _parts(node: ast.expr | None) -> list[ast.expr]:
 
 
 class _Body:
-    """The walk through the body of a `try` and the functions it calls; collects the exceptions that they may
-    raise.
-    """
+    """The walk through the body of a `try` and the functions called there. It collects the exceptions that they may
+    raise."""
 
     def __init__(
         self, catching: Catching, raised: _Raised, scope: NameScope, receiver: Class | None, *, is_async: bool
@@ -384,8 +383,8 @@ class _Body:
         return method.attr in _METHODS and not any(isinstance(owner, Instance) for owner in owners)
 
     def _outside(self, name: str, node: ast.Call) -> None:
-        """Note a call of a function outside the project: it may call its function arguments and raise its
-        package's exceptions.
+        """Record a call of a function outside the project. The function may call its arguments and raise exceptions of its
+        package.
         """
         if name in _HARMLESS or name.startswith(_FAMILIES) or ("()." in name and _last(name) in _METHODS):
             pass
@@ -405,7 +404,7 @@ class _Body:
                     self._raised.anything = True
 
     def _made(self, cls: Class) -> None:
-        """Follow the creation of an object: its own constructors, and the ones of its bases in other packages."""
+        """Follow the creation of an object: its constructors, including constructors inherited from other packages."""
         if self._kinds.is_boundary(cls):
             self._raised.anything = True
             return
@@ -432,8 +431,8 @@ class _Body:
         self._scope, self._receiver = before
 
     def _wait_for(self, task: ast.expr) -> None:
-        """Note `task.result()` or `await task`: a remote call if the task was started as one, else an unknown
-        wait.
+        """Record `task.result()` or `await task`. It is a remote call if the task was started as a remote call, or else an
+        unknown wait.
         """
         assigned = self._assigned(task)
         started: list[Remote] = [
@@ -443,7 +442,8 @@ class _Body:
         self._raised.anything |= not started or len(started) < len(assigned)
 
     def _assigned(self, task: ast.expr) -> list[ast.expr]:
-        """Return the expressions assigned to a local variable; an empty list if it is also bound in another way."""
+        """Return the expressions assigned to a local variable, or an empty list if the variable is also bound in another
+        way."""
         if not isinstance(task, ast.Name):
             return [task]
         bindings = self._scope.names.get(task.id, ())
@@ -463,7 +463,7 @@ _QUIET = words(
 
 
 def _has_operators(cls: Class) -> bool:
-    """Whether a class defines methods that operators call, as far as its own body shows."""
+    """Whether a class itself defines methods that operators call. Base classes are not examined."""
     return any(
         statement.name.startswith("__") and statement.name not in _QUIET
         for statement in cls.node.body
@@ -472,9 +472,7 @@ def _has_operators(cls: Class) -> bool:
 
 
 def _is_made(node: ast.AST) -> bool:
-    """Whether a node creates a tuple or list (rather than unpacking one), or formats a value without a format
-    spec.
-    """
+    """Whether a node creates a tuple or list (instead of unpacking one), or formats a value without a format spec."""
     match node:
         case ast.Tuple(ctx=ast.Load()) | ast.List(ctx=ast.Load()) | ast.FormattedValue(format_spec=None):
             return True

@@ -1,6 +1,4 @@
-"""A whole check: from every workflow through all that it calls, shortest path first. Each place is reported
-once.
-"""
+"""A whole check, from every workflow through all code that it calls, shortest path first. Each place is reported once."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ _NOTHING: frozenset[str] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A function to analyse: how it was reached, which codes comments on the path silence, and a cached function
-    on the path.
+    """A function to analyse: the call path to it, the codes silenced by comments on the path, and a cached function on the
+    path.
     """
 
     function: Func
@@ -47,7 +45,7 @@ class _Visit:
 
 
 def check_paths(paths: Sequence[Path], base: Path) -> rules.CheckReport:
-    """Check files, and directories recursively; names are shown relative to `base`."""
+    """Check files, and directories recursively. File names in the report are relative to `base`."""
     roots = [path.resolve() for path in paths if path.is_dir()]
     project = Project(base, roots)
     files = python_files(paths)
@@ -71,7 +69,7 @@ class _Checker:
         self._findings: dict[tuple[str, int, int, str], rules.CheckFinding] = {}
 
     def check(self, modules: Iterable[Module], files: int) -> rules.CheckReport:
-        """Check all workflows of these modules and all that they call in the project."""
+        """Check all workflows of these modules, and all code that they call in the project."""
         workflows: set[str] = set()
         for module in modules:
             for root in self._lens.kinds.roots(module):
@@ -140,9 +138,7 @@ class _Checker:
 
 
 def _allowed_at(module: Module, node: ast.AST) -> frozenset[str]:
-    """Return the codes that comments silence on the lines of a node; for a statement, its first to its last
-    line.
-    """
+    """Return the codes that comments on the lines of a node silence."""
     if not module.allowed:
         return _NOTHING
     first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
@@ -168,7 +164,7 @@ def _finding(hit: Hit, path: tuple[rules.CallStep, ...]) -> rules.CheckFinding:
 
 
 def _column(source: str, offset: int) -> int:
-    """Return the column in characters for an offset in bytes, as syntax trees count."""
+    """Return the column in characters for an offset in bytes, the unit in syntax trees."""
     return len(source.encode()[:offset].decode(errors="ignore")) + 1
 
 

@@ -1,8 +1,7 @@
-"""Every function and class of a module, and the nodes of a function without nested functions: all, or those on
-given lines.
+"""Every function and class of a module, and the nodes of a function without its nested functions: all nodes, or only the
+nodes on given lines.
 
-Most code of a project is not workflow code, so expressions are not searched here, and names are collected
-on demand.
+Most code of a project is not workflow code. Therefore expressions are not searched here, and names are collected on demand.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 class Definitions:
-    """The functions and classes of modules, each found once."""
+    """The functions and classes of modules, cached by module."""
 
     def __init__(self) -> None:
         self._known: dict[Module, list[Func | Class]] = {}
@@ -73,7 +72,7 @@ def own_nodes(node: ast.AST) -> list[ast.AST]:
 
 
 def own_nodes_on(node: ast.AST, lines: list[int]) -> Iterator[ast.AST]:
-    """Yield a function's own nodes that are on one of these lines."""
+    """Yield a function's own nodes on these lines."""
     todo = [node]
     while todo:
         for child in ast.iter_child_nodes(todo.pop()):
@@ -84,7 +83,7 @@ def own_nodes_on(node: ast.AST, lines: list[int]) -> Iterator[ast.AST]:
 
 
 def is_on(node: ast.AST, lines: list[int]) -> bool:
-    """Whether a node covers one of these lines; a node without a line number may."""
+    """Whether a node covers one of these lines. A node without a line number counts as covering them."""
     first = getattr(node, "lineno", None)
     if first is None:
         return True

@@ -13,7 +13,7 @@ ValuesOf: TypeAlias = Callable[[ast.expr], Values]
 
 
 def endless_call(function: Func, values_of: ValuesOf, kinds: Kinds) -> ast.Call | None:
-    """Return the call of a workflow to itself, if no branch and no deliberate exception comes first."""
+    """Return the call of a workflow to itself that is always reached, or None."""
     node = function.node
     if isinstance(node, ast.Lambda):
         return None
@@ -50,7 +50,7 @@ def _continues(call: ast.Call, values_of: ValuesOf, kinds: Kinds) -> bool:
 
 
 def _certain_calls(statements: list[ast.stmt]) -> Iterator[ast.Call]:
-    """Yield the calls that are always made, in order, until the function may end."""
+    """Yield the calls that are always made, in order, up to the first statement where the function may end."""
     for statement in statements:
         match statement:
             case ast.Expr() | ast.Assign() | ast.AnnAssign() | ast.AugAssign():

@@ -1,8 +1,8 @@
 """Effects of functions outside the project (the standard library and well-known packages), as a table by name.
 Pure.
 
-Names are dotted as in the defining module; an object is named by its class, so that `Path("a").read_text` is
-`pathlib.Path.read_text`. A name that is not listed is assumed to be harmless.
+Names are dotted as in the defining module. An object has the name of its class, so that `Path("a").read_text` is
+`pathlib.Path.read_text`. A name that is not in the table is assumed to be harmless.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ CALLS: dict[str, str] = _merged(
         _named(IDENTITY, "", "id hash object.__hash__"),
     )
 )
-"""The code of the rule that a call of each name breaks."""
+"""The code of the rule that a call breaks, by the name of the called function."""
 
 BY_SETS = frozenset(("asyncio.wait", "asyncio.as_completed"))
 ON_LOOP = BY_SETS | frozenset(
@@ -127,12 +127,10 @@ ON_LOOP = BY_SETS | frozenset(
         "current_task all_tasks Future Lock Semaphore BoundedSemaphore Event Condition Barrier Queue PriorityQueue LifoQueue",
     )
 )
-"""Functions of asyncio that run on a workflow's event loop: allowed in `async def` code, except where they use
-sets.
-"""
+"""asyncio functions that run on a workflow's event loop. They are allowed in `async def` code, unless they use sets."""
 
 READS: dict[str, str] = _named(ENVIRONMENT, "", "os.environ os.environb sys.argv sys.stdin sys.flags")
-"""Objects that must not even be read."""
+"""Objects that workflow code must not even read."""
 
 _FAMILIES: dict[str, str] = {
     "shutil.": FILES,
@@ -164,7 +162,7 @@ _FAMILIES: dict[str, str] = {
         )
     },
 }
-"""Packages and classes: every call of them breaks a rule."""
+"""Packages and classes for which every call breaks a rule."""
 
 _HARMLESS = words(
     "httpx.URL httpx.Timeout httpx.Limits httpx.Headers httpx.QueryParams httpx.Request "
@@ -216,8 +214,8 @@ _OBJECTS = frozenset(RESULTS.values())
 
 
 def rule_of_call(name: str, call: ast.Call | None) -> str | None:
-    """Return the code of the rule that a call of this name breaks, or None; `call` adds the arguments to the
-    decision.
+    """Return the code of the rule that a call of this name breaks, or None. If `call` is passed, its arguments are
+    considered, too.
     """
     if name in CALLS:
         return CALLS[name]
@@ -230,7 +228,7 @@ def rule_of_call(name: str, call: ast.Call | None) -> str | None:
         return FILES if last in _PATH_METHODS else ENVIRONMENT if last in _PATH_ENVIRONMENT else None
     if last.endswith(("Error", "Exception")) or name in _HARMLESS or ".types." in name:
         return None
-    if "()" in name:  # the result of a call is data unless its class is known
+    if "()" in name:  # the result of a call is harmless data unless its class is known
         return None
     return next((code for family, code in _FAMILIES.items() if name.startswith(family)), None)
 
@@ -241,9 +239,7 @@ def is_function(name: str) -> bool:
 
 
 def result_of_call(name: str) -> str:
-    """Return the class name of the result of a call: a class returns its instances; little is known of
-    functions.
-    """
+    """Return the class name of the result of a call. A class returns instances; for most functions the class is unknown."""
     if name in RESULTS:
         return RESULTS[name]
     return name if name.rpartition(".")[2][:1].isupper() else f"{name}()"

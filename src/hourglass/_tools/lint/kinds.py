@@ -1,7 +1,7 @@
 """The kind of a function or class by its decorators, and the entry points of workflow code.
 
-A decorator of the project that calls `workflow.defn` or `activity.defn` counts as that decorator. Activities
-and workflows are boundaries: their code is not part of the workflow that calls them.
+A decorator of the project that calls `workflow.defn` or `activity.defn` is treated like the decorator that it calls.
+Activities and workflows are boundaries: their code is not part of the workflow that calls them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _DEFINING = frozenset({"hourglass.workflow.defn", "hourglass.activity.defn"})
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """An entry point of workflow code: a function, and the name to show for it."""
+    """An entry point of workflow code: a function, and the name displayed for it."""
 
     function: Func
     name: str
-    is_async: bool = False  # its code runs on an event loop
+    is_async: bool = False  # the code runs on an event loop
 
 
 class Kinds:
@@ -53,7 +53,7 @@ class Kinds:
         self._known: dict[ast.AST, frozenset[Kind]] = {}
 
     def of(self, value: Func | Class) -> frozenset[Kind]:
-        """Return the kinds that decorators give a function or class."""
+        """Return the kinds that a function or class has because of its decorators."""
         node = value.node
         if isinstance(node, ast.Lambda):
             return frozenset()
@@ -64,7 +64,7 @@ class Kinds:
         return self._known[node]
 
     def is_boundary(self, value: Value) -> bool:
-        """Whether calling it runs an activity or a child workflow."""
+        """Whether a call of the value runs an activity or a child workflow."""
         return isinstance(value, Func | Class) and not self.of(value).isdisjoint(("activity", "workflow"))
 
     def is_handler_method(self, method: ast.AST, scope: NameScope) -> bool:
@@ -74,7 +74,8 @@ class Kinds:
         return "handler" in self.of(Func(scope.module, method, scope))
 
     def decorators(self, function: Func) -> Iterator[Func]:
-        """Yield the functions that run instead of a decorated one: the functions that decorators of the project return."""
+        """Yield the functions that run in place of a decorated function, i.e. the functions that decorators of the project
+        return."""
         for expression in getattr(function.node, "decorator_list", ()):
             bare = expression.func if isinstance(expression, ast.Call) else expression
             for value in self._resolver.values(bare, function.scope):
@@ -97,7 +98,7 @@ class Kinds:
                     pass
 
     def _made_by(self, decorator: Func) -> Iterator[Kind]:
-        """Yield the kinds that a decorator of the project gives, by the functions it calls."""
+        """Yield the kinds that a decorator of the project assigns, determined by the functions that it calls."""
         scope = decorator.module.scope_of_function(decorator.node, decorator.scope)
         for node in ast.walk(decorator.node):
             if isinstance(node, ast.Attribute | ast.Name) and "defn" in (
@@ -194,11 +195,11 @@ BY_REFERENCE = frozenset(
         "execute_child_workflow start_child_workflow continue_as_new"
     )
 )
-"""Calls with the name of an activity or workflow as first argument. It runs elsewhere."""
+"""Functions with the name of an activity or workflow as the first argument. The named code runs elsewhere."""
 
 
 class Durable:
-    """Whether code issues commands or waits, cached by function."""
+    """Whether code issues commands or waits. Results are cached by function."""
 
     def __init__(self, resolver: ValueResolver, kinds: Kinds) -> None:
         self._resolver = resolver
@@ -252,7 +253,7 @@ class Durable:
     def _function(self, function: Func, waiting: bool) -> bool:
         key = (function.node, function.receiver, waiting)
         if key not in self._known:
-            self._known[key] = False  # stops the recursion of a function that calls itself
+            self._known[key] = False  # stops the recursion for a function that calls itself
             inner = function.module.scope_of_function(function.node, function.scope)
             body = [function.node.body] if isinstance(function.node, ast.Lambda) else function.node.body
             self._known[key] = self._any(body, inner, function.receiver, waiting=waiting)

@@ -1,4 +1,4 @@
-"""The analyses of a project that the walk through a function queries."""
+"""The analyses of a project that are used during the walk through a function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hourglass._tools.lint.sharing import Sharing
 
 @dataclass(frozen=True)
 class Lens:
-    """The analyses of a project that the walk through a function queries."""
+    """The analyses of a project that are used during the walk through a function."""
 
     resolver: ValueResolver
     kinds: Kinds

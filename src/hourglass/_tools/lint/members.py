@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from hourglass._tools.lint.resolving import ValueResolver
 
 _Assignment: TypeAlias = tuple[ast.FunctionDef, ast.expr | None, ast.expr | None]
-"""A method, and the value and annotation that it assigns to an attribute."""
+"""An assignment to an attribute: the method, the assigned value, and the annotation."""
 
 
 class Members:
-    """The members of classes; attributes are cached."""
+    """The members of classes. Attributes assigned to `self` are cached."""
 
     def __init__(self, resolver: ValueResolver) -> None:
         self._resolver = resolver
         self._attributes: dict[ast.ClassDef, dict[str, list[_Assignment]]] = {}
 
     def bases(self, cls: Class) -> list[Class]:
-        """Return the class and the classes of the project that it inherits from, nearest first."""
+        """Return the class and its base classes in the project, nearest first."""
         result: list[Class] = []
         todo = [cls]
         while todo:
@@ -40,7 +40,7 @@ class Members:
         return result
 
     def inherited(self, cls: Class, name: str, receiver: Class) -> Values:
-        """Return the values of a name in the body of a class or its bases; methods are bound to `receiver`."""
+        """Return the values of a name in the body of a class or its base classes. Methods are bound to `receiver`."""
         for base in self.bases(cls):
             scope = base.module.scope_of_class(base.node, base.scope)
             if name in scope.names:

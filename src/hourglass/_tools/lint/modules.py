@@ -1,10 +1,10 @@
-"""The files of a project as modules, each parsed once, and the resolution of imports. No module is imported.
+"""The files of a project as modules, and the resolution of imports. Each file is parsed once. No module is imported.
 
 A module is identified by its file. A file that cannot be read or parsed is recorded as broken and otherwise
 treated as absent. This is the only part of the check that reads files.
 
-A comment silences findings on its line: `# hourglass: allow`, or `# hourglass: allow HG101, HG104` for some
-codes only.
+A comment silences findings on its line: `# hourglass: allow` for all codes, or `# hourglass: allow HG101, HG104` for
+particular codes.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages", "build", "d
 
 
 def python_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files among these paths and the Python files below them, without duplicates and virtual
-    environments.
-    """
+    """Return these files and the Python files in these directories, without duplicates and virtual environments."""
     files: dict[Path, None] = {}
     for path in paths:
         for file in _below(path) if path.is_dir() else [path]:
@@ -53,7 +51,8 @@ def _below(directory: Path) -> Iterator[Path]:
 
 
 def read_source(path: Path) -> str:
-    """Return a file's text in the encoding that it declares. Raise OSError, SyntaxError or UnicodeDecodeError."""
+    """Return a file's text, decoded with the encoding that the file declares. Raise `OSError`, `SyntaxError` or
+    `UnicodeDecodeError`."""
     data = path.read_bytes()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     return io.IncrementalNewlineDecoder(None, translate=True).decode(data.decode(encoding), final=True)
@@ -65,7 +64,7 @@ def is_file(path: str) -> bool:
 
 
 def holds_python(path: str) -> bool:
-    """Whether a directory may be a namespace package: it contains Python files, or packages that do."""
+    """Whether a directory may be a namespace package: the directory, or a direct subdirectory, contains Python files."""
     if not os.path.isdir(path):
         return False
     for folder, inner, names in os.walk(path):
@@ -85,13 +84,13 @@ def package_root(path: Path) -> Path:
 
 
 EVERYTHING = frozenset({"*"})
-"""The codes that a comment without codes silences: all."""
+"""The codes that a comment without codes silences, i.e. all codes."""
 
 _COMMENT = re.compile(r"#\s*hourglass:\s*allow\b(?P<codes>(?:[\s,]+HG\d+\b)*)", re.IGNORECASE)
 
 
 def allowed_lines(text: str) -> dict[int, frozenset[str]]:
-    """Return the lines with such a comment, and the codes that each silences."""
+    """Return the lines with a silencing comment, and the codes that each comment silences."""
     if "hourglass:" not in text.lower():
         return {}
     silenced: dict[int, frozenset[str]] = {}
@@ -107,7 +106,7 @@ def allowed_lines(text: str) -> dict[int, frozenset[str]]:
 
 
 def allows(allowed: frozenset[str], code: str) -> bool:
-    """Whether these codes silence the given one."""
+    """Whether these silenced codes include the code."""
     return code in allowed or "*" in allowed
 
 
@@ -165,7 +164,7 @@ class UnreadableFile:
 
 
 class Project:
-    """The modules of a project by file, and the directories for the resolution of imports."""
+    """The modules of a project by file, and the directories in which imports are resolved."""
 
     def __init__(self, base: Path, roots: Sequence[Path] = ()) -> None:
         self._base = base.resolve()
@@ -176,11 +175,11 @@ class Project:
 
     @property
     def modules(self) -> list[Module]:
-        """Return all modules parsed so far."""
+        """The modules parsed so far, without broken files."""
         return [module for module in self._modules.values() if module is not None]
 
     def load(self, paths: Iterable[Path]) -> list[Module]:
-        """Parse these files and return the modules; broken files are recorded."""
+        """Parse these files and return their modules. Broken files are recorded and skipped."""
         return [module for path in paths if (module := self.module(path)) is not None]
 
     def module(self, path: Path) -> Module | None:

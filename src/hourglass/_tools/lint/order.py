@@ -1,7 +1,6 @@
-"""Code that depends on iteration order, and loops over a collection that a handler or another task changes
-meanwhile.
+"""Code that depends on iteration order, and loops over a collection that a handler or another task changes during the loop.
 
-It knows, for each kind of syntax, the expressions that must not be sets. It looks at syntax and names only.
+For each kind of syntax, this module knows the expressions that must not be sets. It examines syntax and names only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _VIEWS = frozenset({"items", "values", "keys"})
 
 
 def changed_meanwhile(loop: ast.For, function: Func, resolver: ValueResolver, kinds: Kinds) -> ast.AST | None:
-    """Return the node where a handler or another task changes the collection of this loop, or None."""
+    """Return the node where a handler or another task changes the collection of this loop, or None if there is none."""
     collection = _collection(loop.iter)
     match collection:
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
@@ -42,9 +41,8 @@ def _collection(node: ast.expr) -> ast.expr:
 
 
 def _by_others(name: str, function: Func, resolver: ValueResolver, kinds: Kinds) -> Iterator[ast.AST]:
-    """Yield handlers of the same object that change the attribute: other methods, and functions nested in this
-    one.
-    """
+    """Yield the nodes where other handlers of the same object, or functions nested in this function, change the
+    attribute."""
     if function.receiver is None:
         return
     for cls in resolver.members.bases(function.receiver):
@@ -65,7 +63,7 @@ def _is_start(method: ast.stmt) -> bool:
 
 
 def _by_inner(name: str, function: Func) -> Iterator[ast.AST]:
-    """Yield functions nested in this one that change its variable."""
+    """Yield the nodes where functions nested in this function change its variable."""
     for inner in _inner_functions(function):
         bound = {parameter.arg for parameter in ast.walk(inner) if isinstance(parameter, ast.arg)}
         if name not in bound and not _assigns(inner, name):
@@ -112,7 +110,7 @@ INSENSITIVE = words(
     "sorted set frozenset len min max sum any all bool isinstance collections.Counter math.fsum "
     "statistics.mean statistics.median"
 )
-"""Functions with a result that does not depend on the order."""
+"""Functions with a result that does not depend on the order of their arguments' items."""
 
 _ORDERED = words(
     "list tuple enumerate iter zip map filter str repr format dict.fromkeys collections.deque "
@@ -129,8 +127,8 @@ _COMPREHENSIONS = ast.ListComp | ast.GeneratorExp | ast.DictComp
 
 
 def ordered_by_syntax(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-    """Yield expressions that a node iterates over in order, and how; calls and comprehensions have functions of
-    their own.
+    """Yield the expressions that a node iterates over in order, with a description. Calls and comprehensions have functions
+    of their own.
     """
     match node:
         case ast.For(iter=iterable):
@@ -159,7 +157,7 @@ def ordered_by_comprehension(node: ast.AST, free: set[ast.AST]) -> Iterator[tupl
 
 
 def ordered_by_call(node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
-    """Yield arguments that a function outside the project iterates over in order."""
+    """Yield the arguments that a function outside the project iterates over in order."""
     if name in _ORDERED or name in _ORDERED_HERE:
         shown = name.removeprefix("hourglass.")
         for argument in node.args:
@@ -167,7 +165,7 @@ def ordered_by_call(node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]
 
 
 def bare(nodes: Sequence[ast.expr]) -> Iterator[ast.expr]:
-    """Yield the expressions, without their stars."""
+    """Yield the expressions, and also the values of starred expressions."""
     for node in nodes:
         yield node
         if isinstance(node, ast.Starred):
@@ -175,7 +173,7 @@ def bare(nodes: Sequence[ast.expr]) -> Iterator[ast.expr]:
 
 
 def only_collects(body: Sequence[ast.stmt], is_set: Callable[[ast.expr], bool]) -> bool:
-    """Whether statements only add items to sets or remove them, so that the order does not matter."""
+    """Whether statements only add items to sets or remove items from sets, so that the order does not matter."""
     for statement in body:
         match statement:
             case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner, attr="add" | "discard"))) if is_set(
@@ -192,7 +190,7 @@ def only_collects(body: Sequence[ast.stmt], is_set: Callable[[ast.expr], bool]) 
 
 
 def telling_apart(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield expressions used only for identity: keys, elements of sets, and operands of equality."""
+    """Yield the expressions that a node uses only for equality or identity: keys, elements of sets, operands of `==`."""
     match node:
         case ast.Compare(left=left, ops=operators, comparators=others) if all(
             isinstance(operator, _TELLING_APART) for operator in operators
@@ -207,10 +205,10 @@ def telling_apart(node: ast.AST) -> Iterator[ast.expr]:
 
 
 class Ordering:
-    """One function's uses of the order of a set.
+    """The places where a function uses the order of a set.
 
-    It receives every node of the function, outer nodes first, since they decide where order does not matter.
-    It yields the sets that are used in their order, and how.
+    Pass every node of the function, outer nodes first, because outer nodes decide where the order does not matter. The
+    methods yield the sets that are used in order, with a description.
     """
 
     def __init__(self, is_set: Callable[[ast.expr], bool]) -> None:
@@ -218,7 +216,7 @@ class Ordering:
         self._free: set[ast.AST] = set()
 
     def at(self, node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
-        """Yield the sets that a node uses in their order, by its syntax."""
+        """Yield the sets that a node uses in order, by its syntax."""
         self._free.update(self._freed_by(node))
         for expression, how in ordered_by_syntax(node):
             if node not in self._free and self.is_set(expression):
@@ -228,7 +226,7 @@ class Ordering:
                 yield expression, how
 
     def at_call(self, node: ast.Call, name: str) -> Iterator[tuple[ast.expr, str]]:
-        """Yield the sets that a function outside the project uses in their order."""
+        """Yield the sets that a function outside the project uses in order."""
         if name in INSENSITIVE or node in self._free:
             self._free.update(bare(node.args))
             return

@@ -1,4 +1,4 @@
-"""Calls of activities and child workflows, as code spells them."""
+"""Calls of activities and child workflows, as they appear in code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STARTS: dict[str, Remote] = {
 
 
 class RemoteCalls:
-    """Recognizes remote calls. `values_of` returns the values of an expression at the current place of the walk."""
+    """Recognizes remote calls. `values_of` returns the values of an expression at the current position of the walk."""
 
     def __init__(
         self, values_of: Callable[[ast.expr], Sequence[Value]], kinds: Kinds, *, is_async: bool
@@ -33,7 +33,7 @@ class RemoteCalls:
         self._is_async = is_async
 
     def awaited(self, node: ast.Call) -> Remote | None:
-        """Return the kind of remote call that this call waits for, or None if it may be another call."""
+        """Return the kind of remote call that this call waits for, or None if it may be a different call."""
         values = self._values_of(node.func)
         if all(map(self._kinds.is_boundary, values)) and not any(
             isinstance(value, Class) for value in values
@@ -43,7 +43,7 @@ class RemoteCalls:
         if len(names) == 1:
             (name,) = names
             if self._is_async and "local" in name:
-                return None  # its failure is not wrapped there
+                return None  # the failure is not wrapped there
             if name in _ACTIVITIES:
                 return "activity"
             if name in _CHILDREN:
@@ -57,7 +57,7 @@ class RemoteCalls:
                 return None
 
     def started(self, node: ast.expr) -> Remote | None:
-        """Return the kind of remote call that an expression has started, or None."""
+        """Return the kind of remote call that an expression starts, or None."""
         if not isinstance(node, ast.Call):
             return None
         for value in self._values_of(node.func):
@@ -70,7 +70,7 @@ class RemoteCalls:
                 return None
 
     def is_copy(self, function: ast.expr) -> bool:
-        """Whether this is `charge.options(…)`: it only returns a copy of an activity or a workflow."""
+        """Whether a function is `charge.options`, a method that only returns a copy of an activity or workflow."""
         return (
             isinstance(function, ast.Attribute)
             and function.attr == "options"

@@ -1,9 +1,9 @@
-"""The possible values of an expression: names through scopes and imports, attributes through classes, calls by
-results.
+"""The possible values of an expression. Names are resolved through scopes and imports, attributes through classes, and calls
+by their results.
 
-It knows no rules and does not guess: a value that the text does not determine is `Unknown`. Every visible
-binding contributes its values, so an expression may have several; an expression that depends on itself is
-`Unknown` there.
+Must not know: rules. The resolver does not guess: a value that the source code does not determine is `Unknown`. Every
+visible binding contributes its values, so an expression may have several. Where an expression depends on itself, its value
+is `Unknown`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ NOTHING: Values = (UNKNOWN,)
 
 
 class ValueResolver:
-    """Resolves expressions in the scopes of a project and caches the results."""
+    """A resolver of expressions in the scopes of a project. Results are cached."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -66,11 +66,11 @@ class ValueResolver:
         self._cut_short = False
 
     def values(self, node: ast.expr, scope: NameScope, receiver: Class | None = None) -> Values:
-        """Return the possible values of an expression; at least one."""
+        """Return the possible values of an expression, at least one."""
         return self._once((node, receiver), lambda: self._values(node, scope, receiver))
 
     def _once(self, key: tuple[ast.AST, Class | None], find: Callable[[], Values]) -> Values:
-        """Compute values, or return the cached ones; an expression that depends on itself is unknown."""
+        """Compute values, or return the cached values. The value of an expression that depends on itself is unknown."""
         if key in self._known:
             return self._known[key]
         if key in self._busy or len(self._busy) > _DEPTH:
@@ -82,8 +82,8 @@ class ValueResolver:
             values = _few(find())
         finally:
             self._busy.discard(key)
-        # A result that was cut short by recursion is not cached: resolved on its own, the expression may have
-        # a better one. The outermost expression cannot have been cut short.
+        # A result that was cut short by recursion is not cached, because resolving the expression separately may yield a
+        # better result. The outermost expression cannot have been cut short.
         if not self._cut_short or not self._busy:
             self._known[key] = values
         self._cut_short = (self._cut_short or outer) and bool(self._busy)
@@ -108,7 +108,7 @@ class ValueResolver:
         )
 
     def home(self, name: str, scope: NameScope) -> NameScope | None:
-        """Return the scope that binds a name, by Python's rules."""
+        """Return the scope that binds a name, according to Python's rules, or None."""
         candidate: NameScope | None = scope
         while candidate is not None:
             if name in candidate.global_names:
@@ -274,8 +274,8 @@ class ValueResolver:
                 return NOTHING
 
     def returned(self, function: Func) -> Values:
-        """Return the possible results of a function: by its annotation, else by its return statements."""
-        # Cached by its parameters: for a lambda, the node itself is cached as the function's value.
+        """Return the possible results of a function, from its annotation or else from its return statements."""
+        # Cached by the function's parameters because, for a lambda, the node itself is the key of the function's value.
         return self._once((function.node.args, function.receiver), lambda: self._returned(function))
 
     def _returned(self, function: Func) -> Values:
@@ -293,7 +293,7 @@ class ValueResolver:
         return tuple(value for end in ends for value in self.values(end, inner, function.receiver)) or NOTHING
 
     def _entered(self, values: Values) -> Values:
-        """Return the values that `with … as` binds: files, pools and most context managers return themselves."""
+        """Return the values that `with … as` binds. Files, pools and most other context managers return themselves."""
         result: list[Value] = []
         for value in values:
             entering = (
@@ -334,7 +334,7 @@ class ValueResolver:
 
 
 def _few(values: Values) -> Values:
-    """Remove duplicates and cap the number of values: an expression with over a dozen meanings is as good as
+    """Remove duplicates, and limit the number of values. With more than a dozen values, an expression is practically
     unknown.
     """
     unique = tuple(dict.fromkeys(values)) or NOTHING
@@ -342,7 +342,7 @@ def _few(values: Values) -> Values:
 
 
 def _constant(nodes: list[ast.expr]) -> str:
-    """Return the string constant that is the only node, or ""."""
+    """Return the string constant if it is the only node, otherwise ""."""
     match nodes:
         case [ast.Constant(value=str() as text)]:
             return text
@@ -366,5 +366,5 @@ def last_name(node: ast.expr) -> str:
 
 
 def _one(values: Values) -> Value:
-    """Return the first known value, or unknown."""
+    """Return the first known value, or else `UNKNOWN`."""
     return next((value for value in values if value != UNKNOWN), UNKNOWN)

@@ -1,7 +1,7 @@
 """The rules (the problem, the reason and the remedy, as a table), and the report of a check: findings and their
 call paths.
 
-Data only; `body` and `checker` search.
+Data only: the search is in `body` and `checker`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BROKEN = "HG001"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule. `reason` and `remedy` are one line each; `example` is code before and after."""
+    """A rule. `reason` and `remedy` have one line each; `example` shows code before and after the remedy."""
 
     code: str
     title: str
@@ -246,7 +246,7 @@ class SourceRange:
 
 @dataclass(frozen=True, slots=True)
 class CallStep:
-    """One step on the call path from a workflow to a finding: this function, called from this line."""
+    """A step on the call path from a workflow to a finding: the function, and the line that calls it."""
 
     function: str
     file: str
@@ -255,7 +255,7 @@ class CallStep:
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """One place in workflow code that is not deterministic, or does not do what it seems to do."""
+    """A place in workflow code that is nondeterministic, or does not do what it appears to do."""
 
     code: str
     place: SourceRange
@@ -276,7 +276,7 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """All findings of a check, ordered by file and line, and how much was checked."""
+    """All findings of a check, ordered by file and line, and the number of checked files and workflows."""
 
     findings: tuple[CheckFinding, ...]
     files: int

@@ -1,7 +1,7 @@
 """The bindings of each name, scope by scope, as written; names are not resolved here.
 
-A scope is a module, a class body or a function. Variables of comprehensions and parameters of lambdas count
-as names of the enclosing function: coarser than Python, and enough to tell a local name from a global one.
+A scope is a module, a class body or a function. Variables of comprehensions and parameters of lambdas count as names of the
+enclosing function. This is coarser than in Python, but sufficient to distinguish local and global names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """`name = value`, with or without an annotation; an annotation alone has no value."""
+    """`name = value`, with or without an annotation. An annotation alone has no value."""
 
     value: ast.expr | None
     annotation: ast.expr | None = None
@@ -27,8 +27,8 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """`import module` or `from module import name`; `bound` distinguishes `import a.b` (binds a) from `import
-    a.b as c`.
+    """`import module` or `from module import name`. `bound` distinguishes `import a.b`, which binds a, from `import a.b as
+    c`.
     """
 
     module: str
@@ -59,7 +59,7 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of the function; the `first` may be `self`."""
+    """A parameter of the function. The `first` parameter may be `self`."""
 
     node: ast.arg
     first: bool
@@ -67,7 +67,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """A binding that the resolver does not analyse: a part of an unpacked value, an exception."""
+    """A binding that the resolver does not analyse, for example a part of an unpacked value or an exception."""
 
 
 Meaning: TypeAlias = Assigned | Imported | Defined | Element | Entered | Parameter | Opaque
@@ -75,8 +75,8 @@ Meaning: TypeAlias = Assigned | Imported | Defined | Element | Entered | Paramet
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One place where a name is bound. `settled`: unconditional, so it hides all earlier bindings from that line
-    on.
+    """A place where a name is bound. `settled` means that the binding is unconditional and hides all earlier bindings from
+    its line on.
     """
 
     meaning: Meaning
@@ -103,8 +103,8 @@ class NameScope:
         self.names.setdefault(name, []).append(binding)
 
     def bindings(self, name: str, line: int | None) -> list[Binding]:
-        """Return the bindings visible on a line: in a function, the last settled one before it and all later
-        ones.
+        """Return the bindings that are visible on a line. In a function, these are the last settled binding before the line
+        and all later ones before it.
         """
         all_bindings = self.names.get(name, [])
         if line is None or self.kind != "function":
@@ -194,7 +194,7 @@ def _statement(scope: NameScope, node: ast.stmt, *, deep: bool, settled: bool = 
 
 
 def _blocks(scope: NameScope, node: ast.stmt, *, deep: bool) -> None:
-    """Bind the names in nested statements. They are conditional."""
+    """Bind the names in nested statements. These bindings are conditional."""
     for name in ("body", "orelse", "finalbody"):
         for inner in getattr(node, name, ()):
             _statement(scope, inner, deep=deep)
@@ -213,7 +213,7 @@ def _blocks(scope: NameScope, node: ast.stmt, *, deep: bool) -> None:
 
 
 def _expressions(scope: NameScope, nodes: Sequence[ast.expr]) -> None:
-    """Bind the names that expressions bind: by `:=`, comprehensions and lambdas."""
+    """Bind the names that expressions bind by `:=`, comprehensions and lambdas."""
     for outer in nodes:
         for node in ast.walk(outer):
             match node:

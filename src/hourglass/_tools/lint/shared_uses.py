@@ -1,4 +1,4 @@
-"""The rules on state that runs share: changed defaults of parameters, and variables that differ between processes.
+"""The rules about state that runs share: changed parameter defaults, and variables that differ between processes.
 
 A list, dict or set as the default of a parameter is one object, shared by all calls without that argument. A variable that is
 computed at import from a clock, randomness or the environment differs between processes.
@@ -58,7 +58,8 @@ _DIFFERS = frozenset({rules.CLOCK, rules.RANDOM, rules.ENVIRONMENT, rules.IDENTI
 
 
 def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
-    """Return the part of a variable's value that differs between processes, or None if the value is constant."""
+    """Return the part of a variable's value that differs between processes, or None if the value is the same in all of
+    them."""
     for value in _values(variable):
         for node in ast.walk(value):
             if isinstance(node, ast.Call | ast.Attribute) and (source := _differs(node, variable, resolver)):
@@ -67,7 +68,7 @@ def made_at_import(variable: Shared, resolver: ValueResolver) -> str | None:
 
 
 def _values(variable: Shared) -> Iterator[ast.expr]:
-    """Yield the expressions assigned to a variable, except on lines with a comment that silences the rule."""
+    """Yield the expressions assigned to a variable, except on lines with a comment that silences findings."""
     for binding in variable.module.scope.names.get(variable.name, ()):
         value = getattr(binding.meaning, "value", None)
         if isinstance(value, ast.expr) and binding.line not in variable.module.allowed:
@@ -86,10 +87,10 @@ def _differs(node: ast.Call | ast.Attribute, variable: Shared, resolver: ValueRe
 
 
 class SharedUses:
-    """One function's uses of shared variables: changes, and reads of variables that change elsewhere or differ
-    by process.
+    """The uses of shared variables in a function: changes, and reads of variables that change elsewhere or differ between
+    processes.
 
-    It receives the nodes of the function and yields the code and message of each broken rule.
+    Pass the nodes of the function. The methods yield the code and message of each broken rule.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class SharedUses:
         self._sharing = sharing
         self._scope = scope
         self._receiver = receiver
-        self._changed: set[tuple[Shared, int]] = set()  # reported already; a change is worse than a read
+        self._changed: set[tuple[Shared, int]] = set()  # reported already: changes are worse than reads
 
     def changed(self, node: ast.AST) -> Iterator[tuple[str, str]]:
         """Yield the rules that a statement or call breaks by changing shared variables."""

@@ -1,7 +1,7 @@
-"""Variables of modules and classes, shared by runs, and the places where a project changes them.
+"""Variables of modules and classes that runs share, and the places where a project changes these variables.
 
-A change counts if it happens while the program runs. Code that runs while a module is imported (its own
-statements, decorators and functions that it calls) builds a constant.
+Only changes after the import count. Code that runs while a module is imported (the module's own statements, its decorators,
+and the functions that these call) only builds a constant.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Sharing:
         return None
 
     def _is_plain(self, cls: Class) -> bool:
-        """Whether objects of a class share the values of its body; models of some libraries copy them for each
+        """Whether objects of a class share the values in its body. Models of some libraries copy these values for each
         object.
         """
         for base_class in self._resolver.members.bases(cls):
@@ -123,7 +123,7 @@ class Sharing:
         return False
 
     def changes(self, node: ast.AST, scope: NameScope, receiver: Class | None = None) -> Iterator[Shared]:
-        """Yield the shared variables that a statement or expression changes itself, without its nested nodes."""
+        """Yield the shared variables that a statement or expression itself changes. Nested nodes are not examined."""
         for target in _stored(node):
             if isinstance(target, ast.Name):
                 if target.id in scope.global_names and (variable := self.variable(target, scope, receiver)):
@@ -143,15 +143,15 @@ class Sharing:
                 pass
 
     def _set_on(self, target: ast.Attribute, scope: NameScope, receiver: Class | None) -> Shared | None:
-        """Return the variable that `Cart.count = …` or `module.NAME = …` sets; `self.count = …` belongs to the
-        run.
+        """Return the variable that `Cart.count = …` or `module.NAME = …` sets. `self.count = …` belongs to the run and is
+        not shared.
         """
         if any(isinstance(value, Instance) for value in self._resolver.values(target.value, scope, receiver)):
             return self._root(target.value, scope, receiver)
         return self.variable(target, scope, receiver) or self._root(target.value, scope, receiver)
 
     def _root(self, node: ast.expr, scope: NameScope, receiver: Class | None) -> Shared | None:
-        """Return the shared variable that an expression is, or is part of."""
+        """Return the shared variable that an expression denotes, or that contains the expression's value."""
         part: ast.expr | None = node
         while part is not None:
             if (variable := self.variable(part, scope, receiver)) is not None:
@@ -160,9 +160,9 @@ class Sharing:
         return None
 
     def changed_at(self, variable: Shared) -> tuple[Module, ast.AST] | None:
-        """Return a place in the project that changes a variable while the program runs, or None."""
+        """Return a place in the project that changes a variable after the import, or None."""
         if variable not in self._changes:
-            # None during the search, because that may return to this variable.
+            # None during the search, because the search may return to this variable.
             self._changes[variable] = None
             self._changes[variable] = next(self._search(variable), None)
         return self._changes[variable]

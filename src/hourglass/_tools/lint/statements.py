@@ -1,4 +1,4 @@
-"""The rules on single statements: `if` and `while`, `for`, `try`."""
+"""The rules about single statements: `if` and `while`, `for`, `try`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WRAPPED_IN = {
 
 
 class StatementRules:
-    """The rules on the statements of one function."""
+    """The rules about the statements of a function."""
 
     def __init__(
         self, lens: Lens, function: Func, scope: NameScope, receiver: Class | None, *, is_async: bool

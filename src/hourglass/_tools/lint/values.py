@@ -1,8 +1,7 @@
-"""The possible values of an expression, as far as the source code determines them: the resolver's vocabulary. Data
-only.
+"""The possible values of an expression, as far as the source code determines them. Data only, for the resolver.
 
-`Unknown` is a value, too: a rule that asks whether a value is *always* a set must see bindings that could
-not be resolved.
+`Unknown` is also a value, because a rule that checks whether a value is *always* a set must take unresolved bindings into
+account.
 """
 
 from __future__ import annotations
@@ -26,12 +25,13 @@ FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """An object outside the project, by its dotted name: `time.time`; an instance has the name of its class."""
+    """An object outside the project, identified by its dotted name, e.g. `time.time`. An instance has the name of its
+    class."""
 
     name: str
 
     def __post_init__(self) -> None:
-        if self.name.startswith("hourglass.aio."):  # the same functions, awaited
+        if self.name.startswith("hourglass.aio."):  # the awaitable counterparts of the same functions
             object.__setattr__(self, "name", self.name.replace("hourglass.aio.", "hourglass.", 1))
 
 
@@ -53,7 +53,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Func:
-    """A function of the project, its scope, and for code inside a method the class of `self`."""
+    """A function of the project, its scope, and, for code inside a method, the class of `self`."""
 
     module: Module
     node: FunctionNode
@@ -82,14 +82,14 @@ class NamespacePackage:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A container, and the values it may hold."""
+    """A container, and the values that it may contain."""
 
     elements: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnySet:
-    """A set; its iteration order differs between processes."""
+    """A set. Its iteration order differs between processes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The timeline of a run: what it did, from its history; drawn for terminal, browser and paper.
+"""The timeline of a run, built from its history and drawn for terminal, browser and print.
 
 Pure, except `watching`, which queries a client.
 

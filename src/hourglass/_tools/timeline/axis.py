@@ -1,17 +1,14 @@
-"""The layout of a picture: which spans get a row, the position of a time on the axis, the content of a column.
+"""The layout of a picture: the spans that have rows, the positions of times on the axis, the content of columns.
 
-Folding reduces many spans to few. Spans of one kind and name become one with a count, the most numerous
-first, until they fit. The run itself and independent failures are kept before merely frequent spans. Counts
-stay exact.
+Folding reduces many spans to few. Spans of the same kind and name become one span with a count, the most numerous first,
+until all spans fit. The run itself and independent failures have priority over frequent spans. Counts stay exact.
 
-The axis is a scale of linear pieces, between which long idle waits are cut short, and its ticks. A wait of
-ten seconds or more is cut if nothing ran in it (timers and children may span it), it is several times as long
-as everything that is not cut, and otherwise some bar would be too small to see. Cuts are pieces of their own,
-drawn as breaks, never hidden.
+The axis consists of ticks and a scale of linear pieces, between which long idle waits are cut short. A wait of ten seconds
+or more is cut if no step ran during the wait (except timers and children), if it is several times as long as all uncut time,
+and if some bar would otherwise be too small to see. Cuts are separate pieces and always drawn as breaks.
 
-Each column of a row shows one phase of its span, so that bars cannot overlap or leave the picture. A column
-is a character in a terminal and a pixel elsewhere. If several phases share a column, the most informative one
-wins.
+Each column of a row shows one phase of its span, so that bars cannot overlap or leave the picture. A column is a character
+in a terminal and a pixel elsewhere. If several phases share a column, the most informative phase is drawn.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ _PLURALS = {
 
 
 def fold(story: Story, limit: int) -> Story:
-    """Return the story folded to at most `limit` spans, or to one span per kind."""
+    """Return the story folded to at most `limit` spans, if possible, or else to one span per kind."""
     first, steps = story.spans[0], story.spans[1:]
     if len(story.spans) <= limit:
         return story
@@ -111,13 +108,13 @@ def _worst(spans: Iterable[Span]) -> Outcome:
 
 
 def _union(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Return the segments of all spans in order; the columns of a picture decide which is visible where they
-    overlap.
+    """Return the segments of all spans in order. Where segments overlap, the columns of the picture decide which segment is
+    visible.
     """
     return tuple(sorted(segments, key=lambda segment: (segment.start, segment.end)))
 
 
-_FACTOR = 3  # a cut is at least this many times as long as everything that is not cut
+_FACTOR = 3  # a cut is at least this many times as long as all uncut time
 _TOO_SMALL = 1 / 150  # as a fraction of the axis
 _SHORTEST = 10 * S
 _BUSY = (Phase.RUNNING, Phase.FAILED)
@@ -144,7 +141,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A mark on the axis; a `centred` label is centred on its position, others begin there."""
+    """A mark on the axis. A `centred` label is centred on the mark's position; other labels begin there."""
 
     at: float
     label: str
@@ -171,7 +168,7 @@ class Scale:
 
 
 def scale(story: Story, width: float, least_break: float) -> Scale:
-    """Return the scale of a picture of this width, in which a break takes at least `least_break`."""
+    """Return the scale of a picture of this width. A break is at least `least_break` wide."""
     start, end = story.start, max(story.until, story.start + US)
     cuts = _cuts(story, start, end, int(0.6 * width / least_break))
     return Scale(tuple(_pieces(start, end, cuts, width)))
@@ -197,9 +194,7 @@ def _cuts(story: Story, start: int, end: int, most: int) -> list[tuple[int, int]
 
 
 def _helps(story: Story, length: int) -> bool:
-    """Whether a cut makes something visible that would be too small; the timer of a run that only sleeps needs
-    none.
-    """
+    """Whether a cut makes visible a span that would otherwise be too small. Timers do not count."""
     return any(
         (span.end if span.end is not None else story.until) - span.start < _TOO_SMALL * length
         for span in story.spans[1:]
@@ -208,7 +203,7 @@ def _helps(story: Story, length: int) -> bool:
 
 
 def _gaps(busy: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the idle ranges, with a margin on both sides so that bars do not touch the break."""
+    """Return the idle ranges between the busy ranges."""
     gaps: list[tuple[int, int]] = []
     at = start
     for begin, stop in sorted(busy):
@@ -240,15 +235,16 @@ def _pieces(start: int, end: int, cuts: Sequence[tuple[int, int]], width: float)
 def ticks(
     scale: Scale, measure: Callable[[str], float], room: float, *, origin: int | None = None
 ) -> tuple[Tick, ...]:
-    """Return marks with at least `room` between their labels. A break shows its length; later labels count from its end.
+    """Return marks with at least `room` between their labels. A break shows its length, and later labels count from the end
+    of the break.
 
-    `origin` is the time that labels count from, by default the start of the scale.
+    Labels count from the time `origin`, by default the start of the scale.
     """
     result: list[Tick] = []
     right = scale.pieces[-1].right
     origin = scale.pieces[0].start if origin is None else origin
     occupied: list[tuple[float, float]] = []
-    for piece in sorted(scale.pieces, key=lambda item: not item.broken):  # breaks matter most
+    for piece in sorted(scale.pieces, key=lambda item: not item.broken):  # breaks have priority
         for tick in (
             _break(piece) if piece.broken else _ticks(piece, origin, piece is scale.pieces[-1], measure, room)
         ):
@@ -279,7 +275,7 @@ def _ticks(piece: Piece, origin: int, last: bool, measure: Callable[[str], float
         if later:
             label = f"+{label}" if number else duration(piece.start - origin)
         place = piece.left + (piece.right - piece.left) * number * step / length
-        if last or place + measure(label) <= piece.right:  # otherwise it would be inside a break
+        if last or place + measure(label) <= piece.right:  # otherwise the label would overlap a break
             marks.append(Tick(place, label))
     return marks
 
@@ -289,7 +285,7 @@ _WEIGHT = {phase: weight for weight, phase in enumerate(Phase, 1)}
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Columns from `left` up to, not including, `right`."""
+    """Columns from `left` up to, but not including, `right`."""
 
     left: int
     right: int
@@ -297,7 +293,7 @@ class Stretch:
 
 
 def stretches(segments: Iterable[Segment], scale: Scale, columns: int, least: int = 1) -> tuple[Stretch, ...]:
-    """Return the segments as columns, each at least `least` wide if there is room."""
+    """Return the segments as columns. Each segment is at least `least` columns wide if there is room."""
     row = bytearray(columns)
     for segment in segments:
         left = min(int(scale.at(segment.start) + 1e-6), columns - 1)

@@ -1,4 +1,4 @@
-"""The text of a picture, shared by all formats: names, lengths, tooltips, the lines above and below the bars."""
+"""The text of a picture, shared by all formats: names, durations, tooltips, and the lines above and below the bars."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STYLES = {
     Kind.UPDATE: "message",
     Kind.SIGNAL: "message",
 }
-"""The style of each kind of span: the name of a colour in each picture."""
+"""The style of each kind of span, which is the name of a colour in each picture."""
 _MOST_WAITS = 4
 _LEAST_SHARE = 0.01
 
@@ -59,12 +59,12 @@ def _is_failing(span: Span) -> bool:
 
 
 def outcome(which: Outcome) -> str:
-    """Return an outcome in one or two words."""
+    """Return the name of an outcome, in one or two words."""
     return OUTCOMES.get(which, str(which))
 
 
 def counted(span: Span) -> str:
-    """Return the text behind the name: the count, or the number of attempts."""
+    """Return the text after the name: the count, or the number of attempts."""
     if span.count > 1:
         return f"×{span.count}" + (f", {span.bad} failed" if span.bad else "")
     if span.attempts > 1:
@@ -77,7 +77,7 @@ def counted(span: Span) -> str:
 
 
 def length(span: Span, story: Story) -> str:
-    """Return the duration of a span; "" for a point in time."""
+    """Return the duration of a span, or "" for a point in time."""
     if span.segments and span.count == 1 and all(segment.phase is Phase.POINT for segment in span.segments):
         return ""
     end = story.until if span.end is None else span.end
@@ -101,7 +101,7 @@ _SELF = (Kind.TIMER, Kind.TASK, Kind.CANCEL, Kind.MARKER)
 
 
 def reason(span: Span) -> str:
-    """Return the reason of a failure in one line."""
+    """Return the reason for a failure in one line, or "" if there is no failure."""
     if not (span.outcome.bad or span.bad):
         return ""
     first = root(span.faults)
@@ -109,7 +109,7 @@ def reason(span: Span) -> str:
 
 
 def reason_beside(span: Span, story: Story) -> str:
-    """Return the reason for the row of a span; "" for the run if one of its steps shows the same reason."""
+    """Return the failure reason for the row of a span. Return "" for the run if one of its steps shows the same reason."""
     why = reason(span)
     if span.kind is Kind.RUN and any(reason(step) == why for step in story.spans[1:]):
         return ""
@@ -117,7 +117,7 @@ def reason_beside(span: Span, story: Story) -> str:
 
 
 def facts(story: Story) -> tuple[str, ...]:
-    """Return the start, the duration and the size of the history, as short phrases."""
+    """Return the start, the duration, the size of the history and similar facts, as short phrases."""
     ran = duration(max(story.until - story.start, 0))
     lines = [
         f"started {moment(story.start)}",
@@ -132,7 +132,7 @@ def facts(story: Story) -> tuple[str, ...]:
 
 
 def waited(story: Story) -> tuple[tuple[str, str], ...]:
-    """Return the longest waits of the run: duration and awaited object."""
+    """Return the longest waits of the run, each as its duration and the awaited object."""
     total: dict[str, int] = defaultdict(int)
     times: dict[str, int] = defaultdict(int)
     for wait in story.waits:
@@ -143,7 +143,7 @@ def waited(story: Story) -> tuple[tuple[str, str], ...]:
         (what for what in total if total[what] >= _LEAST_SHARE * ran), key=lambda what: -total[what]
     )
     rows = []
-    # If only one wait would be left for the last line, that line shows it.
+    # If only one wait would remain for the summary line, show that wait instead.
     shown = _MOST_WAITS + (len(most) == _MOST_WAITS + 1)
     for what in most[:shown]:
         often = f", {times[what]} times" if times[what] > 1 else ""

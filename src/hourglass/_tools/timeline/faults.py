@@ -1,9 +1,8 @@
-"""Failures as chains of faults, the outermost first; and Python's stacks as text: the author's line, and what it
-waits in.
+"""Failures as chains of faults, the outermost first, and the author's lines and waits from Python stack traces.
 
-Stacks come with failures and with the answer to `__stack_trace`. Only the messages of a failure are read,
-never its details, which are payloads. A stack may come from another machine, so whether a file is the
-author's is decided by its path alone, never by the paths of this machine.
+Stack traces come with failures and with the answer to `__stack_trace`. Only the messages of a failure are read, but not its
+details, because these are payloads. A stack trace may come from another machine, so the author's files are recognized by the
+form of their paths, and not by the paths of this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<func
 
 
 class Waits(StrEnum):
-    """The kind of call that a line of workflow code waits in."""
+    """The kind of call at which a line of workflow code waits."""
 
     SIGNAL = "signal"
     CONDITION = "condition"
@@ -46,7 +45,7 @@ class Waits(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
-    """One line of a stack."""
+    """One line of a stack trace."""
 
     file: str
     line: int
@@ -56,8 +55,8 @@ class StackFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """The position of a fiber: the author's innermost line, and the kind of call there. `limited`: the wait has
-    a timeout.
+    """The position of a fiber: the author's innermost line, and the kind of call on that line. `limited` means that the wait
+    has a timeout.
     """
 
     fiber: str
@@ -69,7 +68,7 @@ class Stand:
 
 
 def authors_place(trace: str) -> str:
-    """Return file and line of the author's innermost frame; "" if there is none."""
+    """Return the file and line of the author's innermost frame, or "" if there is none."""
     own = [frame for frame in _frames(trace.splitlines()) if is_authors(frame.file)]
     return f"{own[-1].file}:{own[-1].line}" if own else ""
 
@@ -123,7 +122,7 @@ def _kind(module: str, function: str) -> Waits | None:
     return _FUNCTIONS.get((module, function)) or _MODULES.get(module)
 
 
-# The library's first frame below the author's shows what was called.
+# The library's first frame below the author's frame shows the function that was called.
 _FUNCTIONS = {
     ("_calls", "execute_activity"): Waits.ACTIVITY,
     ("_calls", "execute_local_activity"): Waits.ACTIVITY,
@@ -165,13 +164,13 @@ def root(faults: tuple[Fault, ...]) -> Fault | None:
 
 
 def place_of(faults: tuple[Fault, ...]) -> str:
-    """Return the author's line where the failure was raised; "" if no fault names one."""
+    """Return the author's line where the failure was raised, or "" if no fault names a line."""
     places = (fault.place for fault in reversed(faults) if fault.place)
     return next((fault for fault in places if is_authors(fault.rpartition(":")[0])), "")
 
 
 def words(name: str | IntEnum) -> str:
-    """Return an enum's name as words; "" for an unspecified value."""
+    """Return the name of an enum member as words, or "" for an unspecified value."""
     plain = name.name if isinstance(name, IntEnum) else name
     return "" if plain in ("UNSPECIFIED", "NONE") else plain.replace("_", " ").lower()
 
@@ -208,7 +207,7 @@ _SAYS_NOTHING = frozenset(
         "Workflow execution failed",
     )
 )
-"""Messages of wrapper failures that add nothing to their type and cause."""
+"""Messages of wrapper failures that add no information to their type and cause."""
 
 
 def _message(failure: Failure) -> str:

@@ -1,9 +1,9 @@
-"""The story as a page: self-contained, without scripts or external resources, for light and dark screens and for
-paper.
+"""A story rendered as a page: self-contained, without scripts or external resources, for light and dark screens and for
+print.
 
-The picture is divided into panels of a fixed number of rows, each with its axis, so that no row is cut at a
-page break and the axis stays close. Failures, waits and a table of all rows follow, for readers who cannot
-see the picture.
+The picture is divided into panels of a fixed number of rows, each with its axis, so that no row is cut at a page break and
+the axis stays close. After the picture come the failures, the waits and a table of all rows, for readers who cannot see the
+picture.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hourglass._tools.timeline.spans import Fault, Outcome, Story
 from hourglass._tools.timeline.text import duration
 
 ROWS = 26
-"""Rows in a panel: as many as a page of A4 in landscape holds."""
+"""The number of rows in a panel, which fits an A4 page in landscape format."""
 
 _STYLE = f"""
 body{{margin:0;background:var(--paper);color:var(--ink);font:14px/1.5 {svg.SANS}}}
@@ -52,7 +52,7 @@ _STATUS = {Outcome.DONE: "good", Outcome.OPEN: "open"}
 
 
 def draw(story: Story, *, limit: int = svg.LIMIT) -> str:
-    """Return the page."""
+    """Return a story as an HTML page."""
     title = f"{story.workflow_type} {story.workflow_id}".strip()
     body = (
         f"{_header(story)}"

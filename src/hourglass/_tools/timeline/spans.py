@@ -1,8 +1,8 @@
 """The story of a run as frozen data. Times are nanoseconds since the epoch.
 
-A span has a duration, or is a point in time (`start == end`). Its segments are its phases: ordered, without
-overlap, and within the span. A span whose `end` is None is still open. `document` converts a story to JSON
-for other programs; fields are only ever added, because those programs depend on them.
+A span has a duration, or is a point in time (`start == end`). Its segments are its phases: ordered, without overlap, and
+within the span. A span with an `end` of None is still open. `document` converts a story to JSON for other programs. Because
+these depend on the fields, fields are only added and never removed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Outcome(StrEnum):
 
     @property
     def bad(self) -> bool:
-        """Whether it is a problem that a reader should notice."""
+        """Whether the outcome is a problem that a reader should notice."""
         return self in _BAD
 
 
@@ -55,7 +55,7 @@ _BAD = frozenset((Outcome.FAILED, Outcome.TIMED_OUT, Outcome.TERMINATED, Outcome
 
 
 class Phase(StrEnum):
-    """The phase of a segment. If several share a place that is too small for both, the later ones here win."""
+    """The phase of a segment. If several phases share a place that is too small, the phase defined last here is drawn."""
 
     WAITING = "waiting"
     QUEUED = "queued"
@@ -67,7 +67,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Part of a span. `guessed`: the history shows that it happened, but not exactly when."""
+    """A part of a span. `guessed` means that the history shows that the phase occurred, but not exactly when."""
 
     start: int
     end: int
@@ -77,7 +77,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One link in a chain of failures, the outermost first. `trace` is the stack where it was raised, if known."""
+    """A link in a chain of failures. `trace` is the stack trace where the failure was raised, if known."""
 
     type: str
     message: str
@@ -90,10 +90,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A step of a run, or an event that happened to it. `count` above 1: the number of equal spans folded into
-    one.
+    """A step of a run, or an event that affected the run. A `count` above 1 is the number of equal spans folded into this
+    span.
 
-    `signal`, of a timer: it is the timeout of a wait for this signal.
+    If a timer is the timeout of a wait for a signal, `signal` is the signal's name.
     """
 
     id: int
@@ -123,7 +123,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A time in which the run's code did not run. `what` names the event that ended it, or the one it waits for."""
+    """A period in which the run's code did not run. `what` names the event that ended the wait, or that the run still waits
+    for."""
 
     start: int
     end: int
@@ -132,7 +133,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """The story of a run. `spans[0]` is the run itself. `until` is its end, or the time of the snapshot."""
+    """The story of a run. `spans[0]` is the run itself. `until` is the end of the run, or the time of the snapshot."""
 
     workflow_id: str
     run_id: str
@@ -159,8 +160,8 @@ class Story:
 
 
 def document(story: Story) -> dict[str, Any]:
-    """Return the story for `json.dumps`. Times are RFC 3339 in UTC, durations are seconds; fields are only ever
-    added.
+    """Return the story as data for `json.dumps`. Times are RFC 3339 in UTC, and durations are seconds. Fields are never
+    removed.
     """
     return {
         "workflow_id": story.workflow_id,

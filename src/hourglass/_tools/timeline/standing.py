@@ -1,6 +1,4 @@
-"""The state of an open run in the words that lists, pages and pictures share: running, or the problem that it
-has. Pure.
-"""
+"""The state of an open run in the words that lists, pages and pictures share: running, or the run's problem. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +9,11 @@ if TYPE_CHECKING:
     from hourglass.client import WorkflowExecution
 
 FAILING_AFTER = 2
-"""Consecutive failed attempts after which an activity counts as failing, as in the embedded engine."""
+"""The number of consecutive failed attempts after which an activity counts as failing, as in the embedded engine."""
 
 
 class Problem(Enum):
-    """A problem that prevents a run from making progress, by the name that lists and pages show."""
+    """A problem that prevents a run from making progress. The value is the name shown in lists and pages."""
 
     PARKED = "parked"
     ACTIVITY_FAILS = "activity fails"
@@ -24,25 +22,23 @@ class Problem(Enum):
 
     @property
     def slug(self) -> str:
-        """The name in URLs and options."""
+        """The name of the problem in URLs and options."""
         return self.value.replace(" ", "-")
 
 
 FILTERED = (Problem.PARKED, Problem.ACTIVITY_FAILS, Problem.NO_WORKER)
-"""The problems that lists can be filtered by."""
+"""The problems by which lists can be filtered."""
 
 
 def problem_of(run: WorkflowExecution) -> Problem | None:
-    """Return the problem that the engine reports, or that the description shows; None for a healthy or closed
-    run.
-    """
-    # imported here because the help of commands that use these words must not load the engine
+    """Return the problem that the engine reports or the description shows, or None for a healthy or closed run."""
+    # Imported here because the help of commands that use these words must not load the engine.
     from hourglass._contract.workflows import ACTIVITY_FAILS, TASK_FAILS, TASK_TIMES_OUT
 
     if run.close_time is not None:
         return None
     reported = run.reported_problems
-    # A description has it from the first failure on, before the engine reports it.
+    # A description shows the problem from the first failure on, before the engine reports it.
     if TASK_FAILS in reported or TASK_TIMES_OUT in reported or getattr(run, "parked", False):
         return Problem.PARKED
     pending = getattr(run, "pending_activities", ())

@@ -1,12 +1,12 @@
-"""From events of a history to the story: steps (activities, timers, children, other workflows, Nexus
+"""The conversion of history events to the parts of a story: steps (activities, timers, children, other workflows, Nexus
 operations), and messages and notes (signals, updates, cancellation, markers, changes).
 
-One small handler per kind of event, in tables. They write into a `StoryDraft`, which collects the facts while
-a history is read, event by event: the only mutable data of the story.
+Tables contain one small handler per kind of event. The handlers write into a `StoryDraft`, the only mutable data of the
+story, while a history is read event by event.
 
-A history records when an activity was scheduled, when its *last* attempt started, the number of that attempt,
-and the retry policy. The start times of earlier attempts are missing: they are estimated from the policy's
-intervals, and marked as guessed.
+A history records when an activity was scheduled, when its *last* attempt started, the number of that attempt, and the retry
+policy. The start times of earlier attempts are missing, so they are estimated from the policy's intervals and marked as
+guessed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from hourglass.converter import CanceledFailure, Failure
 from hourglass.errors import RetryState
 
 MOST = 24
-"""The maximum number of attempts drawn one by one."""
+"""The maximum number of attempts that are drawn individually."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The intervals between attempts."""
+    """The intervals between the attempts of an activity."""
 
     initial: int = S
     coefficient: float = 2.0
     maximum: int = 100 * S
 
     def after(self, attempt: int) -> int:
-        """Return the interval after an attempt, counted from 1."""
+        """Return the interval after the attempt with this number, counted from 1."""
         try:
             wait = self.initial * self.coefficient ** (attempt - 1)
         except OverflowError:
@@ -62,10 +62,10 @@ def backoff_from(policy: RetryRule | None) -> Backoff:
 def before_last(
     start: int, last: int, attempt: int, backoff: Backoff, usual: int | None = None
 ) -> tuple[Segment, ...]:
-    """Return the segments up to the last attempt's start: queued, or the failed attempts and the intervals after
-    them.
+    """Return the segments before the last attempt's start: the time in the queue, or the failed attempts with the intervals
+    after them.
 
-    `usual` is the longest plausible duration of an attempt, if known: the remaining time was spent waiting.
+    `usual` is the longest plausible duration of an attempt, if known. Any longer time was spent waiting.
     """
     last = max(last, start)
     if attempt <= 1:
@@ -75,8 +75,7 @@ def before_last(
     waits = [backoff.after(interval) for interval in range(1, attempt)]
     ran = (last - start - sum(waits)) // len(waits)
     if ran < 0:
-        # The intervals were shorter than the policy's: an operator may have changed the policy, or ended a
-        # wait.
+        # The intervals were shorter than in the policy. An operator may have changed the policy, or ended a wait early.
         waits = [interval * 4 * (last - start) // (5 * sum(waits)) for interval in waits]
         ran = (last - start - sum(waits)) // len(waits)
     elif usual is not None and usual < ran:
@@ -94,7 +93,7 @@ def before_last(
 
 
 def _kept(*segments: Segment) -> tuple[Segment, ...]:
-    # A failed attempt without duration is still an attempt.
+    # Keep a failed attempt even if it has no duration.
     return tuple(
         segment for segment in segments if segment.end > segment.start or segment.phase is Phase.FAILED
     )
@@ -133,12 +132,12 @@ class SpanDraft:
         self.faults = faults or self.faults
 
     def note(self, text: str) -> None:
-        """Add a note."""
+        """Add a note to the span."""
         if cleaned := clean(text):
             self.notes.append(cleaned)
 
     def show(self, what: str, value: str) -> None:
-        """Add a payload that may be shown."""
+        """Add a payload that may be displayed."""
         if value:
             self.shown.append((what, value))
 
@@ -188,11 +187,11 @@ class StoryDraft:
 
 
 Handler: TypeAlias = Callable[[StoryDraft, h.HistoryEvent, Any], None]
-"""Applies an event and its attributes to the draft."""
+"""A function that applies an event and its attributes to the draft."""
 
 
 def frozen(draft: SpanDraft, until: int) -> Span:
-    """Return the finished span; an open one ends at `until` for now."""
+    """Return the finished span. An open span ends at `until` for now."""
     end = until if draft.end is None else draft.end
     return Span(
         id=draft.id,
@@ -231,7 +230,7 @@ def _segments(draft: SpanDraft, end: int) -> tuple[Segment, ...]:
             return _until(end, (*tried, Segment(again, max(again, end), Phase.QUEUED)))
         return (Segment(draft.start, end, last if last is Phase.FAILED else draft.first_phase),)
     begun = min(max(draft.begun, draft.start), end)
-    # Attempts that timed out took longer than the last one, so its duration is no estimate for theirs.
+    # Attempts that timed out took longer than the last attempt, so its duration is no estimate for them.
     timed_out = any(fault.type.startswith("timeout") for fault in draft.faults)
     usual = None if timed_out or draft.end is None else end - begun
     before = before_last(draft.start, begun, draft.attempts, draft.backoff, usual)
@@ -317,7 +316,7 @@ def _marker(story: StoryDraft, event: h.HistoryEvent, a: h.ForeignMarkerRecorded
 def _local_activity(story: StoryDraft, event: h.HistoryEvent, a: h.LocalActivityMarkerRecorded) -> None:
     """Add a local activity.
 
-    Core records its schedule time by the wall clock and its end by the workflow task's clock: only its
+    Core records the activity's schedule time by the wall clock, and its end by the workflow task's clock, so only the
     duration is reliable.
     """
     starts = (task.started for task in reversed(story.tasks.values()) if task.started is not None)
@@ -401,7 +400,7 @@ def _step_ended(outcome: Outcome, key: str = "scheduled_event_id") -> Handler:
         if draft.begun == event.time_ns and draft.attempts == 1:
             draft.begun = (
                 draft.start
-            )  # the start was recorded only at the end: the time in the queue is unknown
+            )  # the start was recorded only at the end, so the time in the queue is unknown
         draft.close(event, outcome, chain(getattr(a, "failure", None)))
         state = getattr(a, "retry_state", None)
         if outcome.bad and state is not None:
@@ -454,9 +453,7 @@ def _child_started(story: StoryDraft, event: h.HistoryEvent, a: h.ChildWorkflowE
 
 
 def _refused(story: StoryDraft, event: h.HistoryEvent, a: Any) -> None:
-    """Close the span of a child that could not be started, or of a workflow that could not be reached, with the
-    cause.
-    """
+    """Close the span of a child that could not be started, or of an unreachable workflow, with the cause of the failure."""
     if draft := story.drafts.get(a.initiated_event_id):
         draft.close(event, Outcome.FAILED, (Fault("refused", words(a.cause)),))
 

@@ -68,7 +68,7 @@ def _variables(colours: dict[str, str]) -> str:
 
 
 def variables() -> str:
-    """Return the colours as CSS variables, for elements of the class `hg`."""
+    """Return the colours as CSS variables for elements with the class `hg`."""
     return (
         f".hg{{{_variables(LIGHT)};color-scheme:light dark}}"
         f"@media (prefers-color-scheme:dark){{.hg{{{_variables(DARK)}}}}}"
@@ -95,7 +95,7 @@ _OPACITY = {"queued": ".38", "backoff": ".55"}
 
 @cache
 def _look(classes: str) -> str:
-    """Return the attributes of a shape of these classes, on light paper."""
+    """Return the attributes of a shape with these classes, for a light background."""
     names = classes.split()
     kind = next((LIGHT[name] for name in names if name in KINDS), LIGHT["run"])
     attributes = [_BY_ROLE[name].format(kind=kind, **LIGHT) for name in names if name in _BY_ROLE][:1]
@@ -105,7 +105,7 @@ def _look(classes: str) -> str:
 
 @cache
 def _letters(classes: str) -> str:
-    """Return the attributes of a text of these classes."""
+    """Return the attributes of a text with these classes."""
     names = classes.split()
     colour = next((LIGHT[name] for name in ("bad", "good", "muted") if name in names), LIGHT["ink"])
     family = f' font-family="{MONO}"' if "mono" in names else ""
@@ -141,7 +141,7 @@ def number(value: float) -> str:
 def text(
     x: float, y: float, content: str, classes: str, size: float, anchor: str = "", more: str = ""
 ) -> str:
-    """Return a text with its baseline at `y`; `more` follows in a fainter colour."""
+    """Return a text with its baseline at `y`. `more` follows in a fainter colour."""
     fainter = ""
     if more:
         faint = f'class="muted" fill="{LIGHT["muted"]}" font-weight="400"'
@@ -201,7 +201,7 @@ def hatches(prefix: str) -> str:
 
 
 def end_mark(outcome: Outcome, x: float, y: float) -> str:
-    """Return the mark behind a bar that shows the outcome: a shape of at most 12 by 12 around a point."""
+    """Return the mark after a bar that shows the outcome: a shape of at most 12 by 12 around a point."""
     n = number
     match outcome:
         case Outcome.FAILED | Outcome.TIMED_OUT | Outcome.TERMINATED:
@@ -258,7 +258,7 @@ class Layout:
 
 
 def draw(story: Story, *, limit: int = LIMIT) -> str:
-    """Return the whole picture with a heading and a legend, as a standalone file."""
+    """Return the whole picture, with a heading and a legend, as a standalone file."""
     story = fold(story, limit)
     layout = _layout(story, "hg-")
     y = 96.0
@@ -271,8 +271,8 @@ def draw(story: Story, *, limit: int = LIMIT) -> str:
 
 
 def panels(story: Story, rows: int, *, limit: int = LIMIT) -> tuple[str, ...]:
-    """Return only the bars, `rows` in each panel, every panel with its own axis. For a page that contains the
-    style.
+    """Return only the bars, as panels with `rows` rows each. Every panel has its own axis. For a page that already contains
+    the style.
     """
     story = fold(story, limit)
     made = []
@@ -329,7 +329,7 @@ def _heading(story: Story) -> str:
 
 
 def _axis(layout: Layout, top: float, bottom: float) -> str:
-    """Draw the axis: hairlines at the ticks, labels above them, torn bands where time is cut."""
+    """Draw the axis: hairlines at the ticks with labels above, and torn bands where time is cut."""
     made = []
     for piece in layout.scale.breaks:
         left, right = layout.left + piece.left, layout.left + piece.right
@@ -414,7 +414,8 @@ _ENDS = (
 
 
 def _rows(layout: Layout, spans: Sequence[Span], top: float) -> tuple[str, float]:
-    """Return the rows of these spans and their lower end. A reason equal to the one above is not repeated."""
+    """Return the rows of these spans, and the position of their lower end. A reason is omitted if it is the same as in the
+    row above."""
     made, y, previous = [], top, ""
     for span in spans:
         why = captions.reason_beside(span, layout.story)
@@ -487,7 +488,8 @@ def _swatch(layout: Layout, span: Span, x: float, y: float) -> str:
 
 
 def _reason(layout: Layout, drawn: Sequence[Stretch], y: float, why: str) -> str:
-    """Return the reason below the bar: from the bar's left end, or aligned to the right if it does not fit."""
+    """Return the reason text below the bar. It begins at the bar's left end, or is aligned to the right if it does not
+    fit."""
     start = layout.left + (drawn[0].left if drawn else 0)
     wide = partial(sans, size=_SMALL)
     if start + wide(why) <= layout.right:

@@ -1,7 +1,7 @@
-"""The story drawn with characters: a line per span, an axis above and below, failures and waits.
+"""The story drawn with characters: one line per span, an axis, failures and waits.
 
-Makes lines of styled text, independent of any console: a `Line` is pairs of text and the name of a style.
-Everything that colour shows, a character shows too. No line is wider than requested.
+The module creates lines of styled text, independent of any console: a `Line` consists of pairs of a text and a style name.
+All information shown by colour is also shown by a character. No line is wider than requested.
 """
 
 from __future__ import annotations
@@ -99,19 +99,19 @@ ASCII = Glyphs(
 
 
 def lines(story: Story, width: int, *, plain: bool = False, limit: int = LIMIT) -> tuple[Line, ...]:
-    """Return the picture for a terminal of this width; `plain` uses ASCII only."""
+    """Return the picture for a terminal of this width. With `plain`, use ASCII characters only."""
     painter = _Painter(fold(story, limit), max(width, 40), ASCII if plain else UNICODE)
     return tuple(painter.picture())
 
 
 class _Painter:
-    """Draws one story. Holds the widths, scale and characters that all lines share."""
+    """A painter of one story, with the widths, scale and characters that all lines share."""
 
     def __init__(self, story: Story, width: int, glyphs: Glyphs) -> None:
         self.story, self.width, self.glyphs = story, width, glyphs
         longest = max(cells(_name(span)) + 2 * span.depth for span in story.spans) + 1
         self.names = min(max(longest, 14), max(14, min(44, int(width * 0.36))))
-        self.columns = width - self.names - _LENGTH - 3  # two for the mark behind a bar, one before it
+        self.columns = width - self.names - _LENGTH - 3  # two for the mark after a bar, one before a bar
         self.scale: Scale = scale(story, self.columns, _LEAST_BREAK)
 
     def picture(self) -> Iterator[Line]:
@@ -146,7 +146,7 @@ class _Painter:
             yield ((self._fit(f"{what} {value}", self.width), "plain"),)
 
     def _wrapped(self, parts: Iterable[str]) -> Iterator[Line]:
-        """Yield the parts in as many lines as necessary, never broken within a part."""
+        """Yield the parts in as many lines as necessary, without breaking a part."""
         line = ""
         for part in parts:
             longer = f"{line} {self.glyphs.dot} {part}" if line else part
@@ -208,7 +208,7 @@ class _Painter:
         return self.glyphs.phases[phase]
 
     def _torn(self, text: str, left: int) -> str:
-        """Return the text with breaks where the axis has them."""
+        """Return the text with the breaks of the axis drawn into it."""
         drawn = list(text)
         for piece in self.scale.breaks:
             middle = int((piece.left + piece.right) / 2) - left
@@ -284,8 +284,8 @@ def _style(phase: Phase, style: str) -> str:
 
 
 def _name(span: Span) -> str:
-    """Return a span's name with its count or number of attempts, and the kind of messages, which their bar does
-    not show.
+    """Return a span's name with its count or number of attempts. Messages are prefixed with their kind, because their bars
+    do not show it.
     """
     prefix = _PREFIX.get(span.kind, "")
     name = span.name if span.name.startswith(prefix) else f"{prefix}{span.name}"

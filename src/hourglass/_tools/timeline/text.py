@@ -1,11 +1,10 @@
-"""Text of pictures: durations and times for people, and the width of text in em, without a browser.
+"""Text in pictures: durations and times in readable form, and the width of text, computed without a browser.
 
 Text from a history is cleaned before it is shown (`clean`). File names are shown relative to the working
 directory (`near`).
 
-Durations are short: three digits, at most two units. Widths are those of Arial, and of monospaced fonts.
-Fonts differ: the browser's substitute may be up to a seventh wider, so sums are generous, and text cut to
-these widths fits.
+Durations are short: three digits and at most two units. Widths are computed for Arial and for monospaced fonts. The
+browser's substitute font may be up to a seventh wider, so the computed widths are generous, and text truncated to them fits.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def _digits(value: float) -> str:
 
 
 def _time(ns: int) -> datetime:
-    # A year that Python cannot represent is an error in the history, and no reason to fail.
+    # A year that Python cannot represent is an error in the history, but no reason to fail.
     seconds = min(max(ns // S, 0), _LAST)
     return datetime.fromtimestamp(seconds, UTC)
 
@@ -79,9 +78,7 @@ _LAST = 253_402_300_799
 
 
 def clean(value: str) -> str:
-    """Return the text on one line and without control characters: text from a history must not control a
-    terminal.
-    """
+    """Return the text on one line, without control characters. Text from a history must not control a terminal."""
     return "".join(character if character.isprintable() else " " for character in value).strip()
 
 
@@ -99,9 +96,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def harmless(text: str) -> str:
-    """Return untrusted text with its line breaks; characters that could control a terminal or hide text are
-    escaped.
-    """
+    """Return untrusted text with its line breaks. Characters that could control a terminal or hide text are escaped."""
     return HOSTILE.sub(_escape, text)
 
 
@@ -137,7 +132,7 @@ def cells(text: str) -> int:
 
 
 def fit(text: str, width: float, measure: Measure, end: str = "…") -> str:
-    """Return the text, or as much of its beginning as fits, with an ellipsis."""
+    """Return the text. If it does not fit, return as much of its beginning as fits, with an ellipsis."""
     if measure(text) <= width:
         return text
     beginning = ""
@@ -166,7 +161,7 @@ def _cells(char: str) -> int:
 
 
 def near(file: str) -> str:
-    """Return a file name relative to the working directory if it is inside, else unchanged."""
+    """Return a file name relative to the working directory if the file is inside, or else unchanged."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (ValueError, OSError):  # outside, or the working directory no longer exists
@@ -174,6 +169,6 @@ def near(file: str) -> str:
 
 
 def near_place(place: str) -> str:
-    """Return a file and line, relative to the working directory."""
+    """Return a place (file and line) with the file relative to the working directory."""
     file, colon, line = place.rpartition(":")
     return f"{near(os.path.normpath(file))}{colon}{line}" if file else place

@@ -68,12 +68,12 @@ TASKS: dict[type[h.Attributes], Handler] = {
 
 
 def run_segments(tasks: Iterable[TaskDraft], start: int, end: int) -> tuple[Segment, ...]:
-    """Return the run's bar: its code ran, or failed, or waited."""
+    """Return the segments of the run's own bar: its code ran, failed or waited."""
     segments: list[Segment] = []
     at = start
     for task in tasks:
         if task.started is None:
-            continue  # no worker took it: the run waited
+            continue  # no worker received the task, so the run waited
         began = min(max(task.started, at), end)
         ended = min(max(began, end if task.end is None else task.end), end)
         if began > at:
@@ -86,7 +86,7 @@ def run_segments(tasks: Iterable[TaskDraft], start: int, end: int) -> tuple[Segm
 
 
 def failing(tasks: Iterable[TaskDraft], end: int | None, until: int, attempt: int) -> Iterator[Span]:
-    """Yield a span for every sequence of failed tasks: up to the next success, the run's end, or now."""
+    """Yield a span for every sequence of failed tasks. A sequence ends with the next success, the end of the run, or now."""
     row: list[TaskDraft] = []
     for task in tasks:
         if task.outcome.bad:
@@ -144,12 +144,12 @@ _NAMES = {
 
 
 def named(kind: Kind, name: str) -> str:
-    """Return a span as the object of a sentence: `activity charge`, `timer 30 d`."""
+    """Return a span's kind and name as the object of a sentence, for example `activity charge` or `timer 30 d`."""
     return _NAMES.get(kind, "{}").format(name)
 
 
-# In a history a wait at a limit consists of signals to and from a keeper, perhaps a child that becomes the
-# keeper, and timers whose summaries name the key. A picture shows one span: the run waited for its turn.
+# In a history, a wait for a limit consists of signals to and from a keeper, possibly a child that becomes the keeper, and
+# timers with the key in their summaries. A picture shows all of them as one span: the run waited for its turn.
 
 
 _ANSWERS = "hourglass.limits."
@@ -160,17 +160,17 @@ _OPEN_TURN = "waits for a turn: "
 
 
 def open_turn(key: str, *, slot: bool) -> str:
-    """Return the name of the step in which a run waits under a key: for a slot, or for its turn."""
+    """Return the name of the step that shows a run's wait for a slot or a turn of a key."""
     return f"{_OPEN_TURN}{'slot of ' if slot else ''}{key!r}"
 
 
 def is_open_turn(span: Span) -> bool:
-    """Whether a step is a wait for a slot or a turn, with any key."""
+    """Whether a step is a wait for a slot or a turn of any key."""
     return span.kind is Kind.TIMER and span.name.startswith(_OPEN_TURN)
 
 
 def _turn(name: str) -> str | None:
-    """Return the slot or turn that a timer of this name waits for: `slot of 'crane'`, `'hourly'`."""
+    """Return the slot or turn that a timer with this name waits for, for example `slot of 'crane'` or `'hourly'`."""
     match = _TURN.match(name)
     return None if match is None else f"{'slot of ' if match[1] else ''}{match[2]}"
 
@@ -191,7 +191,7 @@ def _is_of_limit(kind: Kind, name: str, note: str) -> bool:
 
 
 def with_turns(spans: Iterable[Span]) -> Iterator[Span]:
-    """Yield the steps, with the parts of a wait for a turn replaced by one step."""
+    """Yield the steps. The parts of a wait for a turn are replaced by a single step."""
     waited: dict[str, Span] = {}
     for span in spans:
         if _is_of_limit(span.kind, span.name, span.note):
@@ -218,7 +218,7 @@ _SOON = 50_000_000
 
 
 def waits(events: Sequence[h.HistoryEvent], story: StoryDraft) -> tuple[Wait, ...]:
-    """Return every wait that ended. A signal after which the code issued no command did not end its wait."""
+    """Return every wait that has ended. A signal does not end a wait if the code issued no command after it."""
     return tuple(wait for wait in _waits(events, story) if wait.end > wait.start)
 
 
@@ -246,10 +246,10 @@ def _waits(events: Sequence[h.HistoryEvent], story: StoryDraft) -> Iterator[Wait
             yield Wait(since if signal is None else signal.start, event.time_ns, ended)
             since = signal = None
         elif kind in (h.WorkflowExecutionPaused, h.WorkflowExecutionUnpaused):
-            # An event that arrives during a pause is handled by the next task.
+            # An event that arrives while the run is paused is handled by the next task.
             waking = waking or (event if kind is h.WorkflowExecutionUnpaused else None)
         elif not _was_asked_for(event.attributes):
-            waking = event  # a task is for the last event before it
+            waking = event  # a task handles the last event before it
         elif signal is not None:
             yield signal
             signal = None
@@ -259,7 +259,7 @@ _NOTHING = "a signal or an update"
 
 
 def _was_asked_for(attributes: h.Attributes) -> bool:
-    """Whether an event names the task that requested it."""
+    """Whether an event is a consequence of a command, and therefore names the workflow task."""
     if isinstance(attributes, h.UnknownEvent):
         return "workflowTaskCompletedEventId" in attributes.document
     return bool(getattr(attributes, "task_completed_event_id", 0))
@@ -285,7 +285,7 @@ def _what(event: h.HistoryEvent, story: StoryDraft) -> str:
 
 
 def _spaced(attributes: h.Attributes) -> str:
-    """Return the name of a kind of event as words."""
+    """Return the name of an event kind as words."""
     if isinstance(attributes, h.UnknownEvent):
         return clean(attributes.name).replace("_", " ").lower()
     return "".join(
@@ -294,7 +294,7 @@ def _spaced(attributes: h.Attributes) -> str:
 
 
 def waiting_for(story: StoryDraft, until: int) -> tuple[str, ...]:
-    """Return what an open run waits for now, the most informative first."""
+    """Return the descriptions of the events that an open run waits for, the most informative first."""
     last = next(reversed(story.tasks.values()), None)
     if last is not None and last.outcome is Outcome.OPEN:
         return (_waited_task(last, until),)
@@ -352,7 +352,7 @@ def _step(draft: SpanDraft, until: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """Facts of an open activity that a description contains and its history does not."""
+    """Properties of an open activity that its description contains and the history does not."""
 
     activity_id: str
     attempt: int = 1
@@ -374,7 +374,7 @@ def build_story(
     task_attempt: int = 0,
     peek: Peek = hidden,
 ) -> Story:
-    """Return the story of a run. The picture of an open run ends at `now`; without it, at its last event."""
+    """Return the story of a run. The story of an open run ends at `now`, or without it at the last event."""
     draft = StoryDraft(peek)
     for event in events:
         _HANDLERS.get(type(event.attributes), _other)(draft, event, event.attributes)
@@ -411,7 +411,8 @@ def build_story(
 
 
 def nest(story: Story, children: Mapping[str, Story]) -> Story:
-    """Return the story with the steps of its children below them; `children` are stories by run id."""
+    """Return the story with the steps of each child below the child's span. `children` contains the children's stories by
+    run id."""
     spans: list[Span] = []
     for span in story.spans:
         spans.append(span)
@@ -434,7 +435,7 @@ def _run(run: SpanDraft, story: StoryDraft, until: int, outcome: Outcome) -> Spa
 
 
 def _leave(story: StoryDraft, end: int) -> None:
-    """Mark steps that are still open when their run closes: this history never shows their end."""
+    """Close the steps that are still open when their run closes, because the history will never show their end."""
     for draft in story.drafts.values():
         if draft.end is None:
             draft.end, draft.outcome = max(end, draft.start), Outcome.LEFT
@@ -486,7 +487,7 @@ def _ended(outcome: Outcome) -> Handler:
 
 
 def _other(story: StoryDraft, event: h.HistoryEvent, a: h.Attributes) -> None:
-    """Add an unknown kind of event, unless it only echoes another one."""
+    """Add an event of an unknown kind, unless it only repeats another event."""
     if _was_asked_for(a) or (isinstance(a, h.UnknownEvent) and not a.document):
         story.point(event, Kind.MARKER, _spaced(a))
 

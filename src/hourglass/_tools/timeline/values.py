@@ -1,7 +1,7 @@
-"""Payloads as short text, if the person at the command line asked to see them. JSON is decoded; other payloads
-are named by encoding and size.
+"""Payloads as short text, if the user has requested to see them. JSON is decoded. Other payloads are described by their
+encoding and size.
 
-It knows no codecs: one may be passed as a function from payload to payload.
+Must not know: codecs. A codec may be passed as a function from payload to payload.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hourglass._tools.timeline.text import clean
 from hourglass.converter import Payload
 
 Peek: TypeAlias = Callable[[Iterable[Payload]], str]
-"""A function from payloads to the text that is shown; "" shows nothing."""
+"""A function that converts payloads to the displayed text; "" displays no text."""
 
 Decode: TypeAlias = Callable[[Payload], Payload]
 
@@ -22,12 +22,12 @@ SHORT = 120
 
 
 def hidden(payloads: Iterable[Payload]) -> str:
-    """Show nothing."""
+    """Return "", so that payloads are not displayed."""
     return ""
 
 
 def peek(decode: Decode | None = None, longest: int = SHORT) -> Peek:
-    """Return a function that shows payloads, shortened; `decode` applies a codec."""
+    """Return a function that displays payloads in a shortened form. `decode` applies a codec."""
 
     def look(payloads: Iterable[Payload]) -> str:
         return cut(", ".join(_value(payload, decode) for payload in payloads), longest)
@@ -36,12 +36,12 @@ def peek(decode: Decode | None = None, longest: int = SHORT) -> Peek:
 
 
 def cut(value: str, longest: int) -> str:
-    """Shorten a text that is too long."""
+    """Shorten a text that is longer than `longest`."""
     return value if len(value) <= longest else f"{value[: longest - 1]}…"
 
 
 def value_of(payload: Payload | None) -> Any:
-    """Return the value of a payload if it is JSON, else None."""
+    """Return the value of a payload if it is JSON, otherwise None."""
     try:
         return None if payload is None else json.loads(payload.data)
     except (ValueError, RecursionError):

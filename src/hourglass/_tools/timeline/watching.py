@@ -1,8 +1,8 @@
 """The story of a run known to a client, or of a history file.
 
-Histories are in Temporal's JSON form. A codec decodes payloads if the reader asked to see them, and failure
-messages always. A payload that the codec cannot decode stays unchanged: a history may contain values older
-than the codec, or of another one.
+Histories are in Temporal's JSON form. A codec decodes failure messages, and also payloads if the user has requested to see
+them. A payload that the codec cannot decode stays unchanged, because a history may contain values that are older than the
+codec or that another codec encoded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def decoder(codec: Codec) -> Decode:
     def decode(payload: Payload) -> Payload:
         try:
             (opened,) = decoded(codec, [payload])
-        except Exception:  # the author's codec, and data of any origin
+        except Exception:  # the author's codec may raise any error, and the data may come from anywhere
             return payload
         return opened
 
@@ -95,7 +95,7 @@ def _hide_last_failures(description: WorkflowDescription) -> WorkflowDescription
 
 
 def _hide_error(error: BaseException) -> BaseException:
-    """Return an error with the type of its innermost cause and without a message."""
+    """Return an error with the type of the innermost cause, and without its message."""
     while error.__cause__ is not None:
         error = error.__cause__
     kind = getattr(error, "type", None)
@@ -106,12 +106,12 @@ MOST_CHILDREN = 50
 
 
 def is_file(named: str) -> bool:
-    """Whether a file is meant, not a workflow id."""
+    """Whether a name is a file name and not a workflow id."""
     return named == "-" or named.endswith((".json", ".jsonl")) or Path(named).is_file()
 
 
 def story_of_file(named: str, peek: Peek = hidden, codec: Codec | None = None) -> Story:
-    """Return the story of a history in a file, or on stdin for `-`."""
+    """Return the story of a history in a file, or from stdin if the name is `-`."""
     try:
         text = sys.stdin.buffer.read() if named == "-" else Path(named).read_bytes()
     except OSError as error:
@@ -133,14 +133,14 @@ class Watched:
     peek: Peek = hidden
     children: bool = False
     failures: bool = True
-    """Whether failure messages are shown. With a codec they are encoded, as payloads are."""
+    """Whether failure messages are displayed. With a codec they are encoded, like payloads."""
 
     def story(self) -> Story:
-        """Return its story up to now."""
+        """Return the run's story up to now."""
         return self.story_from(*self.look())
 
     def stories(self, pause: Callable[[], object]) -> Iterator[Story]:
-        """Yield its current story repeatedly until it has closed."""
+        """Yield the run's current story repeatedly until the run has closed."""
         previous: tuple[int, tuple[HistoryEvent, ...]] | None = None
         while True:
             description, events = self.look(previous)
@@ -154,8 +154,8 @@ class Watched:
     def look(
         self, previous: tuple[int, tuple[HistoryEvent, ...]] | None = None
     ) -> tuple[WorkflowDescription, tuple[HistoryEvent, ...]]:
-        """Return the description and the events. The description is read first, so the history is at least as
-        recent.
+        """Return the description and the events of the run. The description is read first, so that the history is at least
+        as recent.
         """
         handle = self.client.get_workflow_handle(self.workflow_id, run_id=self.run_id)
         description = handle.describe()
@@ -169,7 +169,7 @@ class Watched:
         return description, events if codec is None else unsealed(events, decoder(codec))
 
     def story_from(self, description: WorkflowDescription, events: tuple[HistoryEvent, ...]) -> Story:
-        """Return its story from a description and events."""
+        """Return the run's story from a description and events."""
         story = story_of(description, events, self.peek)
         return nest(story, dict(self._children(story))) if self.children else story
 
@@ -182,7 +182,7 @@ class Watched:
             try:
                 yield span.target, child.story()
             except WorkflowNotFoundError:
-                continue  # its history was deleted already, or is in another namespace
+                continue  # the child's history was already deleted, or is in another namespace
 
 
 def story_of(
@@ -206,7 +206,7 @@ def picture(description: WorkflowDescription, history: History, codec: Codec | N
 
 
 _IN_A_NOTEBOOK = 60
-"""The number of rows in a notebook; equal spans share a row beyond that."""
+"""The maximum number of rows in a notebook. Beyond that, equal spans share a row."""
 
 
 def _pending(info: PendingActivityInfo) -> Pending:

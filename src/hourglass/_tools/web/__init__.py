@@ -1,9 +1,9 @@
 """The web UI: every workflow in a browser, in a file, in memory or on a Temporal server. Needs the package
 extra `ui`.
 
-Must not know: engines. It uses the public client, the story and the replayer, and nothing below them. A page
-is rendered from data by a function that can be called without a server (`pages`); the handlers (`reading`,
-`actions`) only query the client and select the page.
+Must not know: engines. The web UI only uses the public client, the story and the replayer. Pages are rendered from data by
+functions that can be called without a server (`pages`). The handlers (`reading`, `actions`) only query the client and select
+the page.
 
     server       serves the web UI: address, credentials, limits on connections
     app          the routes and their handlers' threads; server-sent events

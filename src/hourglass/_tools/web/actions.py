@@ -1,5 +1,5 @@
-"""The handlers of all forms. Each reads the form, calls the client, and responds with a redirect, so that
-going back does not repeat the action. Errors are rendered as a page.
+"""The handlers of all forms. Each handler reads the form, calls the client, and responds with a redirect, so that the
+browser's back button does not repeat the action. Errors are rendered as a page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hourglass.client._bulk import open_ones
 from hourglass.errors import HourglassError, QueryFailedError, UpdateFailedError, UsageError
 
 UPDATE_TIMEOUT = 10.0
-"""The time to wait for the result of an update, in seconds. A form that waits occupies a thread, and pages need threads."""
+"""The maximum time in seconds to wait for the result of an update. A waiting form occupies a thread that pages need."""
 
 _MAX_BULK_RUNS = 100_000
 _WORKFLOW_ERRORS = (QueryFailedError, UpdateFailedError)
@@ -101,7 +101,7 @@ class PageActions:
         return RedirectResponse(f"{back}?notice={quote(notice)}", 303)
 
     def _shows(self, request: Request, fields: Mapping[str, Any]) -> bool:
-        """Whether values may be displayed in the response to a form."""
+        """Whether the response to a form may display values."""
         return requests.shows_payloads(self._site, request) or "payloads" in fields
 
     def _answer_page(
@@ -112,7 +112,7 @@ class PageActions:
         return HTMLResponse(pages.answer(requests.view(self._site, request), title, text, back))
 
     def bulk(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Act on many runs: the selected ones, or all that the search finds. The first request asks for
+        """Apply an action to many runs: the selected runs, or all runs that the search finds. The first request asks for
         confirmation.
         """
         self._check_may_change()
@@ -126,7 +126,7 @@ class PageActions:
         runs = [addresses.run_at(str(path)) for path in fields.get("runs", [])]
         scope = ConfirmedScope(len(runs), runs)
         if fields.get("all"):
-            # Runs that start after the question are not covered by the confirmation.
+            # The confirmation does not cover runs that start after the question was displayed.
             fields = {"asked_at": finding.filter_time(datetime.now(UTC)), **fields}
             scope = self._matching_scope(fields, action)
         if not scope.count:
@@ -165,9 +165,7 @@ class PageActions:
         return RedirectResponse(f"/operations/{operation.number}", 303)
 
     def _matching_scope(self, fields: Mapping[str, Any], action: str) -> ConfirmedScope:
-        """Return all runs that the search of a form finds; only open ones if the action cannot apply to
-        closed ones.
-        """
+        """Return all runs that a form's search finds. If the action cannot apply to closed runs, return only open runs."""
         search, now = requests.search_in_form(fields), datetime.now(UTC)
         query = finding.visible_filter(self._site.client, search, now)
         query = f"({query}) AND StartTime <= {finding.literal(finding.parse_time(str(fields['asked_at'])))}"
@@ -181,7 +179,7 @@ class PageActions:
         )
 
     def stop_operation(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Stop an operation before its remaining runs."""
+        """Stop a bulk operation before it reaches the remaining runs."""
         number = int(request.path_params["number"])
         self._operations.stop(number)
         return RedirectResponse(f"/operations/{number}", 303)
@@ -213,7 +211,7 @@ class PageActions:
         return RedirectResponse(f"{back}?notice={quote(request.path_params['action'])}", 303)
 
     def act_on_schedules(self, request: Request, fields: Mapping[str, Any]) -> Response:
-        """Act on many schedules."""
+        """Apply an action to many schedules."""
         self._check_may_change()
         action = str(fields.get("action", ""))
         selected = [str(schedule_id) for schedule_id in fields.get("runs", [])]
@@ -262,14 +260,14 @@ _NOT_REPEATED = (
 
 
 def _repeated_fields(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the fields of a form, for the form that asks for confirmation."""
+    """Return the fields of a form, to be repeated in the form that asks for confirmation."""
     single = [(name, str(value)) for name, value in fields.items() if name not in _NOT_REPEATED]
     lists = (("run", "runs"), ("status", "statuses"), ("argument", "arguments"))
     return single + [(name, str(value)) for name, names in lists for value in fields.get(names, ())]
 
 
 def _backfill(fields: Mapping[str, Any]) -> ScheduleBackfill:
-    """Return the period in a form. Raise ValueError."""
+    """Return the backfill period entered in a form. Raise `ValueError` if a time is malformed."""
     start, end = (
         datetime.fromisoformat(finding.parse_time(str(fields.get(name, "")))) for name in ("start", "end")
     )

@@ -1,6 +1,6 @@
 """Addresses of pages. Pure.
 
-An id may contain any characters: slashes, dots, percent signs. In a path it is quoted twice, because servers
+An id may contain any characters, including slashes, dots and percent signs. In a path an id is quoted twice, because servers
 undo one quoting before they match routes, and browsers resolve dots.
 """
 
@@ -10,12 +10,12 @@ from urllib.parse import quote, unquote
 
 
 def quoted(name: str) -> str:
-    """Quote a name as one part of a path."""
+    """Quote a name for use as a part of a path."""
     return quote(quote(name, safe="").replace(".", "%2E"), safe="")
 
 
 def unquoted(part: str) -> str:
-    """Return the name that a part of a path stands for, after a server has undone one quoting."""
+    """Return the name for a part of a path from which a server has already undone one quoting."""
     return unquote(part)
 
 

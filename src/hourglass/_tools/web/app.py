@@ -1,7 +1,7 @@
-"""The routes, and the threads that run their handlers: a handler that only reads may be abandoned, one that changes
-something runs to completion.
+"""The routes, and the threads that run their handlers. A handler that only reads may be abandoned; a handler that changes
+data runs to completion.
 
-If the engine becomes unreachable, pages return an error at once, and forms are rejected before they change anything.
+If the engine becomes unreachable, pages return an error immediately, and forms are rejected before they change anything.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from hourglass.errors import (
 
 PAUSE = 1.0
 SLOW_PAUSE = 2.0
-"""The pause between checks that need many requests: the task queues."""
+"""The pause in seconds between checks that need many requests, i.e. checks of task queues."""
 
 _SILENCE = 15.0
 
 Fingerprint: TypeAlias = Callable[[], Awaitable[tuple[str, str]]]
-"""Returns a short fingerprint of the content of a page (a number of events, a hash), and a message if there
-is a problem.
+"""A function that returns a short fingerprint of a page's content (a number of events, a hash), and a message if there is a
+problem.
 """
 
 
 async def changes(
     fingerprint: Fingerprint, gone: Callable[[], Awaitable[bool]], pause: float = PAUSE
 ) -> AsyncIterator[bytes]:
-    """Yield the events for one open page until it is closed."""
+    """Yield the server-sent events for an open page until the page is closed."""
     previous: str | None = None
     shown_trouble: str | None = None
     quiet = 0.0
@@ -76,7 +76,7 @@ async def changes(
             yield event("trouble", {"message": trouble}) if trouble else event("well", {})
             shown_trouble, quiet = trouble, 0.0
         if current is not None:
-            # The first check counts too: the page may have changed between its rendering and this connection.
+            # The first check counts, too, because the page may have changed between its rendering and this connection.
             if current != previous:
                 yield event("change", {})
                 quiet = 0.0
@@ -89,8 +89,8 @@ async def changes(
 
 
 def fingerprint_of(site: Site, operations: BulkOperations, request: Request) -> str:
-    """Return a fingerprint of the current content of a page. Its address names the page: a run, an operation,
-    the workers, only the health (`state`), or else a list.
+    """Return a fingerprint of the current content of a page. The page's address selects a run, an operation, the workers,
+    only the health (`state`), or else a list.
     """
     client, params = site.client, request.query_params
     if "state" in params:
@@ -115,7 +115,7 @@ def fingerprint_of(site: Site, operations: BulkOperations, request: Request) -> 
 
 
 def _queue(queue: TaskQueueDescription) -> TaskQueueDescription:
-    """Return the queue without the last poll times, which always change."""
+    """Return the queue without the pollers' last poll times, because these always change."""
     tasks, activities = (
         tuple(replace(poller, last_seen=None) for poller in pollers)
         for pollers in (queue.workflow_pollers, queue.activity_pollers)
@@ -124,7 +124,7 @@ def _queue(queue: TaskQueueDescription) -> TaskQueueDescription:
 
 
 def event(name: str, data: object) -> bytes:
-    """Return one event in its wire format."""
+    """Return a server-sent event in its wire format."""
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
@@ -169,8 +169,8 @@ class PageApp:
     def _form_handler(
         self, handle: Callable[[Request, Mapping[str, Any]], Response]
     ) -> Callable[[Request], Any]:
-        """Return a route handler for a form. The form is read on the loop; the action runs on a thread to its
-        end, because it may take effect.
+        """Return a route handler for a form. The form is read on the loop. The action runs on a thread and to completion,
+        because it may already have taken effect.
         """
 
         async def respond(request: Request) -> Response:
@@ -196,7 +196,7 @@ class PageApp:
             task.cancel()
 
     async def live(self, request: Request) -> Response:
-        """Stream the events for an open page."""
+        """Stream the server-sent events for an open page."""
 
         async def fingerprint() -> tuple[str, str]:
             current = await self._run_while_reachable(

@@ -1,7 +1,7 @@
 """One action on many runs, in the background, with its progress. The web UI finds an operation by its number.
 
-Must not know: HTTP. Invariants: an operation acts on each run once; a failure does not stop the others;
-failures are stored by run, up to a limit; the last hundred finished operations are kept.
+Must not know: HTTP. Invariants: an operation acts on each run once. A failure for one run does not stop the operation.
+Failures are stored by run, up to a limit. The last hundred finished operations are kept.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ _MAX_FAILURES = 200
 _MAX_ENDED = 100
 
 Act = Callable[[str, str], object]
-"""The action on one run, by its workflow id and run id."""
+"""The action to perform on one run, called with the workflow id and the run id."""
 
 
 TYPED_ABOVE = 20
-"""Above this number of runs, the reader must type the number to confirm."""
+"""The number of runs above which the reader must type the number to confirm."""
 
 
 @dataclass(frozen=True)
 class ConfirmedScope:
-    """The runs that a reader must confirm an action on: the selected ones, or all that a filter finds."""
+    """The runs for which a reader must confirm an action: the selected runs, or all runs that a filter finds."""
 
     count: int
     runs: Sequence[tuple[str, str]] = ()
     query: str = ""
-    """The filter that finds all of them."""
+    """The filter that finds the runs."""
     shown: str = ""
     """The filter as entered by the reader."""
     is_all: bool = False
@@ -45,8 +45,8 @@ class ConfirmedScope:
         return self.count > TYPED_ABOVE
 
     def rejection(self, expected: str, typed: str) -> str:
-        """Return the reason why an answer is no confirmation, or "". `expected` is the number that was
-        displayed to the reader.
+        """Return the reason why an answer is not a confirmation, or "". `expected` is the number that was displayed to the
+        reader.
         """
         if not expected.isdecimal() or len(expected) > 12 or self.count > int(expected):
             return f"more workflows match now: {self.count}"
@@ -57,7 +57,7 @@ class ConfirmedScope:
 
 @dataclass
 class BulkOperation:
-    """The progress of one operation."""
+    """The progress of a bulk operation."""
 
     number: int
     title: str
@@ -74,7 +74,7 @@ class BulkOperation:
 
 
 class BulkOperations:
-    """All operations of a site."""
+    """All bulk operations of a site."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_MAX_CONCURRENT, thread_name_prefix="hourglass-ui-bulk")
@@ -83,7 +83,7 @@ class BulkOperations:
         self._operations: OrderedDict[int, BulkOperation] = OrderedDict()
 
     def start(self, title: str, runs: Sequence[tuple[str, str]], act: Act) -> BulkOperation:
-        """Start to apply an action to each of these runs."""
+        """Start an operation that applies an action to each of these runs."""
         with self._lock:
             operation = BulkOperation(next(self._numbers), title, len(runs))
             self._operations[operation.number] = operation
@@ -102,7 +102,7 @@ class BulkOperations:
         return self._operations.get(number)
 
     def stop(self, number: int) -> None:
-        """Skip the remaining runs of an operation; actions that have started continue."""
+        """Skip the remaining runs of an operation. Actions that have already started continue."""
         operation = self.find(number)
         if operation is not None and not operation.ended:
             operation.stopped = True

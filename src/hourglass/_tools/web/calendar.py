@@ -1,7 +1,6 @@
-"""A year of a schedule: the days on which it acts, and how often. Pure.
+"""The days of a year on which a schedule acts, and the number of actions per day. Pure.
 
-Must not know: HTML. The rules of the embedded engine, which are the server's, compute the times; jitter is
-ignored.
+Must not know: HTML. The rules of the embedded engine compute the times, as on a server; jitter is ignored.
 """
 
 from __future__ import annotations
@@ -13,17 +12,15 @@ from hourglass._embedded.schedules.times import Timetable
 from hourglass.client import ScheduleSpec
 
 DAYS = 371
-"""53 weeks: a year from any day of the week."""
+"""53 weeks, which is a full year from any day of the week."""
 
 MAX_TIMES = 5_000
-"""The maximum number of times to compute. For a schedule that acts more often, the later days are drawn like
-the busiest one.
-"""
+"""The maximum number of computed times. For a schedule with more, the later days are drawn like the busiest day."""
 
 
 @dataclass(frozen=True)
 class Day:
-    """A day in UTC: its column and row in the picture, and how often the schedule acts on it."""
+    """A day in UTC: its column and row in the picture, and the number of times that the schedule acts."""
 
     date: date
     week: int
@@ -32,7 +29,7 @@ class Day:
 
     @property
     def level(self) -> int:
-        """The intensity of its color, from 0 to 4."""
+        """The intensity of the day's color, from 0 to 4."""
         return (
             0
             if not self.count

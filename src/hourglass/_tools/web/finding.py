@@ -1,8 +1,8 @@
-"""From the fields of a form to a filter, and from a filter to a page of the list. Pure except for functions
-with a client.
+"""The conversion of form fields to a filter, and of a filter to a page of the list. Pure, except for functions that take a
+client.
 
-Must not know: HTML. The reader's own filter is passed on unchanged, in brackets, so that it cannot change the
-meaning of the other conditions; it is rejected if it closes these brackets.
+Must not know: HTML. The reader's own filter is passed on unchanged, in brackets, so that it cannot change the meaning of the
+other conditions. A filter that would close these brackets is rejected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WITHIN = {"15m": 15, "1h": 60, "24h": 1440, "7d": 10_080, "30d": 43_200}
 
 
 FIELD_NAMES = ("type", "id", "within", "since", "until", "query", "problem")
-"""The fields of a search except its statuses and its page."""
+"""The fields of a search, except for its statuses and its page."""
 
 _PROBLEMS = {problem.slug: problem for problem in FILTERED}
 
@@ -54,12 +54,12 @@ class Search:
     until: str = ""
     query: str = ""
     problem: str = ""
-    """The slug of the problem that its runs have: see `_tools.diagnosis.problems`."""
+    """The slug of the problem that the runs have; see `_tools.diagnosis.problems`."""
     page: str = ""
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, str], statuses: Iterable[str]) -> Search:
-        """Return a search from the fields of a form; unknown values are ignored."""
+        """Return a search from the fields of a form. Unknown values are ignored."""
         known_names = {name.name for name in STATUSES}
         return cls(
             status=tuple(name for name in statuses if name in known_names),
@@ -74,27 +74,25 @@ class Search:
         )
 
     def url(self, path: str = "/workflows", **changes: Any) -> str:
-        """Return the address of this search with these changes. It starts at the first page unless `page` is
-        given.
-        """
+        """Return the URL of this search with these changes. The URL requests the first page unless `page` is passed."""
         changed = replace(self, **{"page": "", **changes})
         pairs = [("status", status) for status in changed.status]
         pairs += [(name, value) for name in (*FIELD_NAMES, "page") if (value := getattr(changed, name))]
         return f"{path}?{urlencode(pairs)}" if pairs else path
 
     def toggled(self, status: str) -> str:
-        """Return the address of this search with a status added or removed."""
+        """Return the URL of this search with a status added, or removed if it is present."""
         statuses = tuple(name for name in self.status if name != status)
         return self.url(status=statuses if status in self.status else (*statuses, status))
 
 
 def literal(value: str) -> str:
-    """Return a string as a literal of a filter."""
+    """Return a string as a quoted literal for a filter."""
     return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def status_name(status: WorkflowStatus) -> str:
-    """Return a status as filters name it: `TimedOut`."""
+    """Return the name of a status in filters, for example `TimedOut`."""
     return "".join(part.capitalize() for part in status.name.split("_"))
 
 
@@ -103,7 +101,8 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:
 
 
 def parse_time(value: str) -> str:
-    """Return a time in the format of filters. A time without a zone is in UTC. Raise ValueError."""
+    """Return a time in the format of filters. A time without a zone is taken as UTC. Raise `ValueError` for an invalid
+    time."""
     if not _TIME.match(value):
         raise ValueError(f"{value!r} is not a time: write for example 2026-01-31 12:00 (UTC)")
     parsed = datetime.fromisoformat(value.replace(" ", "T"))
@@ -116,7 +115,7 @@ def parse_time(value: str) -> str:
 
 
 def filter_time(at: datetime) -> str:
-    """Return a time in UTC in the format of filters. Years have four digits, unlike in `strftime`."""
+    """Return a UTC time in the format of filters. Unlike with `strftime`, years always have four digits."""
     return at.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
@@ -144,10 +143,10 @@ def filter_of(search: Search, now: datetime, *, statuses: bool = True) -> str:
 
 
 def visible_filter(client: Client, search: Search, now: datetime, *, statuses: bool = True) -> str:
-    """Return the filter for the runs in a list: it excludes the workflows that manage limits. Raise
-    ValueError.
+    """Return the filter for the runs in a list. The filter excludes the workflows that manage limits. Raise `ValueError` for
+    an invalid time.
 
-    If the engine does not report problems itself, runs with the problem are looked up now.
+    If the engine does not report problems itself, runs with the problem are searched now.
     """
     query = without_keepers(filter_of(search, now, statuses=statuses))
     if not search.problem:
@@ -157,7 +156,7 @@ def visible_filter(client: Client, search: Search, now: datetime, *, statuses: b
 
 @dataclass(frozen=True)
 class Listing:
-    """One page of the list."""
+    """One page of the list of runs."""
 
     items: tuple[WorkflowExecution, ...]
     next_page: str
@@ -176,9 +175,7 @@ def listing(
     search: Search,
     find_problems: Callable[[Iterable[WorkflowExecution]], Mapping[str, Problem]],
 ) -> Listing:
-    """Query a page of the list and the number of runs per status, and call `find_problems` for the runs of
-    the page.
-    """
+    """Query a page of the list and the number of runs per status. Call `find_problems` for the runs of the page."""
     now = datetime.now(UTC)
     query, token = visible_filter(client, search, now), bytes.fromhex(search.page)
     with ThreadPoolExecutor(1, "hourglass-ui-list") as thread:
@@ -203,9 +200,7 @@ def counts(client: Client, search: Search, now: datetime) -> dict[str, int]:
 
 
 def problem_counts(client: Client, search: Search) -> tuple[ProblemCount, ...]:
-    """Return the number of open runs per problem that blocks them, regardless of the status and problem in
-    the search.
-    """
+    """Return the number of open runs per problem that blocks them. The status and problem in the search are ignored."""
     unfiltered = replace(search, problem="")
     return problems.count(client, visible_filter(client, unfiltered, datetime.now(UTC), statuses=False))
 
@@ -222,8 +217,8 @@ class Bucket:
 
 
 def chart(client: Client, search: Search) -> tuple[Bucket, ...]:
-    """Return the numbers of runs that started, closed and failed over the time of the search: by default the
-    last day. Return no buckets for an empty period.
+    """Return the numbers of runs that started, closed and failed within the search's time range, by default the last day.
+    Return no buckets for an empty range.
     """
     edges = _bucket_edges(search, datetime.now(UTC))
     common = filter_of(replace(search, within="", since="", until="", status=()), datetime.now(UTC))
@@ -235,8 +230,8 @@ def chart(client: Client, search: Search) -> tuple[Bucket, ...]:
         condition_query = f"{prefix}{field} >= '{low}' AND {field} < '{high}'{grouping}"
         return client.count_workflows(without_keepers(condition_query))
 
-    # In parallel: a server processes them concurrently, and a file without a worker is opened once for all of
-    # them.
+    # In parallel, because a server processes the queries concurrently, and a file without a worker is opened only once for
+    # all of them.
     with ThreadPoolExecutor(2 * _BUCKETS, "hourglass-ui-chart") as threads:
         started = [threads.submit(count, "StartTime", period) for period in periods]
         closed = [
@@ -269,7 +264,7 @@ _FAILED_STATUSES = frozenset(
 
 
 def _closed_and_failed(result: WorkflowExecutionCount) -> tuple[int, int]:
-    """Return the number of closed runs, and how many of them failed."""
+    """Return the number of closed runs, and the number of failed runs among them."""
     groups = [(str(group.group_values[0]), group.count) for group in result.groups]
     return sum(number for _, number in groups), sum(
         number for name, number in groups if name in _FAILED_STATUSES

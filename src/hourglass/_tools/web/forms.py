@@ -1,8 +1,7 @@
-"""From text in a form to the arguments of a workflow, a signal or an update; and from a definition to the
-fields of its form. Pure.
+"""The conversion of text in a form to the arguments of a workflow, signal or update, and of a definition to the fields of
+its form. Pure.
 
-An argument is written as JSON. Unquoted text that is not JSON is taken as a `str`, so that a reader can type
-`order-1`.
+Arguments are entered as JSON. Text that is not JSON is used as a `str`, so that a reader can enter `order-1`.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Form:
 
 
 def arguments(texts: Sequence[str]) -> list[Any]:
-    """Return the values of the arguments, one per field; empty ones at the end are omitted."""
+    """Return the values of the arguments, one per field. Empty fields at the end are omitted."""
     entered = list(texts)
     while entered and not entered[-1].strip():
         entered.pop()
@@ -47,7 +46,7 @@ def arguments(texts: Sequence[str]) -> list[Any]:
 
 
 def value(text: str) -> Any:
-    """Return the value of one argument. Raise ValueError if it begins like JSON but is malformed."""
+    """Return the value of one argument. Raise `ValueError` if the text begins like JSON but is malformed."""
     stripped = text.strip()
     try:
         return json.loads(stripped)
@@ -68,7 +67,7 @@ def form_of(name: str, signature: inspect.Signature | None, description: str = "
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return a signature with its annotations as types, if they can be evaluated."""
+    """Return a function's signature. Annotations are evaluated to types, if possible."""
     try:
         return inspect.signature(function, eval_str=True)
     except Exception:  # e.g. a name imported only for type checkers

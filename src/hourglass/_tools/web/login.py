@@ -1,6 +1,6 @@
-"""The login: exchanges a token, or the code of the one-time link, for a cookie.
+"""The login, which exchanges a token, or the code of a one-time link, for a cookie.
 
-Displays nothing of the site, because anybody may request it.
+The page displays no data of the site, because anyone may request it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LoginPages:
         self._names = names
 
     async def show(self, request: Request) -> Response:
-        """Show the form; with the code of the one-time link, log in."""
+        """Show the login form. If the address contains the code of the one-time link, log in."""
         code = request.query_params.get("code")
         if code is None or request.method == "HEAD":  # a preview of the link must not use it up
             return HTMLResponse(pages.login(_BARE))
@@ -32,14 +32,14 @@ class LoginPages:
             return HTMLResponse(
                 pages.login(_BARE, "this link has been used already, or is invalid: enter the token"), 403
             )
-        # Respond with a page that loads the next one, not with a redirect: if the browser comes from another
-        # site or a file, it sends a SameSite=Strict cookie only with requests that this page itself makes.
+        # Respond with a page that loads the next page, instead of a redirect. If the browser comes from another site or a
+        # file, it sends a SameSite=Strict cookie only with requests that this page itself makes.
         return self._logged_in(
             request, HTMLResponse(pages.logged_in(_BARE, AFTER), headers={"refresh": f"0;url={AFTER}"})
         )
 
     async def submit(self, request: Request) -> Response:
-        """Check the token of the form."""
+        """Check the token entered in the form."""
         token = str((await requests.fields(request)).get("token", "")).strip()
         match self._access.check_token(token, request.client.host if request.client else ""):
             case AccessDecision.ADMITTED:

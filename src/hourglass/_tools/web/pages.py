@@ -1,4 +1,4 @@
-"""Pages: each function takes data and returns HTML. The only user of templates.
+"""The pages: each function takes data and returns HTML. This is the only module that uses templates.
 
 The templates escape all values (`autoescape`). Only `time_of` marks text as safe, and it escapes its
 argument. Control and line-separator characters in external text are displayed as escapes.
@@ -61,7 +61,7 @@ def time_of(moment: datetime | int | None) -> Markup:
 
 
 def lasted(start: datetime | None, end: datetime | None) -> str:
-    """Return the duration between two times, or until now."""
+    """Return the duration from one time to another, or to the current time."""
     if start is None:
         return ""
     elapsed = (end or datetime.now(UTC)) - start
@@ -102,7 +102,7 @@ def _page(name: str, view: View, **data: Any) -> str:
 def workflows(
     view: View, search: Search, listing: Listing | None, error: str = "", known_types: Sequence[str] = ()
 ) -> str:
-    """Render the list of workflows. Input fields are completed with the types and search attributes in use."""
+    """Render the list of workflows. Input fields offer the types and search attributes in use as completions."""
     items = () if listing is None else listing.items
     types = dict.fromkeys([*known_types, *sorted({run.workflow_type for run in items})])
     attributes = sorted({name for run in items for name in run.search_attributes}.difference(FIELDS))
@@ -127,7 +127,8 @@ def problem_counts(view: View, search: Search, counts: Sequence[ProblemCount]) -
 def confirm(
     view: View, action: str, scope: ConfirmedScope, fields: Sequence[tuple[str, str]], error: str = ""
 ) -> str:
-    """Render the question before an action on many runs. `fields` are those of the form that requested it."""
+    """Render the confirmation page for an action on many runs. `fields` are the fields of the form that requested the
+    action."""
     verb, consequence = _VERBS[action]
     return _page(
         "confirm",
@@ -200,7 +201,7 @@ def run(
 
 
 _OTHER_PENDING_KINDS = (Kind.TIMER, Kind.UPDATE, Kind.SIGNAL, Kind.EXTERNAL, Kind.NEXUS, Kind.LOCAL)
-"""Kinds of pending steps that a description does not list."""
+"""Kinds of pending steps that a workflow description does not list."""
 
 
 def why(view: View, diagnosis: Diagnosis | None, error: str = "") -> str:
@@ -219,7 +220,7 @@ def history(view: View, table: HistoryTable) -> str:
 
 
 def confirm_reset(view: View, workflow_id: str, run_id: str, plan: ResetPlan) -> str:
-    """Render the effects of a reset before its confirmation."""
+    """Render the effects of a reset, to be confirmed."""
     return _page(
         "reset",
         view,
@@ -318,10 +319,10 @@ def login(view: View, error: str = "") -> str:
 
 
 def logged_in(view: View, after: str) -> str:
-    """Render the page that leads a browser on after its login."""
+    """Render the page that a browser shows briefly after its login, before the page at `after`."""
     return _page("logged_in", view, title="Logged in", after=after)
 
 
 def failure(view: View, title: str, message: str, back: str, *, reloads: bool = False) -> str:
-    """Render an error page. With `reloads`, the page reloads when its content becomes available again."""
+    """Render an error page. With `reloads`, the page reloads itself when its content becomes available."""
     return _page("failure", view, title=title, message=message, back=back, reloads=reloads)

@@ -1,6 +1,6 @@
-"""The handlers of all pages. Each queries the client and selects the page; none has side effects.
+"""The handlers of all pages. Each handler queries the client and selects the page. No handler has side effects.
 
-They are plain functions and run on threads, because the client blocks (see `app`).
+The handlers are plain functions that run on threads, because the client blocks (see `app`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class PageReads:
         return HTMLResponse(pages.chart(requests.view(self._site, request), buckets))
 
     def problems(self, request: Request) -> Response:
-        """Show the numbers of open runs per problem. A part of a page, because it may take a while."""
+        """Show the numbers of open runs per problem. The result is only a part of a page, because the query may take a
+        while."""
         search = requests.search(request)
         try:
             counts = finding.problem_counts(self._site.client, search)
@@ -128,7 +129,7 @@ class PageReads:
         )
 
     def _runs_of(self, workflow_id: str) -> tuple[WorkflowExecution, ...]:
-        """Return all runs of a workflow id, newest first."""
+        """Return all runs with a workflow id, newest first."""
         query = f"WorkflowId = {finding.literal(workflow_id)}"
         try:
             runs = self._site.client.list_page(query, page_size=_RUNS_OF_AN_ID).items
@@ -146,7 +147,8 @@ class PageReads:
         return description, watched.story_from(description, events), events
 
     def why(self, request: Request) -> Response:
-        """Show the reasons for the run's state. A part of a page, because it may take seconds."""
+        """Show the reasons for the run's state. The result is only a part of a page, because the diagnosis may take
+        seconds."""
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         try:
             context = WhyContext(self._site.client, failures=requests.shows_payloads(self._site, request))
@@ -156,8 +158,8 @@ class PageReads:
         return HTMLResponse(pages.why(requests.view(self._site, request), diagnosis, error))
 
     def unread(self, request: Request) -> Response:
-        """Show signals that the run's code has received but not handled. A part of a page, because it queries
-        a worker.
+        """Show signals that the run's code has received but not handled. The result is only a part of a page, because it
+        requires a query to a worker.
         """
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         client = self._site.client
@@ -198,7 +200,7 @@ class PageReads:
         return HTMLResponse(pages.history(requests.view(self._site, request), table))
 
     def history_json(self, request: Request) -> Response:
-        """Send the history as a file that `hourglass replay` reads. Payloads stay encoded."""
+        """Send the history as a file that `hourglass replay` can read. Payloads stay encoded."""
         workflow_id, run_id = requests.path_part(request, "id"), requests.path_part(request, "run_id")
         text = self._site.client.get_workflow_handle(workflow_id, run_id=run_id).history().to_json(indent=2)
         name = quote(f"{workflow_id}-{run_id}.json", safe="")
@@ -323,7 +325,7 @@ class PageReads:
         return HTMLResponse(pages.limits(requests.view(self._site, request), slots, pending, bursts, error))
 
     def health(self, request: Request) -> Response:
-        """Report whether the web UI works and reaches its engine."""
+        """Report whether the web UI is healthy and reaches its engine."""
         trouble = site.check_health(self._site.client).trouble
         return JSONResponse({"ok": False, "error": trouble}, 503) if trouble else JSONResponse({"ok": True})
 
@@ -333,7 +335,7 @@ def _started(run: WorkflowExecution) -> float:
 
 
 def task_queues(client: Client) -> list[TaskQueueDescription]:
-    """Return the task queues that are served or that recent runs use."""
+    """Return the task queues that have workers or that recent runs use."""
     default_queue = client.describe_task_queue(rpc_timeout=_RPC_TIMEOUT)
     recent_runs = client.list_workflows(limit=_NEWEST)
     names = dict.fromkeys([*default_queue.served, *(run.task_queue for run in recent_runs if run.task_queue)])

@@ -1,8 +1,8 @@
-"""The program of the child process that replays histories for the web UI, and the messages between the two
+"""The program of the child process that replays histories for the web UI, and the messages between the child and its parent
 (see `replays`).
 
-It runs the author's code. It ends when its parent closes the connection or is silent for long, and by an
-alarm if a replay outlives its deadline and its parent.
+The child runs the author's code. It ends when its parent closes the connection or sends no message for a long time. If a
+replay exceeds its deadline and the parent is gone, an alarm ends the child.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST_IDLE: Final = 300.0
 
 
 class ReplayerSetup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The code to replay on, as names of modules that the parent has loaded, and the decoding of payloads."""
+    """The code on which to replay, as names of modules that the parent has loaded, and the options for decoding payloads."""
 
     modules: list[str]
     converter: str
@@ -48,9 +48,7 @@ class ReplayerSetup(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class WalkRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A request to replay a history. `at` is the number of the moment to return in full, None for the last
-    one.
-    """
+    """A request to replay a history. `at` is the number of the moment to return in full; None means the last moment."""
 
     workflow_id: str
     history: bytes
@@ -58,7 +56,7 @@ class WalkRequest(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class WalkResult(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """The moments of a history. The one with this `number` and its predecessor have all details."""
+    """The moments of a history. The moment with this `number` and its predecessor contain all details."""
 
     moments: tuple[Moment, ...]
     number: int = 0
@@ -75,7 +73,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Decode(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """A request for decoded payloads. At most one context is set."""
+    """A request to decode payloads. At most one context is set."""
 
     payloads: list[Payload]
     workflow: WorkflowSerializationContext | None = None
@@ -115,8 +113,8 @@ class _Parent:
         self._channel.send(message)
 
     def receive(self, kind: type[Any]) -> Any:
-        """Wait for a message of a type. Raise `EOFError` if the parent closes the connection, `TimeoutError`
-        if it is silent for long.
+        """Wait for a message of this type. Raise `EOFError` if the parent closes the connection, and `TimeoutError` if it
+        sends nothing for a long time.
         """
         while not self._frames:
             frames = self._channel.receive()
@@ -130,7 +128,7 @@ class _Parent:
 
 
 class ParentsCodec:
-    """A codec that asks the parent, which has the keys."""
+    """A codec that sends payloads to the parent for decoding, because only the parent has the keys."""
 
     def __init__(
         self, parent: _Parent, lock: threading.Lock, *, wants_context: bool, context: Any = None
@@ -141,15 +139,15 @@ class ParentsCodec:
         self.wants_context = wants_context
 
     def with_context(self, context: SerializationContext) -> ParentsCodec:
-        """Return the codec for the payloads of a context."""
+        """Return the codec for payloads in a context."""
         return ParentsCodec(self._parent, self._lock, wants_context=True, context=context)
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """Raise `NotImplementedError`: a replay does not encode."""
+        """Raise `NotImplementedError`, because a replay does not encode payloads."""
         raise NotImplementedError
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        """Return the payloads as decoded by the parent. Raise `DecodeError`."""
+        """Return the payloads as decoded by the parent. Raise `DecodeError` if the parent cannot decode them."""
         context = self._context
         request = Decode(
             payloads=list(payloads),
@@ -213,7 +211,7 @@ def _serve(parent: _Parent) -> None:
 
 
 def main() -> NoReturn:
-    """Run the program."""
+    """Run the child program."""
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
     sock.settimeout(_LONGEST_IDLE)

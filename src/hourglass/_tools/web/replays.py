@@ -1,13 +1,12 @@
-"""Time travel in a child process: replays run the author's code, which must not run in the process of the web
-UI.
+"""Time travel in a child process, because replays run the author's code, and that must not run in the web UI's process.
 
-A replay may never end, and a backtracking regular expression holds the GIL meanwhile: in this process it
-would block the web UI and its reaction to SIGTERM. So a child process replays, is killed at a deadline, and
-is replaced. It inherits no secrets: no descriptor except its socket, and from the environment only the
-variables that an interpreter needs (`SAFE_VARIABLES`) and those that the user names in HOURGLASS_REPLAY_ENV.
-The codec and its keys stay here: the child asks for the payloads that it needs decoded.
+A replay may never end, and a backtracking regular expression may hold the GIL all that time. In this process, the replay
+would then block the web UI and its reaction to SIGTERM. So a child process replays, is killed at a deadline, and is
+replaced. The child inherits no secrets: no descriptor except its socket, and from the environment only the variables that an
+interpreter needs (`SAFE_VARIABLES`) and the variables that the user lists in HOURGLASS_REPLAY_ENV. The codec and its keys
+stay in this process, and the child requests the decoding of payloads.
 
-Must not know: HTTP, HTML. Calls block; one replay at a time.
+Must not know: HTTP, HTML. Calls block, and only one replay runs at a time.
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ _LARGEST_ANSWER: Final = 256 * 1024 * 1024
 
 
 class ReplayFailedError(HourglassError):
-    """A replay that exceeded its deadline, or whose process died."""
+    """A replay exceeded its deadline, or its process died."""
 
 
 class TimeTravel:
-    """Replays histories on loaded code, in a child process that is started on demand."""
+    """Replays histories against loaded code, in a child process that is started on demand."""
 
     def __init__(self, modules: Sequence[ModuleType], client: Client, limit: float = LIMIT) -> None:
         self._modules = tuple(module.__name__ for module in modules)
@@ -83,10 +82,10 @@ class TimeTravel:
         self._closed = False
 
     def walk(self, history: History, at: int | None) -> WalkResult:
-        """Replay a history. Return its moments; the one with number `at` (None for the last) and its
-        predecessor include the fibers.
+        """Replay a history and return its moments. The moment with number `at` (None for the last) and its predecessor
+        include the fibers.
 
-        Raise `ReplayFailedError` if it takes too long, `UsageError` if the child cannot load the code.
+        Raise `ReplayFailedError` if the replay takes too long, and `UsageError` if the child cannot load the code.
         """
         if not self._replay_lock.acquire(timeout=self._limit):
             raise ReplayFailedError("other replays are still running: try again later")
@@ -100,7 +99,7 @@ class TimeTravel:
         child = self._running_child()
         try:
             answer = self._exchange(child, request, deadline)
-            if answer is None and child.exit_code() == 0:  # it had been idle for long, and has just ended
+            if answer is None and child.exit_code() == 0:  # it ended after a long idle time
                 child = self._running_child()
                 answer = self._exchange(child, request, deadline)
         except BaseException as error:
@@ -148,7 +147,7 @@ class TimeTravel:
     def _exchange(
         self, child: _ReplayProcess, request: WalkRequest, deadline: float
     ) -> WalkResult | Refused | None:
-        """Send a request and serve the child's own requests until it answers. Return None if it has ended."""
+        """Send a request, and serve the child's own requests until the child answers. Return None if the child has ended."""
         try:
             child.send(request, deadline)
             while True:
@@ -169,7 +168,7 @@ class TimeTravel:
             return Decoded(error=str(error))
 
     def close(self) -> None:
-        """Kill the child at once, even during a replay."""
+        """Kill the child immediately, even during a replay."""
         with self._lock:
             self._closed = True
             child, self._child = self._child, None
@@ -204,16 +203,16 @@ class _ReplayProcess:
             raise
 
     def exit_code(self) -> int | None:
-        """Return its exit code; None while it runs."""
+        """Return the child's exit code, or None while it runs."""
         return self._process.poll()
 
     def send(self, message: WalkRequest | Decoded, deadline: float) -> None:
-        """Send a message. Raise `TimeoutError` at the deadline."""
+        """Send a message. Raise `TimeoutError` if it cannot be sent before the deadline."""
         self._channel.sock.settimeout(_remaining(deadline))
         self._channel.send(message)
 
     def receive(self, deadline: float) -> WalkResult | Refused | Decode | None:
-        """Wait for a message; return None if the child has ended. Raise `TimeoutError` at the deadline."""
+        """Wait for a message. Return None if the child has ended. Raise `TimeoutError` at the deadline."""
         while not self._frames:
             self._channel.sock.settimeout(_remaining(deadline))
             frames = self._channel.receive()
@@ -224,7 +223,7 @@ class _ReplayProcess:
         return from_child.decode(self._frames.pop(0))
 
     def kill(self) -> None:
-        """Kill it and the processes that its code has started. Safe to call twice, and from any thread."""
+        """Kill the child, and the processes that its code has started. May be called twice, and from any thread."""
         if self._process.poll() is None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -235,7 +234,7 @@ class _ReplayProcess:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the child inherits."""
+    """Return the environment variables that the child inherits."""
     required_name = {name.strip() for name in variables.get(PASSED_VARIABLES, "").split(",")}
     return {
         name: value

@@ -1,7 +1,7 @@
-"""The parameters of a request, from its address and its form; and the parts that all responses share.
+"""The parameters of a request, from its URL and its form, and the parts that all responses share.
 
-Must not know: the content of pages. Forms, and readers who type addresses, may send anything: a malformed
-number is treated as absent, and unknown values are ignored.
+Must not know: the content of pages. Forms may send any values, and so may readers who enter URLs. A malformed number is
+treated as absent, and unknown values are ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def number(request: Request, name: str) -> int | None:
 
 
 def search(request: Request) -> Search:
-    """Return the search that the address describes."""
+    """Return the search described by the URL."""
     return Search.from_fields(dict(request.query_params), request.query_params.getlist("status"))
 
 
@@ -40,8 +40,8 @@ def requests_payloads(request: Request) -> bool:
 
 
 async def fields(request: Request) -> dict[str, Any]:
-    """Return the fields of a form. `runs`, `statuses` and `arguments` are lists, because they may occur
-    several times.
+    """Return the fields of a form. `runs`, `statuses` and `arguments` are lists, because their fields may occur several
+    times.
     """
     async with request.form(max_files=0, max_fields=200_000) as form:
         fields: dict[str, Any] = {name: form[name] for name in form}
@@ -52,13 +52,13 @@ async def fields(request: Request) -> dict[str, Any]:
 
 
 def search_in_form(fields: Mapping[str, Any]) -> Search:
-    """Return the search of the list, which its form repeats."""
+    """Return the search of the list from a form that repeats it."""
     texts = {name: value for name, value in fields.items() if isinstance(value, str)}
     return Search.from_fields(texts, [str(status) for status in fields.get("statuses", [])])
 
 
 def arguments(fields: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments in a form. Raise ValueError."""
+    """Return the arguments entered in a form. Raise `ValueError` if one is malformed."""
     texts = [str(argument) for argument in fields.get("arguments", ())]
     return forms.arguments(texts)
 
@@ -91,9 +91,7 @@ def shows_payloads(site: Site, request: Request) -> bool:
 
 
 def failure(site: Site, request: Request, status: int, message: str, back: str = "/workflows") -> Response:
-    """Render an error page. The message is never put into an address, because it may contain input or a value
-    of a run.
-    """
+    """Render an error page. The message never becomes part of a URL, because it may contain input or a value of a run."""
     title = _TITLES.get(status, "Internal error")
     page = pages.failure(view(site, request), title, message, back, reloads=status == 503)
     return HTMLResponse(page, status)

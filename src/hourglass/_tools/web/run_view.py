@@ -1,5 +1,5 @@
-"""Data for the pages of one run besides its story: linked runs, the effects of a reset, source lines, hidden
-values. Pure, except for reading source files.
+"""Data that the pages of a run need besides its story: linked runs, the effects of a reset, source lines, hidden values.
+Pure, except for reading source files.
 
 Must not know: HTML, the client's calls.
 """
@@ -42,7 +42,7 @@ def _link(relation: str, linked_id: str, story: Story) -> str:
 
 
 def unprocessed_signals(events: Sequence[HistoryEvent]) -> tuple[HistoryEvent, ...]:
-    """Return the signals received after the last completed workflow task: no code has processed them yet."""
+    """Return the signals received after the last completed workflow task. No code has processed these signals yet."""
     signals: list[HistoryEvent] = []
     for event in reversed(events):
         if isinstance(event.attributes, WorkflowTaskCompleted):
@@ -59,9 +59,9 @@ _EFFECTS = (Kind.ACTIVITY, Kind.LOCAL, Kind.CHILD, Kind.EXTERNAL, Kind.NEXUS)
 class ResetPlan:
     """The effects of a reset to the event `event_id`.
 
-    It groups the steps after this event: `effects` took effect, `unsuccessful` did not, and `after_failure` started
-    after a step had failed or a cancellation had been requested; these are usually compensations. `undone` is
-    the first step that they may have compensated and that the new run would consider done.
+    The plan groups the steps after this event. `effects` took effect, and `unsuccessful` did not. `after_failure` started
+    after a step had failed or a cancellation had been requested, and are usually compensations. `undone` is the first step
+    that they may have compensated and that the new run would consider done.
     """
 
     event_id: int
@@ -75,8 +75,8 @@ class ResetPlan:
 
 
 def reset_plan(events: Sequence[HistoryEvent], story: Story, event_id: int) -> ResetPlan:
-    """Return the effects of a reset to the end of the last workflow task at or before an event. Raise
-    `UsageError` if there is none.
+    """Return the effects of a reset to the end of the last workflow task at or before an event. Raise `UsageError` if no
+    workflow task has completed.
     """
     reset_id = _reset_point(events, event_id)
     later_steps = [step for step in story.spans[1:] if step.id >= reset_id]
@@ -110,7 +110,7 @@ def reset_plan(events: Sequence[HistoryEvent], story: Story, event_id: int) -> R
 
 
 def _reset_point(events: Sequence[HistoryEvent], event_id: int) -> int:
-    """Return the end of the last workflow task at or before an event."""
+    """Return the id of the event that completed the last workflow task at or before an event."""
     ends = [event.id for event in events if isinstance(event.attributes, WorkflowTaskCompleted)]
     candidates = [end for end in ends if end <= event_id] or ends[:1]
     if not candidates:
@@ -120,7 +120,7 @@ def _reset_point(events: Sequence[HistoryEvent], event_id: int) -> int:
 
 @dataclass(frozen=True)
 class HistoryTable:
-    """A page of the table of a run's events. `next_page` requests the next one; empty if there is none."""
+    """A page of the table of a run's events. `next_page` is the token of the next page, or empty on the last page."""
 
     workflow_id: str
     run_id: str
@@ -131,7 +131,7 @@ class HistoryTable:
 
 
 def event_row(event: Mapping[str, Any], peek: Peek | None) -> dict[str, Any]:
-    """Return an event as a row of the table: payloads as values, or hidden without `peek`."""
+    """Return an event as a row of the table. Payloads are displayed by `peek`, or hidden without it."""
     attributes: Any = next((value for key, value in event.items() if key.endswith("EventAttributes")), {})
     return {
         "id": event.get("eventId"),
@@ -160,9 +160,7 @@ _FAILURE_TEXTS = ("message", "stackTrace")
 
 
 def _is_failure(node: Mapping[str, Any]) -> bool:
-    """Whether this is a failure in Temporal's JSON form, which names its kind in a field such as
-    `applicationFailureInfo`.
-    """
+    """Whether a JSON object is a failure in Temporal's format, whose kind is a field such as `applicationFailureInfo`."""
     return any(
         name.endswith("FailureInfo") or name in ("stackTrace", "cause", "encodedAttributes") for name in node
     )
@@ -176,8 +174,8 @@ def _value(text: str) -> Any:
 
 
 def hide_moment(moment: Moment) -> Moment:
-    """Return a moment without the values of variables and the message of its error: with a codec they are as
-    secret as the payloads that they came from.
+    """Return a moment without the values of variables and without its error message. With a codec, these are as secret as
+    the payloads from which they came.
     """
     fibers = moment.fibers or ()
     return msgspec.structs.replace(
@@ -202,12 +200,13 @@ def hide_parked(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def error_text(error: BaseException, *, shows: bool) -> str:
-    """Return the message of an error, which may quote values; only its type unless values may be displayed."""
+    """Return the message of an error, or only the error's type if values must not be displayed."""
     return str(error) if shows else f"{type(error).__name__} {HIDDEN}"
 
 
 def replay_error(walked: WalkResult, *, shows: bool) -> str:
-    """Return why a replay stopped, as `error_text` does; a report of nondeterminism quotes no values."""
+    """Return why a replay stopped, like `error_text`. A report of nondeterminism is always returned in full, because it
+    contains no values."""
     return (
         walked.error
         if shows or walked.is_nondeterminism or not walked.error
@@ -221,7 +220,7 @@ def hide_change(change: ValueChange) -> ValueChange:
 
 
 def source(file: str, line: int) -> list[tuple[int, str]]:
-    """Return the lines of a file around one of them."""
+    """Return the lines of a file around a line."""
     lines = []
     for number in range(max(1, line - _CONTEXT_LINES), line + _CONTEXT_LINES + 1):
         text = linecache.getline(file, number)

@@ -1,9 +1,9 @@
 """Protection of the web UI against unauthorized requests, and the headers of every response. An ASGI
 middleware.
 
-The web UI shows payloads and terminates workflows. Every user of the machine can connect to its port, and so
-can every page that the reader has open: by a form or a link (cross-site requests), or by a domain name of its
-own that resolves to 127.0.0.1 (DNS rebinding). So:
+The web UI shows payloads and terminates workflows. Every user of the machine can connect to its port, and so can every page
+that the reader has open: through a form or a link (cross-site requests), or through a domain name that resolves to 127.0.0.1
+(DNS rebinding). Therefore:
 
 - `Host` must be a name of the web UI; every other request is rejected.
 - A request that changes something must come from the web UI itself, shown by its `Origin`, or if a browser sends none,
@@ -36,15 +36,13 @@ LARGEST_LOGIN = 4096
 LARGEST_FORM = 32 * 1024 * 1024
 
 ON_ADMITTED = "hourglass_on_admitted"
-"""The key, in the state of an ASGI scope, of a function that is called when a request has a valid token or
-cookie.
-"""
+"""The key in an ASGI scope's state for a function that is called when a request has a valid token or cookie."""
 
 _SAFE = frozenset({"GET", "HEAD"})
 _PUBLIC_FOLDER = "/static/"
 _OWN_SITES = frozenset({"same-origin", "none"})
-"""Values of `Sec-Fetch-Site` for requests of the web UI itself or of the reader. Programs and old browsers do
-not send this header.
+"""The values of `Sec-Fetch-Site` for requests from the web UI itself or from the reader. Programs and old browsers do not
+send this header.
 """
 
 HEADERS = (
@@ -74,7 +72,7 @@ class Rejection:
 
 
 class RequestGuard:
-    """A middleware that rejects requests that are not allowed."""
+    """A middleware that rejects unauthorized requests."""
 
     def __init__(self, app: App, *, names: OwnNames, access: Access) -> None:
         self._app = app
@@ -107,7 +105,7 @@ class RequestGuard:
                 scope["state"][ON_ADMITTED]()
             await self._app(scope, receive, guarded)
             return
-        # The body of a rejected request is not read, so the connection cannot be reused.
+        # The body of a rejected request is not read, so the connection cannot be reused afterwards.
         own_headers = (("content-type", rejection.content_type), ("connection", "close"))
         encoded = [
             (name.encode(), value.encode("latin-1")) for name, value in (*own_headers, *rejection.headers)
@@ -118,9 +116,9 @@ class RequestGuard:
     def rejection(
         self, method: str, path: str, headers: dict[str, str], address: str, link: str = "/"
     ) -> Rejection | None:
-        """Return the rejection of a request, or None if it is allowed. Counts wrong tokens.
+        """Return the rejection of a request, or None if it is allowed. Wrong tokens are counted.
 
-        `path` is the decoded path that routes are matched with; `link` leads a browser to the same page.
+        `path` is the decoded path that is matched with routes. `link` is the same path as sent, for a link in the response.
         """
         if not self._names.is_host(headers.get("host", "")):
             return Rejection(421, "this host name is not allowed: add it with --name")
@@ -144,8 +142,7 @@ class RequestGuard:
         origin = headers.get("origin")
         if origin is not None:
             return self._names.is_origin(origin)
-        # Browsers that send no Origin send this header; programs send neither, and no page can make a browser
-        # omit both.
+        # Browsers that send no Origin send this header. Programs send neither, and no page can make a browser omit both.
         return headers.get("sec-fetch-site", "none").lower() in _OWN_SITES
 
 
@@ -155,7 +152,7 @@ def _is_public(path: str) -> bool:
 
 
 def too_many_guesses() -> Rejection:
-    """Return the rejection of an address that has sent too many wrong tokens."""
+    """Return the rejection for an address that has sent too many wrong tokens."""
     return Rejection(429, "too many wrong tokens from your address: wait a minute", (("retry-after", "60"),))
 
 
@@ -167,11 +164,11 @@ def _not_logged_in(method: str, headers: dict[str, str]) -> Rejection:
 
 
 def _cross_site(link: str, headers: dict[str, str]) -> Rejection:
-    """Reject a request from another site. For a followed link, show a page with the link."""
+    """Reject a request from another site. If the reader followed a link, respond with a page that shows the link."""
     message = "cross-site requests are rejected"
     if headers.get("sec-fetch-mode") != "navigate" or headers.get("sec-fetch-dest", "document") != "document":
         return Rejection(403, message)
-    # One slash at the beginning: two would lead to another host.
+    # Only one slash at the beginning, because two would lead to another host.
     link = escape("/" + link.lstrip("/\\"))
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Hourglass</title>'
@@ -182,7 +179,7 @@ def _cross_site(link: str, headers: dict[str, str]) -> Rejection:
 
 
 def _check_body(headers: dict[str, str], largest: int) -> Rejection | None:
-    """Reject a body that is too large, or whose length is unknown before it is read."""
+    """Reject a body that is too large, or that does not announce its length."""
     if "transfer-encoding" in headers:
         return Rejection(411, "a Content-Length is required")
     length = headers.get("content-length", "0")
@@ -194,7 +191,7 @@ def _check_body(headers: dict[str, str], largest: int) -> Rejection | None:
 
 
 def _link(scope: Scope) -> str:
-    """Return the path and query as they were sent."""
+    """Return the path and the query as the client sent them."""
     path = bytes(scope.get("raw_path") or b"/").decode("latin-1")
     query = bytes(scope.get("query_string", b"")).decode("latin-1")
     return f"{path}?{query}" if query else path

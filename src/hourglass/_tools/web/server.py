@@ -1,4 +1,4 @@
-"""The server of the web UI: address, credentials, limits on connections."""
+"""The server of the web UI: address, credentials, and limits on connections."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ PORT = 8300
 class LimitedConnection(H11Protocol):
     """A connection of uvicorn that reports its phase to a gate. Each server has a subclass with its own gate.
 
-    uvicorn itself limits neither the number of connections that have sent nothing, nor the time for heads and
-    bodies.
+    uvicorn itself limits neither the number of idle connections nor the time for heads and bodies.
 
-    Requests without a token or cookie must be answered within the time limit for the head. If they counted as
-    being answered, anybody could occupy all connections by sending one after another.
+    Requests without a token or cookie must be answered within the time limit for the head. Otherwise, anyone could occupy
+    all connections by sending one request after another.
     """
 
     gate: ClassVar[ConnectionGate]
@@ -63,26 +62,26 @@ class LimitedConnection(H11Protocol):
         self._note_phase()
 
     def send_400_response(self, msg: str) -> None:
-        """Reject malformed input and close the connection. uvicorn's response has a body even for HEAD. h11 does not
-        permit that, and the error would be printed with a traceback.
+        """Reject malformed input and close the connection. uvicorn's response has a body even for HEAD. h11 does not permit
+        that, so the error would be printed with a traceback.
         """
         with contextlib.suppress(h11.LocalProtocolError):
             super().send_400_response(msg)
         self.transport.close()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Prepare for the next request."""
         self._is_admitted = False
         super().on_response_complete()
         self._note_phase()
 
     def pause_writing(self) -> None:
-        """Note that the peer does not read the response."""
+        """Record that the peer does not read the response."""
         super().pause_writing()
         self._note_phase()
 
     def resume_writing(self) -> None:
-        """Note that the peer reads again."""
+        """Record that the peer reads the response again."""
         super().resume_writing()
         self._note_phase()
 
@@ -100,21 +99,21 @@ class LimitedConnection(H11Protocol):
 
 
 class ClosingServer(uvicorn.Server):
-    """A server of uvicorn that also closes the connections that outlast its graceful shutdown."""
+    """A uvicorn server that also closes the connections that outlast its graceful shutdown."""
 
     def __init__(self, config: uvicorn.Config, gate: ConnectionGate) -> None:
         super().__init__(config)
         self._gate = gate
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Shut down, then close the connections with responses that their peers do not read."""
+        """Shut down, and then close the connections with responses that their peers do not read."""
         await super().shutdown(sockets)
         self._gate.close()
         await sleep(0)  # the transports close their sockets in the loop's next iteration
 
 
 def bound(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens on the requested port, or else on the default port or any free one."""
+    """Return a socket that listens on the requested port. Without one, use the default port or any free port."""
     for candidate in (port,) if port is not None else (PORT, 0):
         try:
             return listening_socket(host, candidate)
@@ -127,13 +126,13 @@ def bound(host: str, port: int | None) -> socket.socket:
 
 
 def address_of(listening: socket.socket) -> str:
-    """Return the address of a web UI on this socket."""
+    """Return the URL of a web UI that listens on this socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def link_of(listening: socket.socket, credentials: Credentials) -> str:
-    """Return the link that logs in one browser."""
+    """Return the one-time link that logs in a browser."""
     return f"{address_of(listening)}{LOGIN}?code={credentials.link.code}"
 
 
@@ -147,9 +146,9 @@ def served(
     names: tuple[str, ...] = (),
     listening: socket.socket | None = None,
 ) -> Iterator[str]:
-    """Serve the web UI on a thread during the block. Yield its address.
+    """Serve the web UI on a thread during the block, and yield its URL.
 
-    `listening` is a bound socket, for processes that serve on it one after another.
+    `listening` is a socket that already listens, for processes that use it one after another.
     """
     listening = bound(host, port) if listening is None else listening
     number = listening.getsockname()[1]
@@ -171,7 +170,7 @@ def served(
         backlog=BACKLOG,
         h11_max_incomplete_event_size=LARGEST_HEAD,
         server_header=False,
-        proxy_headers=False,  # a local peer could claim any address, and guess tokens without limit
+        proxy_headers=False,  # otherwise a local peer could claim any address, and guess tokens without limit
         timeout_graceful_shutdown=1,  # open pages keep their connections open indefinitely
     )
     server = ClosingServer(config, gate)

@@ -1,6 +1,6 @@
 """The data source of the pages: a client and its health, loaded code, and permissions.
 
-Must not know: HTTP, HTML. All calls block; handlers make them on threads.
+Must not know: HTTP, HTML. All calls block, so handlers make them on threads.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _AWAY = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 
 @dataclass(frozen=True)
 class Health:
-    """The health of the engine: `unreachable` if no request can succeed, `notice` if data may be outdated;
-    both are empty if all is well.
+    """The health of the engine. `unreachable` is set if no request can succeed, and `notice` if data may be outdated. Both
+    are empty if the engine is healthy.
     """
 
     unreachable: str = ""
@@ -50,7 +50,7 @@ class Health:
 
 
 def check_health(client: Client) -> Health:
-    """Send the cheapest request, and return the health."""
+    """Send the cheapest request to the engine, and return the engine's health."""
     try:
         return Health(notice=client.list_page(page_size=1, rpc_timeout=RPC_TIMEOUT).notice)
     except StorageError as error:
@@ -76,7 +76,7 @@ class HealthMonitor:
         self._health = Health()
 
     def health(self) -> Health:
-        """Return the latest health, and keep checking for a while."""
+        """Return the latest health, and continue the checks for a while."""
         with self._lock:
             self._last_read = monotonic()
             if self._thread is None and not self._closed.is_set():
@@ -108,8 +108,8 @@ _MAX_ENTRIES = 2000
 
 
 class ProblemCache:
-    """A cache of the problems that block runs. A server must be queried for each open run; a result is valid
-    for a few seconds, for all readers.
+    """A cache of the problems that block runs. A server must be queried for each open run. All readers share a result for a
+    few seconds.
     """
 
     def __init__(self, client: Client) -> None:
@@ -118,14 +118,14 @@ class ProblemCache:
         self._entries: OrderedDict[str, tuple[float, Problem | None]] = OrderedDict()
 
     def look(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
-        """Return the problems that block these runs, by run id."""
+        """Return the problems that block these runs, by run id. Use cached results where possible."""
         now = monotonic()
         open_runs = [run for run in runs if run.close_time is None]
         with self._lock:
             cached = {
                 run.run_id: self._entries[run.run_id][1]
                 for run in open_runs
-                # A report of the engine itself is newer than a cached entry.
+                # A problem that the engine itself reports is newer than a cached entry.
                 if run.run_id in self._entries
                 and not run.reported_problems
                 and now - self._entries[run.run_id][0] < _MAX_AGE
@@ -145,9 +145,8 @@ class ProblemCache:
 class Site:
     """One target with its client.
 
-    `modules` is loaded code: forms offer its types, and time travel replays it. `read_only` rejects all
-    changes. `workers` returns the workers of this process. With a codec, payloads are displayed only on
-    request.
+    `modules` is the loaded code, for the types in forms and for time travel. If `read_only` is True, all changes are
+    rejected. `workers` returns the workers of this process. With a codec, payloads are displayed only on request.
     """
 
     client: Client
@@ -166,7 +165,7 @@ class Site:
         self._time_travel = TimeTravel(self.modules, self.client)
 
     def problems(self, runs: Iterable[WorkflowExecution]) -> Mapping[str, Problem]:
-        """Return the problems that block these runs, by run id; at most a few seconds old."""
+        """Return the problems that block these runs, by run id. The result is at most a few seconds old."""
         return self._problems.look(runs)
 
     @property
@@ -175,14 +174,15 @@ class Site:
         return self.client.codec is not None
 
     def peek(self, requested: bool) -> Peek:
-        """Return the function that displays payloads, depending on whether the reader has requested them."""
+        """Return the function that displays payloads. It hides them if the site does so and the reader has not requested
+        them."""
         if self.hides_payloads and not requested:
             return hidden
         return peek(self.decode, _LONGEST_PAYLOAD)
 
     @property
     def time_travel(self) -> TimeTravel | None:
-        """Replays of runs; None if no code was loaded."""
+        """The replays of runs, or None if no code was loaded."""
         return self._time_travel if self.modules else None
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The story of a run as rows of bars, positioned on a range of time. Pure.
+"""The story of a run as rows of bars, positioned on a time range. Pure.
 
-The ticks, folding and captions come from `timeline`, as for pictures. Only the scale differs: it covers the selected range,
-without breaks. Positions are percentages of the width, so that a page can draw them as SVG attributes at any size without
-inline styles. Must not know: HTML.
+The ticks, folding and captions come from `timeline`, as for pictures. Only the scale is different: it covers the selected
+range, without breaks. Positions are percentages of the width, so that a page can draw them as SVG attributes at any size,
+without inline styles. Must not know: HTML.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MIN_WIDTH = 0.15
 """The minimum width of a bar, so that short spans are visible."""
 
 MAX_ROWS = 400
-"""The maximum number of rows before similar ones are folded."""
+"""The maximum number of rows before similar spans are folded."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A piece of a row."""
+    """A piece of a row in the waterfall."""
 
     x: float
     width: float
@@ -36,7 +36,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class WaterfallRow:
-    """A span with its bars. `key` identifies it in the page's address."""
+    """A span with its bars. `key` identifies the row in the page's URL."""
 
     key: str
     span: Span
@@ -52,7 +52,8 @@ class WaterfallRow:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """Rows from `start` to `end`. `folded` is the number of spans in rows for several spans."""
+    """Rows for the time range from `start` to `end`. `folded` is the number of spans in rows that represent several
+    spans."""
 
     start: int
     end: int
@@ -61,19 +62,19 @@ class Waterfall:
     spans: int
     folded: int
     zooms: tuple[tuple[str, int, int], ...] = ()
-    """Other ranges of time, each with its label."""
+    """Other time ranges for navigation, each with its label."""
     zoomed: bool = False
 
 
 def waterfall(story: Story, *, start: int | None = None, end: int | None = None) -> Waterfall:
-    """Return the rows of a story, for its full duration or a part of it."""
+    """Return the rows of a story, for its full duration or for a part."""
     full_range = story.start, max(story.until, story.start + 1)
     low = full_range[0] if start is None else min(max(start, full_range[0]), full_range[1] - 1)
     high = full_range[1] if end is None else max(min(end, full_range[1]), low + 1)
-    # Spans outside the range are removed first, so that zooming in leaves rows for folded spans.
+    # Spans outside the range are removed first, so that folded spans become visible when zooming in.
     spans = tuple(span for span in story.spans if _ends(span, story) >= low and span.start <= high)
     visible = fold(replace(story, spans=spans), MAX_ROWS).spans if spans else ()
-    # Without breaks, so that dragging over the bars selects a range of time.
+    # Without breaks, so that dragging over the bars selects a time range.
     scale = Scale((Piece(low, high, 0.0, WIDTH),))
     return Waterfall(
         low,
@@ -88,7 +89,7 @@ def waterfall(story: Story, *, start: int | None = None, end: int | None = None)
 
 
 def _zooms(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the ranges for navigation without a mouse."""
+    """Yield the time ranges for navigation without a mouse."""
     quarter = (high - low) // 4
     if quarter > _MIN_RANGE:
         yield "Zoom in", low + quarter, high - quarter
@@ -103,11 +104,11 @@ def _zooms(low: int, high: int, first: int, last: int) -> Iterator[tuple[str, in
 
 _MIN_RANGE = 1_000
 _LABEL_ROOM = 4.4
-"""The minimum space between two labels of the axis: there are at most eight."""
+"""The minimum space between two labels of the axis. At this value there are at most eight labels."""
 
 
 def _label_width(label: str) -> float:
-    """Return the width of a label where the bars take a thousand pixels."""
+    """Return the width of a label for bars that are a thousand pixels wide."""
     return sans(label, 11) * WIDTH / 1000
 
 
