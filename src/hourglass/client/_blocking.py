@@ -65,36 +65,41 @@ Ts = TypeVarTuple("Ts")
 
 
 class Operator(ClientFacts):
-    """The operator's part of a client: namespaces, Nexus endpoints, search attributes, task queues, worker versions."""
+    """The administrative methods of a client: namespaces, Nexus endpoints, search attributes, task queues, worker versions."""
 
     def create_namespace(
         self, name: str, *, retention: Duration = 72 * 3600.0, description: str = ""
     ) -> None:
-        """Create a namespace on a server, with this retention of closed workflows; it takes a moment until the entire server
-        knows it. An embedded engine has the namespace with which it was opened.
+        """Create a namespace on a server. `retention` is how long closed workflows are kept. The call may return before the
+        entire server knows the namespace.
+
+        An embedded engine has only the namespace with which it was opened.
         """
         self._session.run(_deployments.create_namespace(name, retention, description))
 
     def create_nexus_endpoint(
         self, name: str, *, task_queue: str, namespace: str | None = None, description: str = ""
     ) -> None:
-        """Create a Nexus endpoint on a server, by which workflows call the operations that workers of this task queue serve,
-        in this client's namespace or another.
+        """Create a Nexus endpoint on a server. Workflows use the endpoint to call the Nexus operations of the workers on
+        this task queue, in this client's namespace or another.
         """
         self._session.run(_deployments.create_nexus_endpoint(name, task_queue, namespace, description))
 
     def delete_nexus_endpoint(self, name: str) -> None:
-        """Delete a Nexus endpoint of a server."""
+        """Delete a Nexus endpoint from a server."""
         self._session.run(_deployments.delete_nexus_endpoint(name))
 
     def add_search_attributes(self, types: Mapping[str, str]) -> None:
-        """Create search attributes, `{"Region": "Keyword"}`; those that exist with the same type are kept. It takes a moment
-        until the entire server knows them; an embedded engine also creates one on its first use.
+        """Create search attributes, such as `{"Region": "Keyword"}`. Attributes that already exist with the same type are
+        kept.
+
+        The call may return before the entire server knows the attributes. An embedded engine also creates an attribute on
+        first use.
         """
         self._session.run(_deployments.add_search_attributes(types))
 
     def list_search_attributes(self) -> dict[str, str]:
-        """Return the search attributes that users have created, with their types."""
+        """Return the custom search attributes and their types."""
         return self._session.run(_deployments.list_search_attributes())
 
     def describe_task_queue(self, name: str = "default", **rpc: Unpack[RpcOptions]) -> TaskQueueDescription:
@@ -109,11 +114,11 @@ class Operator(ClientFacts):
         wait: Duration = 10.0,
         ignore_missing_task_queues: bool = False,
     ) -> WorkerDeploymentVersion | None:
-        """Make a build of a deployment the current version, and return the former one. New runs, and runs that upgrade
-        automatically, go to its workers; with None to unversioned workers.
+        """Make a build of a deployment the current version, and return the previous one. The workers of the current version
+        receive new runs and runs that upgrade automatically. With None, unversioned workers receive them.
 
-        If no worker has reported the version yet, wait this long for one. A server rejects a version that lacks a task queue of
-        the former one unless `ignore_missing_task_queues` is set.
+        If no worker has reported the version yet, `wait` is how long to wait for the report. A server rejects a version that
+        lacks a task queue of the previous one unless `ignore_missing_task_queues` is set.
         """
         operation = _deployments.set_current_version(
             self._session,
@@ -133,10 +138,10 @@ class Operator(ClientFacts):
         wait: Duration = 10.0,
         ignore_missing_task_queues: bool = False,
     ) -> WorkerDeploymentVersion | None:
-        """Route a percentage of the current version's runs to a build of a deployment, and return the former ramping version.
-        The workflow id decides which runs these are; a run that has moved stays. None ends the ramp.
+        """Route a percentage of the current version's runs to a build of a deployment, and return the previous ramping
+        version. Runs are selected by workflow id. A run that has moved to the new version stays there. None ends the ramp.
 
-        When the version has proved itself, call `set_current_version`. The other options are the same.
+        To complete the rollout, call `set_current_version`, which has the same other options.
         """
         operation = _deployments.set_ramping_version(
             self._session,
@@ -149,12 +154,12 @@ class Operator(ClientFacts):
         return self._session.run(operation)
 
     def describe_deployment(self, name: str, **rpc: Unpack[RpcOptions]) -> DeploymentDescription:
-        """Return the versions of a deployment, and which of them is current."""
+        """Return the versions of a deployment, including the current one."""
         return self._session.run(_deployments.describe_deployment(name), rpc)
 
 
 class Client(Activities, Operator):
-    """A blocking client: for scripts, threads, web frameworks and wherever `await` is not available."""
+    """A client for asyncio. It has the methods of `Client` as coroutines, and works on any event loop."""
 
     @classmethod
     def connect(
@@ -184,11 +189,12 @@ class Client(Activities, Operator):
     ) -> Client:
         """Connect to `local:`, `host:port` or `profile:NAME`.
 
-        The default target is set by `HOURGLASS_TARGET`, or by `TEMPORAL_ADDRESS` and related variables. Each client of `local:`
-        has its own engine in memory, which ends with the client. `retention` is how long the worker of a file keeps closed
-        workflows, 30 days by default; a Temporal server has its own for each namespace. With `lazy` the client connects with its
-        first call, and `timeout` counts from then. `payload_limits` sets the sizes from which warnings about values are logged.
-        The options named `…_config`, and `grpc_compression`, are for connections to a server.
+        The default target is set by `HOURGLASS_TARGET`, or by `TEMPORAL_ADDRESS` and related variables. Each client of
+        `local:` has its own in-memory engine, which stops when the client is closed. `retention` is how long a worker on a
+        file keeps closed workflows, 30 days by default; a Temporal server has a separate setting for each namespace. With
+        `lazy`, the client connects on its first call, and `timeout` counts from that call. `payload_limits` sets the sizes
+        from which warnings about values are logged. The options named `…_config`, and `grpc_compression`, apply only to
+        connections to a server.
         """
         every = all_plugins((), plugins)
         settings = configured(ClientConfig, "configure_client", every, locals())
@@ -201,26 +207,26 @@ class Client(Activities, Operator):
 
     @property
     def workflow_service(self) -> RawService:
-        """The server's own service for workflows, for RPCs without a method here."""
+        """The server's raw workflow service, for RPCs that the client has no method for."""
         return RawService(self._session, "workflow")
 
     @property
     def operator_service(self) -> RawService:
-        """The server's own service for operators: search attributes, Nexus endpoints, clusters."""
+        """The server's raw operator service: search attributes, Nexus endpoints, clusters."""
         return RawService(self._session, "operator")
 
     @property
     def test_service(self) -> RawService:
-        """The service of Temporal's test server, which skips time."""
+        """The raw service of Temporal's test server, for time skipping."""
         return RawService(self._session, "test")
 
     @property
     def health_service(self) -> RawService:
-        """The gRPC service for a server's health."""
+        """The raw gRPC health service of a server."""
         return RawService(self._session, "health")
 
     def close(self) -> None:
-        """Close the connection. Workflows continue without it."""
+        """Close the connection. Workflows keep running."""
         if not self.closed and not self._portal.closed:  # a closed portal has closed everything
             self._session.link.portal.call(self._session.link.close())
 
@@ -247,9 +253,9 @@ class Client(Activities, Operator):
     def start_workflow(  # type: ignore[misc]
         self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any
     ) -> Any:
-        """Start a workflow, named by its decorated object or its name, and return its handle.
+        """Start a workflow and return its handle. Pass the decorated workflow or its name.
 
-        `result_type` is for workflows named by their name. The options are those of `StartOptions`.
+        `result_type` is for workflows passed by name. The options are those of `StartOptions`.
         """
         operation = _starts.start(self._session, workflow, args, options, result_type)
         return self._session.run(operation.then(partial(WorkflowHandle, self._session)))
@@ -289,9 +295,10 @@ class Client(Activities, Operator):
         self, workflow: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[StartOptions]
     ) -> WithStart[R]: ...
     def with_start(self, workflow: Any, /, *args: Any, result_type: Any = None, **options: Any) -> Any:  # type: ignore[misc]
-        """Return a workflow that the next call starts, unless it is running: `with_start(cart, id="c-1").signal(add, item)`.
+        """Prepare to start a workflow together with a message: `with_start(cart, id="c-1").signal(add, item)`.
 
-        Start and message are one step: either both happen or neither.
+        The call on the returned object sends both. The workflow is started unless it is already running. The start and the
+        message are atomic: either both happen or neither does.
         """
         return WithStart(self._session, workflow, args, options, result_type)
 
@@ -332,10 +339,11 @@ class Client(Activities, Operator):
         workflow: Any = None,
         result_type: Any = None,
     ) -> Any:
-        """Return a handle to an existing workflow, or with `run_id` to that run only. Does not check whether it exists.
+        """Return a handle to an existing workflow, or, with `run_id`, to that run only. Does not check whether the workflow
+        exists.
 
-        With `first_execution_run_id` the workflow is cancelled, terminated or updated only if it still belongs to the chain that
-        began with that run, and its id has not been used for another workflow since.
+        With `first_execution_run_id`, the handle cancels, terminates and updates the workflow only if its current run
+        belongs to the chain that began with that run. This protects a later workflow that reuses the id.
         """
         reference = _operations.refer(id, run_id, workflow, result_type, first_execution_run_id)
         return WorkflowHandle(self._session, reference)
@@ -349,13 +357,13 @@ class Client(Activities, Operator):
         dry_run: bool = False,
         hold: bool = False,
     ) -> WorkflowHandle[Any]:
-        """Start a workflow that already has this history, of an open run, from this or another engine; return its handle.
+        """Start a workflow from the history of an open run, from this or another engine, and return its handle.
 
-        It continues from the end of the history; nothing in it is repeated. Pending activities begin at their first attempt. A
-        server repeats the workflow tasks of the history, so times and random numbers are new; histories that cannot be repeated
-        (children, updates, timed-out activities) are rejected with `ServiceError`, as with `dry_run`, which starts nothing. Calls
-        with the same `request_id` are one import. With `hold` no worker on a server receives the run until the call is repeated
-        without it.
+        The workflow continues from the end of the history; no completed step is repeated. Pending activities start again at
+        their first attempt. A server repeats the workflow tasks of the history, so times and random numbers change.
+        Histories that cannot be repeated (children, updates, timed-out activities) are rejected with `ServiceError`, as they
+        are with `dry_run`, which starts no workflow. Calls with the same `request_id` perform a single import. With `hold`,
+        no worker on a server receives the run until the call is repeated without `hold`.
         """
         events = [json.dumps(event).encode() for event in history.events]
         operation = _reset.import_workflow(events, id or history.workflow_id, request_id, dry_run, hold)
@@ -369,8 +377,8 @@ class Client(Activities, Operator):
         limit: int | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> Iterator[WorkflowExecution]:
-        """Return the runs that match a filter (all by default), fetched page by page during iteration; with a `limit` at most
-        that many.
+        """Return an iterator over the runs that match a filter, or over all runs by default. Pages are fetched during
+        iteration. `limit` is the maximum number of runs.
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
@@ -385,27 +393,27 @@ class Client(Activities, Operator):
         page_token: bytes = b"",
         **rpc: Unpack[RpcOptions],
     ) -> WorkflowExecutionPage:
-        """Return one page of the runs that match a filter: the first, or the one after a page's `next_page_token`."""
+        """Return one page of the runs that match a filter: the first page, or the page after `next_page_token`."""
         return self._session.run(_operations.list_page(self._session, query, page_size, page_token), rpc)
 
     def count_workflows(self, query: str = "", **rpc: Unpack[RpcOptions]) -> WorkflowExecutionCount:
-        """Return the number of runs that match a filter; its `groups` are the numbers per status, if the filter ends with
-        `GROUP BY ExecutionStatus`.
+        """Return the number of runs that match a filter. If the filter ends with `GROUP BY ExecutionStatus`, the result's
+        `groups` contain the number of runs for each status.
         """
         return self._session.run(_operations.count(self._session, query), rpc)
 
     def cancel_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None
     ) -> BulkResult:
-        """Request the cancellation of every open workflow that matches a filter. `progress` is called with the number handled
-        and the total.
+        """Request the cancellation of every open workflow that matches a filter. `progress` is called with the number of
+        workflows handled so far and the total.
         """
         return self._to_each(query, lambda run: _operations.cancel(self._session, run, reason), progress)
 
     def terminate_workflows(
         self, query: str, *, reason: str = "", progress: Progress | None = None
     ) -> BulkResult:
-        """Terminate every open workflow that matches a filter, now."""
+        """Terminate every open workflow that matches a filter immediately."""
         return self._to_each(
             query, lambda run: _operations.terminate(self._session, run, reason, ()), progress
         )
@@ -413,7 +421,9 @@ class Client(Activities, Operator):
     def signal_workflows(
         self, query: str, signal: Any, /, *args: Any, progress: Progress | None = None
     ) -> BulkResult:
-        """Send a signal to every open workflow that matches a filter. The signal is a name, a channel or a decorated method."""
+        """Send a signal to every open workflow that matches a filter. Pass the signal's name, its channel or its decorated
+        method.
+        """
         return self._to_each(
             query, lambda run: _operations.signal(self._session, run, signal, args), progress
         )
@@ -425,7 +435,7 @@ class Client(Activities, Operator):
         versioning_override: VersioningOverride | None,
         progress: Progress | None = None,
     ) -> BulkResult:
-        """Move every open workflow that matches a filter to a version, as `update_options` of a handle does."""
+        """Move every open workflow that matches a filter to a worker version, like `update_options` of a handle."""
         return self._to_each(
             query,
             lambda run: _operations.update_options(
@@ -455,10 +465,10 @@ class Client(Activities, Operator):
         search_attributes: SearchAttributes | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> ScheduleHandle:
-        """Create a schedule, which starts workflows at given times, and return its handle.
+        """Create a schedule, which starts workflows at defined times, and return its handle.
 
-        With `trigger_immediately` it also acts now, with `backfill` for past times. `memo` and `search_attributes` are the
-        schedule's own; those of its workflows are in its action.
+        With `trigger_immediately`, the schedule also acts now; with `backfill`, also for past times. `memo` and
+        `search_attributes` belong to the schedule itself. Set those of its workflows in its action.
         """
         operation = _schedules.create(
             self._session,
@@ -472,12 +482,14 @@ class Client(Activities, Operator):
         return self._session.run(operation.then(partial(ScheduleHandle, self._session)), rpc)
 
     def get_schedule_handle(self, id: str) -> ScheduleHandle:
-        """Return a handle to an existing schedule. Does not check whether it exists."""
+        """Return a handle to an existing schedule. Does not check whether the schedule exists."""
         return ScheduleHandle(self._session, _schedules.refer_schedule(id))
 
     def list_schedules(
         self, query: str = "", *, page_size: int = 100, **rpc: Unpack[RpcOptions]
     ) -> Iterator[ScheduleListDescription]:
-        """Return the schedules that match a filter (all by default), fetched page by page during iteration."""
+        """Return an iterator over the schedules that match a filter, or over all schedules by default. Pages are fetched
+        during iteration.
+        """
         page = partial(_schedules.list_page, self._session, query, page_size)
         return self._session.each(page, rpc)

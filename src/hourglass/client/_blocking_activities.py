@@ -1,5 +1,5 @@
 # Made by `make faces` from _async_activities.py: edit that one.
-"""Activities of `Client`: standalone ones, and ones that complete asynchronously."""
+"""The methods of `AsyncClient` for standalone activities and for activities that complete asynchronously."""
 
 from __future__ import annotations
 
@@ -43,42 +43,46 @@ class ActivityHandle(ActivityHandleFacts):
     def fail(
         self, error: BaseException, *, last_heartbeat_details: Sequence[Any] = (), **rpc: Unpack[RpcOptions]
     ) -> None:
-        """Fail the activity with `error`. It is retried by its policy, and the next attempt receives these details."""
+        """Fail the activity with `error`. The retry policy applies, and the next attempt receives these details."""
         self._session.run(
             _activities.fail(self._session, self._reference, error, last_heartbeat_details), rpc
         )
 
     def cancel(self, *details: Any, **rpc: Unpack[RpcOptions]) -> None:
-        """Report that the activity ended as cancelled."""
+        """Report that the activity was cancelled."""
         self._session.run(_activities.report_cancelled(self._session, self._reference, details), rpc)
 
     def reset(self, *, reset_heartbeat: bool = False, **rpc: Unpack[RpcOptions]) -> None:
-        """Restart the activity's attempts at the first one, now, instead of waiting for the next attempt. Needs a
-        handle with ids.
+        """Restart the activity from its first attempt, without waiting for the next retry. The handle must have been created
+        from ids.
         """
         self._session.run(_activities.reset(self._session, self._reference, reset_heartbeat), rpc)
 
     def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Pause it: no new attempt starts until `unpause`. A running attempt may finish. Needs a handle with ids."""
+        """Pause the activity: no new attempt starts until `unpause`. A running attempt may finish. The handle must have been
+        created from ids.
+        """
         operation = _activities.act(self._session, PauseActivityInput, self._reference, reason)
         self._session.run(operation, rpc)
 
     def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Resume it after a pause."""
+        """Resume the activity after a pause."""
         operation = _activities.act(self._session, UnpauseActivityInput, self._reference, reason)
         self._session.run(operation, rpc)
 
     def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
-        """Change its options from the next attempt on; return the current options. Needs a handle with ids."""
+        """Change the activity's options from the next attempt on, and return its current options. The handle must have been
+        created from ids.
+        """
         options, rpc = split_rpc(changes)
         return self._session.run(_activities.update_options(self._session, self._reference, options), rpc)
 
     def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Restore its original options."""
+        """Restore the activity's original options."""
         return self._session.run(_activities.restore_options(self._session, self._reference), rpc)
 
     def heartbeat(self, *details: Any, **rpc: Unpack[RpcOptions]) -> bool:
-        """Send a heartbeat; return whether the activity's cancellation was requested."""
+        """Send a heartbeat. Return whether cancellation of the activity was requested."""
         return self._session.run(_activities.heartbeat(self._session, self._reference, details), rpc)
 
 
@@ -86,52 +90,54 @@ class ActivityExecutionHandle(ActivityExecutionHandleFacts[R], Generic[R]):
     """A handle to a standalone activity. Returned by `client.start_activity` and `get_activity_execution_handle`."""
 
     def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the result. Raises `ActivityFailedError` if the activity did not complete, and `TimeoutError` if it takes
-        longer than `timeout`; then it continues, and `result` can be called again.
+        """Wait for the activity's result. Raise `ActivityFailedError` if the activity did not complete.
+
+        Raise `TimeoutError` if the wait takes longer than `timeout`. The activity then keeps running, and `result` can be
+        called again.
         """
         value: R = self._session.run(_standalone.result(self._session, self._reference, timeout), rpc)
         return value
 
     def describe(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionDescription:
-        """Return its description: status, attempts, times and options."""
+        """Return the activity's description: status, attempts, times and options."""
         return self._session.run(_standalone.describe(self._session, self._reference), rpc)
 
     def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Request its cancellation: a running attempt is notified with its next heartbeat."""
+        """Request the activity's cancellation. A running attempt is notified with its next heartbeat."""
         operation = _standalone.act(self._session, CancelActivityInput, self._reference, reason)
         self._session.run(operation, rpc)
 
     def terminate(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Terminate it now. A running attempt is not notified, and its result is ignored."""
+        """Terminate the activity immediately. A running attempt is not notified, and its result is ignored."""
         operation = _standalone.act(self._session, TerminateActivityInput, self._reference, reason)
         self._session.run(operation, rpc)
 
     def pause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Pause it: no new attempt starts until `unpause`. A running attempt may finish."""
+        """Pause the activity: no new attempt starts until `unpause`. A running attempt may finish."""
         operation = _standalone.act(self._session, PauseActivityInput, self._reference, reason)
         self._session.run(operation, rpc)
 
     def unpause(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Resume it after a pause."""
+        """Resume the activity after a pause."""
         operation = _standalone.act(self._session, UnpauseActivityInput, self._reference, reason)
         self._session.run(operation, rpc)
 
     def delete(self, **rpc: Unpack[RpcOptions]) -> None:
-        """Remove it. An open one is terminated first; a server takes a moment."""
+        """Delete the activity. An open activity is terminated first. On a server the deletion takes a moment."""
         self._session.run(_standalone.delete(self._reference), rpc)
 
     def update_options(self, **changes: Unpack[ActivityOptionsUpdate]) -> ActivityExecutionOptions:
-        """Change its options from the next attempt on; return the current options."""
+        """Change the activity's options from the next attempt on, and return its current options."""
         options, rpc = split_rpc(changes)
         return self._session.run(_standalone.update_options(self._session, self._reference, options), rpc)
 
     def restore_original_options(self, **rpc: Unpack[RpcOptions]) -> ActivityExecutionOptions:
-        """Restore its original options."""
+        """Restore the activity's original options."""
         return self._session.run(_standalone.restore_options(self._session, self._reference), rpc)
 
 
 class Activities(ClientFacts):
-    """The methods of a client for activities: starting standalone ones, and handles to both kinds."""
+    """The activity methods of a client: starting standalone activities, and getting handles to both kinds."""
 
     @overload
     def start_activity(
@@ -148,8 +154,9 @@ class Activities(ClientFacts):
     def start_activity(  # type: ignore[misc]
         self, activity: Any, /, *args: Any, result_type: Any = None, **options: Any
     ) -> Any:
-        """Start a standalone activity, and return its handle. It is durable, retried by its policy, and executed by the
-        workers of its task queue. The activity is a decorated object or a name.
+        """Start a standalone activity and return its handle. Pass the decorated activity or its name.
+
+        The activity is durable. Workers of its task queue execute it, and failed attempts are retried by its retry policy.
         """
         operation = _standalone.start(self._session, activity, args, options, result_type)
         return self._session.run(operation.then(partial(ActivityExecutionHandle, self._session)))
@@ -188,15 +195,15 @@ class Activities(ClientFacts):
     def get_activity_execution_handle(
         self, id: str, *, run_id: str | None = None, activity: Any = None, result_type: Any = None
     ) -> Any:
-        """Return a handle to a standalone activity. Does not check whether it exists."""
+        """Return a handle to a standalone activity. Does not check whether the activity exists."""
         reference = _standalone.refer(id, run_id, activity, result_type)
         return ActivityExecutionHandle(self._session, reference)
 
     def list_activities(
         self, query: str = "", *, page_size: int = 100, limit: int | None = None, **rpc: Unpack[RpcOptions]
     ) -> Iterator[ActivityExecution]:
-        """Return the standalone activities that match a filter (all by default), fetched page by page during iteration; with a
-        `limit` at most that many.
+        """Return an iterator over the standalone activities that match a filter, or over all of them by default. Pages are
+        fetched during iteration. `limit` is the maximum number of activities.
         """
         if limit is not None:
             whole_number(limit, "limit", 0, INT64)
@@ -206,7 +213,7 @@ class Activities(ClientFacts):
     def list_activities_page(
         self, query: str = "", *, page_size: int = 100, page_token: bytes = b"", **rpc: Unpack[RpcOptions]
     ) -> ActivityExecutionPage:
-        """Return one page of the standalone activities that match a filter: the first, or the one after a page's
+        """Return one page of the standalone activities that match a filter: the first page, or the page after
         `next_page_token`.
         """
         return self._session.run(_standalone.list_page(self._session, query, page_size, page_token), rpc)
@@ -223,6 +230,6 @@ class Activities(ClientFacts):
         run_id: str | None = None,
         activity_id: str | None = None,
     ) -> ActivityHandle:
-        """Return a handle to an activity that completes asynchronously, by its token or by ids."""
+        """Return a handle to an activity that completes asynchronously, by its task token or by its ids."""
         reference = _activities.refer_activity(token, workflow_id, run_id, activity_id)
         return ActivityHandle(self._session, reference)

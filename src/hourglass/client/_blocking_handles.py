@@ -1,5 +1,5 @@
 # Made by `make faces` from _async_handles.py: edit that one.
-"""Handles of `Client`: a schedule, a workflow, an update, a start with a message."""
+"""Handles of `Client` for schedules, workflows and updates, and for a start with a message."""
 
 from __future__ import annotations
 
@@ -35,35 +35,39 @@ class ScheduleHandle(ScheduleHandleFacts):
     """A handle to a schedule. Returned by `client.create_schedule` and `client.get_schedule_handle`."""
 
     def describe(self, **rpc: Unpack[RpcOptions]) -> ScheduleDescription:
-        """Return its description: its definition, its past actions and its next times."""
+        """Return the schedule's description: its definition, its past actions and its next action times."""
         return self._session.run(_schedules.describe(self._session, self.id), rpc)
 
     def update(self, change: _schedules.Change, **rpc: Unpack[RpcOptions]) -> None:
-        """Change it: `change` receives the description and returns the new `Schedule`, or None to leave it unchanged.
+        """Change the schedule: `change` receives its description and returns the new `Schedule`, or None to leave the
+        schedule unchanged.
 
-        `handle.update(lambda description: replace(description.schedule, policy=…))` changes one part. If another client changes
-        the schedule at the same time, `change` is called again with the new description, so it must not have side effects.
+        `handle.update(lambda description: replace(description.schedule, policy=…))` changes a single field. If another
+        client changes the schedule at the same time, `change` is called again with the new description, so it must not have
+        side effects.
         """
         self._session.run_steps(_schedules.update(self._session, self.id, change), rpc)
 
     def pause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Pause it until it is resumed; `note` is the reason. It can still be triggered."""
+        """Pause the schedule until it is resumed. `note` is the reason. A paused schedule can still be triggered."""
         self._session.run(_schedules.pause(self._session, self.id, note), rpc)
 
     def unpause(self, note: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Resume it from its next time on."""
+        """Resume the schedule from its next scheduled time on."""
         self._session.run(_schedules.unpause(self._session, self.id, note), rpc)
 
     def trigger(self, *, overlap: ScheduleOverlapPolicy | None = None, **rpc: Unpack[RpcOptions]) -> None:
-        """Act now, in addition to its times; `overlap` replaces its own overlap policy for this action."""
+        """Run the schedule's action now, in addition to its scheduled times. `overlap` replaces the schedule's overlap
+        policy for this action.
+        """
         self._session.run(_schedules.trigger(self._session, self.id, overlap), rpc)
 
     def backfill(self, *backfill: ScheduleBackfill, **rpc: Unpack[RpcOptions]) -> None:
-        """Act now for past times."""
+        """Run the schedule's action now for past times."""
         self._session.run(_schedules.backfill(self._session, self.id, backfill), rpc)
 
     def delete(self, **rpc: Unpack[RpcOptions]) -> None:
-        """Delete it. Workflows that it started continue."""
+        """Delete the schedule. Workflows that the schedule started keep running."""
         self._session.run(_schedules.delete(self._session, self.id), rpc)
 
 
@@ -80,11 +84,11 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
     def result(
         self, timeout: Duration | None = None, *, follow_runs: bool = True, **rpc: Unpack[RpcOptions]
     ) -> R:
-        """Wait for the result, following the chain of runs. If `follow_runs` is False, a run that is followed by another
-        raises `WorkflowContinuedAsNewError`.
+        """Wait for the workflow's result, following the chain of runs. Raise `WorkflowFailedError` if the workflow did not
+        complete.
 
-        Raises `WorkflowFailedError` if the workflow did not complete, and `TimeoutError` if it takes longer than `timeout`; then
-        it continues, and `result` can be called again.
+        If `follow_runs` is False, raise `WorkflowContinuedAsNewError` if another run follows this one. Raise `TimeoutError`
+        if the wait takes longer than `timeout`. The workflow then keeps running, and `result` can be called again.
         """
         operation = _operations.result(self._session, self._reference, timeout, follow_runs)
         value: R = self._session.run(operation, rpc)
@@ -126,8 +130,8 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
         request_id: str | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> None:
-        """Send a signal, named by its name, a channel or a decorated method. Calls with the same `request_id` send it only
-        once; each call has its own by default.
+        """Send a signal. Pass its name, its channel or its decorated method. Calls with the same `request_id` send the
+        signal only once; by default each call has a new id.
         """
         self._session.run(
             _operations.signal(self._session, self._reference, signal, args, request_id),
@@ -172,10 +176,10 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
         reject_condition: QueryRejectCondition | None = None,
         **rpc: Unpack[RpcOptions],
     ) -> Any:
-        """Query the workflow, by the name of the query or its decorated method. Raises `QueryFailedError`.
+        """Query the workflow. Pass the query's name or its decorated method. Raise `QueryFailedError` if the query fails.
 
-        With a `reject_condition`, by default the client's, a run that has closed, or did not complete, rejects the query with
-        `QueryRejectedError`.
+        `reject_condition` is the client's by default. With it, a run that has closed, or has closed without completing,
+        rejects the query with `QueryRejectedError`.
         """
         return self._session.run(
             _operations.query(self._session, self._reference, query, args, result_type, reject_condition),
@@ -195,9 +199,9 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
         self, update: Callable[[*Ts], T], /, *args: *Ts, **options: Unpack[UpdateOptions]
     ) -> T: ...
     def execute_update(self, update: Any, /, *args: Any, **options: Any) -> Any:  # type: ignore[misc]
-        """Request an update, named by its name or its decorated method, and wait for its result.
+        """Request an update and wait for its result. Pass the update's name or its decorated method.
 
-        Raises `UpdateFailedError` if the update was rejected or its handler failed.
+        Raise `UpdateFailedError` if the update was rejected or its handler failed.
         """
         operation = _updates.start(
             self._session, self._reference, update, args, options, UpdateStage.COMPLETED
@@ -239,7 +243,7 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
     ) -> Any:
         """Request an update and wait until it has reached a stage, by default until it is accepted.
 
-        A rejected update raises `UpdateFailedError` here, or from the handle's `result`.
+        A rejected update raises `UpdateFailedError`, either here or in the handle's `result`.
         """
         operation = _updates.start(self._session, self._reference, update, args, options, wait_for_stage)
         return self._session.run(operation.then(partial(UpdateHandle[Any], self._session)))
@@ -255,22 +259,22 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
     def get_update_handle(
         self, id: str, *, update: object = None, result_type: Any = None
     ) -> UpdateHandle[Any]:
-        """Return a handle to an update that was requested before. Does not check whether it exists."""
+        """Return a handle to an update that was requested earlier. Does not check whether the update exists."""
         reference = _updates.refer_update(self._reference, id, update, result_type)
         return UpdateHandle(self._session, reference)
 
     def cancel(self, reason: str = "", **rpc: Unpack[RpcOptions]) -> None:
-        """Request the cancellation of the workflow. It may take its time, or ignore the request."""
+        """Request the cancellation of the workflow. The workflow may clean up first, or ignore the request."""
         self._session.run(_operations.cancel(self._session, self._reference, reason), rpc)
 
     def terminate(self, reason: str = "", *details: Any, **rpc: Unpack[RpcOptions]) -> None:
-        """Terminate the workflow now. Its code is not notified and cannot clean up."""
+        """Terminate the workflow immediately. Its code is not notified and cannot clean up."""
         operation = _operations.terminate(self._session, self._reference, reason, details)
         self._session.run(operation, rpc)
 
     def update_options(self, **changes: Unpack[WorkflowOptionsUpdate]) -> None:
-        """Change the options of the run from its next task on: the worker version (`versioning_override`), the priority
-        (`priority_key`), the fairness key and weight. Options that are not named are kept.
+        """Change the options of the run from its next workflow task on: the worker version (`versioning_override`), the
+        priority (`priority_key`), and the fairness key and weight. Other options are kept.
         """
         options, rpc = split_rpc(changes)
         self._session.run(_operations.update_options(self._session, self._reference, options), rpc)
@@ -282,11 +286,11 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
         config: TimeSkippingConfig | None = None,
         timeout: Duration | None = None,
     ) -> bool:
-        """For tests, on a server that can skip time: advance the run's own time by this duration, and wait until that is done.
-        Return False if the workflow has closed before. Without a duration, time is skipped whenever the run only waits, and
-        the call returns when the run closes.
+        """Advance the run's own clock by this duration, and wait until that is done. For tests, on a server that can skip
+        time. Return False if the workflow closed before the time was reached.
 
-        Time is not skipped while a worker or an activity is at work. A dev server supports it:
+        Without a duration, time is skipped whenever the run is only waiting, and the call returns when the run closes. Time
+        is not skipped while a worker executes a task or an activity. A dev server supports this:
         `testing.dev_server(time_skipping=True)`.
         """
         return self._session.run(
@@ -294,10 +298,10 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
         )
 
     def fork(self, *, id: str, before: object = None, event_id: int | None = None) -> WorkflowHandle[R]:
-        """Start another workflow with this `id` and the history of this one up to a step; return its handle.
+        """Start another workflow with this `id` and the history of this workflow up to a step, and return its handle.
 
-        Steps before that are not repeated; this run is unchanged. `before` and `event_id` are as for `reset`. Later messages are
-        not sent to the new workflow.
+        Earlier steps are not repeated, and this run is unchanged. `before` and `event_id` are as for `reset`. Messages that
+        this run received later are not sent to the new workflow.
         """
         operation = _reset.fork(self._reference, id, event_id, before)
         return WorkflowHandle(self._session, self._session.run(operation))
@@ -312,17 +316,17 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
         reapply_updates: bool = True,
         **rpc: Unpack[RpcOptions],
     ) -> WorkflowHandle[R]:
-        """Terminate the run and start it again from a point of its history; return a handle to the new run.
+        """Terminate the run and restart it from a point of its history. Return a handle to the new run.
 
-        `before` names a step to repeat: an activity or child workflow, by its name or its id. `event_id` is the end of a workflow
-        task in the history. With neither, the last workflow task is repeated. Later messages are sent to the new run too, unless
-        excluded.
+        `before` is the step to repeat: the name or id of an activity or child workflow. `event_id` is the id of a history
+        event that ends a workflow task. With neither, the last workflow task is repeated. Messages received after that point
+        are also sent to the new run, unless they are excluded.
         """
         operation = _reset.reset(self._reference, event_id, before, reason, reapply_signals, reapply_updates)
         return WorkflowHandle(self._session, self._session.run(operation, rpc))
 
     def describe(self, **rpc: Unpack[RpcOptions]) -> WorkflowDescription:
-        """Return the description of the workflow: status, times, memo and pending activities, children and updates."""
+        """Return the workflow's description: status, times and memo, and its pending activities, children and updates."""
         return self._session.run(_operations.describe(self._session, self._reference), rpc)
 
     def history_page(
@@ -333,8 +337,9 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
         newest_first: bool = False,
         **rpc: Unpack[RpcOptions],
     ) -> HistoryEventPage:
-        """Return one page of its events: the first (or the last, backwards), or the one after a page's token. For a part of a
-        long history; a server may return slightly more or fewer than `page_size`. Payloads are not decoded.
+        """Return one page of the run's events: the first page, the last events with `newest_first`, or the page after
+        `page_token`. Use it to read part of a long history. A server may return slightly more or fewer events than
+        `page_size`. Payloads are not decoded.
         """
         return self._session.run(
             _operations.history_page(self._session, self._reference, page_size, page_token, newest_first), rpc
@@ -349,11 +354,12 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
         page_token: bytes = b"",
         **rpc: Unpack[RpcOptions],
     ) -> Iterator[dict[str, Any]]:
-        """Return the events of its history, as JSON objects in the spelling of Temporal's tools, page by page during
-        iteration.
+        """Return an iterator over the events of the run's history, as JSON objects in the format of Temporal's tools. Pages
+        are fetched during iteration.
 
-        With `wait_new_event` it continues with each new event until the run closes; with `HistoryEventFilter.CLOSE_EVENT` it
-        returns only the last event. `page_token` is the token of a `history_page` to continue from.
+        With `wait_new_event`, the iterator also waits for new events until the run closes. With
+        `HistoryEventFilter.CLOSE_EVENT`, it returns only the last event. `page_token` is the token of a `history_page` from
+        which to continue.
         """
         token = page_token
         while True:
@@ -369,7 +375,7 @@ class WorkflowHandle(WorkflowRequests, HandleFacts[R], Generic[R]):
                 return
 
     def history(self, **rpc: Unpack[RpcOptions]) -> History:
-        """Return its history. Payloads are not decoded: no codec is applied."""
+        """Return the run's history. Payloads are not decoded, and no codec is applied."""
         history: History = self._session.run(_operations.history(self._session, self._reference), rpc)
         return history
 
@@ -378,13 +384,15 @@ class UpdateHandle(UpdateHandleFacts, Generic[R]):
     """A handle to an update."""
 
     def result(self, timeout: Duration | None = None, **rpc: Unpack[RpcOptions]) -> R:
-        """Wait for the result. Raises `UpdateFailedError` if the update was rejected or its handler failed."""
+        """Wait for the update's result. Raise `UpdateFailedError` if the update was rejected or its handler failed."""
         value: R = self._session.run(_updates.result(self._session, self._reference, timeout), rpc)
         return value
 
 
 class WithStart(_starts.PlannedStart, Generic[R]):
-    """A workflow that is started, unless it is running, by the message sent to it. Used once. Returned by `client.with_start`."""
+    """A workflow to start together with a message, unless the workflow is already running. Can be used only once. Returned
+    by `client.with_start`.
+    """
 
     @overload
     def signal(self, signal: str, /, *args: Any) -> WorkflowHandle[R]: ...
@@ -453,5 +461,5 @@ class WithStart(_starts.PlannedStart, Generic[R]):
 
     @property
     def handle(self) -> WorkflowHandle[R]:
-        """The workflow that was started or used. Available after a message was sent."""
+        """The workflow that was started or used. Available after the message was sent."""
         return WorkflowHandle(self._session, self.reference)
