@@ -49,10 +49,10 @@ def test_large_payloads_are_logged(caplog: pytest.LogCaptureFixture, tmp_path: A
     for target in ("local:", f"local:{tmp_path / 'e.db'}"):
         said = warnings(target, caplog, payload_limits=SMALL)
         for what in (
-            "the arguments of StartWorkflow take 5,002 bytes, more than 2,000",
-            "the memo of StartSpec take 202 bytes, more than 100",
+            "large arguments of StartWorkflow: 5,002 bytes; the recommended maximum is 2,000",
+            "large memo of StartSpec: 202 bytes; the recommended maximum is 100",
             "the result of activity grows takes 5,002 bytes",
-            "the arguments of ScheduleActivity take 5,002 bytes",
+            "large arguments of ScheduleActivity: 5,002 bytes",
         ):
             assert what in said
         assert "aaaa" not in said

@@ -189,7 +189,7 @@ def test_unreadable_limit_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFi
     ):
         holder = client.start_workflow(held, "good")
         assert next(inside.follow(holder, timeout=PATIENCE)) == "in"
-    assert sum("cannot be read and is dropped" in each.message for each in caplog.records) >= 3
+    assert sum("cannot be read and is discarded" in each.message for each in caplog.records) >= 3
 
 
 class Reversed:

@@ -400,15 +400,15 @@ def test_nexus_operation_tokens_match_temporals() -> None:
 def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None:
     """A worker with services does not start, and a workflow that calls one gets an error."""
     with Client.connect("local:") as client:
-        with pytest.raises(UsageError, match="the embedded engine has no Nexus"):
+        with pytest.raises(UsageError, match="the embedded engine does not support Nexus"):
             Worker(client, nexus_services=[payments]).start()
         told = nexus.NexusCallback(url="http://localhost/", headers={"secret": "x"})
         assert "secret" not in repr(told)
-        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+        with pytest.raises(ServiceError, match="the embedded engine does not support Nexus"):
             client.start_workflow(delivery, "o", callbacks=[told])
-        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+        with pytest.raises(ServiceError, match="the embedded engine does not support Nexus"):
             client.start_activity(pack, "o", callbacks=[told])
-        with pytest.raises(ServiceError, match="the embedded engine has no Nexus"):
+        with pytest.raises(ServiceError, match="the embedded engine does not support Nexus"):
             client.create_nexus_endpoint("e", task_queue="q")
         with pytest.raises(UsageError, match="task_queue must be a non-empty str"):
             client.create_nexus_endpoint("e", task_queue="")
@@ -416,7 +416,7 @@ def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None
             client.start_workflow(delivery, "o", callbacks=[told], start_signal="s")
         with Worker(client, workflows=ALL):
             run = client.start_workflow(calls, "e", execution_timeout=60)
-            while "cannot continue: the embedded engine has no Nexus" not in caplog.text:
+            while "cannot continue: the embedded engine does not support Nexus" not in caplog.text:
                 run.describe()
             run.terminate()
             with pytest.raises(WorkflowFailedError):

@@ -93,11 +93,11 @@ class SharedFile:
         if owner is not None and owner.is_open:
             if owner.responds:
                 return ""
-            return f"process {owner.welcome.pid}, which owns {self.path}, does not respond: it is stopped or hangs"
+            return f"process {owner.welcome.pid}, the owner of {self.path}, does not respond: it is stopped or hangs"
         waited = monotonic() - self._ownerless_since
         if not self._ownerless_since or waited < wire.SILENT_CHECKS:
             return ""
-        return f"{self.path} is held by another process, which does not respond, for {waited:.0f} seconds"
+        return f"another process has held the lock of {self.path} for {waited:.0f} seconds without responding"
 
     @property
     def processes(self) -> tuple[dp.WorkerProcess, ...]:
@@ -140,9 +140,13 @@ class SharedFile:
             if handle.settled.done():
                 handle.settled.result()
             elif self._lock.held:
-                _log.warning("%s takes long to open; this worker waits", self.path)
+                _log.warning("opening %s takes unusually long; this worker waits", self.path)
             else:
-                _log.warning("%s is held by %s, which does not answer; waiting", self.path, self._holder())
+                _log.warning(
+                    "the lock of %s is held by %s, which does not respond; this worker waits",
+                    self.path,
+                    self._holder(),
+                )
         except BaseException:
             self._release(handle)
             raise
@@ -182,8 +186,10 @@ class SharedFile:
             except HourglassError as error:
                 self._fail_all(error)
             except Exception as error:
-                _log.exception("%s could not be owned", self.path)
-                self._fail_all(InternalError(f"{self.path} could not be owned: {type(error).__name__}"))
+                _log.exception("opening %s as its owner failed", self.path)
+                self._fail_all(
+                    InternalError(f"opening {self.path} as its owner failed: {type(error).__name__}")
+                )
             finally:
                 self._lock.drop()
 
@@ -194,8 +200,8 @@ class SharedFile:
         if now - self._ownerless_since > wire.SILENT_CHECKS and not self._warned:
             self._warned = True
             _log.warning(
-                "%s is held by %s, which has not responded for %d seconds: it is stopped or hangs, and no work on the file "
-                "proceeds until it runs again or ends",
+                "the lock of %s is held by %s, which has not responded for %d seconds: it is stopped or hangs. All work "
+                "on the file waits until the process continues or ends",
                 self.path,
                 self._holder(),
                 wire.SILENT_CHECKS,
@@ -222,7 +228,7 @@ class SharedFile:
             if isinstance(failure, FileLost):
                 self._give_up(failure)
             else:
-                _log.error("the engine of %s ended and is opened again: %s", self.path, failure)
+                _log.error("the engine of %s failed and is restarted: %s", self.path, failure)
                 self._failed(failure)
             self._fail_all(failure, of=term.engine)
 
@@ -253,11 +259,12 @@ class SharedFile:
 
     def _detect_loss(self) -> None:
         if self._follower.reported_loss:
-            message = f"the process that owned {self.path} found that {self._follower.reported_loss}"
+            message = f"the owner of {self.path} reported: {self._follower.reported_loss}"
         elif self._file.identity.is_replaced:
             message = (
-                f"the file {self.path} was replaced or moved away while this process worked on it. This process has stopped and "
-                f"does not open it again. Put the right file at {self.path}, and restart all workers"
+                f"the file {self.path} was replaced or moved away while this process was using it. This process has "
+                f"stopped using the file and does not reopen it. Put the correct file at {self.path}, and restart all "
+                "workers"
             )
         else:
             return
