@@ -180,7 +180,7 @@ def test_every_start_option_is_sent(client: Any, do: Do, connection: Any) -> Non
         (
             lambda c: c.start_workflow("wf", search_attributes={"When": datetime(2026, 1, 1)}),
             UsageError,
-            "without a time zone",
+            "must be a datetime with a time zone",
         ),
     ],
 )

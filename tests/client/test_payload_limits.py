@@ -77,7 +77,7 @@ def test_large_payloads_are_logged_on_a_server(
 def test_invalid_payload_limits_are_rejected() -> None:
     """Sizes that are none are refused where they are said."""
     for wrong in (-1, 1.5, True):
-        with pytest.raises(TargetError, match="is a number of bytes"):
+        with pytest.raises(TargetError, match="must be a number of bytes"):
             PayloadLimitsConfig(payloads_warn_size=wrong)  # type: ignore[arg-type]
     with pytest.raises(TargetError, match="must be a PayloadLimitsConfig"):
         Client.connect("local:", payload_limits=5)  # type: ignore[arg-type]

@@ -230,7 +230,7 @@ def test_temporal_tls_variable(variables: dict[str, str], tls: object) -> None:
             {"TEMPORAL_TLS_SERVER_CA_CERT_PATH": "/nowhere", "TEMPORAL_TLS_SERVER_CA_CERT_DATA": "CA"},
             "both TEMPORAL_TLS_SERVER_CA_CERT_PATH and TEMPORAL_TLS_SERVER_CA_CERT_DATA",
         ),
-        ({"TEMPORAL_TLS_DISABLE_HOST_VERIFICATION": "true"}, "without verifying"),
+        ({"TEMPORAL_TLS_DISABLE_HOST_VERIFICATION": "true"}, "always verifies"),
         ({"TEMPORAL_ADDRESS": "host"}, "TEMPORAL_ADDRESS: 'host' has no port"),
     ],
 )
@@ -263,9 +263,9 @@ def test_profile_without_an_address(configuration: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("absent", r"no profile 'absent' \(it has: half, mutual, plain, prod, unverified\)"),
+        ("absent", r"unknown profile 'absent' in .*; known profiles: half, mutual, plain, prod, unverified"),
         ("half", "profile 'half': mutual TLS needs both client_cert and client_private_key"),
-        ("unverified", "without verifying"),
+        ("unverified", "always verifies"),
     ],
 )
 def test_invalid_profile_is_rejected(configuration: dict[str, str], name: str, says: str) -> None:
@@ -311,7 +311,7 @@ def test_malformed_configuration_file_is_rejected(tmp_path: Path, content: bytes
 
 def test_missing_configuration_file_is_rejected(tmp_path: Path) -> None:
     """A file that is not there is an error that names it."""
-    with pytest.raises(TargetError, match="there is no configuration file"):
+    with pytest.raises(TargetError, match="the configuration file"):
         given("profile:x", {"TEMPORAL_CONFIG_FILE": str(tmp_path / "none.toml")})
 
 
@@ -353,7 +353,7 @@ def test_default_path_of_the_configuration_file(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"namespace": " "}, "namespace must have a name"),
+        ({"namespace": " "}, "the namespace must have a name"),
         ({"tls": "yes"}, "tls must be True, False or a TLSConfig"),
         ({"api_key": ""}, "API key is empty"),
         *(

@@ -153,7 +153,7 @@ def test_payloads_keep_their_order() -> None:
 
 def test_codec_that_loses_payloads_is_rejected() -> None:
     """An error names the codec."""
-    with pytest.raises(PayloadError, match="2 payloads went in, 1 came out"):
+    with pytest.raises(PayloadError, match="expected 2 payloads, got 1"):
         map_payloads([enc(1), enc(2)], lambda payloads: payloads[:1])
 
 
@@ -175,7 +175,7 @@ class Broken:
     ("result", "message"),
     [
         (ValueError("key"), "raised ValueError"),
-        ([], "returned 0 payloads for 1"),
+        ([], "returned 0 payloads, expected 1"),
         ([b"x"], "returned a bytes, not a Payload"),
         (None, "raised TypeError"),
     ],

@@ -146,7 +146,7 @@ def test_reads_are_answered_on_a_full_disk(
             assert list(client.list_schedules()) == []
             assert client.describe_task_queue().workflow_pollers
             assert kept_by_engine(client) == ()
-            until(lambda: "SignalWorkflow waits until it can be stored" in caplog.text, "nobody says why")
+            until(lambda: "SignalWorkflow cannot be stored yet and waits" in caplog.text, "nobody says why")
         assert "its disk has no space left; the answer is the stored state" in caplog.text
         code, body = ask(working, "/ready")
         assert code == 503

@@ -329,7 +329,7 @@ def test_async_query_must_not_wait(drive: Drive) -> None:
 
 def test_async_validator_is_rejected() -> None:
     """An `async def` validator is refused where it is defined."""
-    with pytest.raises(DefinitionError, match="plain `def`"):
+    with pytest.raises(DefinitionError, match="with `def`"):
 
         class _Wrong:
             @plain.update
@@ -368,7 +368,7 @@ def test_sockets_and_processes_are_rejected(drive: Drive, name: str) -> None:
     d = drive(outer)
     completion = d.offer(d.started)
     assert isinstance(completion, TaskFailed)
-    assert f"no {name}" in completion.failure.message
+    assert f"does not support {name}" in completion.failure.message
 
 
 def _ran(ran: list[str]) -> int:
@@ -426,10 +426,10 @@ def test_threads_and_executors_are_rejected(drive: Drive, name: str) -> None:
     d = drive(outer)
     completion = d.offer(d.started)
     assert isinstance(completion, TaskFailed)
-    assert "a workflow has no threads" in completion.failure.message
+    assert "workflow code cannot use threads" in completion.failure.message
     if name != "threading.Timer":
         assert name.split(" ")[0] in completion.failure.message
-    assert "Do this work in an activity" in completion.failure.message
+    assert "Use an activity instead" in completion.failure.message
     assert not ran
 
 
@@ -498,7 +498,7 @@ def test_unread_failure_of_a_task_is_logged(drive: Drive) -> None:
 
     d = drive(outer)
     d.begin()
-    assert [each for each in d.run.notices if "no code has read" in each and "unseen" in each]
+    assert [each for each in d.run.notices if "no code has retrieved" in each and "unseen" in each]
     assert not [each for each in d.run.notices if "ValueError: seen" in each]
 
 

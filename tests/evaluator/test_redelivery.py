@@ -97,7 +97,7 @@ def test_missing_start_fails_the_task(drive: Drive, event: Any) -> None:
     d = drive(Collector)
     completion = d.run.activate(d.activation(event))
     assert isinstance(completion, TaskFailed)
-    assert "never started" in completion.failure.message
+    assert "has not been started" in completion.failure.message
     assert d.run.state.journal == []
 
 

@@ -118,7 +118,7 @@ def test_new_items_include_all_if_none_were_published() -> None:
     """Whoever waits for what is to come begins with the very first item."""
     script = Script(
         [page(TASK), page(TASK), page(END, more=False)],
-        [QueryFailedError("there is no handler"), batch(0, 1, "a"), batch(1, 1)],
+        [QueryFailedError("unknown query"), batch(0, 1, "a"), batch(1, 1)],
     )
     assert read(script, _following.NEW_ONES)[0] == ["a"]
 

@@ -53,7 +53,7 @@ async def test_duplicate_and_unknown_child_ids_are_rejected(world: World) -> Non
     """A second child of an id and an unknown id are refused; after the end of the first its id is free."""
     _, pool = await grown(world)
     await pool.start_child(world.worker("a"))
-    with pytest.raises(SpecError, match="App/Pool has a child 'a' already"):
+    with pytest.raises(SpecError, match="App/Pool already has a child 'a'"):
         await pool.start_child(world.worker("a"))
     with pytest.raises(NoSuchChild, match="App/Pool has no child 'b'"):
         await pool.terminate_child("b")
@@ -256,7 +256,7 @@ async def test_supervisor_object_cannot_be_used_twice(world: World) -> None:
     with pytest.raises(StartFailed) as caught:
         await world.start(pool.as_child("One"), pool.as_child("Two"))
     assert caught.value.__cause__ is not None
-    assert "the same supervisor runs as App/One" in str(caught.value.__cause__.__cause__)
+    assert "the supervisor is already running as App/One" in str(caught.value.__cause__.__cause__)
 
 
 @on_both_loops

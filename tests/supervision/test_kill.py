@@ -347,7 +347,7 @@ async def test_process_that_ignores_closing_loses_its_task(world: World) -> None
     await world.advance(5.0)
     await tree.stop()
     assert [report.detail for report in world.reports if report.kind == "discarded"] == [
-        "it refused to close"
+        "it could not be closed"
     ]
 
 

@@ -296,5 +296,5 @@ async def test_second_handle_on_the_same_queue_is_rejected(server: DevServer) ->
 async def test_empty_queue_name_is_rejected(server: DevServer) -> None:
     """What Core would silently accept is refused before it sees it."""
     async with live.connected(server.target) as connection:
-        with pytest.raises(ValueError, match="must have a name"):
+        with pytest.raises(ValueError, match="name of the task queue must not be empty"):
             await connection.open_handle(HandleConfig(task_queue=" "))

@@ -165,7 +165,7 @@ def optional(arguments: Sequence[RawPayload], more: int = 1) -> None: ...
 @pytest.mark.parametrize("define", [workflow.defn(dynamic=True), activity.defn(dynamic=True)])
 def test_wrong_dynamic_signature_is_rejected(define: Callable[..., Any], fn: Callable[..., Any]) -> None:
     """A dynamic definition takes one parameter, a sequence of raw payloads, and the message says so."""
-    with pytest.raises(DefinitionError, match=r"takes one parameter, a Sequence\[RawPayload\]"):
+    with pytest.raises(DefinitionError, match=r"must have one parameter, a Sequence\[RawPayload\]"):
         define(fn)
 
 

@@ -316,8 +316,8 @@ def test_run_ends_on_signals_and_drains(number):
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"task_queue": " "}, UsageError, "must have a name"),
-        ({"task_queue": None}, UsageError, "must be a string"),
+        ({"task_queue": " "}, UsageError, "name of the task queue must not be empty"),
+        ({"task_queue": None}, UsageError, "must be a str"),
         ({"max_concurrent_activities": 0}, UsageError, "at least 1"),
         ({"max_cached_workflows": -1}, UsageError, "must not be negative"),
         ({"verify": "sometimes"}, UsageError, "verify must be"),
@@ -338,7 +338,7 @@ def test_invalid_options_are_rejected_at_once(client, options, kind, message):
 
 def test_worker_without_work_or_client_is_rejected(client):
     """Nothing to serve, or no client, is said so."""
-    with pytest.raises(UsageError, match="needs workflows or activities"):
+    with pytest.raises(UsageError, match="needs workflows, activities"):
         Worker(client)
     with pytest.raises(UsageError, match="needs a Client"):
         Worker("local:", workflows=EVERYTHING)  # type: ignore[arg-type]

@@ -342,8 +342,8 @@ def test_every_workflow_of_a_version_needs_a_behavior() -> None:
         ("1", "must be a WorkerDeploymentConfig"),
         (WorkerDeploymentConfig("shop.1"), "must be a WorkerDeploymentVersion"),  # type: ignore[arg-type]
         (WorkerDeploymentConfig(WorkerDeploymentVersion("", "1")), "must be a non-empty str"),
-        (WorkerDeploymentConfig(WorkerDeploymentVersion("a.b", "1")), "its name has no"),
-        (WorkerDeploymentConfig(WorkerDeploymentVersion("a:b", "1")), "its name has no"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("a.b", "1")), "it must not contain"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("a:b", "1")), "it must not contain"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "")), "build id of a version must be"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "1" * 300)), "longer than 255"),
         (WorkerDeploymentConfig(version("1"), False, PINNED), "has no effect without use_worker_versioning"),

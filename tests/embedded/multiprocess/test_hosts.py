@@ -319,7 +319,7 @@ async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:
         await one.open_handle(config())
         owner = await two.calls.reach()
         assert owner is not None
-        with pytest.raises(ServiceError, match="the task queue must have a name"):
+        with pytest.raises(ServiceError, match="the name of the task queue must not be empty"):
             await owner.open_handle(config(" "))
         assert not (await two.open_handle(config())).is_new, "the connection goes on"
 

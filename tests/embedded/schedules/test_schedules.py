@@ -512,7 +512,7 @@ def test_unreadable_schedule_does_not_affect_others(tmp_path: Path, caplog: pyte
         await world.close()
 
     run_async(body)
-    assert "schedule 'bad' cannot act" in caplog.text
+    assert "schedule 'bad' cannot start workflows" in caplog.text
 
 
 # --- in a file, on real time --------------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ def test_durable_forms_outside_a_workflow_are_rejected():
         ({"start_to_close_timeout": None}, "needs a start_to_close_timeout or a schedule_to_close_timeout"),
         ({"retry_policy": 3}, "must be a RetryPolicy"),
         ({"task_queue": 3}, "must be a str"),
-        ({"priority_key": True}, "must be a whole number"),
+        ({"priority_key": True}, "must be an int"),
     ],
 )
 def test_invalid_options_are_named(options, message):
