@@ -279,8 +279,8 @@ class Handlers:
         ]
         notices = [
             Notice(
-                f"signal {name!r} was received {count} times, but the workflow has no handler for it and did not "
-                "receive it from a channel"
+                f"signal {name!r} has unread messages ({count}), because the run closed before a handler or channel "
+                "received them"
             )
             for name, count in ((name, len(waiting)) for name, waiting in self.run.state.signals.items())
             if count
