@@ -266,7 +266,7 @@ class CodecHandle:
             return await self._open_activation(activation)
         except Exception as problem:
             error = _as_payload_error(problem)
-            logger.error("run %s: %s; its task fails", activation.run_id, error)
+            logger.error("run %s: %s; its workflow task fails", activation.run_id, error)
             failed = c.TaskFailed(activation.run_id, _failure(error))
             self._call(self._complete_workflow_task(failed))
             return None
@@ -292,7 +292,7 @@ class CodecHandle:
         try:
             sealed: c.Completion = await self._seal_completion(completion)
         except PayloadError as error:
-            logger.error("run %s: %s; its task fails", completion.run_id, error)
+            logger.error("run %s: %s; its workflow task fails", completion.run_id, error)
             sealed = c.TaskFailed(completion.run_id, _failure(error))
             await self._complete_workflow_task(sealed)
             return CompletionResult.REFUSED

@@ -201,11 +201,14 @@ class StatusServer:
             return _document(
                 421,
                 {
-                    "error": f"this endpoint is on loopback and has another name; {ALLOWED_HOSTS} allows more names"
+                    "error": (
+                        "the request's Host header is not allowed, because this endpoint listens on loopback; "
+                        f"{ALLOWED_HOSTS} allows further names"
+                    )
                 },
             )
         if request.method not in ("GET", "HEAD"):
-            return _document(405, {"error": "only GET"})
+            return _document(405, {"error": "only GET is supported"})
         return 0
 
     def _is_own_host(self, header: str | None) -> bool:
@@ -251,7 +254,9 @@ class StatusServer:
             case "/metrics" if self._registry is not None:
                 return HttpResponse(200, prometheus_text(self._registry.collect()).encode(), CONTENT_TYPE)
             case _:
-                return _document(404, {"error": "there are /live, /ready, /status and /metrics"})
+                return _document(
+                    404, {"error": "not found; the paths are /live, /ready, /status and /metrics"}
+                )
 
 
 def _access(port: int) -> Access | None:
@@ -266,8 +271,8 @@ def _refused(verdict: AccessDecision) -> HttpResponse:
     if verdict is AccessDecision.LIMITED:
         return _document(429, {"error": "too many invalid tokens: wait a minute"}, ("Retry-After", "60"))
     message = (
-        f"a token is needed, as 'Authorization: Bearer …': set {TOKEN} for the worker, to the token or to @FILE; "
-        f"{TOKEN}={OPEN} shows everything to everybody who can connect"
+        f"a token is required, as 'Authorization: Bearer …': set {TOKEN} of the worker to the token or to @FILE; "
+        f"{TOKEN}={OPEN} allows access without a token"
     )
     return _document(401, {"error": message}, ("WWW-Authenticate", "Bearer"))
 

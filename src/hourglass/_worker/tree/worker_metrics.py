@@ -183,7 +183,7 @@ _PER_PROCESS: tuple[tuple[str, Kind, str, Callable[[_Sources], float | None]], .
     (
         "hourglass_store_bytes",
         "gauge",
-        "Size of the file that this process owns, including its log.",
+        "Size of the file that this process owns, including its WAL.",
         _file_value(lambda file: file.file_bytes),
     ),
     (

@@ -45,7 +45,7 @@ class WorkerLife:
         """Mark the worker as starting. Raises `UsageError` if the worker is starting, running or stopping."""
         with self._lock:
             if self.state not in ("new", "stopped"):
-                raise UsageError(f"this worker is {self.state} already")
+                raise UsageError(f"this worker is already {self.state}")
             self.state = "starting"
             self.over.clear()
 
