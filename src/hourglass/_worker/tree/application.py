@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import ActivityCancel, ActivityItem, Handle, HandleConfig
 from hourglass._contract.service import Connection, Request
 from hourglass._evaluator.events import Activation
@@ -43,6 +44,7 @@ from hourglass._worker.tree.sightings import SightLimits
 from hourglass._worker.tree.watchdog import WatchLimits
 from hourglass.converter import Codec, Converter
 from hourglass.errors import ServiceTimeoutError, UsageError
+from hourglass.metrics import Family
 
 A = TypeVar("A")
 
@@ -79,6 +81,14 @@ class BorrowedConnection:
     async def open_handle(self, config: HandleConfig) -> Handle:
         """Open a handle for a task queue."""
         return await self.lender.open_handle(config)
+
+    def status(self) -> EngineStatus:
+        """Return the state of the engine, as far as this process knows it."""
+        return self.lender.status()
+
+    def metrics(self) -> list[Family]:
+        """Return the metrics that the engine records itself."""
+        return self.lender.metrics()
 
     async def close(self) -> None:
         """Do nothing: the client closes its own connection."""
