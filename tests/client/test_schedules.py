@@ -125,8 +125,8 @@ def connection() -> Shelf:
 @pytest.mark.parametrize(
     ("schedule", "error", "why"),
     [
-        (daily(spec=ScheduleSpec(jitter=5)), UsageError, "names no time"),
-        (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "names no time"),
+        (daily(spec=ScheduleSpec(jitter=5)), UsageError, "has no times"),
+        (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "has no times"),
         (daily(spec=ScheduleSpec(cron_expressions=["every day"])), UsageError, "'every day' is invalid"),
         (
             daily(spec=replace(DAILY, time_zone_name="Mars/Olympus")),
@@ -347,7 +347,7 @@ def test_schedule_update_fails_after_too_many_conflicts(client: Any, do: Do, con
     """Where somebody else is faster every time the caller is told, and nothing was changed."""
     handle = do(client.create_schedule("s", daily()))
     connection.rival = lambda: connection.note("s", uuid.uuid4().hex)
-    with pytest.raises(ServiceError, match="changed by others") as caught:
+    with pytest.raises(ServiceError, match="other clients changed it") as caught:
         do(handle.update(paused))
     assert caught.value.status == "ABORTED"
     assert not connection.kept["s"][1].state.paused

@@ -201,7 +201,7 @@ def test_retries_do_not_multiply(client: Client) -> None:
             client.execute_workflow(guessing, "refused", task_queue="guesses")
         assert done["refused"] == 1
     theirs = ModelSettings(retry=ModelRetrySettings(max_retries=2))
-    with pytest.raises(UsageError, match="would multiply with the retries of its activities"):
+    with pytest.raises(UsageError, match="would multiply the retries of its activities"):
         DurableRunner(Agent(name="eager", model_settings=theirs))
 
 

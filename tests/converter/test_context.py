@@ -294,7 +294,7 @@ def test_serialization_context_of_an_asynchronous_completion() -> None:
         handle = client.get_activity_handle(token=given[0].task_token).with_context(context)
         handle.complete("done")
         assert run.result() == "done"
-        with pytest.raises(UsageError, match="a context is a SerializationContext"):
+        with pytest.raises(UsageError, match="context must be a SerializationContext"):
             handle.with_context("a-1")  # type: ignore[arg-type]
 
 

@@ -66,5 +66,5 @@ def test_failed_run_counts_without_retry_failed() -> None:
 
 def test_id_policies_are_rejected() -> None:
     """The key is the id."""
-    with Environment() as env, pytest.raises(UsageError, match="the key is the id"):
+    with Environment() as env, pytest.raises(UsageError, match="the key is the workflow id"):
         once(env.client, pay, "i", key="k", id="other")

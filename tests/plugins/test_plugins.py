@@ -213,7 +213,7 @@ class Forgets(Plugin):
 
 def test_invalid_plugins_are_rejected() -> None:
     """A plugin that is none, returns nothing, or makes settings that do not exist is named."""
-    with pytest.raises(UsageError, match=r"Plugin's subclasses, not .*give an instance"):
+    with pytest.raises(UsageError, match=r"Plugin's subclasses, not .*pass an instance"):
         Client.connect("local:", plugins=[Plugin])  # type: ignore[list-item]
     with pytest.raises(UsageError, match=r"configure_client of plugin .*Forgets must return the settings"):
         Client.connect("local:", plugins=[Forgets()])

@@ -185,9 +185,9 @@ def test_named_dynamic_definition_is_rejected() -> None:
     """A name, or options, on a dynamic definition mean nothing, and are refused."""
     with pytest.raises(DefinitionError, match="must not have a name"):
         workflow.defn(dynamic=True, name="x")(a_list)
-    with pytest.raises(DefinitionError, match="no name and no options"):
+    with pytest.raises(DefinitionError, match="remove the name and the options"):
         activity.defn(dynamic=True, name="x")(a_list)
-    with pytest.raises(DefinitionError, match="no name and no options"):
+    with pytest.raises(DefinitionError, match="remove the name and the options"):
         activity.defn(dynamic=True, start_to_close_timeout=5)(a_list)
 
 

@@ -200,7 +200,7 @@ def test_durable_forms_outside_a_workflow_are_rejected():
     ("options", "message"),
     [
         ({"start_to_clos_timeout": 3}, "did you mean start_to_close_timeout"),
-        ({"zzz": 3}, "has no option 'zzz'; there are activity_id"),
+        ({"zzz": 3}, "has no option 'zzz'; known options: activity_id"),
         ({"start_to_close_timeout": -1}, "between 0 and 292 years"),
         ({"start_to_close_timeout": 0}, "must be more than 0"),
         ({"start_to_close_timeout": "3"}, "must be a timedelta or a number of seconds"),

@@ -592,7 +592,7 @@ def test_failing_heartbeats_do_not_end_the_attempt(caplog):
 def test_activity_client_is_the_workers_client(name):
     """In threads and on the loop; without one the message has the remedy."""
     assert value(run(name, client=lambda: "the client")) == "the client"
-    assert "connect your own" in failure(run(name))[2]
+    assert "connect a client" in failure(run(name))[2]
 
 
 def test_abandoned_attempt_is_cancelled():
