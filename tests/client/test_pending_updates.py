@@ -82,7 +82,7 @@ def test_update_is_pending_until_a_worker_accepts_it(
             pass
         assert [(each.id, each.name) for each in found] == [("first", "deposit")]
         assert main(["describe", "account-1", "--target", target]) == 0
-        assert "update deposit (first), not accepted by a worker yet" in capsys.readouterr().out
+        assert "update deposit (first), not yet accepted by a worker" in capsys.readouterr().out
         with asked(site_of(client, target)) as web:
             text = web.get(workflow_page("account-1"), follow_redirects=True).text
         assert re.search(r"<td>update</td><td class=\"mono\">deposit .*first.*not accepted yet", text)

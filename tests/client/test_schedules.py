@@ -153,7 +153,7 @@ def connection() -> Shelf:
         (Schedule(ScheduleActionStartWorkflow(len, "a"), DAILY), UsageError, "len is not a workflow"),
         (Schedule(report, DAILY), UsageError, "ScheduleActionStartWorkflow"),
         (Schedule(ScheduleActionStartWorkflow(report, "a"), "@daily"), UsageError, "ScheduleSpec"),
-        (DAILY, UsageError, "not a ScheduleSpec"),
+        (DAILY, UsageError, "not ScheduleSpec"),
     ],
 )
 def test_invalid_schedule_is_not_sent(

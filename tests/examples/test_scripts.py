@@ -132,7 +132,7 @@ def test_example_runs_from_the_command_line(program: Program) -> None:
 
 def test_linter_finds_nothing_in_the_examples(program: Program) -> None:
     """`hourglass check` has nothing to say against the examples."""
-    assert "nothing found" in program(HOURGLASS, "check", str(EXAMPLES))
+    assert "no findings" in program(HOURGLASS, "check", str(EXAMPLES))
 
 
 def test_approval_test_suite_passes(program: Program) -> None:

@@ -217,7 +217,7 @@ async def test_queries_are_answered_or_fail(server: DevServer) -> None:
             with pytest.raises(QueryFailedError, match="no such query"):
                 await connection.call(wf.QueryWorkflow(workflow_id=queue, query_name="other"))
         lonely = wf.QueryWorkflow(workflow_id=queue, query_name="echo", rpc_timeout=0.5)
-        with pytest.raises(ServiceTimeoutError, match="a worker runs on the workflow's task queue"):
+        with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
             await connection.call(lonely)
         await connection.call(wf.TerminateWorkflow(workflow_id=queue))
 

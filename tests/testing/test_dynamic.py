@@ -224,7 +224,7 @@ def test_dynamic_definition_cannot_be_called_directly() -> None:
 def test_resolver_without_dynamic_definitions_rejects_unknown_names() -> None:
     """Where there is no dynamic definition an unknown name is an error that lists what is known."""
     resolver = Resolver(workflows=[plain])
-    with pytest.raises(UnknownTypeError, match="it knows plain"):
+    with pytest.raises(UnknownTypeError, match="registered workflows: plain"):
         resolver.workflow("other")
     assert Resolver(activities=[any_activity]).known_activity("other") is not None
     assert Resolver(activities=[any_activity], modules=["json"]).known_activity("other") is None

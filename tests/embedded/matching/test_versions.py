@@ -131,7 +131,7 @@ def test_pinned_run_waits_for_its_version(client: Client) -> None:
         handle.signal(go, "")
         other = client.start_workflow(stays)
         until(lambda: at(other, "2"))
-        with pytest.raises(ServiceTimeoutError, match="a worker runs"):
+        with pytest.raises(ServiceTimeoutError, match="does one run"):
             handle.query("where", rpc_timeout=0.2)
         assert handle.describe().task_attempt == 1
         with worker(client, "1"):

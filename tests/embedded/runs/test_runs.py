@@ -271,7 +271,7 @@ async def test_query_without_a_worker_times_out() -> None:
     world = await World.new()
     for queue, workflow_id in (("elsewhere", "v"), ("q", "w")):
         await world.start(workflow_id, task_queue=queue)
-        with pytest.raises(ServiceTimeoutError, match="a worker runs on the workflow's task queue"):
+        with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
             await world.call(wf.QueryWorkflow(workflow_id=workflow_id, query_name="q", rpc_timeout=0.0))
     run_id = (await world.activation()).run_id
     await world.complete(run_id, c.StartTimer(1, 10**9))

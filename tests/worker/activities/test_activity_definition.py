@@ -286,7 +286,7 @@ def test_finaliser_on_a_workflow_thread_cannot_call_activities():
     other = threading.Thread(target=thread)
     other.start()
     other.join()
-    assert "finalisers" in caught[0]
+    assert "finalizers" in caught[0]
 
 
 def test_reprs_name_the_function():

@@ -191,7 +191,7 @@ def test_hung_activity_threads_are_replaced(reason, caplog):
     assert all(isinstance(each, AttemptCancelled) for each in results)
     assert (following, after) == ("next", "after")
     assert (lost[0].lost_threads, lost[1]) == (2, 0)
-    assert "2 threads are lost" in caplog.text
+    assert "2 threads are abandoned now" in caplog.text
 
 
 def test_cancelled_activity_may_clean_up():
@@ -530,7 +530,7 @@ def test_number_of_blocked_loops_is_limited(caplog):
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
         late, ends, seen = script(blocking, loop_tick=0.05, loop_limit=0.5, max_blocked_loops=1)
     assert (late, ends, seen.replaced_loops) == ("late", ["unblocked"] * 2, 1)
-    assert "1 activity loops are are blocked: no other loop" in caplog.text
+    assert "1 activity loops are blocked: no other loop" in caplog.text
 
 
 @pytest.mark.parametrize("moved", [False, True])
