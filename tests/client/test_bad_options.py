@@ -1,4 +1,4 @@
-"""Whatever is given for an option, the answer is in our own words: an error of ours, before anything is sent."""
+"""Invalid values for the options of client calls: each raises one of our errors before a request is sent."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ ODD: st.SearchStrategy[Any] = st.one_of(
 
 @workflow.defn
 def idle() -> None:
-    """Is never run."""
+    pass
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    """One engine for all examples: whatever it was given, it must list its runs in the end."""
+    """One engine for all generated cases. At the end it must still be able to list and count its runs."""
     with Client.connect("local:") as client:
         yield client
         assert len(list(client.list_workflows())) == client.count_workflows()
@@ -66,7 +66,6 @@ def client() -> Iterator[Client]:
 )
 @given(option=st.sampled_from(sorted(StartOptions.__annotations__)), value=ODD)
 def test_bad_start_options_are_rejected(client: Client, option: str, value: Any) -> None:
-    """A start with an odd option succeeds, or raises an error of ours."""
     options: dict[str, Any] = {"task_queue": "idle", option: value}
     if option == "start_signal_args":
         options["start_signal"] = "go"
@@ -81,7 +80,6 @@ def test_bad_start_options_are_rejected(client: Client, option: str, value: Any)
 )
 @given(option=st.sampled_from(sorted(RetryPolicy.__dataclass_fields__)), value=ODD)
 def test_bad_retry_policy_options_are_rejected(client: Client, option: str, value: Any) -> None:
-    """So does a retry policy."""
     try:
         policy = RetryPolicy(**{option: value})
     except UsageError:
@@ -94,7 +92,6 @@ def test_bad_retry_policy_options_are_rejected(client: Client, option: str, valu
 )
 @given(place=st.integers(0, 20), value=ODD)
 def test_bad_options_of_other_calls_are_rejected(client: Client, place: int, value: Any) -> None:
-    """So does every other call."""
     handle = client.get_workflow_handle("nobody")
     calls = (
         lambda: client.start_workflow(value, task_queue="idle"),
@@ -156,7 +153,6 @@ _PARTS: dict[type, tuple[str, ...]] = {
 def test_bad_schedule_options_are_rejected(
     client: Client, part: tuple[type, str], value: Any, number: Any
 ) -> None:
-    """So does the creation of a schedule, whatever part of it is odd."""
     kind, name = part
     odd = {name: value}
     hourly = ScheduleIntervalSpec(every=3600)
@@ -186,7 +182,7 @@ def test_bad_schedule_options_are_rejected(
 
 
 def test_request_changed_by_an_interceptor_is_checked() -> None:
-    """The last gate knows the fields of every request, also those inside of others."""
+    """Interceptors may change a request after the client's own checks, so this check is repeated before sending."""
     good = made(StartWorkflow, workflow_id="w", workflow_type="t", task_queue="q", request_id="r")
     check_request(good)
     for field, value in {
@@ -234,7 +230,6 @@ def test_request_changed_by_an_interceptor_is_checked() -> None:
 def test_message_names_option_expectation_and_value(
     client: Client, options: dict[str, Any], words: str
 ) -> None:
-    """The message names the option, what it must be and what it was."""
     with pytest.raises(UsageError) as caught:
         client.start_workflow(idle, **{"task_queue": "idle", **options})
     assert words in str(caught.value)
@@ -242,12 +237,10 @@ def test_message_names_option_expectation_and_value(
 
 @pytest.mark.parametrize("weight", [0, 0.001, 1000.0])
 def test_extreme_fairness_weights_are_accepted(client: Client, weight: float) -> None:
-    """The bounds themselves, and 0 for the default, with the longest key."""
     handle = client.start_workflow(idle, task_queue="idle", fairness_key="é" * 32, fairness_weight=weight)
     handle.terminate()
 
 
 def test_unsupported_update_wait_stage_is_rejected(client: Client) -> None:
-    """Waiting for ADMITTED is refused, with the stages that there are."""
     with pytest.raises(UsageError, match="must be ACCEPTED or COMPLETED, not ADMITTED"):
         client.get_workflow_handle("w").start_update("u", wait_for_stage=UpdateStage.ADMITTED)

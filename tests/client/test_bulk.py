@@ -1,4 +1,4 @@
-"""One thing done to many workflows that a filter finds, on the embedded engine."""
+"""Bulk operations on all workflows that match a filter, on the embedded engine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from hourglass.client import BulkResult, WorkflowStatus
 
 @workflow.defn
 def waits_for_a_word() -> str:
-    """Waits for a word."""
     return workflow.Channel("word", str).receive()
 
 
 def test_signal_cancel_and_terminate_by_filter() -> None:
-    """Each acts on the open runs that the filter finds and on no other, and says how far it is."""
     with Client.connect("local:") as client, Worker(client, workflows=[waits_for_a_word]):
         handles = {
             name: client.start_workflow(waits_for_a_word, id=f"{name}-{number}")
@@ -37,8 +35,6 @@ def test_signal_cancel_and_terminate_by_filter() -> None:
 
 
 async def test_async_bulk_operations_match_blocking_ones() -> None:
-    """Awaited, with the same names."""
-
     async with await AsyncClient.connect("local:") as client:
         for number in range(3):
             await client.start_workflow(waits_for_a_word, id=f"w-{number}")

@@ -1,4 +1,4 @@
-"""Clients of the engine in memory: private to each client, and bound to its process."""
+"""Clients of the in-memory engine: each has its own engine, which exists only in the process that created it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,10 @@ def client(face: Any) -> Iterator[Any]:
 
 
 def test_local_client_reports_target_and_namespace(client: Any) -> None:
-    """A client of `local:` says so, and works in the default namespace."""
     assert (client.target, client.namespace, client.identity) == ("local:", "default", "me")
 
 
 def test_workflow_is_managed_without_a_worker(face: Any, client: Any, do: Do) -> None:
-    """Without any worker workflows can be started, found, described and ended."""
     handle = do(client.start_workflow("wf", 1, id="x", memo={"note": 1}))
     with pytest.raises(WorkflowAlreadyStartedError):
         do(client.start_workflow("wf", id="x"))
@@ -52,7 +50,6 @@ def test_workflow_is_managed_without_a_worker(face: Any, client: Any, do: Do) ->
 
 
 def test_each_client_has_its_own_engine(face: Any, client: Any, do: Do) -> None:
-    """Two clients of `local:` do not see each other's workflows."""
     do(client.start_workflow("wf", id="x"))
     other = do(face.kind.connect("local:"))
     assert do(other.count_workflows()) == 0
@@ -79,7 +76,6 @@ assert client.count_workflows() == 1
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_memory_engine_is_not_available_in_a_forked_child() -> None:
-    """In a forked child a client of `local:` says that its engine is elsewhere; the parent's goes on."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", FORK], capture_output=True, text=True, timeout=60
     )

@@ -1,4 +1,4 @@
-"""What the client asks of a service, and what it makes of the answers, on both faces."""
+"""Requests that client methods send, and values and errors that they return, for both clients."""
 
 from __future__ import annotations
 
@@ -83,7 +83,6 @@ def encoded(*values: Any) -> tuple[Payload, ...]:
 
 
 def test_start_sends_arguments_and_defaults(client: Any, do: Do, connection: Any) -> None:
-    """Arguments are bound and encoded; queue, policies and ids have their defaults."""
     handle = do(client.start_workflow(checkout, Order("o1", 5), id="order-1"))
     sent = connection.last(wf.StartWorkflow)
     assert (sent.workflow_id, sent.workflow_type, sent.spec.task_queue) == ("order-1", "checkout", "default")
@@ -97,7 +96,6 @@ def test_start_sends_arguments_and_defaults(client: Any, do: Do, connection: Any
 def test_class_and_run_method_start_the_same_workflow(
     client: Any, do: Do, connection: Any, given: Any
 ) -> None:
-    """The class and its run method mean the same workflow."""
     handle = do(client.start_workflow(given, "ann"))
     assert connection.last(wf.StartWorkflow).workflow_type == "Cart"
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("ann")))]
@@ -105,13 +103,11 @@ def test_class_and_run_method_start_the_same_workflow(
 
 
 def test_default_workflow_ids_are_unique(client: Any, do: Do) -> None:
-    """Without an id each start gets its own."""
     first, second = do(client.start_workflow("wf")), do(client.start_workflow("wf"))
     assert first.id != second.id
 
 
 def test_every_start_option_is_sent(client: Any, do: Do, connection: Any) -> None:
-    """Each option of a start ends in its field of the request."""
     do(
         client.start_workflow(
             "wf",
@@ -187,20 +183,17 @@ def test_every_start_option_is_sent(client: Any, do: Do, connection: Any) -> Non
 def test_invalid_start_sends_nothing(
     client: Any, do: Do, connection: Any, start: Any, error: type[Exception], says: str
 ) -> None:
-    """What is wrong with a start is said before anything is sent."""
     with pytest.raises(error, match=says):
         do(start(client))
     assert connection.asked == []
 
 
 def test_every_start_option_is_read() -> None:
-    """Each option of a start is read by the table of readers, or by the start itself."""
     apart = {"id", "request_id", "start_signal", "start_signal_args"}
     assert set(_options._READERS) == set(StartOptions.__annotations__) - apart
 
 
 def test_start_with_a_used_id_is_rejected(client: Any, do: Do) -> None:
-    """Starting twice raises with the id and the run that has it; USE_EXISTING gives a handle to that one."""
     first = do(client.start_workflow("wf", id="x"))
     with pytest.raises(WorkflowAlreadyStartedError) as caught:
         do(client.start_workflow("wf", id="x"))
@@ -213,14 +206,12 @@ def test_start_with_a_used_id_is_rejected(client: Any, do: Do) -> None:
 
 
 def test_result_has_the_return_type_of_the_workflow(client: Any, do: Do, connection: Any) -> None:
-    """The result is decoded as the workflow's return annotation says."""
     handle = do(client.start_workflow(checkout, Order("o")))
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("o", 7)))]
     assert do(handle.result()) == Order("o", 7)
 
 
 def test_result_of_a_workflow_started_by_name(client: Any, do: Do, connection: Any) -> None:
-    """By name the result is plain JSON, or of the type that is asked for; none at all is None."""
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded({"id": "o"})), wf.RunCompleted(())]
     connection.outcomes["run-2"] = [wf.RunCompleted(encoded({"id": "o"}))]
     handle = do(client.start_workflow("wf", id="plain"))
@@ -230,7 +221,6 @@ def test_result_of_a_workflow_started_by_name(client: Any, do: Do, connection: A
 
 
 def test_execute_waits_for_the_result(client: Any, do: Do, connection: Any) -> None:
-    """`execute_workflow` starts and waits."""
     connection.outcomes["run-1"] = [wf.RunCompleted(encoded(Order("o")))]
     assert do(client.execute_workflow(checkout, Order("o"))) == Order("o")
 
@@ -238,7 +228,6 @@ def test_execute_waits_for_the_result(client: Any, do: Do, connection: Any) -> N
 def test_execute_uses_one_portal_call(
     client: Any, do: Do, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`execute_workflow` asks twice, on one trip to the control loop."""
     trips: list[str] = []
 
     def counted(door: str) -> Callable[..., Any]:
@@ -259,7 +248,6 @@ def test_execute_uses_one_portal_call(
 
 
 def test_execute_raises_if_the_start_fails(client: Any, do: Do) -> None:
-    """`execute_workflow` raises why the workflow could not be started, and does not wait."""
     do(client.start_workflow("wf", id="x"))
     with pytest.raises(WorkflowAlreadyStartedError):
         do(client.execute_workflow("wf", id="x"))
@@ -281,7 +269,6 @@ def test_execute_raises_if_the_start_fails(client: Any, do: Do) -> None:
 def test_failed_run_raises_workflow_failed_error(
     client: Any, do: Do, connection: Any, outcome: wf.Outcome, cause: type[Exception], says: str
 ) -> None:
-    """Failed, cancelled, terminated and timed out runs raise WorkflowFailedError with their cause."""
     connection.outcomes[connection.add("x")] = [outcome]
     with pytest.raises(WorkflowFailedError, match=says) as caught:
         do(client.get_workflow_handle("x").result())
@@ -290,7 +277,6 @@ def test_failed_run_raises_workflow_failed_error(
 
 
 def test_result_follows_successive_runs(client: Any, do: Do, connection: Any) -> None:
-    """The wait goes along continued, retried and repeated runs to the last one."""
     connection.outcomes = {
         connection.add("x"): [wf.RunContinued("b")],
         "b": [wf.RunFailed(Failure("try again"), new_run_id="c")],
@@ -302,9 +288,6 @@ def test_result_follows_successive_runs(client: Any, do: Do, connection: Any) ->
 
 
 def test_result_without_following_runs(client: Any, do: Do, connection: Any) -> None:
-    """Without following, a run that another follows says where it went on, however it ended, as a server tells it; the
-    last one gives its own result.
-    """
     failed = wf.RunFailed(Failure("oh", ApplicationFailure("E")), "d")
     connection.outcomes[connection.add("x")] = [
         wf.RunContinued("b"),
@@ -321,7 +304,6 @@ def test_result_without_following_runs(client: Any, do: Do, connection: Any) -> 
 
 
 def test_result_times_out(client: Any, do: Do, connection: Any) -> None:
-    """A timeout says that the workflow goes on, and the result can be asked for again."""
     run_id = connection.add("x")
     handle = client.get_workflow_handle("x")
     with pytest.raises(TimeoutError, match=r"'x' has not closed within 0\.01 s; it goes on"):
@@ -333,7 +315,6 @@ def test_result_times_out(client: Any, do: Do, connection: Any) -> None:
 def test_waiting_for_a_result_survives_an_outage(
     client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the service cannot be reached a wait goes on, and says so once; other refusals are raised."""
     gone = ConnectionFailedError("gone", status="UNAVAILABLE")
     run_id = connection.add("x")
     connection.outcomes[run_id] = [gone, gone, wf.StillOpen(run_id), wf.RunCompleted(encoded(1))]
@@ -349,7 +330,6 @@ def test_waiting_for_a_result_survives_an_outage(
 def test_waiting_for_a_parked_run_is_logged(
     client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever waits for a run whose task keeps failing is told once, with the reason."""
     run_id = connection.add("x", history_length=2)
     connection.outcomes[run_id] = [wf.StillOpen(run_id), wf.StillOpen(run_id), wf.RunCompleted(encoded(1))]
     connection.history = (
@@ -367,7 +347,6 @@ def test_waiting_for_a_parked_run_is_logged(
 def test_waiting_for_a_healthy_run_logs_nothing(
     client: Any, do: Do, connection: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run that merely takes long is not complained of."""
     run_id = connection.add("x")
     connection.outcomes[run_id] = [wf.StillOpen(run_id), wf.RunCompleted(encoded(1))]
     assert do(client.get_workflow_handle("x").result()) == 1
@@ -378,7 +357,6 @@ def test_waiting_for_a_healthy_run_logs_nothing(
 
 
 def test_signals_by_name_method_or_channel(client: Any, do: Do, connection: Any) -> None:
-    """A signal is named by a text, a decorated method or a channel; arguments are bound."""
     connection.add("x")
     handle = client.get_workflow_handle("x")
     for signal, arguments, name, sent in [
@@ -407,7 +385,6 @@ def test_signals_by_name_method_or_channel(client: Any, do: Do, connection: Any)
 def test_invalid_message_sends_nothing(
     client: Any, do: Do, connection: Any, send: Any, error: type[Exception], says: str
 ) -> None:
-    """A message that makes no sense is refused before it is sent."""
     connection.add("x")
     with pytest.raises(error, match=says):
         do(send(client.get_workflow_handle("x")))
@@ -415,7 +392,6 @@ def test_invalid_message_sends_nothing(
 
 
 def test_queries_are_typed(client: Any, do: Do, connection: Any) -> None:
-    """A query's answer is decoded as its method's annotation, or the given type, says."""
     connection.add("x")
     connection.answers = {"total": encoded(Order("o", 3))}
     handle = client.get_workflow_handle("x")
@@ -426,7 +402,6 @@ def test_queries_are_typed(client: Any, do: Do, connection: Any) -> None:
 
 
 def test_cancel_and_terminate(client: Any, do: Do, connection: Any) -> None:
-    """Both carry the reason, and the first run id of a chain that this handle started."""
     handle = do(client.start_workflow("wf", id="x"))
     do(handle.cancel("enough"))
     sent = connection.last(wf.CancelWorkflow)
@@ -437,7 +412,6 @@ def test_cancel_and_terminate(client: Any, do: Do, connection: Any) -> None:
 
 
 def test_handle_with_a_run_id_addresses_that_run(client: Any, do: Do, connection: Any) -> None:
-    """With a run id every request names it."""
     connection.add("x")
     handle = client.get_workflow_handle("x", run_id="old")
     do(handle.signal("go"))
@@ -448,7 +422,6 @@ def test_handle_with_a_run_id_addresses_that_run(client: Any, do: Do, connection
 
 
 def test_unknown_workflow_raises_when_used(client: Any, do: Do) -> None:
-    """Asking for a handle asks nobody; using it raises."""
     handle = client.get_workflow_handle("nobody")
     with pytest.raises(WorkflowNotFoundError, match="nobody"):
         do(handle.describe())
@@ -460,7 +433,6 @@ def test_unknown_workflow_raises_when_used(client: Any, do: Do) -> None:
 
 
 def test_describe_decodes_memo_and_attributes(client: Any, do: Do, connection: Any) -> None:
-    """A description has times in UTC, decoded memo and attributes, and keeps what cannot be decoded."""
     strange = Payload(b"\x00", "binary/strange")
     connection.add(
         "x",
@@ -482,7 +454,6 @@ def test_describe_decodes_memo_and_attributes(client: Any, do: Do, connection: A
 
 
 def test_list_pages_are_fetched_on_demand(face: Any, client: Any, connection: Any) -> None:
-    """A list goes through its pages, all of them, and no further than it is read."""
     for number in range(5):
         connection.add(f"w{number}")
     listed = face.collect(client.list_workflows("X = 1", page_size=2))
@@ -492,7 +463,6 @@ def test_list_pages_are_fetched_on_demand(face: Any, client: Any, connection: An
 
 
 def test_partially_read_list_fetches_one_page(connection: Any) -> None:
-    """Only the pages that are needed are fetched."""
     from conftest import Face
 
     for number in range(5):
@@ -504,7 +474,6 @@ def test_partially_read_list_fetches_one_page(connection: Any) -> None:
 
 
 def test_count_returns_a_number(client: Any, do: Do, connection: Any) -> None:
-    """A count is a number."""
     connection.add("x")
     assert do(client.count_workflows("A = 1")) == 1
     assert connection.last(wf.CountWorkflows).query == "A = 1"
@@ -513,7 +482,6 @@ def test_count_returns_a_number(client: Any, do: Do, connection: Any) -> None:
 def test_history_events_come_from_all_pages(
     client: Any, do: Do, connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A history is built from the events of every page."""
     import sys
     import types
 
@@ -529,7 +497,6 @@ def test_history_events_come_from_all_pages(
 
 
 def test_activities_are_completed_by_a_client(client: Any, do: Do, connection: Any) -> None:
-    """By token or ids an activity is completed, failed, cancelled, and its life reported."""
     by_token = client.get_activity_handle(token=b"secret-token")
     do(by_token.complete(Order("o")))
     sent = connection.last(ac.CompleteActivity)
@@ -549,7 +516,6 @@ def test_activities_are_completed_by_a_client(client: Any, do: Do, connection: A
 
 @pytest.mark.parametrize("named", [{}, {"workflow_id": "x"}, {"token": b"t", "activity_id": "a"}])
 def test_activity_handle_needs_complete_ids(client: Any, named: dict[str, Any]) -> None:
-    """Neither too few nor too many names of an activity are accepted."""
     with pytest.raises(UsageError, match="token"):
         client.get_activity_handle(**named)
 
@@ -558,7 +524,7 @@ def test_activity_handle_needs_complete_ids(client: Any, named: dict[str, Any]) 
 
 
 class Reverse:
-    """A codec that reverses bytes, marks what it did, and refuses what it did not."""
+    """A codec that reverses data, remembers the original encoding, and raises for payloads that it has not encoded."""
 
     def __init__(self) -> None:
         self.threads: set[str] = set()
@@ -576,7 +542,7 @@ class Reverse:
 
 
 def test_codec_sees_every_payload(face: Any, connection: Any) -> None:
-    """Arguments, memo, results, details and failures pass the codec; search attributes do not."""
+    """It runs in neither the control thread nor the main thread."""
     codec = Reverse()
     client, do = face.client(connection, codec=codec), face.do
     handle = do(client.start_workflow(checkout, Order("o"), memo={"a": "b"}, search_attributes={"Who": "me"}))
@@ -594,7 +560,6 @@ def test_codec_sees_every_payload(face: Any, connection: Any) -> None:
 
 
 def test_encoded_failure_is_decoded(face: Any, connection: Any) -> None:
-    """A failure that was encoded by the codec arrives with its message."""
     codec = Reverse()
     client, do = face.client(connection, codec=codec), face.do
     do(client.get_activity_handle(token=b"t").fail(ApplicationError("the reason", 5, type="Broke")))
@@ -608,7 +573,6 @@ def test_encoded_failure_is_decoded(face: Any, connection: Any) -> None:
 
 
 def test_undecodable_memo_does_not_hide_a_list(face: Any, connection: Any) -> None:
-    """A run whose memo the codec refuses is listed with its memo as it came; a result is refused."""
     codec = Reverse()
     client = face.client(connection, codec=codec)
     connection.add("foreign", memo={"a": encoded("plain")[0]})
@@ -619,7 +583,7 @@ def test_undecodable_memo_does_not_hide_a_list(face: Any, connection: Any) -> No
 
 
 def test_converter_runs_in_the_calling_thread(face: Any, connection: Any) -> None:
-    """Converters may be the user's code: they never run on the control loop."""
+    """Converters may contain user code, which must not block the control loop."""
     seen: set[str] = set()
 
     class Noting(Converter):
@@ -642,7 +606,6 @@ def test_converter_runs_in_the_calling_thread(face: Any, connection: Any) -> Non
 
 
 def test_both_clients_have_the_same_methods_and_parameters() -> None:
-    """Every public method of one face exists on the other, with the same parameters, and is awaited there."""
     pairs = [
         (Client, AsyncClient),
         (public.WorkflowHandle, public.AsyncWorkflowHandle),
@@ -677,7 +640,6 @@ def test_both_clients_have_the_same_methods_and_parameters() -> None:
 
 
 def test_closed_client_rejects_calls(client: Any, do: Do, connection: Any) -> None:
-    """Closing closes the connection once, and what comes later is refused."""
     handle = client.get_workflow_handle("x")
     do(client.close())
     do(client.close())
@@ -688,7 +650,6 @@ def test_closed_client_rejects_calls(client: Any, do: Do, connection: Any) -> No
 
 
 def test_clients_are_context_managers(connection: Any) -> None:
-    """Leaving the block closes the client, on both faces."""
     from conftest import Face
 
     with Face(Client).client(connection) as client:
@@ -704,20 +665,17 @@ def test_clients_are_context_managers(connection: Any) -> None:
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_calling_the_client_class_suggests_connect(kind: Any) -> None:
-    """Calling the class names the way that works."""
     with pytest.raises(UsageError, match=rf"{kind.__name__}\.connect"):
         kind("localhost:7233")
 
 
 def test_reprs_show_target_and_ids(client: Any, do: Do) -> None:
-    """Client and handle show target, namespace and ids."""
     handle = do(client.start_workflow("wf", id="x"))
     assert "fake:1 namespace=default" in repr(client)
     assert "x run_id=run-1" in repr(handle)
 
 
 def test_blocking_client_serves_many_threads(connection: Any) -> None:
-    """One client is used by many threads at once."""
     from conftest import Face
 
     client = Face(Client).client(connection)
@@ -739,7 +697,6 @@ def test_blocking_client_serves_many_threads(connection: Any) -> None:
 
 
 def test_blocking_client_works_inside_a_running_loop(connection: Any) -> None:
-    """In a thread with a running loop the blocking client blocks, and works."""
     from conftest import Face
 
     client = Face(Client).client(connection)
@@ -752,6 +709,5 @@ def test_blocking_client_works_inside_a_running_loop(connection: Any) -> None:
 
 
 def test_public_names_are_sorted_and_exist() -> None:
-    """`hourglass.client` exports what it says."""
     assert sorted(public.__all__) == public.__all__
     assert all(hasattr(public, name) for name in public.__all__)

@@ -1,4 +1,4 @@
-"""Both clients against a real Temporal dev server, with a worker of Temporal's own Python SDK as the peer."""
+"""Both clients with a Temporal dev server and a worker of Temporal's Python SDK."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def later() -> str:
 
 @temporalio.workflow.defn(name="Peer")
 class Peer:
-    """Does what its first argument says."""
+    """A workflow of Temporal's SDK that behaves as its first argument says."""
 
     def __init__(self) -> None:
         self.items: list[str] = []
@@ -92,7 +92,7 @@ class Peer:
 
 @contextmanager
 def peer_worker(target: str) -> Iterator[None]:
-    """Temporal's own worker, on a loop of its own, in a thread of its own."""
+    """Run Temporal's worker on an event loop in a thread."""
     started = threading.Event()
     stop: asyncio.Event
     loop: asyncio.AbstractEventLoop
@@ -137,14 +137,12 @@ def fresh() -> str:
 
 
 def test_start_and_result(client: Any, do: Do) -> None:
-    """A workflow of another SDK is started by name, and its result is returned."""
     handle = do(client.start_workflow("Peer", "echo", {"a": [1, None]}, id=fresh(), task_queue=QUEUE))
     assert do(handle.result(timeout=60)) == {"a": [1, None]}
     assert handle.run_id == handle.first_execution_run_id
 
 
 def test_failure(client: Any, do: Do) -> None:
-    """A failure arrives with its type, message and details."""
     with pytest.raises(WorkflowFailedError, match="no money") as caught:
         do(client.execute_workflow("Peer", "fail", task_queue=QUEUE))
     cause = caught.value.cause
@@ -153,7 +151,6 @@ def test_failure(client: Any, do: Do) -> None:
 
 
 def test_signals_and_queries(client: Any, do: Do) -> None:
-    """Signals change the result of queries, and let the workflow continue."""
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     assert do(handle.query("count", result_type=int)) == 0
     do(handle.signal("put", "a", "b"))
@@ -167,7 +164,6 @@ def test_signals_and_queries(client: Any, do: Do) -> None:
 
 
 def test_start_with_a_signal(client: Any, do: Do) -> None:
-    """A start may carry a signal."""
     result = client.execute_workflow(
         "Peer", "wait", task_queue=QUEUE, start_signal="put", start_signal_args=["go"]
     )
@@ -175,7 +171,6 @@ def test_start_with_a_signal(client: Any, do: Do) -> None:
 
 
 def test_cancel(client: Any, do: Do) -> None:
-    """A cancelled workflow ends as cancelled."""
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     do(handle.cancel("enough"))
     with pytest.raises(WorkflowFailedError, match="cancelled") as caught:
@@ -184,7 +179,6 @@ def test_cancel(client: Any, do: Do) -> None:
 
 
 def test_terminate(client: Any, do: Do) -> None:
-    """A terminated workflow says why."""
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     do(handle.terminate("no longer needed", 1))
     with pytest.raises(WorkflowFailedError, match="no longer needed") as caught:
@@ -194,14 +188,12 @@ def test_terminate(client: Any, do: Do) -> None:
 
 
 def test_run_times_out(client: Any, do: Do) -> None:
-    """A run that exceeds its time ends as timed out."""
     with pytest.raises(WorkflowFailedError, match="timed out") as caught:
         do(client.execute_workflow("Peer", "wait", task_queue=QUEUE, run_timeout=1))
     assert isinstance(caught.value.cause, TimedOutError)
 
 
 def test_result_timeout_leaves_the_workflow_running(client: Any, do: Do) -> None:
-    """A timeout of the wait leaves the workflow running."""
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     with pytest.raises(TimeoutError, match="it goes on"):
         do(handle.result(timeout=0.1))
@@ -211,7 +203,6 @@ def test_result_timeout_leaves_the_workflow_running(client: Any, do: Do) -> None
 
 
 def test_result_follows_continued_runs(client: Any, do: Do) -> None:
-    """`result` follows continued runs unless that is disabled; the handle still refers to the workflow."""
     handle = do(client.start_workflow("Peer", "continue", 2, task_queue=QUEUE))
     assert do(handle.result(timeout=60)) == "last"
     with pytest.raises(WorkflowContinuedAsNewError) as caught:
@@ -223,7 +214,6 @@ def test_result_follows_continued_runs(client: Any, do: Do) -> None:
 
 
 def test_describe(client: Any, do: Do) -> None:
-    """A description contains the type, queue, times, memo, notes and attributes."""
     before = datetime.now(UTC) - timedelta(minutes=1)
     handle = do(
         client.start_workflow(
@@ -249,7 +239,6 @@ def test_describe(client: Any, do: Do) -> None:
 
 
 def test_history(client: Any, do: Do) -> None:
-    """`history()` returns the events of all pages, and temporalio can parse the result."""
     handle = do(client.start_workflow("Peer", "wait", task_queue=QUEUE))
     for number in range(300):
         do(handle.signal("put", str(number)))
@@ -264,7 +253,7 @@ def test_history(client: Any, do: Do) -> None:
 
 
 def test_list_and_count(face: Any, client: Any, do: Do) -> None:
-    """Runs are found by a filter, over several pages, and counted. (A dev server lists a moment late.)"""
+    """A dev server lists new runs with a short delay."""
     mark = fresh()
     for number in range(3):
         do(client.start_workflow("Peer", "echo", 1, id=f"{mark}-{number}", task_queue=QUEUE))
@@ -276,7 +265,6 @@ def test_list_and_count(face: Any, client: Any, do: Do) -> None:
 
 
 def test_start_with_a_used_id_is_rejected(client: Any, do: Do) -> None:
-    """An id in use raises an error that names the run; with USE_EXISTING that run is returned."""
     handle = do(client.start_workflow("Peer", "wait", id=fresh(), task_queue=QUEUE))
     with pytest.raises(WorkflowAlreadyStartedError) as caught:
         do(client.start_workflow("Peer", "wait", id=handle.id, task_queue=QUEUE))
@@ -295,7 +283,6 @@ def test_start_with_a_used_id_is_rejected(client: Any, do: Do) -> None:
 
 
 def test_start_with_the_same_request_id_is_one_run(client: Any, do: Do) -> None:
-    """A start that is repeated with its request id is the same start."""
     name = fresh()
     runs = {
         do(client.start_workflow("Peer", "wait", id=name, task_queue=QUEUE, request_id="r")).run_id
@@ -306,7 +293,6 @@ def test_start_with_the_same_request_id_is_one_run(client: Any, do: Do) -> None:
 
 
 def test_unknown_workflow_raises_not_found(client: Any, do: Do) -> None:
-    """Every request for a workflow that does not exist raises a not-found error."""
     handle = client.get_workflow_handle("nobody")
     for ask in (handle.describe, handle.cancel, handle.terminate, handle.result):
         with pytest.raises(WorkflowNotFoundError, match="nobody"):
@@ -316,14 +302,12 @@ def test_unknown_workflow_raises_not_found(client: Any, do: Do) -> None:
 
 
 def test_parked_run_is_described(client: Any, do: Do) -> None:
-    """A run whose code has a bug is described as parked."""
     handle = do(client.start_workflow("Peer", "bug", task_queue=QUEUE))
     until(lambda: do(handle.describe()).parked)
     do(handle.terminate())
 
 
 def test_activity_is_completed_by_a_client(client: Any, do: Do) -> None:
-    """An activity that left its task open is completed by its ids."""
     handle = do(client.start_workflow("Peer", "activity", task_queue=QUEUE))
     until(lambda: any(a.state == "STARTED" for a in do(handle.describe()).pending_activities))
     activity = client.get_activity_handle(workflow_id=handle.id, activity_id="the-activity")
@@ -333,13 +317,11 @@ def test_activity_is_completed_by_a_client(client: Any, do: Do) -> None:
 
 
 def test_unknown_namespace_is_rejected(face: Any, target: str) -> None:
-    """A namespace that is not there is refused at connect, by name."""
     with pytest.raises(NamespaceNotFoundError, match="'nowhere'"):
         face.do(face.kind.connect(target, namespace="nowhere"))
 
 
 def test_unreachable_server_raises_in_time(face: Any) -> None:
-    """A server that is not there is an error that names it, within the time limit."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody else can answer there
         port = taken.getsockname()[1]
@@ -348,8 +330,6 @@ def test_unreachable_server_raises_in_time(face: Any) -> None:
 
 
 def test_many_concurrent_waits_in_one_loop(target: str) -> None:
-    """An asyncio program waits for many workflows at once."""
-
     async def main() -> list[Any]:
         async with await AsyncClient.connect(target) as client:
             return await asyncio.gather(
@@ -360,7 +340,6 @@ def test_many_concurrent_waits_in_one_loop(target: str) -> None:
 
 
 def test_many_concurrent_waits_in_threads(target: str) -> None:
-    """A threaded program waits for many workflows at once, on one client."""
     results: set[int] = set()
     with Client.connect(target) as client:
 
@@ -397,9 +376,7 @@ sys.exit(4)
 
 @pytest.mark.parametrize("how", ["plain", "fork"])
 def test_unclosed_client_exits_cleanly(target: str, how: str) -> None:
-    """A script that leaves its client open exits with its own exit code; a forked child can keep using the
-    client.
-    """
+    """In the variant `fork`, a forked child also uses the client."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT, how],
         capture_output=True,

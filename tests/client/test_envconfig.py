@@ -1,4 +1,6 @@
-"""Temporal's configuration as objects says what temporalio's says of the same file and environment."""
+"""`hourglass.envconfig` and `hourglass.aio.envconfig`, compared with temporalio's own reader of configuration files
+and environment variables.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
 
 
 def said(found: Any) -> dict[str, Any]:
-    """What a connection is given, with certificates as they are."""
+    """Return the arguments of a connection, with the TLS configuration as a tuple."""
     tls = found.get("tls")
     if tls is not None and not isinstance(tls, bool):
         found = {**found, "tls": (tls.domain, tls.server_root_ca_cert, tls.client_cert)}
@@ -53,7 +55,6 @@ def said(found: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("environ", ENVIRONMENTS, ids=lambda each: ",".join(each) or "none")
 def test_environment_configuration_matches_temporalio(environ: dict[str, str]) -> None:
-    """Profiles, the environment over them, TLS and headers."""
     options: Any = {"config_source": FILE, "override_env_vars": environ}
     their, our = theirs.ClientConfigProfile.load(**options), aio.ClientConfigProfile.load(**options)
     assert said(our.to_client_connect_config()) == said(their.to_client_connect_config())
@@ -63,7 +64,6 @@ def test_environment_configuration_matches_temporalio(environ: dict[str, str]) -
 
 
 def test_empty_header_variable_deletes_the_header() -> None:
-    """A header of a profile is not sent if its variable is set to nothing."""
     options: Any = {"config_source": FILE}
     environ = {"TEMPORAL_PROFILE": "prod"}
     assert ours.ClientConfigProfile.load(**options, override_env_vars=environ).grpc_meta == {
@@ -74,7 +74,6 @@ def test_empty_header_variable_deletes_the_header() -> None:
 
 
 def test_empty_variable_counts_as_unset() -> None:
-    """Other variables that are set to nothing leave the profile as it is."""
     names = (
         "ADDRESS",
         "NAMESPACE",
@@ -90,14 +89,12 @@ def test_empty_variable_counts_as_unset() -> None:
 
 
 def test_every_profile_gives_connect_arguments() -> None:
-    """Each profile of `ClientConfig.load()` gives a client's arguments under temporalio's names."""
     their = theirs.ClientConfig.load(config_source=FILE).profiles
     for name, profile in aio.ClientConfig.load(config_source=FILE).profiles.items():
         assert said(profile.to_client_connect_config()) == said(their[name].to_client_connect_config())
 
 
 def test_all_profiles_are_loaded(tmp_path: Path) -> None:
-    """A file by its path, and by the variable that names it; without one there are no profiles."""
     path = tmp_path / "temporal.toml"
     path.write_text(FILE)
     found = ours.ClientConfig.load(config_source=path)
@@ -111,7 +108,6 @@ def test_all_profiles_are_loaded(tmp_path: Path) -> None:
 
 
 def test_certificates_are_read_when_needed(tmp_path: Path) -> None:
-    """A profile that names files can be looked at without them."""
     path = tmp_path / "ca.pem"
     profile = ours.ClientConfigProfile(address="h:1", tls=ours.ClientConfigTLS(server_root_ca_cert=path))
     with pytest.raises(TargetError, match="cannot read"):
@@ -121,7 +117,7 @@ def test_certificates_are_read_when_needed(tmp_path: Path) -> None:
 
 
 def test_hourglass_target_overrides_temporal_variables() -> None:
-    """`HOURGLASS_TARGET` says all, and Temporal's key does not go to another address."""
+    """Otherwise Temporal's API key would be sent to another address."""
     environ = {"HOURGLASS_TARGET": "local:x.db", "TEMPORAL_API_KEY": "sesame"}
     assert ours.ClientConfigProfile.load(override_env_vars=environ).connect_options() == {
         "target": "local:x.db"
@@ -146,6 +142,5 @@ def test_hourglass_target_overrides_temporal_variables() -> None:
     ],
 )
 def test_invalid_configuration_is_rejected(options: dict[str, Any], words: str) -> None:
-    """Wrong files and names are said to be wrong."""
     with pytest.raises(TargetError, match=words):
         ours.ClientConfigProfile.load(**options, override_env_vars={})

@@ -1,4 +1,4 @@
-"""What failures say of themselves: the work, what it raised and what that began with, in one line."""
+"""The one-line text of failures: activity or child, its error, and the root cause."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hourglass.testing import Environment
 
 
 def caused(error: BaseException, *causes: BaseException) -> BaseException:
-    """An error with a chain of causes."""
+    """Chain these causes to the error and return it."""
     link = error
     for cause in causes:
         link.__cause__ = cause
@@ -67,19 +67,16 @@ WRONG = ApplicationError("no such card\nsecond line", type="CardError")
     ],
 )
 def test_failure_text_has_one_line(error: BaseException, said: str) -> None:
-    """Each kind of failure, with each kind of cause."""
     assert str(error) == said
 
 
 def test_failure_summaries_name_the_error() -> None:
-    """Anything that was raised, by the name that retry policies know."""
     assert summary(ApplicationError("no money", type="Broke")) == "Broke: no money"
     assert summary(KeyError("apples")) == "KeyError: 'apples'"
     assert summary(ValueError()) == "ValueError"
 
 
 def test_circular_causes_end() -> None:
-    """Causes that lead back are followed once."""
     first, second = failed(), ApplicationError("second")
     caused(first, second)
     second.__cause__ = first
@@ -105,7 +102,6 @@ def insists(cents: int) -> str:
 
 
 def test_workflow_and_caller_see_the_same_failure() -> None:
-    """Over the wire it says the same: in the workflow, and to whoever waits for the result."""
     with Environment(workflows=[buys, insists], activities=[pay]) as env:
         line = "activity pay failed: ValueError: no payment (because ConnectionError: refused)"
         assert env.execute_workflow(buys, 1) == f"{line} / refused"

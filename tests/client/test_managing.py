@@ -1,4 +1,4 @@
-"""What an operator does to runs and activities, on both engines: pause, resume, delete, fork, reset and complete by hand."""
+"""Managing runs and activities on both engines: pause, resume, delete, fork, reset, complete by hand."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ go = workflow.Channel("go", str)
 
 @activity.defn
 def step(name: str) -> str:
-    """Notes that it was called."""
     calls.append(name)
     return name.upper()
 
 
 @activity.defn(start_to_close_timeout=60)
 def broken() -> str:
-    """Fails until it is mended."""
     if not mended.is_set():
         raise ApplicationError("broken", next_retry_delay=600)
     return "mended"
@@ -41,7 +39,7 @@ def broken() -> str:
 
 @activity.defn(start_to_close_timeout=60)
 def held() -> str:
-    """Runs until the test lets it end."""
+    """Block until the test sets `may_end`."""
     entered.release()
     may_end.wait(30)
     return "held"
@@ -49,7 +47,6 @@ def held() -> str:
 
 @workflow.defn
 def order() -> list[str]:
-    """A step, a signal, and two more steps."""
     first = step("charge")
     word = go.receive()
     return [first, word, step("pack"), step("ship")]
@@ -57,26 +54,22 @@ def order() -> list[str]:
 
 @workflow.defn
 def waits_for_broken() -> str:
-    """Waits for an activity that fails."""
     return broken()
 
 
 @workflow.defn
 def holds() -> list[str]:
-    """Waits for an activity that takes as long as the test wants, then for another."""
     return [held(), step("after")]
 
 
 @workflow.defn
 def parent() -> str:
-    """Waits for a child after a step."""
     step("before")
     return str(workflow.execute_child_workflow(order, id="child-of-parent")) + step("later")
 
 
 @pytest.fixture(params=["memory", "file", pytest.param("server", marks=pytest.mark.server)])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
-    """A client of each engine, with a worker."""
     calls.clear()
     mended.clear()
     may_end.clear()
@@ -102,7 +95,7 @@ def names(handle: WorkflowHandle[Any]) -> list[str]:
 
 
 def start(client: Client, run: Any, id: str) -> WorkflowHandle[Any]:
-    """Start it; what an earlier test on the same server left behind has another id."""
+    """Start a workflow with an id that is unique on a shared server."""
     return client.start_workflow(run, id=f"{id}-{client.target}"[-60:], task_queue=QUEUE)
 
 
@@ -112,7 +105,6 @@ def pending(handle: WorkflowHandle[Any]) -> PendingActivityInfo:
 
 
 def test_paused_run_continues_after_resume(client: Client) -> None:
-    """A signal is written into the history of a paused run, and heard when it goes on; lists tell that it is paused."""
     handle = start(client, order, "rests")
     until(lambda: names(handle).count("WORKFLOW_TASK_COMPLETED") == 2)
     handle.pause("a count")
@@ -131,7 +123,6 @@ def test_paused_run_continues_after_resume(client: Client) -> None:
 
 
 def test_redundant_pause_and_resume_are_rejected(client: Client) -> None:
-    """Each is told, with the status that a server gives."""
     handle = start(client, order, "twice")
     with pytest.raises(ServiceError, match="not paused") as refused:
         handle.unpause()
@@ -146,7 +137,6 @@ def test_redundant_pause_and_resume_are_rejected(client: Client) -> None:
 
 
 def test_running_attempt_completes_while_its_run_is_paused(client: Client) -> None:
-    """Its result is written and waits; the run asks for nothing more until it goes on."""
     handle = start(client, holds, "attempt")
     assert entered.acquire(timeout=30)
     handle.pause()
@@ -157,7 +147,7 @@ def test_running_attempt_completes_while_its_run_is_paused(client: Client) -> No
 
 
 def test_activity_in_backoff_is_reset(client: Client) -> None:
-    """Reset: its next attempt, ten minutes away, comes at once, and counts as the first."""
+    """Without the reset, its next attempt would start ten minutes later."""
     handle = start(client, waits_for_broken, "reset")
     until(lambda: pending(handle).attempt == 2)
     mended.set()
@@ -166,7 +156,6 @@ def test_activity_in_backoff_is_reset(client: Client) -> None:
 
 
 def test_pending_activity_is_completed_by_hand(client: Client) -> None:
-    """The workflow goes on with what the operator says; a failure needs an attempt that runs."""
     handle = start(client, waits_for_broken, "by-hand")
     until(lambda: pending(handle).attempt == 2)
     found = client.get_activity_handle(workflow_id=handle.id, activity_id=pending(handle).id)
@@ -180,7 +169,6 @@ def test_pending_activity_is_completed_by_hand(client: Client) -> None:
 
 
 def test_run_is_deleted(client: Client) -> None:
-    """Open or closed, it is gone, and its id is free; one that waited for it hears that it has ended."""
     handle = start(client, order, "deleted")
     handle.delete()
     until(lambda: not _is_there(handle))
@@ -205,7 +193,6 @@ def _is_there(handle: WorkflowHandle[Any]) -> bool:
 
 
 def test_fork_does_not_repeat_earlier_steps(client: Client) -> None:
-    """Before `pack`: the charge and the signal are those of the first; the first is left as it was."""
     handle = start(client, order, "forked")
     handle.signal(go, "now")
     assert handle.result(30) == ["CHARGE", "now", "PACK", "SHIP"]
@@ -222,7 +209,6 @@ def test_fork_does_not_repeat_earlier_steps(client: Client) -> None:
 
 
 def test_fork_before_a_signal_does_not_receive_it(client: Client) -> None:
-    """What came after the point is not sent to the fork; an id that is taken is refused."""
     handle = start(client, order, "unsignalled")
     until(lambda: "ACTIVITY_TASK_SCHEDULED" in names(handle))
     handle.signal(go, "first")
@@ -235,7 +221,6 @@ def test_fork_before_a_signal_does_not_receive_it(client: Client) -> None:
 
 
 def test_pause_is_stored_in_the_file(tmp_path: Path) -> None:
-    """A run that was paused rests when the file is opened anew, also with a worker there, until it goes on."""
     calls.clear()
     target = f"local:{tmp_path / 'kept.db'}"
 
@@ -258,7 +243,6 @@ def test_pause_is_stored_in_the_file(tmp_path: Path) -> None:
 
 
 def test_fork_with_an_open_child_is_rejected(client: Client) -> None:
-    """A child belongs to the run that started it: a point at which one is open is no point for a fork."""
     handle = start(client, parent, "adopts")
     until(lambda: "CHILD_WORKFLOW_EXECUTION_STARTED" in names(handle))
     client.get_workflow_handle("child-of-parent").signal(go, "on")

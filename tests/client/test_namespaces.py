@@ -1,4 +1,4 @@
-"""What a client makes on an engine besides workflows: search attributes and namespaces."""
+"""Creation of search attributes and namespaces by a client."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from hourglass.worker import Worker
 
 @workflow.defn
 def nothing() -> None:
-    """Ends at once."""
+    pass
 
 
 def made_and_found(client: Client) -> None:
-    """A search attribute that a client made is known, stays when it is made again, and finds a run."""
+    """Check that an attribute can be added twice with one type, not with another type, and finds a run."""
     name = f"Made{uuid.uuid4().hex[:8]}"
     client.add_search_attributes({name: "Int"})
     assert client.list_search_attributes()[name] == "Int"
@@ -49,7 +49,6 @@ def made_and_found(client: Client) -> None:
 
 @pytest.mark.server
 def test_namespaces_on_a_server(quick_server: DevServer) -> None:
-    """Search attributes, and a namespace that can be connected to."""
     with Client.connect(quick_server.target) as client:
         made_and_found(client)
         name = f"made-{uuid.uuid4().hex[:8]}"
@@ -69,7 +68,6 @@ def test_namespaces_on_a_server(quick_server: DevServer) -> None:
 
 
 def test_namespaces_on_an_embedded_engine() -> None:
-    """Search attributes; a namespace is said to be what the engine is opened with."""
     with Client.connect("local:") as client:
         made_and_found(client)
         with pytest.raises(ServiceError, match="namespace='other'") as refused:

@@ -1,4 +1,4 @@
-"""Sizes of values: a warning well below what is refused, on each engine, from the size that the client says."""
+"""Warnings about large payloads on each engine, with the limits of `payload_limits`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def carries(text: str) -> int:
 
 
 def warnings(target: str, caplog: pytest.LogCaptureFixture, **options: Any) -> str:
-    """What is warned of while a workflow carries 5,000 bytes, with a memo of 200."""
+    """Return the warnings logged by a workflow with payloads of 5,000 bytes and a memo of 200 bytes."""
     caplog.clear()
     queue = f"sizes-{uuid4().hex[:8]}"
     with (
@@ -45,7 +45,6 @@ def warnings(target: str, caplog: pytest.LogCaptureFixture, **options: Any) -> s
 
 
 def test_large_payloads_are_logged(caplog: pytest.LogCaptureFixture, tmp_path: Any) -> None:
-    """Embedded, in memory and on a file: arguments, memos, commands and results, by name; as usual and with 0 nothing is said."""
     for target in ("local:", f"local:{tmp_path / 'e.db'}"):
         said = warnings(target, caplog, payload_limits=SMALL)
         for what in (
@@ -64,7 +63,6 @@ def test_large_payloads_are_logged(caplog: pytest.LogCaptureFixture, tmp_path: A
 def test_large_payloads_are_logged_on_a_server(
     quick_server: DevServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On a server Core says so, through Python's logging, with the sizes and nothing of the values."""
     warnings(quick_server.target, caplog, payload_limits=SMALL)
     until(  # Core forwards its log from a thread of its own
         lambda: caplog.text.count("exceeded the warning limit") >= 4, "Core does not warn of large values"
@@ -75,7 +73,6 @@ def test_large_payloads_are_logged_on_a_server(
 
 
 def test_invalid_payload_limits_are_rejected() -> None:
-    """Sizes that are none are refused where they are said."""
     for wrong in (-1, 1.5, True):
         with pytest.raises(TargetError, match="is a number of bytes"):
             PayloadLimitsConfig(payloads_warn_size=wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The portal: calls from threads and loops, errors, cancellation, fork, exit and Ctrl-C."""
+"""The portal: calls from threads and event loops, errors, cancellation, fork, exit and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -43,19 +43,15 @@ def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def test_a_call_runs_on_the_control_thread(portal: Portal) -> None:
-    """A coroutine runs in the portal's own thread, and its value comes back."""
     assert portal.call(thread_name()) == "hourglass-control"
 
 
 def test_a_call_reraises(portal: Portal) -> None:
-    """What the coroutine raises is raised in the calling thread."""
     with pytest.raises(LookupError, match="not there"):
         portal.call(raises())
 
 
 def test_timeout_error_of_the_coroutine_is_not_the_callers(portal: Portal) -> None:
-    """A TimeoutError of the coroutine's own arrives as it was raised."""
-
     async def own() -> None:
         raise TimeoutError("mine")
 
@@ -64,7 +60,6 @@ def test_timeout_error_of_the_coroutine_is_not_the_callers(portal: Portal) -> No
 
 
 def test_a_timeout_cancels_the_coroutine(portal: Portal) -> None:
-    """A call that times out cancels what it waited for."""
     begun, cancelled = threading.Event(), threading.Event()
 
     async def wait() -> None:
@@ -82,7 +77,6 @@ def test_a_timeout_cancels_the_coroutine(portal: Portal) -> None:
 
 
 def test_shielded_work_outlives_the_timeout(portal: Portal) -> None:
-    """What the coroutine shields goes on after its caller gave up."""
     release = asyncio.Event()
     finished = threading.Event()
 
@@ -104,7 +98,7 @@ def test_shielded_work_outlives_the_timeout(portal: Portal) -> None:
 
 
 def test_blocking_call_on_the_control_loop_is_rejected(portal: Portal) -> None:
-    """Waiting for oneself would never end, so it is an error."""
+    """It would wait for itself."""
 
     async def call_again() -> None:
         portal.call(thread_name())
@@ -114,8 +108,6 @@ def test_blocking_call_on_the_control_loop_is_rejected(portal: Portal) -> None:
 
 
 def test_concurrent_calls_of_many_threads(portal: Portal) -> None:
-    """Calls from many threads do not mix."""
-
     async def echo(value: int) -> int:
         await asyncio.sleep(0)
         return value
@@ -136,8 +128,6 @@ def test_concurrent_calls_of_many_threads(portal: Portal) -> None:
 
 
 def test_async_call_from_another_loop(portal: Portal) -> None:
-    """An event loop elsewhere awaits the portal without blocking."""
-
     async def main() -> list[str]:
         return await asyncio.gather(portal.acall(thread_name()), portal.acall(thread_name()))
 
@@ -145,7 +135,6 @@ def test_async_call_from_another_loop(portal: Portal) -> None:
 
 
 def test_cancelling_the_caller_cancels_the_coroutine(portal: Portal) -> None:
-    """A cancelled task elsewhere cancels what it awaited through the portal."""
     begun, cancelled = threading.Event(), threading.Event()
 
     async def wait() -> None:
@@ -167,7 +156,7 @@ def test_cancelling_the_caller_cancels_the_coroutine(portal: Portal) -> None:
 
 
 def test_concurrent_async_calls_from_several_loops(portal: Portal) -> None:
-    """Each gets its own answer or error, and nothing is kept of loops that have ended."""
+    """No mailboxes remain for the event loops that have ended."""
 
     async def twice(number: int) -> int:
         await asyncio.sleep(0)
@@ -192,8 +181,6 @@ def test_concurrent_async_calls_from_several_loops(portal: Portal) -> None:
 
 
 def test_async_call_from_the_control_loop(portal: Portal) -> None:
-    """On the control loop `acall` simply awaits."""
-
     async def inner() -> str:
         return await portal.acall(thread_name())
 
@@ -203,8 +190,6 @@ def test_async_call_from_the_control_loop(portal: Portal) -> None:
 def test_blocking_call_inside_a_running_loop_warns_once(
     portal: Portal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A blocking call in a thread with a running loop works, and says once that AsyncClient exists."""
-
     async def main() -> list[str]:
         return [portal.call(thread_name()), portal.call(thread_name())]
 
@@ -217,8 +202,6 @@ def test_blocking_call_inside_a_running_loop_warns_once(
 def test_a_task_that_tries_to_exit_does_not_end_the_loop(
     portal: Portal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SystemExit inside a coroutine reaches its caller, and the control loop goes on."""
-
     async def leave() -> None:
         raise SystemExit(3)
 
@@ -228,7 +211,6 @@ def test_a_task_that_tries_to_exit_does_not_end_the_loop(
 
 
 def test_closers_run_in_reverse_despite_failures(caplog: pytest.LogCaptureFixture) -> None:
-    """Closers run latest first on the control loop; one that fails is logged and the others run."""
     portal = Portal()
     ran: list[str] = []
 
@@ -253,7 +235,6 @@ def test_closers_run_in_reverse_despite_failures(caplog: pytest.LogCaptureFixtur
 
 
 def test_hanging_closer_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
-    """A closer that exceeds its limit is cancelled, and closing goes on."""
     portal = Portal()
 
     async def hang() -> None:
@@ -266,7 +247,6 @@ def test_hanging_closer_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_closed_portal_rejects_calls() -> None:
-    """Calls on a closed portal raise, leave no coroutine behind, and closing twice is harmless."""
     portal = Portal()
     portal.close()
     portal.close()
@@ -277,7 +257,6 @@ def test_closed_portal_rejects_calls() -> None:
 
 
 def test_remaining_tasks_are_cancelled_at_close() -> None:
-    """Closing cancels what still runs, so that `finally` blocks are executed."""
     portal = Portal()
     begun, cleaned = threading.Event(), threading.Event()
 
@@ -295,7 +274,6 @@ def test_remaining_tasks_are_cancelled_at_close() -> None:
 
 
 def test_waiting_calls_fail_when_the_portal_closes() -> None:
-    """A call that waits in a thread or on a loop when the portal closes ends with a clear error."""
     portal = Portal()
     begun = threading.Semaphore(0)
     told: list[BaseException] = []
@@ -329,7 +307,6 @@ def test_waiting_calls_fail_when_the_portal_closes() -> None:
 
 
 def test_the_process_has_one_portal() -> None:
-    """`current` gives every thread the same portal."""
     seen: list[Portal] = []
     threads = [threading.Thread(target=lambda: seen.append(Portal.current())) for _ in range(8)]
     for thread in threads:
@@ -362,7 +339,6 @@ sys.exit(os.waitstatus_to_exitcode(status) + 1)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_child_creates_its_own_portal() -> None:
-    """After a fork the inherited portal says so, a new one works, and both processes exit properly."""
     done = run_script(FORK)
     assert done.returncode == 8, done.stderr
     assert "UsageError" in done.stdout
@@ -384,7 +360,7 @@ sys.exit(5)
 
 
 def test_exit_is_clean_and_keeps_its_code() -> None:
-    """At exit closers run latest first and before older exit handlers; the exit code stays."""
+    """They run before exit handlers that were registered earlier."""
     done = run_script(EXIT)
     assert done.returncode == 5, done.stderr
     assert done.stdout.splitlines() == ["worker", "client", "engine's own exit"]
@@ -405,7 +381,6 @@ Portal.current()
 
 
 def test_portal_is_closed_after_exit() -> None:
-    """Code that runs after the portal's exit gets a clear error instead of a new thread."""
     done = run_script(LATE)
     assert done.returncode == 0, done.stderr
     assert "UsageError the interpreter is exiting" in done.stdout
@@ -430,7 +405,6 @@ except KeyboardInterrupt:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_ctrl_c_interrupts_a_call() -> None:
-    """SIGINT ends a blocked call at once, cancels its coroutine and leaves a clean exit."""
     with subprocess.Popen(
         [sys.executable, "-W", "error", "-c", INTERRUPT],
         stdout=subprocess.PIPE,
@@ -461,7 +435,6 @@ with Client.connect("local:") as client:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_traceback_of_ctrl_c_shows_the_callers_line(tmp_path: Path) -> None:
-    """A program that is interrupted while it waits for a result shows its own line, and not the way through our files."""
     program = tmp_path / "waiting.py"
     program.write_text(WAITING)
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Schedules: what is refused before anything is sent, what is sent, and what a real server makes of it."""
+"""Schedules: validation, requests, and behaviour on a real server."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def waiting() -> None:
 
 
 def daily(**changes: Any) -> Schedule:
-    """A schedule of no particular interest."""
+    """Return a valid schedule, with changes."""
     return Schedule(
         ScheduleActionStartWorkflow(report, "daily", id="report"), changes.pop("spec", DAILY), **changes
     )
 
 
 class Shelf:
-    """A service that keeps schedules, and what it was asked. `rival` changes a schedule just before an update."""
+    """A fake service that keeps schedules and records requests. `rival` runs just before each update."""
 
     target, namespace, identity = "fake:1", "default", "tester"
 
@@ -79,7 +79,7 @@ class Shelf:
         self.page: sc.SchedulePage | None = None
 
     def note(self, schedule_id: str, text: str) -> None:
-        """Somebody else's update."""
+        """Change a schedule's note, as another client would."""
         token, schedule = self.kept[schedule_id]
         state = replace(schedule.state, note=text)
         self.kept[schedule_id] = (token + 1, msgspec.structs.replace(schedule, state=state))
@@ -115,7 +115,6 @@ class Shelf:
 
 @pytest.fixture
 def connection() -> Shelf:
-    """A service without any schedule."""
     return Shelf()
 
 
@@ -159,7 +158,6 @@ def connection() -> Shelf:
 def test_invalid_schedule_is_not_sent(
     schedule: Any, error: type[Exception], why: str, client: Any, do: Do, connection: Shelf
 ) -> None:
-    """A schedule that makes no sense is refused with the reason, and the service hears nothing of it."""
     with pytest.raises(error) as caught:
         do(client.create_schedule("s", schedule))
     assert why in str(caught.value)
@@ -182,13 +180,11 @@ def test_invalid_schedule_is_not_sent(
     ],
 )
 def test_schedule_parts_reject_values_of_wrong_types(construct: Callable[[], Any], why: str) -> None:
-    """A part of a schedule raises `UsageError` for an invalid value when it is constructed."""
     with pytest.raises(UsageError, match=why):
         construct()
 
 
 def test_schedule_parts_have_one_type_for_each_attribute() -> None:
-    """Single numbers become ranges, numbers of seconds timedeltas, and lists tuples."""
     calendar = ScheduleCalendarSpec(hour=9, day_of_week=[0, ScheduleRange(5, 6)], comment=None)
     assert calendar.hour == (ScheduleRange(9),)
     assert calendar.day_of_week == (ScheduleRange(0), ScheduleRange(5, 6))
@@ -201,7 +197,6 @@ def test_schedule_parts_have_one_type_for_each_attribute() -> None:
 
 
 def test_ids_and_backfills_are_checked(client: Any, do: Do, connection: Shelf) -> None:
-    """An empty id, an empty backfill and one that ends before it starts are refused."""
     with pytest.raises(UsageError, match="id"):
         do(client.create_schedule("", daily()))
     with pytest.raises(UsageError, match="id"):
@@ -217,7 +212,6 @@ def test_ids_and_backfills_are_checked(client: Any, do: Do, connection: Shelf) -
 
 
 def test_create_sends_the_whole_schedule(client: Any, do: Do, connection: Shelf) -> None:
-    """Arguments are encoded, times and durations counted, and defaults those of Temporal."""
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     handle = do(
         client.create_schedule(
@@ -261,7 +255,7 @@ def test_create_sends_the_whole_schedule(client: Any, do: Do, connection: Shelf)
 
 
 def test_pause_trigger_and_backfill_are_sent(client: Any, do: Do, connection: Shelf) -> None:
-    """Pausing, unpausing, triggering and backfilling are sent as such; a note is never empty."""
+    """An empty note is replaced by a default."""
     handle = client.get_schedule_handle("s")
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     do(handle.pause("broken"))
@@ -284,7 +278,6 @@ def test_pause_trigger_and_backfill_are_sent(client: Any, do: Do, connection: Sh
 
 
 def test_schedule_lists_are_paged(client: Any, face: Any, do: Do) -> None:
-    """A list goes on over as many pages as there are."""
     for name in ("a", "b", "c"):
         do(client.create_schedule(name, daily()))
     assert [(each.id, each.workflow_type) for each in face.collect(client.list_schedules())] == [
@@ -298,17 +291,14 @@ def test_schedule_lists_are_paged(client: Any, face: Any, do: Do) -> None:
 
 
 def updates(connection: Shelf) -> int:
-    """How many updates were sent."""
     return sum(isinstance(request, sc.UpdateSchedule) for request in connection.asked)
 
 
 def paused(seen: ScheduleDescription) -> Schedule:
-    """The schedule, paused."""
     return replace(seen.schedule, state=replace(seen.schedule.state, paused=True))
 
 
 def test_schedule_update_is_sent_once(client: Any, do: Do, connection: Shelf) -> None:
-    """Where nobody interferes an update asks its function once, and keeps all that it does not change."""
     handle = do(client.create_schedule("s", daily()))
     before = connection.kept["s"][1]
     do(handle.update(paused))
@@ -320,14 +310,12 @@ def test_schedule_update_is_sent_once(client: Any, do: Do, connection: Shelf) ->
 
 
 def test_update_returning_none_sends_nothing(client: Any, do: Do, connection: Shelf) -> None:
-    """A function that returns None leaves the schedule alone."""
     handle = do(client.create_schedule("s", daily()))
     do(handle.update(lambda seen: None))
     assert updates(connection) == 0
 
 
 def test_conflicting_schedule_update_is_retried(client: Any, do: Do, connection: Shelf) -> None:
-    """An update that the service dropped for another's sake begins anew, and both changes stay."""
     handle = do(client.create_schedule("s", daily()))
     rivals = iter(["first", "second"])
     connection.rival = lambda: [connection.note("s", text) for text in [next(rivals, "")] if text] and None
@@ -344,7 +332,6 @@ def test_conflicting_schedule_update_is_retried(client: Any, do: Do, connection:
 
 
 def test_schedule_update_fails_after_too_many_conflicts(client: Any, do: Do, connection: Shelf) -> None:
-    """Where somebody else is faster every time the caller is told, and nothing was changed."""
     handle = do(client.create_schedule("s", daily()))
     connection.rival = lambda: connection.note("s", uuid.uuid4().hex)
     with pytest.raises(ServiceError, match="changed by others") as caught:
@@ -354,7 +341,6 @@ def test_schedule_update_fails_after_too_many_conflicts(client: Any, do: Do, con
 
 
 def test_schedule_update_is_validated(client: Any, do: Do, connection: Shelf) -> None:
-    """What an update's function returns is checked before it is sent."""
     handle = do(client.create_schedule("s", daily()))
     with pytest.raises(UsageError, match="is invalid"):
         do(handle.update(lambda seen: replace(seen.schedule, spec=ScheduleSpec(cron_expressions=["x"]))))
@@ -365,7 +351,7 @@ def test_schedule_update_is_validated(client: Any, do: Do, connection: Shelf) ->
 
 
 class Turned:
-    """A codec that turns data round, and refuses what is not its own."""
+    """A codec that reverses data and raises for payloads that it has not encoded."""
 
     def encode(self, payloads: Any) -> list[Payload]:
         return [Payload(payload.data[::-1], "turned") for payload in payloads]
@@ -377,7 +363,6 @@ class Turned:
 
 
 def test_codec_sees_payloads_of_schedules(face: Any, connection: Shelf) -> None:
-    """Arguments and memos are encoded when a schedule is made and updated, and decoded when it is looked at."""
     client = face.client(connection, codec=Turned())
     action = ScheduleActionStartWorkflow(report, "daily", memo={"a": 1}, search_attributes={"K": "v"})
     handle = face.do(client.create_schedule("s", Schedule(action, DAILY), memo={"b": 2}))
@@ -395,7 +380,6 @@ def test_codec_sees_payloads_of_schedules(face: Any, connection: Shelf) -> None:
 
 
 def test_list_shows_undecodable_schedules(face: Any, connection: Shelf) -> None:
-    """A schedule of somebody without the codec does not hide the others of a list."""
     client = face.client(connection, codec=Turned())
     connection.page = sc.SchedulePage(
         (
@@ -411,7 +395,6 @@ def test_list_shows_undecodable_schedules(face: Any, connection: Shelf) -> None:
 
 
 def test_both_schedule_handles_have_the_same_methods() -> None:
-    """The two handles of a schedule have the same names with the same parameters."""
     names = [name for name in vars(ScheduleHandle) if not name.startswith("_")]
     assert names == [name for name in vars(AsyncScheduleHandle) if not name.startswith("_")]
     assert len(names) == 7
@@ -422,7 +405,6 @@ def test_both_schedule_handles_have_the_same_methods() -> None:
 
 
 def test_reprs_hide_arguments() -> None:
-    """An action's repr names the workflow and counts the arguments."""
     assert "secret" not in repr(daily(spec=DAILY).action)
     shown = repr(Schedule(ScheduleActionStartWorkflow(report, "secret"), DAILY))
     assert "secret" not in shown
@@ -434,19 +416,17 @@ def test_reprs_hide_arguments() -> None:
 
 @pytest.fixture
 def real(face: Any, quick_server: DevServer) -> Iterator[Any]:
-    """A client of either face, connected to a real server."""
     client = face.do(face.kind.connect(quick_server.target))
     yield client
     face.do(client.close())
 
 
 def fresh() -> str:
-    """An id that nobody has used."""
     return f"s-{uuid.uuid4().hex[:12]}"
 
 
 def until(do: Do, ask: Callable[[], Any], holds: Callable[[Any], object]) -> Any:
-    """Ask again until the answer is right; a server acts by itself, and lists a little later."""
+    """Repeat a call until its result satisfies the condition. A server starts and lists workflows with a delay."""
     deadline = time.monotonic() + 30
     while not holds(found := do(ask())):
         assert time.monotonic() < deadline, found
@@ -456,7 +436,6 @@ def until(do: Do, ask: Callable[[], Any], holds: Callable[[Any], object]) -> Any
 
 @pytest.mark.server
 def test_full_schedule_round_trip(real: Any, do: Do) -> None:
-    """Everything that a schedule is made of is found again in its description."""
     name = fresh()
     schedule = Schedule(
         ScheduleActionStartWorkflow(
@@ -537,7 +516,6 @@ def test_full_schedule_round_trip(real: Any, do: Do) -> None:
 
 @pytest.mark.server
 def test_duplicate_and_unknown_schedule_ids_are_rejected(real: Any, do: Do) -> None:
-    """A second schedule of an id is refused, and one that is not there is missed, by errors of their own."""
     name = fresh()
     handle = do(real.create_schedule(name, daily()))
     with pytest.raises(ScheduleAlreadyExistsError, match=name) as taken:
@@ -553,7 +531,6 @@ def test_duplicate_and_unknown_schedule_ids_are_rejected(real: Any, do: Do) -> N
 
 @pytest.mark.server
 def test_pause_is_shown_in_the_description(real: Any, do: Do) -> None:
-    """A schedule that was paused says so and why, until it is unpaused."""
     handle = do(real.create_schedule(fresh(), daily()))
     do(handle.pause("holidays"))
     state = do(handle.describe()).schedule.state
@@ -566,7 +543,7 @@ def test_pause_is_shown_in_the_description(real: Any, do: Do) -> None:
 
 @pytest.mark.server
 def test_triggers_and_backfills_start_workflows(real: Any, do: Do, quick_server: DevServer) -> None:
-    """What is triggered runs with its arguments, and a backfill starts one workflow for each time of its stretch."""
+    """The backfill covers three scheduled times."""
     name = fresh()
     queue = f"{name}-queue"
     noon = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -593,7 +570,6 @@ def test_triggers_and_backfills_start_workflows(real: Any, do: Do, quick_server:
 
 @pytest.mark.server
 def test_schedule_starts_workflows(real: Any, do: Do) -> None:
-    """A schedule of every second starts workflows without being asked, as many as it may."""
     schedule = Schedule(
         ScheduleActionStartWorkflow(waiting, task_queue=fresh(), execution_timeout=60),
         ScheduleSpec(intervals=[ScheduleIntervalSpec(1)]),
@@ -610,7 +586,7 @@ def test_schedule_starts_workflows(real: Any, do: Do) -> None:
 
 @pytest.mark.server
 def test_concurrent_schedule_updates_are_both_applied(real: Any, do: Do, quick_server: DevServer) -> None:
-    """An update that meets another one is repeated on top of it: a server alone would have dropped it silently."""
+    """The server silently drops the conflicting update, so the client repeats it."""
     handle = do(real.create_schedule(fresh(), daily()))
     calls: list[str] = []
     with Client.connect(quick_server.target) as other:
@@ -632,7 +608,6 @@ def test_concurrent_schedule_updates_are_both_applied(real: Any, do: Do, quick_s
 
 @pytest.mark.server
 def test_schedules_are_listed(real: Any, face: Any, do: Do) -> None:
-    """A schedule is found in the list of all and by a filter, with what it does and when."""
     name = fresh()
     handle = do(real.create_schedule(name, daily(), search_attributes={"CustomKeywordField": name}))
 
@@ -649,7 +624,6 @@ def test_schedules_are_listed(real: Any, face: Any, do: Do) -> None:
 
 @pytest.mark.server
 def test_updates_keep_unknown_fields_of_foreign_schedules(real: Any, do: Do, quick_server: DevServer) -> None:
-    """A schedule that Temporal's own SDK made keeps what we have no words for when we update it; and it reads ours."""
     name = fresh()
 
     async def make() -> None:

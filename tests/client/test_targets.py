@@ -1,4 +1,4 @@
-"""Targets: what a text, the environment or a profile means, what is refused, and that secrets stay hidden."""
+"""Targets: strings, environment variables and profiles, invalid values, and secrecy of keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET = "hunter2-secret"
 
 @pytest.fixture
 def configuration(tmp_path: Path) -> dict[str, str]:
-    """An environment that names a configuration file with some profiles."""
+    """Write a configuration file with several profiles. Return the environment that names it."""
     (tmp_path / "key.pem").write_text(SECRET)
     file = tmp_path / "temporal.toml"
     file.write_text(
@@ -66,7 +66,6 @@ def configuration(tmp_path: Path) -> dict[str, str]:
     ],
 )
 def test_host_and_port_mean_a_temporal_server(text: str, address: str) -> None:
-    """`host:port` means a Temporal server in the default namespace, without TLS."""
     target = given(text)
     assert (target.kind, target.address, target.namespace) == ("temporal", address, "default")
     assert not target.encrypted
@@ -99,19 +98,16 @@ def test_host_and_port_mean_a_temporal_server(text: str, address: str) -> None:
     ],
 )
 def test_malformed_target_is_rejected(text: str, says: str) -> None:
-    """A malformed target is an error that says what was expected."""
     with pytest.raises(TargetError, match=says):
         given(text)
 
 
 def test_local_target_is_the_memory_engine() -> None:
-    """`local:` means this process."""
     target = given("local:", namespace="other")
     assert (target.kind, target.namespace, str(target)) == ("memory", "other", "local:")
 
 
 def test_local_target_with_a_path_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`local:path.db` means a file, the same one wherever the process goes; `~` is the user's directory."""
     monkeypatch.chdir(tmp_path)
     target = given("local:orders.db", namespace="shop")
     assert (target.kind, target.namespace, str(target)) == ("file", "shop", "local:orders.db")
@@ -122,7 +118,6 @@ def test_local_target_with_a_path_is_a_file(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_default_target_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a target anywhere it is `hourglass.db` in the working directory; nothing is made by deciding so."""
     monkeypatch.chdir(tmp_path)
     target = given()
     assert (target.kind, str(target), target.origin) == ("file", "local:hourglass.db", "the default")
@@ -131,7 +126,6 @@ def test_default_target_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_connecting_to_a_file_creates_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connecting to a file makes nothing; its client says what was asked for."""
     monkeypatch.chdir(tmp_path)
     with Client.connect("local:orders.db") as client:
         assert client.target == "local:orders.db"
@@ -139,7 +133,6 @@ def test_connecting_to_a_file_creates_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 def test_precedence_of_target_sources() -> None:
-    """An argument comes before HOURGLASS_TARGET, which comes before TEMPORAL_ADDRESS, which comes before the default."""
     environ = {"TEMPORAL_ADDRESS": "third:1"}
     assert given(environ=environ).address == "third:1"
     environ["HOURGLASS_TARGET"] = "second:1"
@@ -148,12 +141,10 @@ def test_precedence_of_target_sources() -> None:
 
 
 def test_profile_must_be_selected_explicitly(configuration: dict[str, str]) -> None:
-    """A configuration file alone, or TEMPORAL_PROFILE, selects nothing."""
     assert str(given(environ=configuration | {"TEMPORAL_PROFILE": "prod"})) == "local:hourglass.db"
 
 
 def test_environment_key_and_namespace_belong_to_the_address() -> None:
-    """Namespace, API key and metadata of the environment go with TEMPORAL_ADDRESS; a key implies TLS."""
     target = given(
         environ={
             "TEMPORAL_ADDRESS": "cloud:7233",
@@ -167,14 +158,12 @@ def test_environment_key_and_namespace_belong_to_the_address() -> None:
 
 
 def test_environment_key_is_not_sent_to_another_address() -> None:
-    """A key of the environment is not sent to an address that came from elsewhere."""
     environ = {"TEMPORAL_ADDRESS": "cloud:7233", "TEMPORAL_API_KEY": SECRET, "TEMPORAL_NAMESPACE": "shop"}
     target = given("elsewhere:7233", environ)
     assert (target.api_key, target.namespace, target.encrypted) == (None, "default", False)
 
 
 def test_arguments_override_the_environment() -> None:
-    """Arguments win over the environment, one by one."""
     environ = {
         "TEMPORAL_ADDRESS": "cloud:7233",
         "TEMPORAL_API_KEY": "old",
@@ -188,7 +177,6 @@ def test_arguments_override_the_environment() -> None:
 
 
 def test_tls_variables_of_the_environment(tmp_path: Path) -> None:
-    """Certificates come from paths or data, and any of them switches TLS on."""
     (tmp_path / "ca.pem").write_bytes(b"CA")
     target = given(
         environ={
@@ -215,7 +203,6 @@ def test_tls_variables_of_the_environment(tmp_path: Path) -> None:
     ],
 )
 def test_temporal_tls_variable(variables: dict[str, str], tls: object) -> None:
-    """TEMPORAL_TLS switches TLS on and off; off wins over an API key."""
     assert given(environ={"TEMPORAL_ADDRESS": "host:7233"} | variables).tls == tls
 
 
@@ -235,13 +222,11 @@ def test_temporal_tls_variable(variables: dict[str, str], tls: object) -> None:
     ],
 )
 def test_invalid_environment_is_rejected(variables: dict[str, str], says: str) -> None:
-    """What the environment says wrongly is an error that names it."""
     with pytest.raises(TargetError, match=says):
         given(environ={"TEMPORAL_ADDRESS": "host:7233"} | variables)
 
 
 def test_profile_with_an_api_key(configuration: dict[str, str]) -> None:
-    """A profile gives address, namespace, key and metadata, and its key implies TLS."""
     target = given("profile:prod", configuration)
     assert (target.address, target.namespace, target.api_key) == ("prod.example.com:7233", "shop", SECRET)
     assert target.tls is True
@@ -249,13 +234,11 @@ def test_profile_with_an_api_key(configuration: dict[str, str]) -> None:
 
 
 def test_profile_with_certificates(configuration: dict[str, str]) -> None:
-    """A profile's certificates are read from data and files."""
     target = given("profile:mutual", configuration)
     assert target.tls == TLSConfig(None, "inner", b"CERT", SECRET.encode())
 
 
 def test_profile_without_an_address(configuration: dict[str, str]) -> None:
-    """A profile without an address means Temporal's default one; HOURGLASS_TARGET may name a profile."""
     target = given(environ=configuration | {"HOURGLASS_TARGET": "profile:plain"})
     assert (target.address, target.namespace, target.tls) == ("localhost:7233", "dev", False)
 
@@ -269,13 +252,11 @@ def test_profile_without_an_address(configuration: dict[str, str]) -> None:
     ],
 )
 def test_invalid_profile_is_rejected(configuration: dict[str, str], name: str, says: str) -> None:
-    """A profile that is missing or malformed is an error that names profile and key."""
     with pytest.raises(TargetError, match=says):
         given(f"profile:{name}", configuration)
 
 
 def test_profile_with_wrong_types_is_rejected(tmp_path: Path) -> None:
-    """A value of a wrong type is an error that names file, line and column, without the value."""
     file = tmp_path / "temporal.toml"
     for text, says in [
         ("address = 771", "line 2, column .*integer, expected a string"),
@@ -302,7 +283,6 @@ def test_profile_with_wrong_types_is_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"[profile", b"profile = 3", b"\xff\xfe", b"[profile]\nx = 1\n"])
 def test_malformed_configuration_file_is_rejected(tmp_path: Path, content: bytes) -> None:
-    """A file that is no TOML, or no table of profiles, is an error that names the file."""
     file = tmp_path / "temporal.toml"
     file.write_bytes(content)
     with pytest.raises(TargetError, match=str(file)):
@@ -310,13 +290,11 @@ def test_malformed_configuration_file_is_rejected(tmp_path: Path, content: bytes
 
 
 def test_missing_configuration_file_is_rejected(tmp_path: Path) -> None:
-    """A file that is not there is an error that names it."""
     with pytest.raises(TargetError, match="there is no configuration file"):
         given("profile:x", {"TEMPORAL_CONFIG_FILE": str(tmp_path / "none.toml")})
 
 
 def test_profiles_match_temporalios_reader(configuration: dict[str, str]) -> None:
-    """Temporal's own loader reads the same address, namespace, key, TLS and metadata from the same file."""
     from temporalio.envconfig import ClientConfigProfile
 
     for name in ("prod", "mutual", "plain"):
@@ -338,7 +316,7 @@ def test_profiles_match_temporalios_reader(configuration: dict[str, str]) -> Non
 
 
 def test_default_path_of_the_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is where the system keeps configuration; a relative XDG_CONFIG_HOME is ignored, as the standard says."""
+    """A relative XDG_CONFIG_HOME is ignored, as the XDG specification demands."""
     apple = tmp_path / "Library" / "Application Support"
     for place in (tmp_path / ".config", tmp_path / "xdg", apple):
         (place / "temporalio").mkdir(parents=True)
@@ -366,7 +344,6 @@ def test_default_path_of_the_configuration_file(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_invalid_arguments_are_rejected(arguments: dict[str, Any], says: str) -> None:
-    """Arguments of a wrong kind are refused before anything is opened."""
     with pytest.raises(TargetError, match=says):
         given("host:7233", **arguments)
 
@@ -391,8 +368,6 @@ def test_unencrypted_api_key_to_another_host_warns(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever listens on the way has it; not so over TLS, or on this machine. The warning does not show it."""
-
     async def connect(address: str, **_: object) -> str:
         return address
 
@@ -404,7 +379,6 @@ def test_unencrypted_api_key_to_another_host_warns(
 
 
 def test_secrets_are_not_shown(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither repr nor text nor the log of a connect shows keys, certificates or metadata."""
     target = given(
         "host:7233",
         api_key=SECRET,

@@ -1,4 +1,4 @@
-"""Who serves a task queue, and what waits on it, asked by a client of either engine."""
+"""`describe_task_queue` on both engines: pollers and backlog."""
 
 from __future__ import annotations
 
@@ -19,23 +19,21 @@ from hourglass.testing import DevServer
 
 @activity.defn
 def act() -> None:
-    """Nothing."""
+    pass
 
 
 @workflow.defn
 def flow() -> None:
-    """Nothing."""
+    pass
 
 
 @workflow.defn
 def calls() -> None:
-    """One step."""
     workflow.execute_activity(act, task_queue="steps", start_to_close_timeout=60)
 
 
 @workflow.defn
 def naps() -> None:
-    """Sleeps for an hour."""
     workflow.sleep(3600)
 
 
@@ -50,7 +48,6 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 def test_pollers_of_a_task_queue(client: Client) -> None:
-    """A worker is named for what it takes; a queue that nobody serves has nobody."""
     with Worker(client, "polled", workflows=[flow], activities=[act], identity="worker-7"):
         client.execute_workflow(flow, id="polled-1", task_queue="polled")  # by then its polls have arrived
         found = client.describe_task_queue("polled")
@@ -64,7 +61,6 @@ def test_pollers_of_a_task_queue(client: Client) -> None:
 
 
 def test_worker_without_activities_does_not_poll_for_them() -> None:
-    """A worker that has no activities does not poll for any; when it has gone nobody does."""
     with Client.connect("local:") as client:
         with Worker(client, "half", workflows=[flow]):
             found = client.describe_task_queue("half")
@@ -73,7 +69,7 @@ def test_worker_without_activities_does_not_poll_for_them() -> None:
 
 
 def _waiting(client: Client, queue: str, activities: bool, count: int) -> TaskQueueStats:
-    """The figures of a queue, once so much waits there: a server counts a little later."""
+    """Wait until the backlog has this size and return its statistics. A server counts with a delay."""
     while True:
         found = client.describe_task_queue(queue)
         told = found.activity_stats if activities else found.workflow_stats
@@ -83,7 +79,6 @@ def _waiting(client: Client, queue: str, activities: bool, count: int) -> TaskQu
 
 
 def test_backlog_of_a_task_queue(client: Client) -> None:
-    """Tasks that no worker takes are counted, with the age of the oldest; those that were taken show in the rates."""
     with Worker(client, "busy", workflows=[calls]):
         for number in range(3):
             client.start_workflow(calls, id=f"busy-{number}", task_queue="busy")
@@ -101,7 +96,7 @@ def test_backlog_of_a_task_queue(client: Client) -> None:
 
 
 def _stored(client: Client, queue: str = "default") -> tuple[int, int]:
-    """How many workflow tasks and activities wait on a queue, of which nothing has come or gone."""
+    """Return the numbers of backlogged workflow tasks and activities. Check that the rates are 0."""
     found = client.describe_task_queue(queue)
     assert found.workflow_stats is not None
     assert found.activity_stats is not None
@@ -112,9 +107,7 @@ def _stored(client: Client, queue: str = "default") -> tuple[int, int]:
 
 
 def test_backlog_of_a_file_without_a_worker(tmp_path: Path) -> None:
-    """What waits there is counted as it is stored: tasks, activities on their own queues, timers that are due. A run that
-    waits for a time that has not come, or is paused, waits for no worker.
-    """
+    """Runs that are paused or wait for a future timer are not counted."""
     target = f"local:{tmp_path / 'alone.db'}"
     with Client.connect(target) as client:
         assert _stored(client) == (0, 0)
@@ -141,7 +134,6 @@ def test_backlog_of_a_file_without_a_worker(tmp_path: Path) -> None:
 
 
 def test_overdue_timer_counts_as_backlog(tmp_path: Path) -> None:
-    """Its run waits for a worker from then on, and since then."""
     path = str(tmp_path / "asleep.db")
     with Client.connect(f"local:{path}") as client:
         with Worker(client, workflows=[naps]):
@@ -162,7 +154,6 @@ def test_overdue_timer_counts_as_backlog(tmp_path: Path) -> None:
 
 
 def test_very_large_backlog_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where very many wait, those that are not read one by one are counted all the same."""
     monkeypatch.setattr(StoredBacklog, "MOST", 3)
     with Client.connect(f"local:{tmp_path / 'many.db'}") as client:
         for number in range(7):
@@ -177,7 +168,6 @@ async def _asked() -> tuple[int, str]:
 
 
 def test_async_client_describes_task_queues() -> None:
-    """It asks the same."""
     import asyncio
 
     assert asyncio.run(_asked()) == (1, "default")

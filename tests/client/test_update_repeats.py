@@ -1,4 +1,6 @@
-"""An update that nobody has accepted is asked for again, not polled: an engine that was restarted has forgotten it."""
+"""Update requests are repeated until a worker has accepted the update: an engine that restarted does not know it any
+more.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ STAGES = (UpdateStage.UNSPECIFIED, UpdateStage.ADMITTED, UpdateStage.ACCEPTED, U
 
 
 class Slow:
-    """A session whose engine comes one stage further with every call."""
+    """A session whose engine reaches the next update stage with every call."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -55,7 +57,6 @@ class Slow:
 
 
 def test_update_request_is_repeated_until_accepted() -> None:
-    """The request is repeated as it was; only what is accepted is polled."""
     slow = Slow()
     session = slow.session()
     operation = _updates.start(session, Reference("w"), "do", (), {"id": "u"}, UpdateStage.COMPLETED)
@@ -66,7 +67,6 @@ def test_update_request_is_repeated_until_accepted() -> None:
 
 
 def test_update_with_start_is_repeated_with_one_request_id() -> None:
-    """The start has its request id, so that it is one run."""
     slow = Slow()
     session = slow.session()
     start = made(StartWorkflow, workflow_id="w", workflow_type="W", task_queue="q", request_id="once")
