@@ -32,7 +32,7 @@ class FakeConnection:
     identity = "tester"
 
     def __init__(self) -> None:
-        self.asked: list[sv.Request[Any]] = []
+        self.requests: list[sv.Request[Any]] = []
         self.runs: dict[str, wf.WorkflowSummary] = {}
         self.outcomes: dict[str, list[wf.Outcome | Exception]] = {}
         self.answers: dict[str, tuple[Payload, ...]] = {}
@@ -53,10 +53,10 @@ class FakeConnection:
         return self.runs[workflow_id]
 
     def last(self, kind: type[Any]) -> Any:
-        return next(request for request in reversed(self.asked) if isinstance(request, kind))
+        return next(request for request in reversed(self.requests) if isinstance(request, kind))
 
     async def call(self, request: Any) -> Any:
-        self.asked.append(request)
+        self.requests.append(request)
         match request:
             case wf.StartWorkflow():
                 return self._start(request)

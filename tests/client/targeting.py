@@ -11,7 +11,9 @@ from hourglass._worker.targets import Target, open_connection, resolve
 NONE: Mapping[str, str] = {}
 
 
-def given(target: str | None = None, environ: Mapping[str, str] | None = NONE, **arguments: Any) -> Target:
+def resolve_target(
+    target: str | None = None, environ: Mapping[str, str] | None = NONE, **arguments: Any
+) -> Target:
     """Resolve a target with these environment variables (by default none; None means those of this process)."""
     return resolve(target, environ=environ, **arguments)
 

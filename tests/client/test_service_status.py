@@ -9,7 +9,7 @@ from hourglass.aio.service import RPCError, RPCStatusCode
 from hourglass.errors import ServiceError, ServiceStatus
 
 
-def test_error_status_is_a_service_status() -> None:
+def test_service_error_status_matches_grpc_names_and_temporalio_codes() -> None:
     with Client.connect("local:") as client, pytest.raises(RPCError) as caught:
         client.get_workflow_handle("nowhere").describe()
     assert caught.value.status is RPCStatusCode.NOT_FOUND
