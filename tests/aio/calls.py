@@ -1,5 +1,5 @@
-"""Calls as programs of temporalio write them, with keyword arguments everywhere. `test_calls.py` runs this under temporalio, and
-with its imports changed.
+"""Calls as in programs for temporalio, with keyword arguments everywhere. `test_calls.py` runs them with temporalio, and with
+changed imports.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Child:
 
 @workflow.defn
 class Keywords:
-    """Every call with its first argument by keyword, and `arg=` or `args=` for those of the activity or child."""
+    """Passes the first argument of every call by keyword, and `arg=` or `args=` to activities and children."""
 
     @workflow.run
     async def run(self, id: str) -> list[Any]:
@@ -137,7 +137,7 @@ class Keywords:
 
 @workflow.defn
 class Renamed:
-    """Functions whose parameters have names of temporalio's, and options that are None."""
+    """Uses temporalio's parameter names, and options that are None."""
 
     @workflow.run
     async def run(self, again: bool) -> list[Any]:
@@ -203,12 +203,10 @@ class Asked:
 
 
 async def keywords(client: Client, id: str) -> Any:
-    """Keyword arguments of what workflows call."""
     return await client.execute_workflow(workflow=Keywords.run, arg=id, id=id, task_queue=QUEUE)
 
 
 async def renamed(client: Client, id: str) -> Any:
-    """Parameter names, and None for options."""
     return await client.execute_workflow(
         workflow="Renamed",
         args=[True],
@@ -238,7 +236,7 @@ async def renamed(client: Client, id: str) -> Any:
 
 
 async def asked(client: Client, id: str) -> Any:
-    """Keyword arguments of handles."""
+    """Keyword arguments of workflow handles."""
     handle: WorkflowHandle[Asked, list[str]] = await client.start_workflow(
         workflow=Asked.run,
         arg="first",
@@ -265,7 +263,7 @@ async def asked(client: Client, id: str) -> Any:
 
 
 async def with_start(client: Client, id: str) -> Any:
-    """An update that starts its workflow: its result, its failure, a start that is refused; and the handle in each case."""
+    """Updates that start their workflow: a result, a failure, and a rejected start; each with the workflow handle."""
 
     def operation(policy: WorkflowIDConflictPolicy) -> WithStartWorkflowOperation[Asked, list[str]]:
         return WithStartWorkflowOperation(
@@ -302,8 +300,6 @@ async def with_start(client: Client, id: str) -> Any:
 
 
 class Changing(Interceptor):
-    """Changes what is sent."""
-
     def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:
         return ChangingCalls(super().intercept_client(next))
 
@@ -349,7 +345,7 @@ class ChangingCalls(OutboundInterceptor):
 
 
 async def changed(client: Client, id: str) -> Any:
-    """What an interceptor sets in an input takes effect: in the start's fields, and in those of messages."""
+    """Inputs changed by an interceptor: fields of the start and of messages."""
     handle = await client.start_workflow("Unknown", "plain", id=id, task_queue="nobody", memo={"own": 1})
     await handle.signal("say", "plain")
     count = await handle.query("nothing")
@@ -389,7 +385,6 @@ def stops() -> str:
 
 
 async def environment(client: Client, id: str) -> Any:
-    """`ActivityEnvironment` uses what is set on it."""
     env = ActivityEnvironment()
     seen: list[Any] = []
     env.on_heartbeat = lambda *details: seen.append(details)

@@ -1,4 +1,4 @@
-"""A program of temporalio's that gives everything by keyword and changes inputs runs alike under temporalio and here."""
+"""Calls with keyword arguments and interceptors that change inputs, with temporalio and with `hourglass.aio`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ EXPECTED: dict[str, Any] = {
 
 
 async def run_all(client: Any, worker: Any, program: Any) -> dict[str, Any]:
-    """Run the scenarios side by side, on one worker."""
+    """Run the scenarios concurrently on one worker."""
     async with worker(
         client, task_queue=calls.QUEUE, workflows=program.WORKFLOWS, activities=program.ACTIVITIES
     ):
@@ -63,8 +63,6 @@ async def run_all(client: Any, worker: Any, program: Any) -> dict[str, Any]:
 
 
 def ported_calls(target: str) -> dict[str, Any]:
-    """What the program with changed imports finds."""
-
     async def main() -> dict[str, Any]:
         client = await Client.connect(target, interceptors=[ours.Changing()])
         try:
@@ -77,15 +75,12 @@ def ported_calls(target: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
 def test_calls_run_with_changed_imports(tmp_path: Path, kind: str) -> None:
-    """On the embedded engine every call gives what it gives under temporalio."""
     assert ported_calls("local:" if kind == "memory" else f"local:{tmp_path}/app.db") == EXPECTED
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("who", ["theirs", "ours"])
 def test_calls_run_on_server(quick_server: DevServer, who: str) -> None:
-    """On a server, under temporalio's own worker and under ours, the same calls give the same."""
-
     class TheirWorker(temporalio.worker.Worker):
         def __init__(self, client: Any, **options: Any) -> None:
             runner = temporalio.worker.UnsandboxedWorkflowRunner()

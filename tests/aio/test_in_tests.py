@@ -1,5 +1,5 @@
-"""Coroutines under what watches workflows in tests and on workers: virtual time, the second execution, the call watcher,
-`explore`, and the guards against code that never comes back.
+"""Coroutine workflows under test tools and guards: virtual time, second execution, call watcher, `explore`, replay
+and deadlock detector.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ async def price(item: str) -> int:
 
 @workflow.defn
 class Waits:
-    """Waits for what will never come."""
-
     @workflow.run
     async def run(self) -> None:
         await asyncio.get_running_loop().create_future()
@@ -37,8 +35,6 @@ class Waits:
 
 @workflow.defn
 class Clock:
-    """Reads the real time."""
-
     @workflow.run
     async def run(self) -> float:
         await asyncio.sleep(1)
@@ -47,8 +43,6 @@ class Clock:
 
 @workflow.defn
 class Changing:
-    """Does something else each time it is executed."""
-
     executions = 0
 
     @workflow.run
@@ -59,7 +53,7 @@ class Changing:
 
 @workflow.defn
 class Order:
-    """Loses a signal that comes while it asks for the price, unless it looks for it."""
+    """Unless `careful`, ignores a signal that arrives during its activity."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -87,8 +81,6 @@ async def doubled(number: int) -> int:
 
 @workflow.defn
 class Sums:
-    """Has two coroutines at once."""
-
     @workflow.run
     async def run(self) -> int:
         return sum(await asyncio.gather(doubled(1), doubled(2)))
@@ -96,8 +88,6 @@ class Sums:
 
 @workflow.defn
 class Holds:
-    """Stops the thread that runs workflows."""
-
     gate = threading.Event()
 
     @workflow.run
@@ -107,14 +97,12 @@ class Holds:
 
 
 def test_coroutine_with_a_nondurable_wait_is_reported() -> None:
-    """The message names the line where it waits."""
     line = Waits.run.__hourglass_run__.__code__.co_firstlineno + 2  # below the decorator and the `def`
     with Environment() as env, pytest.raises(WorkflowStuck, match=rf"test_in_tests\.py:{line} "):
         env.execute_workflow(Waits.run)
 
 
 def test_nondeterministic_coroutine_is_reported() -> None:
-    """The second execution asks for something else, and both lines are named."""
     with Environment() as env, pytest.raises(WorkflowParked) as parked:
         env.execute_workflow(Changing.run)
     assert isinstance(parked.value.__cause__, NondeterminismError) or "not deterministic" in str(parked.value)
@@ -122,7 +110,6 @@ def test_nondeterministic_coroutine_is_reported() -> None:
 
 
 def test_call_watcher_reports_clocks_in_coroutines(caplog: pytest.LogCaptureFixture) -> None:
-    """A real clock in a coroutine is reported with its line; asyncio's own timers are not."""
     with (
         Client.connect("local:") as client,
         Worker(client, workflows=[Clock], watch="error", verify="off") as worker,
@@ -141,7 +128,7 @@ def _expect(result: list[object], env: Environment) -> None:
 
 @pytest.mark.parametrize("careful", [False, True])
 def test_explore_finds_orders_of_coroutines(careful: bool) -> None:
-    """The order in which a signal comes while an activity runs breaks the careless one, and not the careful one."""
+    """The workflow without the bug passes in several orders."""
     with Environment() as env:
         arrivals = [sometime().signal(Order.change, "chandelier")]
         if careful:
@@ -157,7 +144,7 @@ def test_explore_finds_orders_of_coroutines(careful: bool) -> None:
 
 
 def test_deadlock_detector_names_the_blocking_coroutine(caplog: pytest.LogCaptureFixture) -> None:
-    """The deadlock detector logs where it stands, other runs go on, and so does this one when it can."""
+    """Other runs continue meanwhile."""
     Holds.gate.clear()
     with (
         caplog.at_level(logging.WARNING),
@@ -174,7 +161,6 @@ def test_deadlock_detector_names_the_blocking_coroutine(caplog: pytest.LogCaptur
 
 
 def test_replay_shows_frames_of_every_coroutine() -> None:
-    """At each moment of a history: the frames of every task, and their variables."""
     with Environment() as env:
         run = env.start_workflow(Sums.run)
         assert run.result() == 6
@@ -190,8 +176,6 @@ def test_replay_shows_frames_of_every_coroutine() -> None:
 
 @workflow.defn
 class Remote:
-    """Asks for an activity of the queue, and says how that ended."""
-
     @workflow.run
     async def run(self) -> str:
         try:
@@ -204,8 +188,6 @@ class Remote:
 
 
 def test_worker_without_remote_activities_leaves_them_queued() -> None:
-    """`no_remote_activities` holds for temporalio's `Worker` too: the activity waits in the queue until its time is up."""
-
     async def main() -> str:
         client = await AioClient.connect("local:")
         async with AioWorker(

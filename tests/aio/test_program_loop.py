@@ -1,5 +1,5 @@
-"""`async def` activities of `hourglass.aio.worker.Worker` run on the event loop of `async with Worker(...)`, as under
-temporalio.
+"""`async def` activities of `hourglass.aio.worker.Worker`: as under temporalio, they run on the event loop that
+entered the worker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ colour: contextvars.ContextVar[str] = contextvars.ContextVar("colour", default="
 
 
 class Program:
-    """What `main()` makes, and what its activities use."""
+    """State shared by the program and its activities."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -107,8 +107,6 @@ async def which_loop() -> int:
 
 @workflow.defn
 class Calls:
-    """Calls one activity by its name."""
-
     @workflow.run
     async def run(self, name: str) -> Any:
         return await workflow.execute_activity(name, start_to_close_timeout=60, heartbeat_timeout=30)
@@ -119,7 +117,6 @@ ACTIVITIES: list[Any] = [uses_event, in_thread, blocks, waits, swallows, beats_a
 
 @asynccontextmanager
 async def working(target: str = "local:", **options: Any) -> AsyncIterator[tuple[Client, Worker]]:
-    """A client with a worker on this loop."""
     client = await Client.connect(target)
     async with Worker(
         client, task_queue=QUEUE, workflows=[Calls], activities=ACTIVITIES, **options
@@ -129,12 +126,10 @@ async def working(target: str = "local:", **options: Any) -> AsyncIterator[tuple
 
 
 async def begun() -> None:
-    """Wait until an activity has begun."""
     assert await asyncio.to_thread(program.begun.acquire, timeout=60)
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Look until something holds that no event tells."""
     async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0.01)
@@ -142,8 +137,6 @@ async def until(holds: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
 def test_async_activity_uses_event_of_main(tmp_path: Path, kind: str) -> None:
-    """An event that `main()` made wakes an activity, which runs on main's loop and sees main's context variables."""
-
     async def main() -> None:
         program.loop, program.event = asyncio.get_running_loop(), asyncio.Event()
         colour.set("blue")
@@ -157,8 +150,6 @@ def test_async_activity_uses_event_of_main(tmp_path: Path, kind: str) -> None:
 
 
 def test_def_activity_sees_context_variables_of_main() -> None:
-    """A `def` activity runs in a thread, with the context variables as they were at `async with Worker(...)`."""
-
     async def main() -> None:
         colour.set("red")
         async with working() as (client, _):
@@ -169,8 +160,6 @@ def test_def_activity_sees_context_variables_of_main() -> None:
 
 
 def test_plain_worker_keeps_its_own_activity_loop() -> None:
-    """`hourglass.Worker` runs the same activity on a loop of its own, also where it is entered with `async with`."""
-
     async def main() -> None:
         client = await hourglass.AsyncClient.connect("local:")
         async with hourglass.Worker(client, QUEUE, workflows=[Calls], activities=ACTIVITIES):
@@ -182,7 +171,7 @@ def test_plain_worker_keeps_its_own_activity_loop() -> None:
 
 
 def ready(address: str | None) -> bool:
-    """Whether a worker says that it is ready."""
+    """Return whether the worker's status address reports it as ready."""
     try:
         with urllib.request.urlopen(f"http://{address}/ready", timeout=10) as answer:
             return bool(answer.status == 200)
@@ -194,7 +183,6 @@ def ready(address: str | None) -> bool:
 
 @pytest.mark.parametrize("who", ["an activity", "main"])
 def test_blocked_program_loop_is_reported_and_unready(caplog: pytest.LogCaptureFixture, who: str) -> None:
-    """While something blocks the loop the worker is not ready and the log has the stack; then both recover."""
     caplog.set_level(logging.WARNING, "hourglass.worker")
     verdicts: list[bool] = []
 
@@ -227,7 +215,6 @@ def test_blocked_program_loop_is_reported_and_unready(caplog: pytest.LogCaptureF
 
 
 def test_blocked_loop_does_not_stop_workflows_and_threads() -> None:
-    """Workflows and `def` activities of the worker go on while its event loop is blocked."""
     found: list[object] = []
 
     def elsewhere(client: hourglass.Client) -> None:
@@ -247,8 +234,6 @@ def test_blocked_loop_does_not_stop_workflows_and_threads() -> None:
 
 
 def test_two_workers_share_a_loop() -> None:
-    """The activities of two workers run on the loop that entered both; one of them can end before the other."""
-
     async def main() -> None:
         async with working() as (client, _):
             async with Worker(client, task_queue="other", workflows=[Calls], activities=ACTIVITIES):
@@ -265,7 +250,7 @@ def test_two_workers_share_a_loop() -> None:
 
 
 async def with_open_activity() -> tuple[Client, Worker, asyncio.Task[None]]:
-    """Return a client, and a running worker whose activity waits."""
+    """Return a client, its running worker and the task of `run()`, while an activity waits."""
     client = await Client.connect("local:")
     worker = Worker(
         client,
@@ -281,8 +266,6 @@ async def with_open_activity() -> tuple[Client, Worker, asyncio.Task[None]]:
 
 
 def test_cancelled_run_cancels_activities_and_ends_worker() -> None:
-    """`worker.run()` in a task that is cancelled ends the worker; its activity is cancelled after the graceful time."""
-
     async def main() -> None:
         client, worker, running = await with_open_activity()
         running.cancel()
@@ -296,7 +279,7 @@ def test_cancelled_run_cancels_activities_and_ends_worker() -> None:
 
 
 def test_run_cancelled_while_it_starts_leaves_nothing() -> None:
-    """Whenever the task of `worker.run()` is cancelled while the worker starts, the queue is free again afterwards."""
+    """Cancels at twelve points of the startup."""
 
     async def main() -> None:
         client = await Client.connect("local:")
@@ -318,8 +301,6 @@ def test_run_cancelled_while_it_starts_leaves_nothing() -> None:
 
 
 def test_run_returns_after_shutdown_has_ended() -> None:
-    """Where another task calls `shutdown`, `run` returns when the worker has ended, and not while activities still end."""
-
     async def main() -> None:
         client, worker, running = await with_open_activity()
         ending = asyncio.create_task(worker.shutdown())
@@ -332,8 +313,6 @@ def test_run_returns_after_shutdown_has_ended() -> None:
 
 
 def test_worker_starts_again_after_shutdown() -> None:
-    """A worker can be entered again; one that was shut down before it ran ends at once."""
-
     async def main() -> None:
         client = await Client.connect("local:")
         worker = Worker(client, task_queue=QUEUE, workflows=[Calls], activities=ACTIVITIES)
@@ -351,8 +330,6 @@ def test_worker_starts_again_after_shutdown() -> None:
 
 
 def test_shutdown_leaves_activities_that_do_not_stop() -> None:
-    """An activity that swallows its cancellation is given up, and its task goes on until the program ends it."""
-
     async def main() -> None:
         async with working(graceful_shutdown_timeout=0.1) as (client, _):
             await client.start_workflow(Calls.run, "swallows", id="w", task_queue=QUEUE)
@@ -366,8 +343,6 @@ def test_shutdown_leaves_activities_that_do_not_stop() -> None:
 
 
 def test_shutdown_while_loop_is_blocked() -> None:
-    """A worker that is shut down from another thread ends although an activity blocks the loop."""
-
     async def main() -> None:
         async with working(graceful_shutdown_timeout=0.1) as (client, worker):
             await client.start_workflow(Calls.run, "blocks", id="w", task_queue=QUEUE)
@@ -387,7 +362,6 @@ def test_shutdown_while_loop_is_blocked() -> None:
 
 
 def test_closed_loop_shuts_worker_down(caplog: pytest.LogCaptureFixture) -> None:
-    """Where `main()` ends without leaving the worker, its loop is closed: that is said, and the worker ends."""
     workers: list[Worker] = []
 
     async def main() -> None:
@@ -404,7 +378,7 @@ def test_closed_loop_shuts_worker_down(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_heartbeats_go_out_while_loop_is_blocked() -> None:
-    """A heartbeat that was made right before the loop was blocked is sent by the control loop, which is another thread."""
+    """The control loop, in another thread, sends them."""
 
     async def main() -> None:
         async with working() as (client, _):

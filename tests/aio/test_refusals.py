@@ -1,4 +1,4 @@
-"""What `hourglass.aio` takes under temporalio's names works, or is refused by its name; never dropped."""
+"""temporalio's options and arguments in `hourglass.aio`: each works or is rejected by name; none is ignored."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Echo:
 
 
 def with_client(use: Any) -> Any:
-    """Call a coroutine function with a client of an engine in memory."""
+    """Run a coroutine function with a client of an in-memory engine."""
 
     async def main() -> Any:
         client = await Client.connect("local:")
@@ -68,8 +68,6 @@ def with_client(use: Any) -> Any:
 
 
 def test_process_pool_is_rejected() -> None:
-    """An executor of processes is refused, with what there is instead."""
-
     async def use(client: Client) -> None:
         with (
             ProcessPoolExecutor(1) as pool,
@@ -98,8 +96,6 @@ def test_process_pool_is_rejected() -> None:
     ],
 )
 def test_worker_rejects_unsupported_option_by_name(option: str, value: Any) -> None:
-    """An option of temporalio's worker that means nothing here is refused where it would mean something there."""
-
     async def use(client: Client) -> None:
         with pytest.raises(UsageError, match=option):
             Worker(client, task_queue="q", workflows=[Echo], **{option: value})
@@ -108,8 +104,6 @@ def test_worker_rejects_unsupported_option_by_name(option: str, value: Any) -> N
 
 
 def test_worker_accepts_options_with_default_values() -> None:
-    """temporalio's own defaults are accepted, and so are options that have an equal here."""
-
     async def use(client: Client) -> None:
         worker = Worker(
             client,
@@ -148,14 +142,11 @@ def test_worker_accepts_options_with_default_values() -> None:
     ],
 )
 async def test_local_environment_rejects_server_options(option: str, value: Any) -> None:
-    """`start_local` is no server: what only a server could do is refused."""
-
     with pytest.raises(UsageError, match=option):
         await WorkflowEnvironment.start_local(**{option: value})
 
 
 def test_local_environment_uses_options_of_its_client() -> None:
-    """Interceptors and an identity that `start_local` is given are those of its client."""
     seen: list[str] = []
 
     class Seeing(Interceptor):
@@ -179,8 +170,6 @@ def test_local_environment_uses_options_of_its_client() -> None:
 
 
 async def test_local_environment_accepts_default_server_options() -> None:
-    """temporalio's own defaults of options that only a server has are accepted."""
-
     async with await WorkflowEnvironment.start_local(
         dev_server_existing_path=None,
         dev_server_download_version="default",
@@ -201,8 +190,6 @@ async def test_local_environment_accepts_default_server_options() -> None:
     ],
 )
 async def test_time_skipping_environment_rejects_options_of_the_test_server(option: str, value: Any) -> None:
-    """`start_time_skipping` runs the `temporal` command: what chooses another server is refused before one starts."""
-
     with pytest.raises(UsageError, match=option):
         await WorkflowEnvironment.start_time_skipping(**{option: value})
 
@@ -211,8 +198,6 @@ async def test_time_skipping_environment_rejects_options_of_the_test_server(opti
     "policy", [WorkflowIDConflictPolicy.TERMINATE_EXISTING, WorkflowIDConflictPolicy.FAIL]
 )
 def test_signal_with_start_rejects_conflict_policies(policy: WorkflowIDConflictPolicy) -> None:
-    """`workflow.signal_with_start_workflow` signals a workflow that runs: a policy that asks for something else is refused."""
-
     @workflow.defn
     class Starting:
         @workflow.run
@@ -239,8 +224,6 @@ def test_signal_with_start_rejects_conflict_policies(policy: WorkflowIDConflictP
 
 
 async def test_unknown_field_of_interceptor_input_is_rejected() -> None:
-    """An interceptor that sets a field that an input does not have is told so; before, the call went on without it."""
-
     class Wrong(Interceptor):
         def intercept_client(self, next: OutboundInterceptor) -> OutboundInterceptor:  # type: ignore[override]
             class Calls(OutboundInterceptor):
@@ -269,8 +252,6 @@ async def test_unknown_field_of_interceptor_input_is_rejected() -> None:
     ],
 )
 def test_client_rejects_unsupported_options_by_name(call: Any, name: str) -> None:
-    """Options that are not here, given or misspelled, are named in the error."""
-
     async def use(client: Client) -> None:
         with pytest.raises(UsageError, match=name):
             await call(client)
@@ -279,13 +260,11 @@ def test_client_rejects_unsupported_options_by_name(call: Any, name: str) -> Non
 
 
 def test_environment_rejects_contradictory_cancellation_details() -> None:
-    """Details of a cancellation that the engine could never give are refused."""
     with pytest.raises(UsageError, match="one reason for its cancellation, not 2"):
         ActivityEnvironment().cancel(activity.ActivityCancellationDetails(paused=True, reset=True))
 
 
 def test_none_and_positional_arguments_are_accepted() -> None:
-    """Values that temporalio's own defaults are, and arguments by position, make the same objects."""
     assert RetryPolicy(timedelta(seconds=2), 3.0, None, 4, None) == RetryPolicy(
         initial_interval=timedelta(seconds=2),
         backoff_coefficient=3.0,
@@ -320,7 +299,6 @@ def test_none_and_positional_arguments_are_accepted() -> None:
 
 @pytest.mark.parametrize("module", ["client", "common", "workflow"])
 def test_generic_classes_accept_type_parameters(module: str) -> None:
-    """`WorkflowHandle[Wf, R]` and every other generic class of temporalio's can be written in annotations that are evaluated."""
     theirs = importlib.import_module(f"temporalio.{module}")
     ours = importlib.import_module(f"hourglass.aio.{module}")
     found = 0
@@ -333,7 +311,6 @@ def test_generic_classes_accept_type_parameters(module: str) -> None:
 
 
 def test_handles_are_subscripted_at_import() -> None:
-    """The usual annotations, evaluated."""
     assert WorkflowHandle[Echo, str]
     assert WithStartWorkflowOperation[Echo, str]
     assert workflow.ChildWorkflowHandle[Echo, str]

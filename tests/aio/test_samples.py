@@ -1,4 +1,4 @@
-"""What temporalio's public samples show runs here with changed imports: embedded, on virtual time, on a server."""
+"""temporalio's public samples with changed imports, on the embedded engine and on virtual time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ EXPECTED: dict[str, Any] = {
 
 
 async def run_all(client: Any, worker: Any, program: Any, names: list[str]) -> dict[str, Any]:
-    """Run programs side by side, on one worker."""
+    """Run the named scenarios concurrently on one worker."""
     async with worker(
         client, task_queue=samples.QUEUE, workflows=program.WORKFLOWS, activities=program.ACTIVITIES
     ):
@@ -68,8 +68,6 @@ async def run_all(client: Any, worker: Any, program: Any, names: list[str]) -> d
 
 
 def test_samples_run_with_changed_imports() -> None:
-    """Every sample gives what it gives under temporalio, on the embedded engine."""
-
     async def main() -> dict[str, Any]:
         client = await Client.connect("local:")
         try:
@@ -81,7 +79,6 @@ def test_samples_run_with_changed_imports() -> None:
 
 
 def test_month_of_timers_passes_on_virtual_time() -> None:
-    """A month between two mails takes no time in a test, and the run is executed twice and compared."""
     with Environment() as env:
         run = env.start_workflow(ours.SleepForDaysWorkflow.run, 30)
         env.after(days=100).signal(run, ours.SleepForDaysWorkflow.complete)
@@ -89,7 +86,7 @@ def test_month_of_timers_passes_on_virtual_time() -> None:
 
 
 class Seeing(Interceptor):
-    """As a program of temporalio's has it: `intercept_client`, and what it returns is awaited."""
+    """An interceptor as written for temporalio."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -113,7 +110,7 @@ class SeeingCalls(OutboundInterceptor):
 
 
 def test_temporalio_interceptor_sees_calls_of_async_client() -> None:
-    """One that was written for temporalio sees the calls of a client; a client that blocks, over the same link, passes it by."""
+    """A blocking client on the same connection bypasses it."""
     log = Seeing()
 
     async def main() -> None:
@@ -133,8 +130,6 @@ def test_temporalio_interceptor_sees_calls_of_async_client() -> None:
 
 @workflow.defn
 class Told:
-    """Is begun by its first signal."""
-
     def __init__(self) -> None:
         self.heard: list[str] = []
 
@@ -162,7 +157,7 @@ class Tells:
 
 
 class OnTheWay(PlainInterceptor):
-    """Sees signals that start, and sends something along."""
+    """Records signals with start, and adds a header."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -184,7 +179,6 @@ class OnTheWay(PlainInterceptor):
 
 
 def test_signal_with_start_is_awaited() -> None:
-    """It is the same call as in plain code; interceptors see it, and their headers travel with the start."""
     log = OnTheWay()
 
     async def main() -> None:

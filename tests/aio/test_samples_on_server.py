@@ -1,4 +1,4 @@
-"""The same samples on a real server: under temporalio's own worker and under ours, with each other's histories replayed."""
+"""temporalio's samples on a real server under temporalio's worker and ours, with replay of each other's histories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHOUT_SANDBOX = temporalio.worker.UnsandboxedWorkflowRunner()
 
 
 class TheirWorker(temporalio.worker.Worker):
-    """temporalio's worker, without its sandbox, which would import the tests anew for each run, and with threads."""
+    """temporalio's worker with threads, and without its sandbox, which would import the tests again for each run."""
 
     def __init__(self, client: Any, **options: Any) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ class TheirWorker(temporalio.worker.Worker):
 
 
 async def histories(client: temporalio.client.Client) -> list[temporalio.client.WorkflowHistory]:
-    """The histories of all runs of the samples; other tests have theirs on the same server."""
+    """Return the histories of all closed runs of the samples."""
     query = f"TaskQueue = '{samples.QUEUE}' AND ExecutionStatus != 'Running'"
     found: list[temporalio.client.WorkflowHistory] = []
     while len(found) < len(EXPECTED):  # lists lag behind
@@ -47,8 +47,6 @@ async def histories(client: temporalio.client.Client) -> list[temporalio.client.
 
 @pytest.mark.parametrize("who", ["theirs", "ours"])
 def test_histories_of_samples_replay_under_both_workers(quick_server: DevServer, who: str) -> None:
-    """A sample gives the same under either worker, and what the one has recorded the other replays."""
-
     async def main() -> list[temporalio.client.WorkflowHistory]:
         their_client = await temporalio.client.Client.connect(quick_server.target)
         if who == "theirs":

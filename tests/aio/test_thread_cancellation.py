@@ -1,4 +1,4 @@
-"""The cancellation of `def` activities of `hourglass.aio` is raised in their thread, as under temporalio."""
+"""Cancellation of `def` activities of `hourglass.aio`: raised in their thread, as under temporalio."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log: list[str] = []
 
 @contextmanager
 def beating() -> Iterator[None]:
-    """Heartbeats from another thread, as programs have them whose work is one long call."""
+    """Send heartbeats from another thread, like programs whose work is one long call."""
     over, context = threading.Event(), contextvars.copy_context()
 
     def beat() -> None:
@@ -101,7 +101,7 @@ def waits_for_it() -> None:
 
 @activity.defn
 def logs() -> None:
-    """Is in `logging` nearly always, whose locks an exception must not leave held."""
+    """Spends its time in `logging`, whose locks must not remain held after the exception."""
     quiet = logging.Logger("quiet")
     quiet.addHandler(logging.StreamHandler(io.StringIO()))
     while True:
@@ -122,8 +122,6 @@ def cleans_up_with_error() -> None:
 
 @workflow.defn
 class Cancels:
-    """Cancels an activity once it runs, and says what came of it."""
-
     def __init__(self) -> None:
         self.wanted = False
 
@@ -172,7 +170,7 @@ def _fresh_log() -> None:
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_cancellation_is_raised_in_thread(name: str, pool: bool) -> None:
-    """Wherever the code of a `def` activity is, `except CancelledError` is reached; in our threads and in an executor's."""
+    """In our threads and in those of an executor."""
 
     async def main() -> tuple[str, list[str]]:
         client = await Client.connect("local:")
@@ -189,7 +187,6 @@ def test_cancellation_is_raised_in_thread(name: str, pool: bool) -> None:
 
 
 def test_cancellation_is_raised_under_plain_worker() -> None:
-    """The activity decides, not the worker: `hourglass.Worker` raises in its threads, too."""
     with (
         hourglass.Client.connect("local:") as client,
         hourglass.Worker(client, "q", workflows=[Cancels], activities=ACTIVITIES),
@@ -209,7 +206,7 @@ def ends_with_worker() -> str:
 
 
 def test_worker_shutdown_is_raised_in_thread() -> None:
-    """After the graceful time an activity that never heartbeats is interrupted as well."""
+    """This activity never heartbeats."""
 
     async def main() -> None:
         client = await Client.connect("local:")
@@ -231,7 +228,6 @@ def test_worker_shutdown_is_raised_in_thread() -> None:
 
 
 def test_interruption_is_withdrawn_when_the_function_ends() -> None:
-    """Whenever a request arrives, the exception comes out of the function's call or not at all."""
     ends = {"raised": 0, "returned": 0}
     for _ in range(300):
         interruption, begun = ThreadInterruption(), threading.Event()

@@ -1,10 +1,9 @@
-"""A program in which an agent of each library works, and which kills itself in the middle of what they do; run by `test_agents`.
+"""A program with one agent of each library, which kills itself in the middle of their calls; run by `test_agents`.
 
     python agent_program.py FILE LOG MARKS
 
-When both agents are in the middle of the same thing, a model call or a tool call, for the first time, the process dies, and
-another takes its place. LOG has a line for each beginning and each end. It prints the answers when both have answered, and
-how many processes have died.
+The process dies when both agents are in their first model call, and again in their first tool call; each time, a new process
+continues. LOG has a line for the beginning and the end of each call. The program prints both answers and the number of kills.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def note(line: str) -> None:
 
 
 async def do(what: str, library: str) -> None:
-    """Begin something; the first time, die with the other library in the middle of the same."""
+    """Do one call. The first time, kill the process once the other library is in the same call."""
     note(f"{library} {what} begins")
     marks = Path(sys.argv[3])
     if not (marks / what).exists():
@@ -104,7 +103,6 @@ def by_openai() -> str:
 
 
 def serve() -> None:
-    """Both workflows, to their ends."""
     with (
         Client.connect(f"local:{sys.argv[1]}") as client,
         Worker(client, workflows=[by_pydantic, by_openai], activities=[durability, runner]),

@@ -1,4 +1,4 @@
-"""For programs that are killed and started again: processes one after the other, without loading large libraries each time."""
+"""Restarts of programs that kill themselves, without loading large libraries each time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 
 def lives(program: Callable[[], None]) -> None:
-    """Run a program in a process of its own, again after each kill, until it ends; then print how many were killed.
-
-    The processes are forked from this one, which has loaded the modules and done nothing with them: no thread, no connection.
+    """Run a program in a forked process, again after each SIGKILL. Print the number of kills. This process has loaded
+    the modules, and has no thread and no connection that the children would share.
     """
     deaths = 0
     while True:

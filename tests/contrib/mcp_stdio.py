@@ -1,5 +1,5 @@
-"""A server of the Model Context Protocol, over its standard input and output, with nothing but the standard library, so that it
-starts at once: `python mcp_stdio.py LOG`. Each call of its one tool is a line in the file LOG.
+"""A server of the Model Context Protocol on standard input and output: `python mcp_stdio.py LOG`. Each call of its
+one tool is a line in the file LOG. It uses only the standard library, to start quickly.
 """
 
 from __future__ import annotations

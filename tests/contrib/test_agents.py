@@ -1,5 +1,5 @@
-"""Guarantees of both agent bridges: no completed step is repeated after the process is killed, and each attempt sends
-one request.
+"""Guarantees of both agent bridges: completed calls are not repeated after a kill, replays are deterministic, and
+each attempt sends one request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from hourglass.contrib.pydantic_ai import HourglassDurability
 
 
 def test_kill_during_model_and_tool_calls_repeats_only_those(tmp_path: Path) -> None:
-    """Only the interrupted calls are repeated: no completed model request is sent, and paid for, twice."""
     marks = tmp_path / "marks"
     marks.mkdir()
     program = Path(__file__).with_name("agent_program.py")
@@ -44,7 +43,7 @@ def test_kill_during_model_and_tool_calls_repeats_only_those(tmp_path: Path) -> 
 
 
 def test_history_replays_under_another_hash_seed(tmp_path: Path) -> None:
-    """Sets in what agents ask for are written in the same order in every process: tool names, deps, settings, arguments."""
+    """Sets in tool names, deps, settings and arguments must be encoded in the same order in every process."""
     program = Path(__file__).with_name("hash_seed_program.py")
     for seed, what in enumerate(("record", "replay", "replay", "replay")):
         ended = subprocess.run(
@@ -58,7 +57,7 @@ def test_history_replays_under_another_hash_seed(tmp_path: Path) -> None:
 
 
 def test_agents_import_nothing_in_a_workflow() -> None:
-    """Triggered guardrails, handoffs, approvals and errors import no module while a workflow runs."""
+    """Covers guardrails, handoffs, approvals and errors. An import inside a workflow is slow."""
     program = Path(__file__).with_name("import_program.py")
     ended = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
@@ -66,7 +65,7 @@ def test_agents_import_nothing_in_a_workflow() -> None:
 
 
 class Provider(BaseHTTPRequestHandler):
-    """Is busy for the first two requests of each path, then answers."""
+    """An HTTP server that answers 503 to the first two requests of each path, then succeeds."""
 
     protocol_version = "HTTP/1.1"
     asked: Counter[str] = Counter()
@@ -107,7 +106,7 @@ def provider() -> Iterator[str]:
 
 
 def test_model_clients_do_not_retry_on_their_own(provider: str) -> None:
-    """Clients of models retry by themselves elsewhere; here two refusals and an answer are three requests, not nine."""
+    """With retries of the client, the three attempts would send nine requests."""
     quick = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
     durability = HourglassDurability(options={"retry_policy": quick})
     clients = [AsyncOpenAI(base_url=f"{provider}/{each}", api_key="none") for each in ("pydantic", "openai")]

@@ -1,4 +1,4 @@
-"""Agents of the OpenAI Agents SDK in workflows: what they do is done once each, survives, waits, streams, and goes on as new."""
+"""Agents of the OpenAI Agents SDK in workflows: activities, retries, approvals, streaming, handoffs and MCP tools."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from hourglass.testing import DevServer, Environment
 QUICK = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
 
 done: Counter[str] = Counter()
-"""What models and tools were asked, counted where they are."""
+"""The number of calls of each model and tool."""
 _lock = threading.Lock()
 
 
@@ -60,7 +60,6 @@ def client() -> Iterator[Client]:
 
 
 def outputs(call: Any) -> list[str]:
-    """What tools have answered, in what a model is given."""
     items = [] if isinstance(call.input, str) else call.input
     return [str(each["output"]) for each in items if each.get("type") == "function_call_output"]
 
@@ -81,7 +80,6 @@ def scheduled(handle: Any) -> list[dict[str, Any]]:
 
 
 def weatherman(call: Any) -> Any:
-    """Asks for the weather of two cities, then tells it."""
     count("model")
     told = outputs(call)
     if not told:
@@ -91,7 +89,6 @@ def weatherman(call: Any) -> Any:
 
 @function_tool
 def weather(city: str) -> str:
-    """A plain function: it runs in a thread, and may block."""
     count(f"weather {city}")
     return f"sun in {city}"
 
@@ -114,7 +111,7 @@ async def forecast_async(question: str) -> str:
 
 @pytest.mark.parametrize("which", [forecast, forecast_async], ids=["plain", "async"])
 def test_model_and_tool_calls_are_activities(which: Any, client: Client) -> None:
-    """Each call of the model and each tool is an activity with its own options, called once although all is executed twice."""
+    """Each is called once although the workflow's code is executed twice."""
     with Worker(client, which.__name__, workflows=[which], activities=[forecaster], watch="error"):
         handle = client.start_workflow(which, "Oslo or Rome?", task_queue=which.__name__)
         assert handle.result() == "sun in Oslo; sun in Rome"
@@ -132,7 +129,6 @@ def test_model_and_tool_calls_are_activities(which: Any, client: Client) -> None
 
 @pytest.mark.server
 def test_agent_runs_on_a_server(quick_server: DevServer) -> None:
-    """The same on Temporal, and its history replays."""
     with (
         Client.connect(quick_server.target) as client,
         Worker(client, "openai-agents", workflows=[forecast], activities=[forecaster]),
@@ -153,7 +149,7 @@ def refusal(status: int) -> APIStatusError:
 
 
 def moody(call: Any) -> Any:
-    """Busy twice, then answers; refuses for good what it is asked to."""
+    """Fails with 503 twice, then calls both tools and answers. Fails with 400 if the input contains `refused`."""
     if "refused" in str(call.input):
         count("refused")
         raise refusal(400)
@@ -167,7 +163,7 @@ def moody(call: Any) -> Any:
 
 @function_tool(failure_error_function=None)
 async def strict() -> str:
-    """What it raises goes out: its activity tries again."""
+    """Its activity is retried: the exception is not passed to the model."""
     if count("strict") < 3:
         raise ConnectionError("the line is broken")
     return "third time"
@@ -175,7 +171,7 @@ async def strict() -> str:
 
 @function_tool
 async def lenient() -> str:
-    """What it raises is told to the model, which may ask again."""
+    """The exception becomes an answer to the model."""
     count("lenient")
     raise ConnectionError("the line is broken")
 
@@ -191,7 +187,7 @@ async def guessing(what: str) -> str:
 
 
 def test_retries_do_not_multiply(client: Client) -> None:
-    """A busy model and a tool whose errors go out are tried again by their activities alone; what the model is told is not."""
+    """An exception that the tool reports to the model is not retried."""
     with Worker(client, "guesses", workflows=[guessing], activities=[guesser]):
         answer = client.execute_workflow(guessing, "well?", task_queue="guesses")
         assert answer.startswith("third time")
@@ -228,7 +224,6 @@ teller = DurableRunner(Agent(name="teller", model=always(banker), tools=[pay]))
 
 @workflow.defn
 def payment(order: str) -> str:
-    """Waits for a person, if need be for days."""
     result = teller.run_sync(order)
     while result.interruptions:
         state = result.to_state()
@@ -239,7 +234,6 @@ def payment(order: str) -> str:
 
 
 def test_tool_waits_days_for_approval() -> None:
-    """On virtual time: the tool waits for consent, and is called once when it has it, and not at all without it."""
     with Environment(activities=[teller]) as env:
         for agreed in (True, False):
             run = env.start_workflow(payment, "pay")
@@ -272,7 +266,6 @@ async def limited(question: str) -> str:
 
 
 def test_conversation_continues_and_limit_ends_the_run(client: Client) -> None:
-    """What was said is the argument of the next run; a limit ends the run as an error of the agent's, not as a bug."""
     with Worker(client, "chats", workflows=[conversation, limited], activities=[chatter, forecaster]):
         assert client.execute_workflow(conversation, [], 3, task_queue="chats") == "3"
         with pytest.raises(WorkflowFailedError, match="MaxTurnsExceeded"):
@@ -315,7 +308,7 @@ def slip(question: str) -> str:
 
 
 def test_streamed_tokens_are_published_as_they_arrive(client: Client) -> None:
-    """What the model says is published from where it arrives; a mistake in the handler ends the run, and asks no model again."""
+    """An exception of the stream handler fails the run without another model request."""
     with Worker(client, "talks", workflows=[say, slip], activities=[talker, slipper]):
         handle = client.start_workflow(say, "Which?", task_queue="talks")
         assert "".join(tokens.follow(handle, timeout=60)) == "It depends."
@@ -341,7 +334,7 @@ async def whose(ctx: RunContextWrapper[Customer]) -> str:
 
 @function_tool
 async def confirmed() -> str:
-    """In the workflow itself: it waits for a signal."""
+    """Runs in the workflow itself, and sleeps there."""
     return "yes" if await workflow_confirms() else "no"
 
 
@@ -381,7 +374,7 @@ async def helped(question: str) -> list[str]:
 
 
 def test_handoff_continues_with_another_agent() -> None:
-    """The next agent goes on, through either kind of handoff; its tools have the run's context, or run in the workflow itself."""
+    """Both kinds of handoff; the tools get the run's context or run in the workflow."""
     with Environment(activities=[desk]) as env:
         assert env.execute_workflow(helped, "a refund") == ["refunds", "ann's yes"]
         before = env.now()
@@ -398,7 +391,6 @@ def buyer_model(call: Any) -> Any:
 
 
 def test_mcp_tools_are_activities(client: Client, tmp_path: Path) -> None:
-    """The tools of an MCP server are asked for and called in activities, the call once."""
     log = tmp_path / "calls"
     program = str(Path(__file__).with_name("mcp_stdio.py"))
     server = MCPServerStdio(
@@ -440,7 +432,6 @@ async def refused(what: str) -> str:
 
 
 def test_misuse_errors_suggest_a_fix(client: Client) -> None:
-    """Sessions, streams, models and agents that no worker knows, options for tools that there are not, names twice."""
     with Worker(client, "slips", workflows=[refused], activities=[forecaster]):
         for what, said in (
             ("session", "to_input_list"),

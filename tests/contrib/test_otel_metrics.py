@@ -1,4 +1,4 @@
-"""A registry's metrics, seen by OpenTelemetry."""
+"""Export of a registry's metrics to OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def walk() -> None:
 
 
 def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
-    """Every data point, by the metric's name."""
+    """Collect the data points of each metric."""
     data = reader.get_metrics_data()
     if data is None:
         return {}
@@ -39,7 +39,6 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
 
 
 def test_recorded_and_worker_metrics_are_exported() -> None:
-    """Counters, gauges and histograms as they are recorded, and what a worker knows of itself when it is asked."""
     registry, reader = Registry(), InMemoryMetricReader()
     end = export_metrics(registry, MeterProvider([reader]).get_meter("test"))
     meter = MetricMeter(registry)

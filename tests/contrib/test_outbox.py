@@ -1,4 +1,4 @@
-"""The outbox: what is asked for in a transaction is sent if it commits, in order and once, by any number of relays."""
+"""The transactional outbox: committed requests are sent in order and once, by any number of relays."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ def waiting(engine: Engine) -> int:
 
 
 def test_committed_rows_are_sent_and_rolled_back_rows_are_not(engine: Engine, client: Client) -> None:
-    """A start and its signals arrive in order after the commit; those of a transaction that was rolled back never do."""
     with Session(engine) as session, session.begin():
         assert outbox.start_workflow(session, Tally.run, 3, id="kept") == "kept"
         for number in (1, 2, 3):
@@ -76,7 +75,7 @@ def test_committed_rows_are_sent_and_rolled_back_rows_are_not(engine: Engine, cl
 
 
 def test_row_sent_twice_counts_once(engine: Engine, client: Client) -> None:
-    """A relay that dies between the engine's answer and the deletion of the row makes no second start and no second signal."""
+    """As after a relay that died between the engine's answer and the deletion of the row."""
     with Session(engine) as session, session.begin():
         outbox.start_workflow(session, Tally.run, 2, id="once")
         outbox.signal(session, "once", Tally.add, 1)
@@ -102,7 +101,6 @@ def test_row_sent_twice_counts_once(engine: Engine, client: Client) -> None:
 
 
 def test_several_relays_share_the_work(engine: Engine, client: Client) -> None:
-    """Three relays at once send every row once, those of each workflow in order."""
     with Session(engine) as session, session.begin():
         for each in range(5):
             outbox.start_workflow(session, Tally.run, 4, id=f"tally-{each}")
@@ -119,7 +117,6 @@ def test_several_relays_share_the_work(engine: Engine, client: Client) -> None:
 def test_rejected_row_is_kept_and_does_not_block_others(
     engine: Engine, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A signal to a workflow that is not there is logged, kept with its error, and can be tried again when it is."""
     with Session(engine) as session, session.begin():
         outbox.signal(session, "late", Tally.add, 7)
         outbox.start_workflow(session, Tally.run, 1, id="late")
@@ -135,7 +132,6 @@ def test_rejected_row_is_kept_and_does_not_block_others(
 
 
 def test_relay_retries_an_unavailable_engine(engine: Engine, client: Client) -> None:
-    """What cannot be sent now stays, in order, until it can: nothing is refused and nothing overtakes it."""
     with Session(engine) as session, session.begin():
         outbox.start_workflow(session, Tally.run, 1, id="patient")
         outbox.signal(session, "patient", Tally.add, 1)
@@ -153,7 +149,6 @@ def test_relay_retries_an_unavailable_engine(engine: Engine, client: Client) -> 
 def test_kill_around_the_commit_on_a_server(
     engine: Engine, database_url: str, quick_server: DevServer
 ) -> None:
-    """On a real server: what committed starts once and is told once, wherever the process was killed; what did not, never."""
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE orders (id TEXT PRIMARY KEY)"))
     queue = f"outbox-{uuid.uuid4().hex[:8]}"
@@ -183,7 +178,6 @@ def test_kill_around_the_commit_on_a_server(
 
 
 def test_invalid_arguments_are_reported_when_the_row_is_written() -> None:
-    """Arguments are checked when the row is written, in the author's transaction."""
     engine = create_engine("sqlite://")
     create_tables(engine)
     with Session(engine) as session:

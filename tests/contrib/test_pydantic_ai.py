@@ -1,4 +1,4 @@
-"""Agents of Pydantic AI in workflows: what they do is done once each, survives, waits, streams, and goes on as new."""
+"""Agents of Pydantic AI in workflows: activities, retries, approvals, streaming, dependencies and MCP tools."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from hourglass.testing import DevServer, Environment
 QUICK = RetryPolicy(initial_interval=0.01, maximum_interval=0.02)
 
 done: Counter[str] = Counter()
-"""What models and tools were asked, counted where they are."""
+"""The number of calls of each model and tool."""
 _lock = threading.Lock()
 
 
@@ -70,7 +70,6 @@ def last(messages: list[ModelMessage]) -> list[Any]:
 
 
 def weatherman(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Asks for the weather of two cities, then tells it."""
     count("model")
     told = [part for part in last(messages) if isinstance(part, ToolReturnPart)]
     if not told:
@@ -86,7 +85,6 @@ forecaster = Agent(FunctionModel(weatherman), name="forecaster", capabilities=[w
 
 @forecaster.tool_plain(metadata={"hourglass": {"start_to_close_timeout": 77}})
 def weather(city: str) -> str:
-    """A plain function: it runs in a thread, and may block."""
     count(f"weather {city}")
     return f"sun in {city}"
 
@@ -117,7 +115,7 @@ def scheduled(handle: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("which", [forecast, forecast_async], ids=["plain", "async"])
 def test_model_requests_and_tools_are_activities(which: Any, client: Client) -> None:
-    """Each request to the model and each tool is an activity with its own options, called once although all is executed twice."""
+    """Each is called once although the workflow's code is executed twice."""
     with Worker(client, which.__name__, workflows=[which], activities=[weather_durability], watch="error"):
         handle = client.start_workflow(which, "Oslo or Rome?", task_queue=which.__name__)
         assert handle.result() == "sun in Oslo; sun in Rome"
@@ -136,7 +134,6 @@ def test_model_requests_and_tools_are_activities(which: Any, client: Client) -> 
 
 @pytest.mark.server
 def test_agent_runs_on_a_server(quick_server: DevServer) -> None:
-    """The same on Temporal, and its history replays there and here."""
     with (
         Client.connect(quick_server.target) as client,
         Worker(client, "agents", workflows=[forecast], activities=[weather_durability]),
@@ -152,7 +149,7 @@ def test_agent_runs_on_a_server(quick_server: DevServer) -> None:
 
 
 def moody(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Busy twice, then answers; refuses for good what it is asked to."""
+    """Fails with 503 twice, then calls the tool and answers. Fails with 400 if asked for `refused`."""
     if "refused" in str(last(messages)[-1].content):
         count("refused")
         raise ModelHTTPError(400, "moody", {"error": "no"})
@@ -171,7 +168,7 @@ guesser = Agent(FunctionModel(moody), name="guesser", retries=3, capabilities=[m
 
 @guesser.tool_plain
 async def guess(number: int) -> str:
-    """Wants another number from the model once, and breaks once."""
+    """Raises `ModelRetry` for the first guess, and a connection error in the first call of the second."""
     count(f"guess {number}")
     if number == 0:
         raise ModelRetry("another one")
@@ -189,7 +186,7 @@ async def guessing(what: str) -> str:
 
 
 def test_retries_do_not_multiply(client: Client) -> None:
-    """A busy model and a broken tool are tried again by their activities alone, a `ModelRetry` by the model, a refusal never."""
+    """The model retries a `ModelRetry`; nothing retries HTTP 400."""
     with Worker(client, "guesses", workflows=[guessing], activities=[moody_durability]):
         assert client.execute_workflow(guessing, "well?", task_queue="guesses") == "1 it is"
         # Two refusals and three answers of the model; one `ModelRetry`, one broken call and one good one.
@@ -227,7 +224,6 @@ def pay(cents: int) -> str:
 
 @workflow.defn
 def payment(order: str) -> str:
-    """Waits for a person, if need be for days."""
     result = workflow.run_async(teller.run(order))
     while isinstance(result.output, DeferredToolRequests):
         answers = DeferredToolResults(
@@ -240,7 +236,6 @@ def payment(order: str) -> str:
 
 
 def test_tool_waits_days_for_approval() -> None:
-    """On virtual time: the tool waits for consent, and is called once when it has it, and not at all without it."""
     with Environment(activities=[bank_durability]) as env:
         for agreed in (True, False):
             run = env.start_workflow(payment, "pay")
@@ -270,7 +265,6 @@ def conversation(so_far: Messages, rounds: int) -> str:
 
 
 def test_conversation_continues_as_new(client: Client) -> None:
-    """What was said is the argument of the next run, as the library's own messages."""
     with Worker(client, "chats", workflows=[conversation], activities=[chat_durability]):
         assert client.execute_workflow(conversation, Messages(), 3, task_queue="chats") == "3"
 
@@ -281,7 +275,6 @@ async def limited(question: str) -> str:
 
 
 def test_usage_limit_fails_the_run(client: Client) -> None:
-    """A usage limit ends the run, as an error of the agent's and not as a bug of the workflow's."""
     with (
         Worker(client, "limits", workflows=[limited], activities=[weather_durability]),
         pytest.raises(WorkflowFailedError) as caught,
@@ -333,7 +326,7 @@ def slip(question: str) -> str:
 
 
 def test_streamed_tokens_are_published_as_they_arrive(client: Client) -> None:
-    """What the model says is published from where it arrives; a mistake in the handler ends the run, and asks no model again."""
+    """An exception of the stream handler fails the run without another model request."""
     with Worker(client, "talks", workflows=[say, slip], activities=[talk_durability, slip_durability]):
         handle = client.start_workflow(say, "Which?", task_queue="talks")
         assert "".join(tokens.follow(handle, timeout=60)) == "It depends."
@@ -370,7 +363,7 @@ async def read_nodes() -> str:
 # An execution that is dropped in the middle, to be verified, leaves the library's streams open for the collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_streamed_answer_is_read_in_a_workflow(client: Client) -> None:
-    """`run_stream` and `iter` read no clock but the workflow's: the call watcher and the re-execution check accept them."""
+    """They read only the workflow's clock: the call watcher and the second execution accept them."""
     with Worker(
         client,
         "streams",
@@ -394,7 +387,7 @@ lead = Agent(TestModel(call_tools=["ask_forecaster"]), name="lead", capabilities
 
 @lead.tool_plain(metadata={"hourglass": False})
 async def ask_forecaster(question: str) -> str:
-    """In the workflow itself: another agent, whose own steps are activities."""
+    """Runs in the workflow itself; the other agent's calls are activities."""
     return (await forecaster.run(question)).output
 
 
@@ -404,7 +397,6 @@ def lead_and_follow(question: str) -> str:
 
 
 def test_agent_delegates_to_another_agent(client: Client) -> None:
-    """A tool that runs in the workflow runs another agent, step by step."""
     with Worker(
         client,
         "leads",
@@ -462,7 +454,6 @@ async def depending(how: str) -> str:
 
 
 def test_dependencies_are_sent_or_come_from_the_worker(client: Client) -> None:
-    """Deps go along as JSON; a run without them has the worker's resource of their type; each mistake says what to do."""
     activities = [customer_durability, bank_of_worker]
     with Worker(client, "deps", workflows=[depending], activities=activities, resources=[Bank("ours")]):
         assert client.execute_workflow(depending, "travels", task_queue="deps") == '{"whose":"ann"}'
@@ -475,7 +466,7 @@ def test_dependencies_are_sent_or_come_from_the_worker(client: Client) -> None:
 
 
 def parked(handle: Any) -> str:
-    """Why a run's task fails again and again; ends the run."""
+    """Wait until the run's workflow task fails, terminate the run, and return the failure."""
     while not (why := _failure(handle)):
         threading.Event().wait(0.02)
     handle.terminate()
@@ -491,7 +482,7 @@ def _failure(handle: Any) -> str:
 
 @workflow.defn
 def blocking(question: str) -> str:
-    """What `agent.run_sync` does, but for the loop that it leaves open."""
+    """What `agent.run_sync` does, except that this event loop is closed."""
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         return loop.run_until_complete(forecaster.run(question)).output
 
@@ -502,7 +493,6 @@ async def strange(question: str) -> str:
 
 
 def test_misuse_errors_suggest_a_fix(client: Client) -> None:
-    """run_sync in a workflow, a model that no worker can find, a durability without an agent, options that there are not."""
     with Worker(client, "slips", workflows=[blocking, strange], activities=[weather_durability]):
         handle = client.start_workflow(blocking, "?", task_queue="slips")
         assert "workflow.run_async(agent.run(" in parked(handle)
@@ -517,7 +507,7 @@ def test_misuse_errors_suggest_a_fix(client: Client) -> None:
 
 
 def test_tools_appear_under_their_own_names(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """History (so timeline and `why`) and log name the tool, also one of a further toolset, or renamed for the model."""
+    """Includes a tool of a prefixed toolset, and one that is renamed for the model."""
 
     async def renamed(ctx: RunContext[None], definition: ToolDefinition) -> ToolDefinition:
         return replace(definition, name="look_up_now")
@@ -560,7 +550,6 @@ def test_tools_appear_under_their_own_names(client: Client, caplog: pytest.LogCa
 
 
 def test_mcp_tools_are_activities(client: Client, tmp_path: Path) -> None:
-    """The tools of an MCP server are asked for and called in activities, each once."""
     from fastmcp.client.transports import StdioTransport
     from pydantic_ai.mcp import MCPToolset
 

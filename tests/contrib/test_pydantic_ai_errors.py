@@ -1,4 +1,6 @@
-"""Errors of a Pydantic AI agent's activities: they reach the workflow as their own class, with their attributes."""
+"""Errors of a Pydantic AI agent's activities: the workflow receives the library's own exception classes with their
+attributes.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,11 @@ HTTP: dict[str, Any] = {
 
 
 class OwnHTTPError(e.ModelHTTPError):
-    """A class of the application, which the workflow cannot rebuild."""
+    """An application's class, which the workflow cannot rebuild."""
 
 
 class OwnRateLimitError(e.ModelRateLimitError):
-    """A class of the application."""
+    pass
 
 
 ERRORS: dict[str, Exception] = {
@@ -113,7 +115,7 @@ once = HourglassDurability(options={"retry_policy": RetryPolicy(maximum_attempts
 failing = Agent(FunctionModel(fail), name="failing", capabilities=[once])
 
 caught: dict[str, BaseException] = {}
-"""What each run of `failing` raised in its workflow."""
+"""The exception that each run of `failing` raised in its workflow."""
 
 
 @workflow.defn
@@ -145,7 +147,6 @@ def worker(client: Client) -> Iterator[None]:
 
 @pytest.mark.parametrize("key", sorted(ITSELF))
 def test_model_error_keeps_class_and_attributes(key: str, client: Client, worker: None) -> None:
-    """A model's error is raised in the workflow as its own class, with message, body, provider code and all else."""
     original = ERRORS[key]
     client.execute_workflow(ask, key, task_queue="errors")
     error = caught[key]
@@ -159,7 +160,6 @@ def test_model_error_keeps_class_and_attributes(key: str, client: Client, worker
 
 
 def test_except_clauses_of_both_classes_catch_an_http_error(client: Client, worker: None) -> None:
-    """An HTTP error of a category is caught as either; its body is JSON again."""
     client.execute_workflow(ask, "http-ModelContextWindowExceededError", task_queue="errors")
     error: Any = caught["http-ModelContextWindowExceededError"]
     assert isinstance(error, e.ModelContextWindowExceededError)
@@ -173,7 +173,7 @@ def test_except_clauses_of_both_classes_catch_an_http_error(client: Client, work
 
 
 def test_derived_error_class_is_rebuilt_as_its_base(client: Client, worker: None) -> None:
-    """A class that is derived from one of the library's is rebuilt as the library's; any other stays an ActivityError."""
+    """Any other exception remains an `ActivityError`."""
     for key, expected in (("own-http", e.ModelHTTPError), ("own-rate", e.ModelRateLimitError)):
         client.execute_workflow(ask, key, task_queue="errors")
         error: Any = caught[key]
@@ -184,7 +184,6 @@ def test_derived_error_class_is_rebuilt_as_its_base(client: Client, worker: None
 
 
 def test_errors_of_all_fallback_models_are_rebuilt(client: Client, worker: None) -> None:
-    """A group keeps its members' classes; a member of an unknown class keeps its message."""
     client.execute_workflow(ask, "group", task_queue="errors")
     group: Any = caught["group"]
     assert type(group) is e.FallbackExceptionGroup
@@ -196,7 +195,6 @@ def test_errors_of_all_fallback_models_are_rebuilt(client: Client, worker: None)
 
 
 def test_uncaught_model_error_fails_the_workflow(client: Client, worker: None) -> None:
-    """A model's error that the workflow lets out fails it, under the class's name."""
     with pytest.raises(WorkflowFailedError, match="ModelContextWindowExceededError"):
         client.execute_workflow(ask_and_fail, "http-ModelContextWindowExceededError", task_queue="errors")
 
@@ -205,7 +203,7 @@ def test_uncaught_model_error_fails_the_workflow(client: Client, worker: None) -
 
 
 def call_tool(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    """Call the tool that the question names, and once more after each refusal; then report what it answered."""
+    """Call the tool named in the question, again after each `ModelRetry`. Then answer with its outcome."""
     for part in messages[-1].parts:
         if isinstance(part, ToolReturnPart) and part.outcome != "retried":
             return ModelResponse(parts=[TextPart(f"{part.outcome}: {part.content}")])
@@ -257,7 +255,7 @@ async def call(name: str) -> list[str]:
 
 
 def test_tool_errors_reach_model_or_workflow(client: Client) -> None:
-    """`ModelRetry` and `ToolFailed` are told to the model, an agent's error inside a tool reaches the workflow as its class."""
+    """The model receives `ModelRetry` and `ToolFailed`; the workflow receives errors of an agent inside a tool."""
     with Worker(client, "tools", workflows=[call], activities=[tools_once]):
         retried = client.execute_workflow(call, "retry", task_queue="tools")
         assert retried[0] == "success: 2 will do"
@@ -280,11 +278,10 @@ INTERNAL = {
     "ToolRetryError": "made from ModelRetry in the workflow",
     "ToolFailedError": "made from ToolFailed in the workflow",
 }
-"""Public exceptions of the library that no activity ends with, and why."""
+"""Public exceptions of the library that no activity raises, with the reason."""
 
 
 def test_every_exception_class_of_the_library_is_handled() -> None:
-    """Each public exception of the installed Pydantic AI is rebuilt, or is named here as one that no activity ends with."""
     public = {
         cls.__name__
         for cls in vars(e).values()

@@ -1,4 +1,4 @@
-"""Traces through clients, workflows and activities: who is whose child, and that nothing is emitted twice."""
+"""Tracing through clients, workflows and activities: parents of spans, links, durations, and no duplicates."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ ACTIVITIES: list[Any] = [pack, ship, burn]
 
 
 class Recorded:
-    """A tracer, and every span that it has emitted."""
+    """A tracer with the spans that it has emitted."""
 
     def __init__(self, *, stable: bool = True) -> None:
         self.exporter = InMemorySpanExporter()
@@ -115,7 +115,7 @@ class Recorded:
         return Counter(each.name for each in self.spans)
 
     def paths(self) -> Counter[str]:
-        """Every span, with all that it is below."""
+        """Count the spans by the path of their names from the root."""
         by_id = {each.context.span_id: each for each in self.spans if each.context}
 
         def path(span: ReadableSpan) -> str:
@@ -131,7 +131,6 @@ class Recorded:
 
 @pytest.fixture(params=["memory", "file", pytest.param("server", marks=pytest.mark.server)])
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Each engine."""
     if request.param == "server":
         server: DevServer = request.getfixturevalue("quick_server")
         yield server.target
@@ -167,7 +166,7 @@ EXPECTED = Counter(
 
 @pytest.mark.parametrize("stable", [True, False])
 def test_trace_covers_a_whole_request(target: str, stable: bool) -> None:
-    """One trace from the client's call to the last activity of a child; nothing twice, although the run is verified."""
+    """No span is emitted twice, although the run is executed a second time for verification."""
     recorded = Recorded(stable=stable)
     queue = f"trace-{stable}"
     with (
@@ -201,7 +200,6 @@ def test_trace_covers_a_whole_request(target: str, stable: bool) -> None:
 
 
 def test_run_continues_its_trace_on_another_worker(target: str) -> None:
-    """With ids that follow from the run, what it asks for after its worker was replaced hangs where it belongs."""
     recorded = Recorded()
     with Client.connect(target, interceptors=[TracingInterceptor(recorded.tracer)]) as client:
         with Worker(client, "trace-move", workflows=WORKFLOWS, activities=ACTIVITIES):
@@ -222,7 +220,6 @@ def test_run_continues_its_trace_on_another_worker(target: str) -> None:
 
 
 def test_updates_and_failures_are_in_the_trace() -> None:
-    """An update has a span of its own, linked to who asked; what fails says so."""
     recorded = Recorded()
     with Environment(interceptors=[TracingInterceptor(recorded.tracer)]) as env:
         handle = env.start_workflow(Shop.run)
@@ -245,7 +242,6 @@ def test_updates_and_failures_are_in_the_trace() -> None:
 
 
 def test_chain_of_runs_is_one_trace() -> None:
-    """A run that continues as new hands its context on, and does not end in an error."""
     recorded = Recorded()
     with Environment(interceptors=[TracingInterceptor(recorded.tracer)]) as env:
         env.execute_workflow(goes_round, 2)
@@ -255,7 +251,6 @@ def test_chain_of_runs_is_one_trace() -> None:
 
 
 def test_async_client_is_traced() -> None:
-    """Its spans have the same names, and are current on the caller's loop."""
     recorded = Recorded()
 
     async def drive() -> None:
@@ -280,8 +275,6 @@ def test_async_client_is_traced() -> None:
 
 @pytest.mark.parametrize("value", [b"\x00", {"traceparent": 7}, "text", {"traceparent": "nonsense"}])
 def test_unreadable_trace_header_is_ignored(value: Any) -> None:
-    """A trace begins anew: other people's headers break no run."""
-
     class Spoiling(Interceptor):
         def intercept_client(self, next: Any) -> Any:
             plain = next.start_workflow
@@ -300,7 +293,6 @@ def test_unreadable_trace_header_is_ignored(value: Any) -> None:
 
 
 def test_completed_span_needs_a_traced_run() -> None:
-    """Outside a workflow, and where no worker traces, it says so."""
     with pytest.raises(NotInWorkflowError):
         completed_span("x")
     with (
@@ -311,7 +303,6 @@ def test_completed_span_needs_a_traced_run() -> None:
 
 
 def test_ids_outside_workflows_are_random() -> None:
-    """Outside workflows the generator draws, as the default one does: never zero, never the same."""
     ids = RunIdGenerator()
     assert (
         len({ids.generate_span_id() for _ in range(100)} | {ids.generate_trace_id() for _ in range(100)})
@@ -324,8 +315,6 @@ def test_ids_outside_workflows_are_random() -> None:
 
 @workflow.defn
 class Patient:
-    """Waits in a span of its own, and handles an update that waits, too."""
-
     def __init__(self) -> None:
         self.told: list[str] = []
 
@@ -359,7 +348,9 @@ class Patient:
 
 
 class Distinct(Recorded):
-    """The same by their ids: what a task emitted that its server refused, the next try emits again, under the same id."""
+    """Spans without duplicates by id: a workflow task that the server rejected emits its spans again, with the same
+    ids.
+    """
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
@@ -374,9 +365,6 @@ def length(span: ReadableSpan) -> int:
 
 
 def test_workflow_spans_have_durations(target: str) -> None:
-    """A run, its handlers and the author's own spans last as long as they take, on whatever worker they end; each is emitted
-    once, below what it is in, and what it asks for is below it.
-    """
     recorded = Distinct()
     tracing = TracingInterceptor(recorded.tracer, durations=True)
     with Client.connect(target, interceptors=[tracing]) as client:
@@ -419,7 +407,7 @@ def test_workflow_spans_have_durations(target: str) -> None:
 
 
 def test_span_durations_need_deterministic_ids() -> None:
-    """Without ids that follow from the run a span could not be known before it ends: refused, with what to say."""
+    """Otherwise the id of a span would be unknown before it ends."""
     with pytest.raises(UsageError, match="RunIdGenerator"):
         TracingInterceptor(Recorded(stable=False).tracer, durations=True)
     with pytest.raises(NotInWorkflowError), workflow_span("nowhere"):

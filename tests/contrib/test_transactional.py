@@ -1,4 +1,6 @@
-"""`@transactional`: the effect in the user's database and the record of it commit together, whatever dies."""
+"""`@transactional`: an effect in the user's database and its record commit in one transaction, whichever process
+dies.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ ATTEMPT = Info(
 
 
 def run(fn: Any, *args: Any, **changes: Any) -> Any:
-    """Run a function as an attempt of the same activity each time, unless something is changed."""
+    """Run a function as an attempt of one activity, with changes to its `Info`."""
     return ActivityEnvironment(info=replace(ATTEMPT, **changes)).run(fn, *args)
 
 
@@ -64,7 +66,7 @@ class Receipt:
 
 
 def test_retry_returns_the_recorded_result(engine: Engine) -> None:
-    """It is of the declared type, the function is not called, and another activity, run or workflow has a record of its own."""
+    """Other activities, runs, workflows and namespaces have their own records."""
     calls: list[str] = []
 
     @transactional(engine)
@@ -83,7 +85,6 @@ def test_retry_returns_the_recorded_result(engine: Engine) -> None:
 
 
 def test_concurrent_attempts_run_the_transaction_once(engine: Engine) -> None:
-    """A second attempt that begins while the first is in its transaction waits for it, and gets its result."""
     entered, go_on = threading.Event(), threading.Event()
 
     @transactional(engine)
@@ -103,8 +104,6 @@ def test_concurrent_attempts_run_the_transaction_once(engine: Engine) -> None:
 
 
 def test_failed_transaction_leaves_nothing(engine: Engine) -> None:
-    """A function that raises leaves neither effect nor record: the next attempt does it. So does a result that cannot be sent."""
-
     @transactional(engine)
     def bill(session: Session, result: Any) -> Any:
         pay(session)
@@ -122,8 +121,6 @@ def test_failed_transaction_leaves_nothing(engine: Engine) -> None:
 
 
 def test_commits_and_rollbacks_by_the_activity_are_rejected(engine: Engine) -> None:
-    """A record without a result is never committed."""
-
     @transactional(engine)
     def commits(connection: Connection) -> None:
         pay(connection)
@@ -143,7 +140,7 @@ def test_commits_and_rollbacks_by_the_activity_are_rejected(engine: Engine) -> N
 
 
 def test_second_transaction_in_an_attempt_is_rejected(engine: Engine) -> None:
-    """A second one in the same attempt would find the record of the first: it is refused."""
+    """It would find the record of the first."""
 
     @transactional(engine)
     def bill(session: Session) -> int:
@@ -159,7 +156,7 @@ def test_second_transaction_in_an_attempt_is_rejected(engine: Engine) -> None:
 
 
 def test_autocommit_engines_are_rejected(engine: Engine) -> None:
-    """AUTOCOMMIT, said of the engine or later, would commit the effect without its record."""
+    """AUTOCOMMIT would commit the effect without its record."""
     for bad in (
         engine.execution_options(isolation_level="AUTOCOMMIT"),
         create_engine(engine.url, isolation_level="AUTOCOMMIT"),
@@ -171,7 +168,7 @@ def test_autocommit_engines_are_rejected(engine: Engine) -> None:
 
 
 def autocommitting(engine: Engine) -> Iterator[Engine]:
-    """Engines whose driver commits every statement, though SQLAlchemy is not told."""
+    """Yield engines whose driver commits every statement without SQLAlchemy's knowledge."""
     if engine.dialect.name == "sqlite":
         yield create_engine(engine.url, connect_args={"isolation_level": None})
     else:
@@ -200,7 +197,7 @@ def test_autocommitting_drivers_are_rejected(engine: Engine) -> None:
 
 
 def test_drivers_without_transactions_work_with_a_begin_listener(engine: Engine) -> None:
-    """SQLAlchemy's recipe for SQLite: the driver begins nothing, a listener sends BEGIN."""
+    """SQLAlchemy's recipe for SQLite: the driver begins no transactions, a listener sends BEGIN."""
     if engine.dialect.name != "sqlite":
         pytest.skip("a recipe for SQLite")
     recipe = create_engine(engine.url, connect_args={"isolation_level": None})
@@ -275,7 +272,7 @@ def test_commit_statement_is_reported_once(engine: Engine) -> None:
     "ending", ["COMMIT", "/* by hand */ commit;", "ROLLBACK", "driver commit", "driver rollback"]
 )
 def test_another_transaction_after_the_first_is_reported(engine: Engine, ending: str) -> None:
-    """The next statement begins a transaction by itself: that one is open when the function returns is not enough."""
+    """It begins a new transaction, so an open transaction at the end is not proof enough."""
 
     @transactional(engine)
     def bill(connection: Connection) -> None:
@@ -293,7 +290,7 @@ def test_another_transaction_after_the_first_is_reported(engine: Engine, ending:
 
 
 def test_ignored_statement_failure_is_reported(engine: Engine) -> None:
-    """PostgreSQL does nothing more in such a transaction, and would roll it back at its commit. SQLite goes on."""
+    """PostgreSQL would roll back at the commit. SQLite continues after such an error."""
 
     @transactional(engine)
     def bill(connection: Connection) -> None:
@@ -319,7 +316,6 @@ def lambda_of(kind: type[Any]) -> Any:
 
 
 def test_async_engines(database_url: str, engine: Engine) -> None:
-    """An `async def` with an AsyncSession has the same promises."""
     url = database_url.replace("sqlite:", "sqlite+aiosqlite:")
 
     async def go(number: int) -> int:
@@ -362,7 +358,6 @@ def takings(local: bool) -> str:
 
 
 def test_methods_in_workflows(engine: Engine) -> None:
-    """A method is an activity with its own parameters only; as a local activity it needs an id that stays."""
     Till.engine = engine
     with (
         Client.connect("local:") as client,
@@ -376,7 +371,6 @@ def test_methods_in_workflows(engine: Engine) -> None:
 
 
 def test_plain_call_is_one_transaction(engine: Engine) -> None:
-    """A plain call, as in a unit test, commits and records nothing."""
     bill = transactional(engine)(lambda_of(Session))
     bill()
     bill()
@@ -384,7 +378,6 @@ def test_plain_call_is_one_transaction(engine: Engine) -> None:
 
 
 def test_misuse_is_reported_at_definition_or_first_call() -> None:
-    """What is decorated wrongly is refused at its definition; what has no transactions of ours, at its first call."""
     engine = create_engine("sqlite://")
     with pytest.raises(DefinitionError, match="takes an Engine"):
         transactional("sqlite://")  # type: ignore[arg-type]
@@ -400,7 +393,6 @@ def test_misuse_is_reported_at_definition_or_first_call() -> None:
 
 
 def test_kill_at_any_point_leaves_one_effect(database_url: str, tmp_path: Path) -> None:
-    """A process killed before its transaction, in it, before the commit, or between commit and answer leaves one payment."""
     marks = tmp_path / "marks"
     marks.mkdir()
     command = [
