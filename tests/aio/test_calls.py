@@ -41,7 +41,7 @@ EXPECTED: dict[str, Any] = {
         True,
         4,
         4,
-        "Asked",
+        "Messages",
         "calls",
         True,
         ["along", "changed", "changed signal", "changed update"],
@@ -62,9 +62,9 @@ async def run_all(client: Any, worker: Any, program: Any) -> dict[str, Any]:
     return dict(zip(program.SCENARIOS, found, strict=True))
 
 
-def ported_calls(target: str) -> dict[str, Any]:
+def run_ported_calls(target: str) -> dict[str, Any]:
     async def main() -> dict[str, Any]:
-        client = await Client.connect(target, interceptors=[ours.Changing()])
+        client = await Client.connect(target, interceptors=[ours.ChangingInterceptor()])
         try:
             return await run_all(client, Worker, ours)
         finally:
@@ -74,21 +74,25 @@ def ported_calls(target: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["memory", "file"])
-def test_calls_run_with_changed_imports(tmp_path: Path, kind: str) -> None:
-    assert ported_calls("local:" if kind == "memory" else f"local:{tmp_path}/app.db") == EXPECTED
+def test_keyword_calls_of_temporalio_work_on_the_embedded_engine(tmp_path: Path, kind: str) -> None:
+    assert run_ported_calls("local:" if kind == "memory" else f"local:{tmp_path}/app.db") == EXPECTED
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("who", ["theirs", "ours"])
-def test_calls_run_on_server(quick_server: DevServer, who: str) -> None:
+@pytest.mark.parametrize("worker_library", ["theirs", "ours"])
+def test_keyword_calls_return_the_same_under_temporalio_and_hourglass_workers(
+    quick_server: DevServer, worker_library: str
+) -> None:
     class TheirWorker(temporalio.worker.Worker):
         def __init__(self, client: Any, **options: Any) -> None:
             runner = temporalio.worker.UnsandboxedWorkflowRunner()
             super().__init__(client, workflow_runner=runner, **options)
 
     async def main() -> dict[str, Any]:
-        client = await temporalio.client.Client.connect(quick_server.target, interceptors=[calls.Changing()])
+        client = await temporalio.client.Client.connect(
+            quick_server.target, interceptors=[calls.ChangingInterceptor()]
+        )
         return await run_all(client, TheirWorker, calls)
 
-    found = asyncio.run(main()) if who == "theirs" else ported_calls(quick_server.target)
+    found = asyncio.run(main()) if worker_library == "theirs" else run_ported_calls(quick_server.target)
     assert found == EXPECTED

@@ -27,13 +27,13 @@ log: list[str] = []
 
 
 @contextmanager
-def beating() -> Iterator[None]:
+def heartbeats_from_thread() -> Iterator[None]:
     """Send heartbeats from another thread, like programs whose work is one long call."""
-    over, context = threading.Event(), contextvars.copy_context()
+    stop, context = threading.Event(), contextvars.copy_context()
 
     def beat() -> None:
         try:
-            while not over.wait(0.02):
+            while not stop.wait(0.02):
                 context.run(activity.heartbeat)
         except BaseException as error:
             log.append(f"the beating thread got {type(error).__name__}")
@@ -43,7 +43,7 @@ def beating() -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         thread.join()
 
 
@@ -61,7 +61,7 @@ def between_heartbeats() -> None:
 @activity.defn
 def without_heartbeats() -> str:
     try:
-        with beating():
+        with heartbeats_from_thread():
             while True:
                 time.sleep(0.01)
     except CancelledError:
@@ -69,7 +69,7 @@ def without_heartbeats() -> str:
 
 
 @activity.defn(no_thread_cancel_exception=True)
-def asks() -> str:
+def polls_is_cancelled() -> str:
     while not activity.is_cancelled():
         activity.heartbeat()
         time.sleep(0.01)
@@ -79,7 +79,7 @@ def asks() -> str:
 
 
 @activity.defn
-def shields() -> None:
+def shields_from_cancellation() -> None:
     try:
         with activity.shield_thread_cancel_exception(), activity.shield_thread_cancel_exception():
             while not activity.is_cancelled():
@@ -94,7 +94,7 @@ def shields() -> None:
 
 @activity.defn
 def waits_for_it() -> None:
-    with beating():
+    with heartbeats_from_thread():
         activity.wait_for_cancelled_sync()
         log.append("never")
 
@@ -121,7 +121,7 @@ def cleans_up_with_error() -> None:
 
 
 @workflow.defn
-class Cancels:
+class CancelsActivity:
     def __init__(self) -> None:
         self.wanted = False
 
@@ -145,8 +145,8 @@ class Cancels:
 EXPECTED = {
     "between_heartbeats": ("CancelledError", ["caught, True"]),
     "without_heartbeats": ("returned swallowed", []),
-    "asks": ("returned asked", []),
-    "shields": ("CancelledError", ["shielded", "after the shield"]),
+    "polls_is_cancelled": ("returned asked", []),
+    "shields_from_cancellation": ("CancelledError", ["shielded", "after the shield"]),
     "waits_for_it": ("CancelledError", []),
     "logs": ("CancelledError", []),
     "cleans_up_with_error": ("ApplicationError", []),
@@ -154,8 +154,8 @@ EXPECTED = {
 ACTIVITIES = [
     between_heartbeats,
     without_heartbeats,
-    asks,
-    shields,
+    polls_is_cancelled,
+    shields_from_cancellation,
     waits_for_it,
     logs,
     cleans_up_with_error,
@@ -163,21 +163,23 @@ ACTIVITIES = [
 
 
 @pytest.fixture(autouse=True)
-def _fresh_log() -> None:
+def _clear_log() -> None:
     log.clear()
 
 
 @pytest.mark.parametrize("pool", [False, True])
 @pytest.mark.parametrize("name", EXPECTED)
-def test_cancellation_is_raised_in_thread(name: str, pool: bool) -> None:
+def test_cancellation_is_raised_in_the_thread_of_a_def_activity(name: str, pool: bool) -> None:
     """In our threads and in those of an executor."""
 
     async def main() -> tuple[str, list[str]]:
         client = await Client.connect("local:")
         with ThreadPoolExecutor(2) as executor:
             options: dict[str, Any] = {"activity_executor": executor} if pool else {}
-            async with Worker(client, task_queue="q", workflows=[Cancels], activities=ACTIVITIES, **options):
-                found = await client.execute_workflow(Cancels.run, name, id="w", task_queue="q")
+            async with Worker(
+                client, task_queue="q", workflows=[CancelsActivity], activities=ACTIVITIES, **options
+            ):
+                found = await client.execute_workflow(CancelsActivity.run, name, id="w", task_queue="q")
             # The thread is as it was: it takes the next job.
             assert executor.submit(lambda: 1).result(60) == 1
         await client.close()
@@ -186,12 +188,12 @@ def test_cancellation_is_raised_in_thread(name: str, pool: bool) -> None:
     assert asyncio.run(main()) == EXPECTED[name]
 
 
-def test_cancellation_is_raised_under_plain_worker() -> None:
+def test_hourglass_worker_raises_cancellation_in_threads_of_aio_activities() -> None:
     with (
         hourglass.Client.connect("local:") as client,
-        hourglass.Worker(client, "q", workflows=[Cancels], activities=ACTIVITIES),
+        hourglass.Worker(client, "q", workflows=[CancelsActivity], activities=ACTIVITIES),
     ):
-        found = client.execute_workflow(Cancels.run, "without_heartbeats", task_queue="q")
+        found = client.execute_workflow(CancelsActivity.run, "without_heartbeats", task_queue="q")
     assert found == "returned swallowed"
 
 
@@ -205,7 +207,7 @@ def ends_with_worker() -> str:
         raise
 
 
-def test_worker_shutdown_is_raised_in_thread() -> None:
+def test_worker_shutdown_raises_cancellation_in_activity_threads() -> None:
     """This activity never heartbeats."""
 
     async def main() -> None:
@@ -213,11 +215,11 @@ def test_worker_shutdown_is_raised_in_thread() -> None:
         async with Worker(
             client,
             task_queue="q",
-            workflows=[Cancels],
+            workflows=[CancelsActivity],
             activities=[ends_with_worker],
             graceful_shutdown_timeout=0.1,
         ) as worker:
-            await client.start_workflow(Cancels.run, "ends_with_worker", id="w", task_queue="q")
+            await client.start_workflow(CancelsActivity.run, "ends_with_worker", id="w", task_queue="q")
             async with asyncio.timeout(60):
                 while not worker.wrapped.statistics().running_activities:  # noqa: ASYNC110 - no event tells
                     await asyncio.sleep(0.01)
@@ -227,7 +229,7 @@ def test_worker_shutdown_is_raised_in_thread() -> None:
     assert log == ["worker: True"]
 
 
-def test_interruption_is_withdrawn_when_the_function_ends() -> None:
+def test_thread_interruption_raises_during_the_function_or_never() -> None:
     ends = {"raised": 0, "returned": 0}
     for _ in range(300):
         interruption, begun = ThreadInterruption(), threading.Event()

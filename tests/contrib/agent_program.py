@@ -41,24 +41,26 @@ def note(line: str) -> None:
     os.close(descriptor)
 
 
-async def do(what: str, library: str) -> None:
+async def do(action: str, library: str) -> None:
     """Do one call. The first time, kill the process once the other library is in the same call."""
-    note(f"{library} {what} begins")
+    note(f"{library} {action} begins")
     marks = Path(sys.argv[3])
-    if not (marks / what).exists():
-        (marks / f"{library} {what}").touch()
-        while not all((marks / f"{each} {what}").exists() for each in LIBRARIES):  # noqa: ASYNC110
+    if not (marks / action).exists():
+        (marks / f"{library} {action}").touch()
+        while not all((marks / f"{each} {action}").exists() for each in LIBRARIES):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        (marks / what).touch()
+        (marks / action).touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    note(f"{library} {what} ends")
+    note(f"{library} {action} ends")
 
 
 async def pydantic_model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     await do("model", "pydantic")
-    told = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
+    tool_results = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
     return ModelResponse(
-        parts=[TextPart(str(told[0].content))] if told else [ToolCallPart("charge", {"cents": 5})]
+        parts=[TextPart(str(tool_results[0].content))]
+        if tool_results
+        else [ToolCallPart("charge", {"cents": 5})]
     )
 
 
@@ -75,8 +77,12 @@ async def charge(cents: int) -> str:
 async def openai_model(call: Any) -> Any:
     await do("model", "openai")
     items = [] if isinstance(call.input, str) else call.input
-    told = [each["output"] for each in items if each.get("type") == "function_call_output"]
-    return [assistant_message(told[0])] if told else [function_call("debit", {"cents": 5}, call_id="c1")]
+    tool_outputs = [each["output"] for each in items if each.get("type") == "function_call_output"]
+    return (
+        [assistant_message(tool_outputs[0])]
+        if tool_outputs
+        else [function_call("debit", {"cents": 5}, call_id="c1")]
+    )
 
 
 @function_tool
@@ -115,6 +121,6 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    from lives import lives  # beside this program
+    from lives import run_until_exit  # in the directory of this program
 
-    lives(serve)
+    run_until_exit(serve)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 def postgres_programs() -> Path | None:
     """Return the directory of PostgreSQL's programs (the newest version), or None."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    if found:
-        return found[-1].parent
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if installed:
+        return installed[-1].parent
     on_path = shutil.which("initdb")
     return Path(on_path).parent if on_path else None
 

@@ -93,6 +93,6 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    from lives import lives  # beside this program
+    from lives import run_until_exit  # in the directory of this program
 
-    lives(serve)
+    run_until_exit(serve)

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable
 
 
-def lives(program: Callable[[], None]) -> None:
+def run_until_exit(program: Callable[[], None]) -> None:
     """Run a program in a forked process, again after each SIGKILL. Print the number of kills. This process has loaded
     the modules, and has no thread and no connection that the children would share.
     """
-    deaths = 0
+    kills = 0
     while True:
         child = os.fork()
         if not child:
@@ -21,6 +21,6 @@ def lives(program: Callable[[], None]) -> None:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if code != -signal.SIGKILL:
             break
-        deaths += 1
-    print(deaths)
+        kills += 1
+    print(kills)
     sys.exit(code)
