@@ -1,4 +1,4 @@
-"""Every `hourglass` command that a page types exists, with every option that it is given."""
+"""`hourglass` commands on the pages of the manual: each exists, with all its options."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _INLINE = re.compile(r"`hourglass ([a-z][^`]*)`")
 
 
 def typed_in(page: Path) -> list[list[str]]:
-    """The words of each command that the page's console blocks type, lines that go on joined."""
+    """Return the words of each command in a page's console blocks."""
     texts = [block.text.replace("\\\n", " ") for block in blocks_of(page) if block.language == "console"]
     return [shlex.split(line, comments=True) for text in texts for line in _TYPED.findall(text)]
 
 
 def named_in(page: Path) -> list[list[str]]:
-    """The words of each command that is named in the midst of a sentence."""
+    """Return the words of each command named in a page's text."""
     return [found.split() for found in _INLINE.findall(page.read_text())]
 
 
 def unknown(words: list[str]) -> list[str]:
-    """What of a typed command does not exist."""
+    """Return the command or options of a command line that do not exist."""
     commands = CLI.commands  # type: ignore[attr-defined]
     if words[0] not in commands:
         return words[:1]
@@ -46,20 +46,18 @@ def unknown(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_on_the_pages_exist(page: Path) -> None:
-    """No page sends its reader to a command or an option that is not there."""
     assert [(words, unknown(words)) for words in typed_in(page) if unknown(words)] == []
     assert [(words, unknown(words)) for words in named_in(page) if unknown(words)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_message_name_precedes_the_workflow_id(page: Path) -> None:
-    """Signals, queries and updates are named before the workflow; the ids of our own keepers show it."""
+    """The ids of internal workflows, which begin with `hourglass.`, reveal the opposite order."""
     sent = [words for words in typed_in(page) + named_in(page) if words[0] in ("signal", "query", "update")]
     assert [words for words in sent if len(words) > 1 and words[1].startswith("hourglass.")] == []
 
 
 def test_invalid_command_on_a_page_is_detected() -> None:
-    """The pages type commands, and one that does not exist would be noticed."""
     assert sum(len(typed_in(page)) for page in PAGES) > 30
     assert sum(len(named_in(page)) for page in PAGES) > 10
     assert unknown(["shwo", "order-1"]) == ["shwo"]

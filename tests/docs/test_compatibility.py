@@ -1,4 +1,4 @@
-"""docs/compatibility.md shows the table of `_evaluator.behaviour`, row by row."""
+"""docs/compatibility.md contains the table of `_evaluator.behaviour`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
 def said_of_fields() -> dict[str, str]:
-    """What stands below each field of `Behaviour`."""
+    """Return the docstring of each field of `Behaviour`."""
     (table,) = [
         node
         for node in ast.parse(inspect.getsource(behaviour)).body
@@ -29,14 +29,13 @@ def said_of_fields() -> dict[str, str]:
 
 
 def shown(value: object) -> str:
-    """A value of the table: a flag's number where it depends on one."""
+    """Format a value of the table; a flag is shown by its number."""
     if isinstance(value, Flag):
         return f"flag {value.value}"
     return "yes" if value else "no"
 
 
 def rows() -> list[str]:
-    """The table of the page."""
     lines: list[str] = []
     for name, words in said_of_fields().items():
         ours, theirs = shown(getattr(OURS, name)), shown(getattr(TEMPORALIO, name))
@@ -47,14 +46,12 @@ def rows() -> list[str]:
 
 
 def test_compatibility_page_shows_the_table() -> None:
-    """Each difference is a row: what it means, and for whom it holds."""
     assert set(said_of_fields()) == set(Behaviour.__struct_fields__)
     found = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     assert found == rows()
 
 
 def test_compatibility_page_names_every_flag() -> None:
-    """The numbers that histories record are listed, too."""
     text = PAGE.read_text()
     for flag in Flag:
         assert f"| {flag.value} | {flag.name} |" in text

@@ -1,4 +1,4 @@
-"""What is in `deploy`: its commands exist, the board asks for metrics that there are, the unit is one."""
+"""The files in `deploy`: commands, dashboard, systemd unit, containers and pinned dependencies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def _started() -> list[list[str]]:
-    """What containers and services start, after the name of our command."""
+    """Return the command lines of containers and services, without the program's name."""
     docker, compose, unit = (
         (DEPLOY / name).read_text() for name in ("Dockerfile", "compose.yaml", "hourglass-worker.service")
     )
@@ -40,7 +40,6 @@ def _started() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", _started(), ids=lambda words: str(words[0]))
 def test_deployed_command_and_options_exist(words: list[str]) -> None:
-    """The command and each of its options."""
     assert unknown(words) == []
 
 
@@ -55,7 +54,6 @@ def flow() -> int:
 
 
 def test_dashboard_uses_existing_metrics(tmp_path: Path) -> None:
-    """Every `hourglass_…` in its questions is in the text that a worker on a file gives to Prometheus."""
     board = json.loads((DEPLOY / "grafana" / "board.json").read_text())
     asked = {
         name
@@ -80,7 +78,6 @@ def test_dashboard_uses_existing_metrics(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_unit_is_valid(tmp_path: Path) -> None:
-    """systemd understands every line of it."""
     text = (DEPLOY / "hourglass-worker.service").read_text()
     unit = tmp_path / "hourglass-worker.service"
     unit.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", text, flags=re.MULTILINE))
@@ -93,7 +90,7 @@ def test_systemd_unit_is_valid(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_unit_is_hardened() -> None:
-    """By systemd's own measure, of which 10 is the worst; below 2 it says OK."""
+    """On the scale of `systemd-analyze security`, where 10 is the worst."""
     found = subprocess.run(
         [
             "systemd-analyze",
@@ -110,7 +107,6 @@ def test_systemd_unit_is_hardened() -> None:
 
 
 def test_external_dependencies_are_pinned() -> None:
-    """Actions by commit, images by digest, packages by version and hash."""
     workflows = "".join(path.read_text() for path in (DEPLOY.parent / ".github" / "workflows").glob("*.yml"))
     actions = re.findall(r"uses: (.*)", workflows)
     assert actions
@@ -128,7 +124,6 @@ def test_external_dependencies_are_pinned() -> None:
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.temporal.yaml"])
 def test_every_container_is_hardened(name: str) -> None:
-    """All take the same block; secrets have no default."""
     text = (DEPLOY / name).read_text()
     block = text.partition("x-hardened: &hardened\n")[2].partition("\n\n")[0]
     assert {"read_only: true", "no-new-privileges:true", "cap_drop: [ALL]"} <= {
@@ -144,7 +139,6 @@ def test_every_container_is_hardened(name: str) -> None:
 
 
 def test_example_application_behaves_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An order that is packed, and one that is not."""
     monkeypatch.syspath_prepend(str(DEPLOY))
     app = importlib.import_module("app")
     del sys.modules["app"]  # for good: other tests have packages of this name
@@ -156,8 +150,8 @@ def test_example_application_behaves_as_documented(monkeypatch: pytest.MonkeyPat
 
 
 def test_compose_variables_are_in_its_env_file() -> None:
-    """Compose reads its file anew for each command: what it insists on must be in a file beside it, not in one command's
-    environment. The page's lines and those of the file say the same.
+    """Compose needs the required variables in every command, so they belong in a file. The page and the compose file
+    show the same commands.
     """
     compose = (DEPLOY / "compose.yaml").read_text()
     page = (DEPLOY.parent / "docs" / "operations.md").read_text()
@@ -171,7 +165,6 @@ def test_compose_variables_are_in_its_env_file() -> None:
 
 
 def test_stop_timeouts_exceed_the_drain_timeout() -> None:
-    """A container or a service that is stopped has the time that its activities were promised."""
     drain = max(
         int(words[words.index("--drain-timeout") + 1]) for words in _started() if "--drain-timeout" in words
     )

@@ -1,4 +1,4 @@
-"""docs/howto/metrics.md tells of every metric that a worker gives, and of no other."""
+"""docs/howto/metrics.md lists exactly the metrics of a worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "howto" / "metrics.md"
 
 
 def test_page_has_a_row_for_every_metric() -> None:
-    """By the names under which Prometheus has them: counters end in `_total`."""
+    """By the names in Prometheus, where counters end in `_total`."""
     rows = "\n".join(re.findall(r"(?m)^\| (`hourglass_[^|]*) \|", PAGE.read_text()))
     shown = {name.removesuffix("_total") for name in re.findall(r"`(hourglass_\w+)`", rows)}
     registry = Registry()

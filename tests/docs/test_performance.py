@@ -1,4 +1,4 @@
-"""The page on performance is written by `python -m benchmarks --publish`: its marks are there; writing twice gives the same."""
+"""The performance page, as `python -m benchmarks --publish` writes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _nothing_is_left_out() -> Iterator[None]:
 
 
 def results(version: str = "1.0", factor: float = 1.0) -> Results:
-    """Something of every section."""
+    """Return results for every section."""
     rows = [
         Row(section.part, case, subject, value * factor, section.unit)
         for section in SECTIONS
@@ -39,7 +39,7 @@ def results(version: str = "1.0", factor: float = 1.0) -> Results:
 
 
 def test_performance_sections_are_rewritten_in_place(tmp_path: Path) -> None:
-    """Each section of the publisher has its marks on the page; what is written is a table, a link and a plot that is there."""
+    """Publishing twice leaves the same page."""
     page = tmp_path / "performance.md"
     page.write_text(MANUAL.read_text())
     written = write_manual(results(), page, tmp_path / "images")
@@ -55,7 +55,6 @@ def test_performance_sections_are_rewritten_in_place(tmp_path: Path) -> None:
 
 
 def test_unmeasured_sections_are_unchanged(tmp_path: Path) -> None:
-    """A run of some parts rewrites their sections only; a page without the marks is an error, not a guess."""
     page = tmp_path / "performance.md"
     page.write_text(MANUAL.read_text())
     write_manual(results(), page, tmp_path / "images")
@@ -71,7 +70,6 @@ def test_unmeasured_sections_are_unchanged(tmp_path: Path) -> None:
 
 
 def test_results_are_stored_and_compared_by_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later run of one part replaces that part; a comparison says what is better and what is worse, by the unit."""
     monkeypatch.setattr(publish, "RESULTS", tmp_path)
     publish.save(results("0.9"))
     publish.save(results("0.10", 2.0))
@@ -89,14 +87,13 @@ def test_results_are_stored_and_compared_by_version(tmp_path: Path, monkeypatch:
 
 
 def test_rates_and_times_are_compared_in_the_right_direction() -> None:
-    """Twice the rate and half the time are both twice as good."""
     rate, time = Row("p", "c", "s", 1.0, "steps/s"), Row("p", "c", "s", 1.0, "µs/step")
     assert better(rate, Row("p", "c", "s", 2.0, "steps/s")) == 2.0
     assert better(time, Row("p", "c", "s", 0.5, "µs/step")) == 2.0
 
 
 def test_missing_benchmark_subject_is_skipped(capsys: pytest.CaptureFixture[str]) -> None:
-    """The others are measured; one that is too slow for a case is left out of that case only."""
+    """A subject that is too slow is left out of one case only."""
 
     def missing() -> dict[str, float]:
         raise NotHere("not installed")
@@ -112,7 +109,6 @@ def test_missing_benchmark_subject_is_skipped(capsys: pytest.CaptureFixture[str]
 
 
 def test_empty_and_zero_plots_are_drawn() -> None:
-    """A curve without points, a bar of no length: still a picture."""
     for text in (
         plots.lines("t", "u", "n", {}),
         plots.lines("t", "u", "n", {"a": [(1, 0)]}),

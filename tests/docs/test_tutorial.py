@@ -1,4 +1,4 @@
-"""The tutorial, followed as a reader would: its file is written, its commands are typed."""
+"""The tutorial, followed step by step: its file is written and its commands are executed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = [block.text for block in blocks_of(TUTORIAL) if block.note == "file: sho
 
 
 def hourglass(folder: Path, *words: str) -> str:
-    """What the command prints, typed in this folder with nothing set that would lead it elsewhere."""
+    """Run a command in the directory, without variables that select a target. Return its output."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("HOURGLASS_", "TEMPORAL_"))
     }
@@ -35,13 +35,12 @@ def hourglass(folder: Path, *words: str) -> str:
 
 @pytest.mark.parametrize("text", FILES, ids=["first", "last"])
 def test_tutorial_passes_the_linter(text: str, tmp_path: Path) -> None:
-    """The file passes the check that the tutorial types, with the words that it prints there."""
     (tmp_path / "shop.py").write_text(text)
     assert hourglass(tmp_path, "check", "shop.py").strip() in TUTORIAL.read_text()
 
 
 def test_tutorial_run_prints_the_shown_output(tmp_path: Path) -> None:
-    """A signal that came before anybody worked is there when the workflow runs; its result is the tutorial's."""
+    """The signal is sent before a worker runs."""
     (tmp_path / "shop.py").write_text(FILES[-1])
     hourglass(tmp_path, "start", "checkout", "o-3", "250000", "--id", "order-3")
     hourglass(tmp_path, "signal", "approval", "order-3", "Ann")
@@ -50,7 +49,6 @@ def test_tutorial_run_prints_the_shown_output(tmp_path: Path) -> None:
 
 
 def test_lines_shown_in_the_tutorial_match_the_file() -> None:
-    """Where `why` names a line of the file, that line stands there."""
     shown = re.findall(r"at shop\.py:(\d+)\s+(.+)", TUTORIAL.read_text())
     assert shown
     lines = FILES[-1].splitlines()

@@ -1,4 +1,4 @@
-"""The examples, as programs of their own in an empty folder; and importable, so that their workflows can be tested."""
+"""Runs the examples as programs in an empty directory, and makes them importable for tests of their workflows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Program = Callable[..., str]
 
 
 def unforeseen(errors: str) -> list[str]:
-    """The lines on the error stream but those that tell of attempts and runs which fail, as some examples want them to."""
+    """Return the lines on stderr, except those about failed attempts and runs, which some examples intend."""
     told = re.compile(r"  .*|activity \S+ of workflow \S+ \(.*\) failed .*|\S+ \S+ failed after .*")
     return [line for line in errors.splitlines() if not told.fullmatch(line)]
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Program:
-    """Runs a program of Python's in an empty folder: gives what it printed, and wants silence on the error stream."""
+    """Run a Python program in an empty directory and return its output. Its stderr must be empty."""
 
     def run(*arguments: str, **environment: str) -> str:
         named = ("HOURGLASS_TARGET", "TEMPORAL_ADDRESS")

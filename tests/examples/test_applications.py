@@ -1,6 +1,5 @@
-"""The three applications: an ETL of five hundred limited items, an agent that streams, an order service in two processes.
-
-Their workflows on virtual time; the service also as it is run, with uvicorn, two processes, one file, and a kill.
+"""The three applications: an ETL with limits, a streaming agent, and an order service with two processes. Their
+workflows run on virtual time; the service also runs with uvicorn, two processes and one file.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from .conftest import EXAMPLES
 
 
 def test_etl_loads_all_valid_rows(hourglass_env: Environment) -> None:
-    """Five rows of five hundred are broken and set aside; loading is tried again where it fails."""
     env = hourglass_env
 
     def load(id: int, cents: int) -> None:
@@ -53,7 +51,6 @@ def test_etl_loads_all_valid_rows(hourglass_env: Environment) -> None:
 
 
 def test_etl_keeps_its_limits(hourglass_env: Environment) -> None:
-    """Never more than ten loads at a time, nor more than two hundred calls in a second, by two runs together."""
     env = hourglass_env
     env.fake(etl.extract, returns='{"id": 1, "cents": 1}')
     env.fake(etl.load, returns=None, takes=0.5)
@@ -70,15 +67,12 @@ def test_etl_keeps_its_limits(hourglass_env: Environment) -> None:
 
 @workflow.defn
 def unlimited(count: int) -> int:
-    """As many loads, as many at a time, without limits."""
     workflow.map(lambda number: etl.load(number, 1), range(count), limit=etl.AT_A_TIME)
     return count
 
 
 @workflow.defn
 def limited(count: int) -> int:
-    """The same with a slot for each."""
-
     def one(number: int) -> None:
         with limits.slot("warehouse", etl.AT_A_TIME):
             etl.load(number, 1)
@@ -88,7 +82,6 @@ def limited(count: int) -> int:
 
 
 def test_limits_add_few_events_for_five_hundred_items(hourglass_env: Environment) -> None:
-    """The history of the run is a tenth longer at most, and there is no other."""
     env = hourglass_env
     env.fake(etl.load, returns=None, takes=1)
     plain, quiet = env.start_workflow(unlimited, 500), env.start_workflow(limited, 500)
@@ -103,7 +96,6 @@ QUESTION = "What shall I wear in Oslo and in Rome?"
 
 
 def test_agent_streams_the_models_words(hourglass_env: Environment) -> None:
-    """Word by word, from the activity that asks the model, without an event more."""
     env = hourglass_env
     run = env.start_workflow(agent.agent, QUESTION)
     run.signal(agent.consents, True)
@@ -113,7 +105,6 @@ def test_agent_streams_the_models_words(hourglass_env: Environment) -> None:
 
 
 def test_agent_streams_again_after_a_model_failure(hourglass_env: Environment) -> None:
-    """What was said before the model broke off stays; the next attempt says so by its number."""
     env = hourglass_env
 
     def model(messages: list[agent.Message]) -> agent.Message:
@@ -133,7 +124,6 @@ def test_agent_streams_again_after_a_model_failure(hourglass_env: Environment) -
 
 
 def test_paid_order_is_shipped(hourglass_env: Environment) -> None:
-    """Charged once, with the order's number, and sent."""
     env = hourglass_env
     run = env.start_workflow(order_service.fulfil, order_service.Order("lamp", 3900), id="o-1")
     env.after(hours=5).signal(run, order_service.payments, "4242")
@@ -143,7 +133,6 @@ def test_paid_order_is_shipped(hourglass_env: Environment) -> None:
 
 
 def test_unpaid_order_is_undone(hourglass_env: Environment) -> None:
-    """After three days, or when the card does not work, the goods are released."""
     env = hourglass_env
     begin = env.now()
     with pytest.raises(WorkflowFailedError, match="never paid"):
@@ -159,7 +148,6 @@ def test_unpaid_order_is_undone(hourglass_env: Environment) -> None:
 
 
 def test_order_survives_crashes(hourglass_env: Environment) -> None:
-    """Wherever the process dies."""
     env = hourglass_env
     run = env.start_workflow(order_service.fulfil, order_service.Order("lamp", 3900), id="o-1")
     env.crash()
@@ -171,7 +159,7 @@ def test_order_survives_crashes(hourglass_env: Environment) -> None:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[str]:
-    """The service as it is run: uvicorn with two processes, on one file."""
+    """Run the service with uvicorn, two processes and one file. Yield its URL."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -191,7 +179,6 @@ def service(tmp_path: Path) -> Iterator[str]:
 
 
 def test_web_service_in_two_processes(service: str) -> None:
-    """Both answer for the same orders; one is killed, and what it had begun goes on."""
     transport = httpx.HTTPTransport(retries=30)  # until the processes listen
     with httpx.Client(base_url=service, transport=transport, timeout=60) as web:
         placed = web.put("/orders/o-1", json={"item": "lamp", "cents": 3900}).json()
@@ -211,7 +198,7 @@ def test_web_service_in_two_processes(service: str) -> None:
 
 
 def again(web: httpx.Client, method: str, path: str) -> httpx.Response:
-    """Ask until a process answers: the one that was killed takes the connections along that it had accepted."""
+    """Repeat a request until a process answers. A killed process takes its accepted connections with it."""
     while True:
         try:
             return web.request(method, path)

@@ -1,4 +1,4 @@
-"""The examples do what they say, as programs of their own."""
+"""The checkout demo as a program: in memory, interrupted and continued on a file, and on a server."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _command(name: str, *arguments: object) -> list[str]:
 
 
 def _clean(**environment: str) -> dict[str, str]:
-    """The environment, with no target but the one that is given."""
+    """Return the environment without any target except these variables."""
     return {key: value for key, value in os.environ.items() if key not in TARGETS} | environment
 
 
 def _run(name: str, *arguments: object, **environment: str) -> str:
-    """Run an example; its output, and nothing on the error stream."""
+    """Run an example and return its output. Its stderr must be empty."""
     done = subprocess.run(
         _command(name, *arguments),
         env=_clean(**environment),
@@ -43,7 +43,7 @@ def _run(name: str, *arguments: object, **environment: str) -> str:
 
 
 def _run_until(text: str, end: signal.Signals, name: str, *arguments: object) -> tuple[int, str]:
-    """Run an example until it says something, then send it a signal; its exit status and output."""
+    """Run an example until a line contains the text, then send it a signal. Return exit status and output."""
     with subprocess.Popen(
         _command(name, *arguments),
         env=_clean(),
@@ -64,17 +64,16 @@ def _run_until(text: str, end: signal.Signals, name: str, *arguments: object) ->
 
 
 def _in_order(text: str, *pieces: str) -> bool:
-    """Whether the pieces stand in the text, one after another."""
+    """Return whether the pieces occur in the text in this order."""
     return re.search(".*".join(re.escape(piece) for piece in pieces), text, re.DOTALL) is not None
 
 
 def test_checkout_in_memory() -> None:
-    """The demo also runs against a target that the environment names; here the engine in memory."""
     assert "approved_by='Ann'" in _run("checkout.py", "--pace", 0, HOURGLASS_TARGET="local:")
 
 
 def test_checkout_continues_after_a_kill(tmp_path: Path) -> None:
-    """Killed by SIGKILL, then by Ctrl-C, the demo goes on where it was, and the bank has charged once."""
+    """First killed by SIGKILL, then interrupted by Ctrl-C."""
     folder = tmp_path / "place"
     paced = ("checkout.py", "--folder", folder, "--pace", 0.05)
     status, first = _run_until("the bank does not answer", signal.SIGKILL, *paced)
@@ -107,7 +106,6 @@ def test_checkout_continues_after_a_kill(tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_checkout_on_temporal(tmp_path: Path) -> None:
-    """On a server the demo fails once, retries, waits for its signal and its timer, returns, replays, and stops its server."""
     output = _run("checkout.py", "--temporal", "--pace", 0)
     assert _in_order(
         output,

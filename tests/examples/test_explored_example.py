@@ -1,4 +1,4 @@
-"""The example that explores a checkout: it holds as it is, and finds what breaks it."""
+"""The example that explores a checkout: it passes, and finds a bug that is added."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ def _pytest(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_explored_checkout_passes() -> None:
-    """The example passes."""
     done = _pytest(EXAMPLES)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_bug_in_the_explored_checkout_is_found(tmp_path: Path) -> None:
-    """A checkout that ships before it has charged is found out, and the story says how."""
+    """The checkout then ships before it has charged."""
     for name in ("checkout.py", "test_checkout_explored.py"):
         (tmp_path / name).write_text((EXAMPLES / name).read_text())
     program = (tmp_path / "checkout.py").read_text()

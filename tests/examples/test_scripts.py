@@ -1,4 +1,4 @@
-"""Each example is one command, on the embedded engine and on a Temporal server, and prints what it should."""
+"""Each example is one command, on the embedded engine and on a Temporal server, and prints the documented lines."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ ELSEWHERE = {
 
 
 def says(output: str, pieces: list[str]) -> None:
-    """The pieces stand in the output, one after another."""
+    """Check that the pieces occur in the output in this order."""
     at = 0
     for piece in pieces:
         at = output.find(piece, at)
@@ -87,12 +87,10 @@ def says(output: str, pieces: list[str]) -> None:
 
 
 def test_every_example_is_tested() -> None:
-    """No example without a test."""
     assert {file.name for file in EXAMPLES.glob("*.py")} <= SAYS.keys() | ELSEWHERE.keys()
 
 
 def test_every_example_is_listed() -> None:
-    """The page and the README name every example, and none that is not there."""
     for page in (EXAMPLES / "README.md", EXAMPLES.parent / "docs" / "examples.md"):
         named = set(re.findall(r"`(\w+\.py)`", page.read_text()))
         assert named == {file.name for file in EXAMPLES.glob("*.py")}, page
@@ -100,7 +98,6 @@ def test_every_example_is_listed() -> None:
 
 @pytest.mark.parametrize("name", sorted(SAYS))
 def test_example_runs_on_a_file(name: str, program: Program, tmp_path: Path) -> None:
-    """Without a target an example works in `hourglass.db`, in the folder where it was started."""
     says(program(str(EXAMPLES / name)), SAYS[name])
     assert (tmp_path / "hourglass.db").is_file()
 
@@ -112,30 +109,25 @@ def test_example_runs_on_a_file(name: str, program: Program, tmp_path: Path) -> 
 def test_example_runs_on_a_server(
     name: str, program: Program, quick_server: DevServer, tmp_path: Path
 ) -> None:
-    """The same command with `HOURGLASS_TARGET` does the same on a Temporal server, and leaves no file."""
     says(program(str(EXAMPLES / name), HOURGLASS_TARGET=quick_server.target), SAYS[name])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_example_runs_twice_on_one_file(program: Program) -> None:
-    """An example whose workflows have names can be run again on the same file."""
     for _ in range(2):
         says(program(str(EXAMPLES / "entity.py")), SAYS["entity.py"])
 
 
 def test_example_runs_from_the_command_line(program: Program) -> None:
-    """`hourglass run FILE` runs the workflow of an example, with arguments as its page says."""
     assert "Hello, Ann!" in program(HOURGLASS, "run", "--quiet", str(EXAMPLES / "hello.py"), "Ann")
     order = '{"id": "o-1", "items": ["lamp"], "cents": 3900}'
     assert "parcel-o-1" in program(HOURGLASS, "run", "--quiet", str(EXAMPLES / "saga.py"), order)
 
 
 def test_linter_finds_nothing_in_the_examples(program: Program) -> None:
-    """`hourglass check` has nothing to say against the examples."""
     assert "nothing found" in program(HOURGLASS, "check", str(EXAMPLES))
 
 
 def test_approval_test_suite_passes(program: Program) -> None:
-    """The suite that shows how to test passes, for whoever runs it as its page says."""
     output = program("-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "test_approval.py"))
     assert "9 passed" in output

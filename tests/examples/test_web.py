@@ -1,7 +1,5 @@
-"""The web applications start workflows and follow them.
-
-Flask's own test client drives one. The other is driven by httpx over ASGI, as FastAPI's manual has it for asynchronous
-tests: requests can then run side by side, and an order be paid while it is followed.
+"""The web applications: they start, signal and follow orders. Flask's test client drives one application, httpx over
+ASGI the other, so that a request can be sent while another one streams.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from hourglass import Client, Worker
 
 @pytest.fixture
 def in_fastapi(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[AsyncClient], Awaitable[None]]], None]:
-    """Runs a conversation with the FastAPI application and its worker, on an engine in memory."""
+    """Run a coroutine function with a client of the FastAPI application and its worker, on an in-memory engine."""
     monkeypatch.setenv("HOURGLASS_TARGET", "local:")
 
     async def converse(conversation: Callable[[AsyncClient], Awaitable[None]]) -> None:
@@ -36,14 +34,12 @@ def in_fastapi(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[AsyncClie
 
 @pytest.fixture
 def flask_client() -> Iterator[FlaskClient]:
-    """The Flask application and a worker, on an engine in memory."""
+    """A client of the Flask application with a worker, on an in-memory engine."""
     with Client.connect("local:") as client, Worker(client, "orders", modules=["orders"]):
         yield flask_app.create_app(client).test_client()
 
 
 def test_fastapi_application_handles_an_order(in_fastapi: Callable[..., None]) -> None:
-    """An order is started, asked for, paid and waited for."""
-
     async def conversation(web: AsyncClient) -> None:
         created = await web.post("/orders", json={"item": "lamp", "quantity": 2})
         assert created.status_code == 201
@@ -57,8 +53,6 @@ def test_fastapi_application_handles_an_order(in_fastapi: Callable[..., None]) -
 
 
 def test_fastapi_streams_an_open_order(in_fastapi: Callable[..., None]) -> None:
-    """The stream has every stage until the order is closed, and goes on after the event that was seen last."""
-
     async def conversation(web: AsyncClient) -> None:
         order = f"/orders/{(await web.post('/orders', json={'item': 'lamp'})).json()['id']}"
         events, _ = await asyncio.gather(web.get(f"{order}/events"), web.post(f"{order}/payment"))
@@ -73,8 +67,6 @@ def test_fastapi_streams_an_open_order(in_fastapi: Callable[..., None]) -> None:
 
 
 def test_fastapi_rejects_invalid_requests(in_fastapi: Callable[..., None]) -> None:
-    """An order that is not there is a 404, a body that is none a 422."""
-
     async def conversation(web: AsyncClient) -> None:
         for path in ("", "/events", "/result"):
             assert (await web.get(f"/orders/none{path}")).status_code == 404
@@ -85,7 +77,6 @@ def test_fastapi_rejects_invalid_requests(in_fastapi: Callable[..., None]) -> No
 
 
 def test_flask_application_handles_an_order(flask_client: FlaskClient) -> None:
-    """An order is started, asked for, paid and waited for."""
     created = flask_client.post("/orders", json={"item": "rug"})
     assert created.status_code == 201
     order = f"/orders/{created.get_json()['id']}"
@@ -96,6 +87,5 @@ def test_flask_application_handles_an_order(flask_client: FlaskClient) -> None:
 
 
 def test_flask_rejects_unknown_orders(flask_client: FlaskClient) -> None:
-    """An order that is not there is a 404, and so is paying for it."""
     assert flask_client.get("/orders/none").status_code == 404
     assert flask_client.post("/orders/none/payment").status_code == 404

@@ -1,4 +1,4 @@
-"""The workflows of the examples, on virtual time: what they promise, also where things go wrong."""
+"""The workflows of the examples on virtual time, also with failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ ORDER = saga.Order("o-1", ["lamp"], 3900)
 
 
 def test_saga_compensates_in_reverse_order(hourglass_env: Environment) -> None:
-    """A parcel that cannot be sent: the refund, tried until it works, and then the release."""
     env = hourglass_env
     steps: list[str] = []
 
@@ -46,7 +45,6 @@ def test_saga_compensates_in_reverse_order(hourglass_env: Environment) -> None:
 
 
 def test_cancelled_saga_compensates(hourglass_env: Environment) -> None:
-    """Cancelled while the bank takes its time, the order is undone as well."""
     env = hourglass_env
     env.fake(saga.charge, returns=None, takes=timedelta(minutes=5))
     order = env.start_workflow(saga.checkout, ORDER)
@@ -58,7 +56,6 @@ def test_cancelled_saga_compensates(hourglass_env: Environment) -> None:
 
 
 def test_saga_compensates_in_every_explored_order(hourglass_env: Environment) -> None:
-    """Whatever fails, and whenever: what was begun is undone where the order fails, and only there."""
     env = hourglass_env
     for step in (saga.reserve, saga.release, saga.charge, saga.refund):
         env.fake(step, returns=None)
@@ -76,7 +73,6 @@ def test_saga_compensates_in_every_explored_order(hourglass_env: Environment) ->
 
 
 def test_billing_for_a_year(hourglass_env: Environment) -> None:
-    """Twelve charges, a month apart, and the end after the last month."""
     env = hourglass_env
     begun = env.now()
     assert env.execute_workflow(billing.subscription, billing.Plan("ann", 900)) == "ended: 12 months paid"
@@ -87,7 +83,6 @@ def test_billing_for_a_year(hourglass_env: Environment) -> None:
 
 
 def test_billing_waits_for_a_valid_card(hourglass_env: Environment) -> None:
-    """A card that works on the third day is charged then; one that never does suspends the subscription."""
     env = hourglass_env
     env.fake(billing.charge, returns="paid", raises=[ApplicationError("declined")] * 2)
     assert (
@@ -102,7 +97,6 @@ def test_billing_waits_for_a_valid_card(hourglass_env: Environment) -> None:
 
 
 def test_billing_ends_with_the_subscription(hourglass_env: Environment) -> None:
-    """Who leaves in the fourth month has paid four."""
     env = hourglass_env
     handle = env.start_workflow(billing.subscription, billing.Plan("eve", 900))
     env.after(days=100).signal(handle, billing.leaving, "moved")
@@ -114,7 +108,6 @@ def test_billing_ends_with_the_subscription(hourglass_env: Environment) -> None:
 
 
 def test_fanout_keeps_its_limit_and_reports_progress(hourglass_env: Environment) -> None:
-    """Fifty at a time: after each minute that an item takes, fifty more are done."""
     env = hourglass_env
     env.fake(fanout.thumbnail, lambda image: f"name {image}", takes=timedelta(minutes=1))
     handle = env.start_workflow(fanout.thumbnails, 1000)
@@ -127,7 +120,6 @@ def test_fanout_keeps_its_limit_and_reports_progress(hourglass_env: Environment)
 
 
 def test_polling_backs_off_and_gives_up(hourglass_env: Environment) -> None:
-    """Asked more and more rarely, at most every five minutes, and for six hours."""
     env = hourglass_env
     env.fake(polling.outcome, raises=ApplicationError("not yet", type="NotYet"))
     begun = env.now()
@@ -140,7 +132,6 @@ def test_polling_backs_off_and_gives_up(hourglass_env: Environment) -> None:
 
 
 def test_polling_respects_the_retry_delay_of_the_api(hourglass_env: Environment) -> None:
-    """The pause that the API asks for counts, not the policy's."""
     env = hourglass_env
     env.fake(polling.outcome, returns="text", raises=[ApplicationError("not yet", next_retry_delay=3600)])
     begun = env.now()
@@ -149,7 +140,6 @@ def test_polling_respects_the_retry_delay_of_the_api(hourglass_env: Environment)
 
 
 def test_retry_resumes_after_the_processed_rows(tmp_path: Path) -> None:
-    """A second attempt begins after the rows that the first has reported, and a finished file is finished."""
     file = tmp_path / "rows.csv"
     file.write_text("a,1\nb,2\nc,3\n")
     resume.warehouse.clear()
@@ -164,13 +154,11 @@ def test_retry_resumes_after_the_processed_rows(tmp_path: Path) -> None:
 
 
 def test_failing_child_does_not_fail_its_siblings(hourglass_env: Environment) -> None:
-    """A child that fails is named with its reason, and the others are closed."""
     summary = hourglass_env.execute_workflow(children.monthly_close, ["north", "atlantis"])
     assert summary == children.Summary({"north": 15003}, {"atlantis": "there is no such region"})
 
 
 def test_entity_rejects_overspending_and_continues_as_new(hourglass_env: Environment) -> None:
-    """Points survive the change to a new run, and nobody spends more than there are."""
     env = hourglass_env
     account = env.start_workflow(entity.Loyalty.run, entity.Account("ann"), id="loyalty-ann")
     earned = 0
@@ -191,7 +179,7 @@ QUESTION = "What shall I wear in Rome?"
 
 
 def test_agent_asks_for_approval(hourglass_env: Environment) -> None:
-    """Without consent no mail is sent, whether somebody says no or nobody says anything for two days."""
+    """The user refuses, or does not answer within two days."""
     env = hourglass_env
     refused = env.start_workflow(agent.agent, QUESTION)
     refused.signal(agent.consents, False)
@@ -201,7 +189,6 @@ def test_agent_asks_for_approval(hourglass_env: Environment) -> None:
 
 
 def test_agent_reports_tool_errors_to_the_model(hourglass_env: Environment) -> None:
-    """A tool that does not work, does not exist or is used wrongly is an answer to the model, not the end."""
     env = hourglass_env
     wanted = [
         agent.ToolCall("1", "weather", {"city": "Rome"}),
@@ -222,7 +209,6 @@ def test_agent_reports_tool_errors_to_the_model(hourglass_env: Environment) -> N
 
 
 def test_endless_agent_is_stopped(hourglass_env: Environment) -> None:
-    """A model that never comes to an end is ended."""
     env = hourglass_env
     loop = agent.Message("model", calls=[agent.ToolCall("1", "weather", {"city": "Rome"})])
     env.fake(agent.ask, returns=loop)

@@ -1,4 +1,4 @@
-"""Nexus operations: called from a workflow, served by a worker as plain functions, on a real server; refused on a file."""
+"""Nexus operations on a real server: called from workflows, served by workers; rejected by the embedded engine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ async def awaited(number: int) -> int:
 
 @payments.operation
 def started() -> str:
-    """Starts a workflow, once for each call."""
     handle = nexus.client().start_workflow("quiet", id=f"pay-{nexus.info().request_id}", task_queue="none")
     return handle.id
 
@@ -189,7 +188,7 @@ ALL = [calls, is_refused, gives_up, takes_its_time, changes_its_mind, delivery, 
 
 @pytest.fixture(scope="module")
 def endpoint(quick_server: DevServer) -> Iterator[str]:
-    """An endpoint of the server, which leads to the queue of the same name."""
+    """An endpoint of the server that leads to the task queue of the same name."""
     name = f"payments-{uuid4().hex[:8]}"
     with Client.connect(quick_server.target) as client:
         client.create_nexus_endpoint(name, task_queue=name, description="for tests")
@@ -200,8 +199,6 @@ def endpoint(quick_server: DevServer) -> Iterator[str]:
 
 
 class Backwards:
-    """A codec: operations pass it, too."""
-
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         return [
             Payload(each.data[::-1], "binary/turned", {"was": each.encoding.encode()}) for each in payloads
@@ -216,8 +213,8 @@ class Backwards:
 @pytest.mark.server
 @pytest.mark.parametrize("codec", [None, Backwards()], ids=["plain", "codec"])
 def test_nexus_operations_are_called_and_served(quick_server: DevServer, endpoint: str, codec: Any) -> None:
-    """A workflow calls plain functions of another worker, by themselves and by name; they know the call, and its headers; a
-    worker with services alone serves; runs are executed again to the same end.
+    """A worker with services and no workflows serves the calls. The calling runs are executed again from their
+    history.
     """
     with (
         Client.connect(quick_server.target, codec=codec) as client,
@@ -237,9 +234,7 @@ def test_nexus_operations_are_called_and_served(quick_server: DevServer, endpoin
 
 @pytest.mark.server
 def test_failing_nexus_calls_reach_the_caller(quick_server: DevServer, endpoint: str) -> None:
-    """An operation that is not there, an argument that does not fit, and what a handler will not try again are told to the
-    caller; what takes too long times out, and its worker ends all the same.
-    """
+    """The worker shuts down although the timed-out operation still runs."""
     with Client.connect(quick_server.target) as client:
         server = Worker(client, endpoint, nexus_services=[payments], graceful_shutdown_timeout=1)
         queue = f"{endpoint}-callers"
@@ -257,7 +252,7 @@ def test_failing_nexus_calls_reach_the_caller(quick_server: DevServer, endpoint:
 
 
 class Watching(interceptors.Interceptor):
-    """Sees calls on both sides, and adds a header to them."""
+    """Records operations, and adds a header to calls."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -313,7 +308,6 @@ class _Operations(interceptors.NexusOperationInboundInterceptor):
 def test_nexus_operation_is_backed_by_a_workflow_or_activity(
     quick_server: DevServer, endpoint: str, codec: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An operation is a workflow, or an activity, until that ends; cancelling it cancels that."""
     caplog.set_level("INFO", logger="hourglass.nexus")
     watching, registry = Watching(), Registry()
     with (
@@ -355,7 +349,6 @@ def test_nexus_operation_is_backed_by_a_workflow_or_activity(
 
 @pytest.mark.server
 def test_replay_detects_a_different_nexus_operation(quick_server: DevServer, endpoint: str) -> None:
-    """Code that calls with another argument, or another operation, than its history is nondeterministic, and both are named."""
     with (
         Client.connect(quick_server.target) as client,
         Worker(client, endpoint, nexus_services=[payments], workflows=[first_call]),
@@ -384,7 +377,6 @@ def first_call(endpoint: str) -> int:
 
 
 def test_nexus_operation_tokens_match_temporals() -> None:
-    """A token is Temporal's own; what is none is refused."""
     handle: nexus.OperationHandle[str] = nexus.OperationHandle(namespace="default", workflow_id="w-1")
     assert handle.token == "eyJ0IjoxLCJucyI6ImRlZmF1bHQiLCJ3aWQiOiJ3LTEifQ"
     assert WorkflowHandle.from_token(handle.token).workflow_id == "w-1"
@@ -398,7 +390,6 @@ def test_nexus_operation_tokens_match_temporals() -> None:
 
 
 def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None:
-    """A worker with services does not start, and a workflow that calls one gets an error."""
     with Client.connect("local:") as client:
         with pytest.raises(UsageError, match="the embedded engine has no Nexus"):
             Worker(client, nexus_services=[payments]).start()
@@ -424,7 +415,6 @@ def test_embedded_engine_rejects_nexus(caplog: pytest.LogCaptureFixture) -> None
 
 
 def test_invalid_nexus_services_are_rejected() -> None:
-    """Services and operations that cannot be are refused where they are said."""
     service = nexus.Service("s")
     with pytest.raises(DefinitionError, match="at most one argument"):
         service.operation(lambda a, b: None)

@@ -1,4 +1,4 @@
-"""Plugins set up clients, workers and replayers, and stand around a worker's life; settings are dictionaries."""
+"""Plugins: they configure clients, workers and replayers, and run around a worker's life."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ def greets(name: str) -> str:
     ],
 )
 def test_plugin_settings_match_the_arguments(config: Any, call: Any) -> None:
-    """A setting that is forgotten here, or not there any more, is seen."""
     assert list(config.__annotations__) == list(inspect.signature(call).parameters)
 
 
 class Noting(Plugin):
-    """Writes down when it is asked, and what it sees; leads workers to a queue of its own."""
+    """Records its calls, and appends its name to the identity and the task queue."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self._name = name
@@ -78,7 +77,7 @@ class Noting(Plugin):
 
 
 def test_plugins_are_applied_in_order() -> None:
-    """Each receives the result of the previous one; those of a client also apply to its workers, first and once."""
+    """The plugins of a client also apply to its workers, before the worker's own, and once."""
     log: list[str] = []
     a, b = Noting("a", log), Noting("b", log)
     with Client.connect("local:", plugins=[a]) as client:
@@ -91,7 +90,6 @@ def test_plugins_are_applied_in_order() -> None:
 
 
 def test_plugins_on_an_event_loop() -> None:
-    """The same for an `AsyncClient` and `async with`."""
     log: list[str] = []
 
     async def main() -> str:
@@ -107,8 +105,6 @@ def test_plugins_on_an_event_loop() -> None:
 
 
 class Loud(Interceptor):
-    """Makes activities loud."""
-
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         class Inbound(ActivityInboundInterceptor):
             def execute_activity(self, input: ExecuteActivityInput) -> Any:
@@ -118,16 +114,12 @@ class Loud(Interceptor):
 
 
 class Marked(Converter):
-    """Leaves a mark on what it encodes."""
-
     def encode(self, value: Any) -> Payload:
         made = super().encode(value)
         return Payload(made.data, made.encoding, {"mark": b"1"})
 
 
 class Backwards:
-    """A codec that turns bytes round."""
-
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         return [Payload(each.data[::-1], "binary/backwards") for each in payloads]
 
@@ -136,7 +128,7 @@ class Backwards:
 
 
 class Desk:
-    """A resource."""
+    pass
 
 
 @activity.defn
@@ -151,7 +143,6 @@ def works_at_desk() -> str:
 
 @pytest.mark.parametrize("where", ["memory", pytest.param("server", marks=pytest.mark.server)])
 def test_simple_plugin_adds_parts(where: str, request: pytest.FixtureRequest) -> None:
-    """Workflows, activities, interceptors, resources, a converter, a codec and a context manager; also for replaying."""
     life: list[str] = []
 
     @contextmanager
@@ -190,7 +181,6 @@ def test_simple_plugin_adds_parts(where: str, request: pytest.FixtureRequest) ->
 
 
 def test_config_creates_an_equal_object() -> None:
-    """The plugins are not applied a second time."""
     log: list[str] = []
     with Client.connect("local:", plugins=[Noting("a", log)]) as client:
         made = Worker(client, "q", workflows=[greets], activities=[greet])
@@ -202,8 +192,6 @@ def test_config_creates_an_equal_object() -> None:
 
 
 class Forgets(Plugin):
-    """Returns nothing."""
-
     def configure_client(self, config: ClientConfig) -> ClientConfig:
         return None  # type: ignore[return-value]
 
@@ -212,7 +200,6 @@ class Forgets(Plugin):
 
 
 def test_invalid_plugins_are_rejected() -> None:
-    """A plugin that is none, returns nothing, or makes settings that do not exist is named."""
     with pytest.raises(UsageError, match=r"Plugin's subclasses, not .*give an instance"):
         Client.connect("local:", plugins=[Plugin])  # type: ignore[list-item]
     with pytest.raises(UsageError, match=r"configure_client of plugin .*Forgets must return the settings"):
@@ -225,7 +212,6 @@ def test_invalid_plugins_are_rejected() -> None:
 
 
 def test_failing_run_worker_of_a_plugin() -> None:
-    """An exception before the worker starts is raised there, and earlier context managers exit; the worker can start again."""
     log: list[str] = []
 
     class Bad(Plugin):

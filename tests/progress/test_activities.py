@@ -1,4 +1,4 @@
-"""What activities publish, on each engine: it reaches those who follow the run, in order, and leaves no event."""
+"""Progress items published by activities, on each engine: order, retries, positions, codec and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ machine: there the attempts of these tests fail once the follower has them. On o
 
 @activity.defn
 def speak(text: str) -> int:
-    """Publish word by word."""
     for word in text.split():
         words.publish(word)
     return len(text.split())
@@ -46,7 +45,6 @@ def speak(text: str) -> int:
 
 @activity.defn
 async def speak_async(text: str) -> int:
-    """The same on the loop of activities."""
     for word in text.split():
         activity.publish("words", word)
         await asyncio.sleep(0)
@@ -55,7 +53,6 @@ async def speak_async(text: str) -> int:
 
 @activity.defn(executor="process")
 def speak_apart(text: str) -> int:
-    """The same in a process of its own."""
     for word in text.split():
         words.publish(word)
     return len(text.split())
@@ -63,7 +60,6 @@ def speak_apart(text: str) -> int:
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=2))
 def stumble(text: str) -> str:
-    """Fail in the middle the first time."""
     attempt = activity.info().attempt
     for number, word in enumerate(text.split()):
         if attempt == 1 and number == 2:
@@ -75,7 +71,6 @@ def stumble(text: str) -> str:
 
 @activity.defn
 def wait_for_reader() -> str:
-    """Publish, and return only when the test has read it."""
     words.publish("now")
     assert seen.wait(LIMIT)
     return "read"
@@ -83,7 +78,6 @@ def wait_for_reader() -> str:
 
 @activity.defn
 def beat(cursor: int) -> list[int]:
-    """Heartbeats and items side by side."""
     activity.heartbeat(cursor)
     words.publish("between")
     activity.heartbeat(cursor + 1)
@@ -95,7 +89,6 @@ def beat(cursor: int) -> list[int]:
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
 def fail(text: str) -> None:
-    """Publish, and fail for good."""
     words.publish(text)
     assert heard.wait(LIMIT)
     raise ValueError("broken")
@@ -103,7 +96,6 @@ def fail(text: str) -> None:
 
 @workflow.defn
 def tell(kinds: list[str]) -> int:
-    """Say what comes, have it said, and say what came of it."""
     total = 0
     for kind in kinds:
         words.publish(f"<{kind}>")
@@ -115,25 +107,21 @@ def tell(kinds: list[str]) -> int:
 
 @workflow.defn
 def try_again() -> str:
-    """An activity whose first attempt fails."""
     return stumble("one two three four")
 
 
 @workflow.defn
 def live() -> str:
-    """An activity that goes on when it was heard."""
     return wait_for_reader()
 
 
 @workflow.defn
 def beats() -> list[int]:
-    """An activity with heartbeats."""
     return beat(5)
 
 
 @workflow.defn
 def fails() -> str:
-    """An activity that fails for good."""
     try:
         fail("last words")
     except ActivityError:
@@ -143,13 +131,11 @@ def fails() -> str:
 
 @workflow.defn
 def local() -> int:
-    """An activity that has no way to those who follow."""
     return speak.local("x")
 
 
 @workflow.defn
 def both(texts: list[str]) -> list[int]:
-    """Several at once."""
     return workflow.map(speak, texts)
 
 
@@ -159,7 +145,6 @@ ACTIVITIES = [speak, speak_async, speak_apart, stumble, wait_for_reader, beat, f
 
 @pytest.fixture(params=["memory", "file", "server"])
 def client(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> Iterator[Client]:
-    """A client of each engine."""
     targets = {"memory": "local:", "file": f"local:{tmp_path / 'p.db'}", "server": quick_server.target}
     if request.param == "server":
         heard.clear()
@@ -170,7 +155,7 @@ def client(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Pa
 
 
 def hear(stream: Iterator[str], last: str) -> Iterator[str]:
-    """The stream's items; the attempt that fails after `last` may do so once it was read."""
+    """Yield the stream's items. After `last`, set `items_read`, so that the attempt may fail."""
     for word in stream:
         if word == last:
             heard.set()
@@ -179,14 +164,13 @@ def hear(stream: Iterator[str], last: str) -> Iterator[str]:
 
 @pytest.fixture
 def queue(client: Client) -> Iterator[str]:
-    """A queue with a worker."""
     name = f"published-{uuid.uuid4().hex[:8]}"
     with Worker(client, name, workflows=WORKFLOWS, activities=ACTIVITIES, verify="always"):
         yield name
 
 
 def test_items_of_workflow_and_activities_are_one_stream(client: Client, queue: str) -> None:
-    """From threads, the loop and processes, between the workflow's own, in the order in which they were published."""
+    """The activities run in threads, on the event loop and in processes. Publishing adds no history events."""
     kinds = ["thread", "loop", "process", "thread"]
     handle = client.start_workflow(tell, kinds, task_queue=queue)
     stream = words.follow(handle, timeout=LIMIT)
@@ -208,7 +192,6 @@ def test_items_of_workflow_and_activities_are_one_stream(client: Client, queue: 
 
 
 def test_item_arrives_while_the_activity_runs(client: Client, queue: str) -> None:
-    """The activity ends only when its item was read."""
     seen.clear()
     handle = client.start_workflow(live, task_queue=queue)
     assert words.latest(handle) in (None, "now")
@@ -222,7 +205,6 @@ def test_item_arrives_while_the_activity_runs(client: Client, queue: str) -> Non
 
 
 def test_retry_publishes_from_its_first_item(client: Client, queue: str) -> None:
-    """The items of the first attempt have arrived; the second begins with its own first item."""
     handle = client.start_workflow(try_again, task_queue=queue)
     stream = words.follow(handle, timeout=LIMIT)
     found = []
@@ -234,7 +216,6 @@ def test_retry_publishes_from_its_first_item(client: Client, queue: str) -> None
 
 
 def test_reader_resumes_at_its_position(client: Client, queue: str) -> None:
-    """A position counts the items of activities, too."""
     seen.clear()
     handle = client.start_workflow(live, task_queue=queue)
     stream = words.follow(handle, timeout=LIMIT)
@@ -246,7 +227,6 @@ def test_reader_resumes_at_its_position(client: Client, queue: str) -> None:
 
 
 def test_published_items_do_not_change_heartbeat_details(client: Client, queue: str) -> None:
-    """The next attempt finds the details of the last heartbeat, and nothing else."""
     handle = client.start_workflow(beats, task_queue=queue)
     assert list(hear(words.follow(handle, timeout=LIMIT), "between")) == ["between", "between"]
     assert handle.result() == [6]
@@ -256,8 +236,8 @@ def test_published_items_do_not_change_heartbeat_details(client: Client, queue: 
 def test_late_heartbeat_loses_no_item(
     codec: str | None, quick_server: DevServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server keeps items and details in one place, and hears of them by two ways: what a heartbeat has written over that was
-    under way when the item came is brought again, while the activity waits.
+    """A server stores items and heartbeat details in one place, but receives them in two ways. A delayed heartbeat
+    overwrites the item, which is then sent again while the activity runs.
     """
     taken = threading.Event()
     late: list[Callable[[], None]] = []
@@ -291,13 +271,11 @@ def test_late_heartbeat_loses_no_item(
 
 
 def test_last_items_of_a_failed_attempt(client: Client, queue: str) -> None:
-    """They come before the workflow's items about the failure."""
     handle = client.start_workflow(fails, task_queue=queue)
     assert list(hear(words.follow(handle, timeout=LIMIT), "last words")) == ["last words", "it failed"]
 
 
 def test_follower_receives_one_name(client: Client, queue: str) -> None:
-    """Another name is another stream, and a reader of new items gets no old ones."""
     handle = client.start_workflow(tell, ["thread"], task_queue=queue)
     assert list(others.follow(handle, timeout=LIMIT)) == []
     handle.result()
@@ -305,7 +283,6 @@ def test_follower_receives_one_name(client: Client, queue: str) -> None:
 
 
 def test_concurrent_activities_keep_their_order(client: Client, queue: str) -> None:
-    """Items of concurrent activities are distinguished, and each activity keeps its order."""
     texts = [" ".join(f"{name}{number}" for number in range(50)) for name in "abc"]
     handle = client.start_workflow(both, texts, task_queue=queue)
     found = list(words.follow(handle, timeout=LIMIT))
@@ -314,33 +291,26 @@ def test_concurrent_activities_keep_their_order(client: Client, queue: str) -> N
 
 
 class Upside:
-    """A codec for tests: turns bytes around."""
-
     def encode(self, payloads: list[Payload]) -> list[Payload]:
-        """Turn around."""
         return [Payload(repr_of(each)[::-1], "binary/upside") for each in payloads]
 
     def decode(self, payloads: list[Payload]) -> list[Payload]:
-        """Turn back."""
         return [read(each.data[::-1]) for each in payloads]
 
 
 def repr_of(payload: Payload) -> bytes:
-    """A payload with its metadata as bytes."""
     import msgspec
 
     return msgspec.msgpack.encode(payload)
 
 
 def read(data: bytes) -> Payload:
-    """The reverse."""
     import msgspec
 
     return msgspec.msgpack.decode(data, type=Payload)
 
 
 def test_published_items_are_encoded_by_the_codec(quick_server: DevServer) -> None:
-    """On a server, where items are sent with heartbeats and results: a reader with the codec can read them, the server cannot."""
     queue = f"published-{uuid.uuid4().hex[:8]}"
     with (
         Client.connect(quick_server.target, codec=Upside()) as client,  # type: ignore[arg-type]
@@ -365,7 +335,6 @@ with Client.connect(sys.argv[1]) as client:
 
 
 def test_reader_in_another_process(tmp_path: Path) -> None:
-    """Over the socket of the process that owns the file, while the activity runs there."""
     target = f"local:{tmp_path / 'p.db'}"
     seen.clear()
     with Client.connect(target) as client, Worker(client, "q", workflows=[live], activities=ACTIVITIES):
@@ -381,8 +350,6 @@ def test_reader_in_another_process(tmp_path: Path) -> None:
 
 
 def test_async_reader_of_activity_items(tmp_path: Path) -> None:
-    """The same awaited."""
-
     async def main() -> list[str]:
         async with (
             await AsyncClient.connect(f"local:{tmp_path / 'p.db'}") as client,
@@ -398,7 +365,6 @@ def test_async_reader_of_activity_items(tmp_path: Path) -> None:
 
 
 def test_activity_items_on_virtual_time() -> None:
-    """Real activities and fakes publish, and the order is that of the workflow."""
     with Environment() as env:
         handle = env.start_workflow(tell, ["thread", "loop"])
         assert [word for word in words.follow(handle) if word.startswith("<")] == [
@@ -414,7 +380,6 @@ def test_activity_items_on_virtual_time() -> None:
 
 
 def test_retry_after_worker_crash_publishes_again() -> None:
-    """An attempt whose worker died is retried, from its first item."""
     with Environment() as env:
         handle = env.start_workflow(both, ["a b", "c d"])
         env.crash()
@@ -423,7 +388,6 @@ def test_retry_after_worker_crash_publishes_again() -> None:
 
 
 def test_local_activity_cannot_publish() -> None:
-    """No engine knows of it before it ends: it raises an error that says so."""
     with Environment() as env, pytest.raises((WorkflowFailedError, WorkflowParked)) as caught:
         env.execute_workflow(local)
     assert "local activity" in _chain(caught.value)
@@ -438,7 +402,6 @@ def _chain(error: BaseException | None) -> str:
 
 
 def test_too_large_item_is_rejected() -> None:
-    """Items are sent with heartbeats: a large one raises an error in `publish`."""
     env = ActivityEnvironment()
     with pytest.raises(UsageError, match="65,536"):
         env.run(speak, "x" * 70_000)
@@ -449,6 +412,5 @@ def test_too_large_item_is_rejected() -> None:
 
 
 def test_publish_outside_a_run_is_rejected() -> None:
-    """A plain call has no run that could be followed."""
     with pytest.raises(UsageError):
         activity.publish("words", "x")

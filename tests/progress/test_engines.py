@@ -1,4 +1,4 @@
-"""Progress on each engine, in real time: in memory, in a file, on a Temporal server."""
+"""Progress on each engine in real time: in memory, on a file, on a Temporal server."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ go = workflow.Channel("go", int)
 
 @activity.defn
 def double(number: int) -> int:
-    """Twice as much."""
     return 2 * number
 
 
 @workflow.defn
 def count(to: int) -> int:
-    """Publish between activities."""
     for number in range(to):
         numbers.publish(number)
         double(number)
@@ -37,7 +35,6 @@ def count(to: int) -> int:
 
 @workflow.defn
 def echo(rounds: int) -> str:
-    """Publish the signalled numbers, and continue as new from time to time."""
     for _ in range(2):
         numbers.publish(go.receive())
     if rounds > 1:
@@ -47,7 +44,6 @@ def echo(rounds: int) -> str:
 
 @pytest.fixture(params=["memory", "file", "server"])
 def client(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Path) -> Iterator[Client]:
-    """A client of each engine."""
     targets = {"memory": "local:", "file": f"local:{tmp_path / 'p.db'}", "server": quick_server.target}
     with Client.connect(targets[request.param]) as client:
         yield client
@@ -55,14 +51,12 @@ def client(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Pa
 
 @pytest.fixture
 def queue(client: Client) -> Iterator[str]:
-    """A queue with a worker."""
     name = f"progress-{uuid.uuid4().hex[:8]}"
     with Worker(client, name, workflows=[count, echo], activities=[double], verify="always"):
         yield name
 
 
 def test_several_readers_follow_a_running_workflow(client: Client, queue: str) -> None:
-    """Three readers in threads of their own get every item, in order, once."""
     handle = client.start_workflow(count, 20, task_queue=queue)
     found: list[list[int]] = [[], [], []]
 
@@ -79,7 +73,7 @@ def test_several_readers_follow_a_running_workflow(client: Client, queue: str) -
 
 
 def test_item_arrives_while_the_run_waits(client: Client, queue: str) -> None:
-    """This also works across continue-as-new, and from a saved position."""
+    """Also after continue-as-new and from a stored position."""
     handle = client.start_workflow(echo, 2, task_queue=queue)
     stream = numbers.follow(handle, timeout=60)
     for number in range(3):
@@ -92,7 +86,6 @@ def test_item_arrives_while_the_run_waits(client: Client, queue: str) -> None:
 
 
 def test_following_adds_no_event(client: Client, queue: str) -> None:
-    """The history of a followed run contains only the run's own events."""
     handle = client.start_workflow(count, 3, task_queue=queue)
     assert list(numbers.follow(handle, timeout=60)) == [0, 1, 2, 3]
     kinds = {event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events}
@@ -109,7 +102,6 @@ def test_following_adds_no_event(client: Client, queue: str) -> None:
 
 
 def test_reader_continues_after_a_worker_restart(client: Client) -> None:
-    """A reader that waits while there is no worker continues when there is one."""
     queue = f"progress-{uuid.uuid4().hex[:8]}"
     with Worker(client, queue, workflows=[echo]):
         handle = client.start_workflow(echo, 1, task_queue=queue)

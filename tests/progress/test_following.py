@@ -1,4 +1,4 @@
-"""A follower against a scripted engine: what it asks, when, and what it makes of answers that fail."""
+"""The follower of a progress stream, with a scripted engine: its requests and its handling of failed answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ END = (
 
 
 class Script:
-    """Stands for a session: histories and answers come as they are written down."""
+    """A session that returns prepared history pages and query answers in order."""
 
     converter = default_converter
 
@@ -35,7 +35,6 @@ class Script:
         self.asked: list[Any] = []
 
     async def call(self, request: Any) -> Any:
-        """The next that is written down for this kind of request."""
         self.asked.append(request)
         if isinstance(request, GetHistory):
             said = self.pages.pop(0)
@@ -47,12 +46,11 @@ class Script:
         return said
 
     def within(self, seconds: float | None) -> AbstractAsyncContextManager[object]:
-        """A time limit."""
         return asyncio.timeout(seconds)
 
     @property
     def offsets(self) -> list[int]:
-        """From where it was asked."""
+        """The first offset of each query."""
         return [
             default_converter.decode(each.arguments[0], int)
             for each in self.asked
@@ -61,17 +59,14 @@ class Script:
 
 
 def page(*events: bytes, more: bool = True) -> HistoryPage:
-    """A page of a history that goes on, or not."""
     return HistoryPage(events, b"token" if more else b"")
 
 
 def batch(first: int, published: int, *items: str) -> QueryAnswer:
-    """An answer of the workflow."""
     return QueryAnswer((default_converter.encode([first, published, list(items)]),))
 
 
 def read(script: Script, begin: str | int = 0, limit: float | None = None) -> tuple[list[str], Follower[str]]:
-    """Read to the end."""
     follower: Follower[str] = Follower("lines", str, Reference("w", "r"), begin, limit)
     while not follower.ended:
         operation = follower.more()
@@ -80,7 +75,6 @@ def read(script: Script, begin: str | int = 0, limit: float | None = None) -> tu
 
 
 def test_follower_queries_after_completed_tasks_only() -> None:
-    """Other events of the run change nothing that it has published."""
     script = Script(
         [page(TASK), page(OTHER), page(), page(OTHER), page(TASK), page(END, more=False)],
         [batch(0, 1, "a"), batch(1, 2, "b"), batch(2, 2)],
@@ -90,7 +84,7 @@ def test_follower_queries_after_completed_tasks_only() -> None:
 
 
 def test_partial_answer_is_followed_by_another_query_at_once() -> None:
-    """While there is more, nobody waits for the history."""
+    """It does not wait for another history event in between."""
     script = Script([page(TASK), page(END, more=False)], [batch(0, 2, "a"), batch(1, 2, "b"), batch(2, 2)])
     assert read(script)[0] == ["a", "b"]
     assert [type(each).__name__ for each in script.asked] == [
@@ -103,7 +97,6 @@ def test_partial_answer_is_followed_by_another_query_at_once() -> None:
 
 
 def test_failed_query_keeps_the_position() -> None:
-    """A run that cannot answer for a moment is queried again from the reader's position."""
     script = Script(
         [page(TASK), page(TASK), page(END, more=False)],
         [QueryFailedError("parked"), batch(5, 6, "f"), batch(6, 6)],
@@ -115,7 +108,6 @@ def test_failed_query_keeps_the_position() -> None:
 
 
 def test_new_items_include_all_if_none_were_published() -> None:
-    """Whoever waits for what is to come begins with the very first item."""
     script = Script(
         [page(TASK), page(TASK), page(END, more=False)],
         [QueryFailedError("there is no handler"), batch(0, 1, "a"), batch(1, 1)],
@@ -124,14 +116,13 @@ def test_new_items_include_all_if_none_were_published() -> None:
 
 
 def test_closed_run_without_its_last_items_raises() -> None:
-    """A stream that ended early in silence would be taken for the whole."""
+    """Otherwise an incomplete stream would seem complete."""
     script = Script([page(TASK), page(END, more=False)], [batch(0, 1, "a"), QueryFailedError("code is gone")])
     with pytest.raises(QueryFailedError, match="code is gone"):
         read(script)
 
 
 def test_follower_waits_through_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It queries again until the engine answers; permanent errors are raised."""
     monkeypatch.setattr(_waiting, "FIRST_PAUSE", 0.0)
     away = ServiceError("away", status="UNAVAILABLE")
     script = Script(
@@ -143,7 +134,6 @@ def test_follower_waits_through_an_outage(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_interrupted_wait_loses_nothing() -> None:
-    """A reader that gives up between the news and the answer asks at once when it comes back."""
     script = Script([page(TASK), page(END, more=False)], [TimeoutError(), batch(0, 1, "a"), batch(1, 1)])
     follower: Follower[str] = Follower("lines", str, Reference("w", "r"), 0, None)
     with pytest.raises(TimeoutError):
@@ -158,14 +148,12 @@ def test_interrupted_wait_loses_nothing() -> None:
 
 
 def test_dropped_items_are_counted() -> None:
-    """An answer that begins later than was asked for says how many are gone."""
     script = Script([page(TASK), page(END, more=False)], [batch(4, 5, "e"), batch(5, 5)])
     items, follower = read(script, "r/1")
     assert (items, follower.missed) == (["e"], 3)
 
 
 def test_position_round_trips_as_text() -> None:
-    """Run and offset; anything else is refused."""
     assert read_position("run-1/12") == ("run-1", 12)
     for wrong in ("", "12", "run/", "run/-1", "/1", "run/x"):
         with pytest.raises(UsageError):

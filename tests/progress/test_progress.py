@@ -1,4 +1,4 @@
-"""What a workflow publishes, followed on virtual time."""
+"""Progress published by workflows, on virtual time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from hourglass.testing import Environment
 
 @dataclass
 class Step:
-    """How far it is."""
-
     done: int
     total: int
 
@@ -28,7 +26,6 @@ few = Progress("few", int, keep=3)
 
 @workflow.defn
 def work(total: int, pause: float) -> str:
-    """Publish each step."""
     for done in range(total):
         steps.publish(Step(done, total))
         workflow.sleep(pause)
@@ -37,14 +34,12 @@ def work(total: int, pause: float) -> str:
 
 @workflow.defn
 def silent() -> str:
-    """Publish nothing."""
     workflow.sleep(60)
     return "silent"
 
 
 @workflow.defn
 def burst(count: int) -> None:
-    """Publish all at once."""
     for number in range(count):
         few.publish(number)
         lines.publish(f"line {number}")
@@ -52,7 +47,6 @@ def burst(count: int) -> None:
 
 @workflow.defn
 def chain(left: int) -> str:
-    """Publish in each of several runs."""
     lines.publish(f"{left} left")
     workflow.sleep(1)
     if left:
@@ -62,7 +56,6 @@ def chain(left: int) -> str:
 
 @workflow.defn
 def careless() -> None:
-    """Change what was published."""
     step = Step(1, 2)
     steps.publish(step)
     step.done = 99
@@ -71,22 +64,17 @@ def careless() -> None:
 
 @workflow.defn
 class Wrong:
-    """Publish in a query."""
-
     @workflow.query
     def look(self) -> str:
-        """Must only look."""
         lines.publish("no")
         return "looked"
 
     @workflow.run
     def run(self) -> None:
-        """Wait to be asked."""
         workflow.sleep(60)
 
 
 def test_follower_gets_every_item_in_order() -> None:
-    """All that is published comes, typed and in order, and the loop ends with the run."""
     with Environment() as env:
         handle = env.start_workflow(work, 5, 10.0)
         assert list(steps.follow(handle)) == [Step(done, 5) for done in range(5)]
@@ -95,7 +83,6 @@ def test_follower_gets_every_item_in_order() -> None:
 
 
 def test_items_arrive_when_they_are_published() -> None:
-    """A follower does not wait for the end, nor ask on and on: it hears of each at its time."""
     with Environment() as env:
         handle = env.start_workflow(work, 3, 10.0)
         begin, moments = env.now(), []
@@ -105,7 +92,6 @@ def test_items_arrive_when_they_are_published() -> None:
 
 
 def test_followers_add_no_events() -> None:
-    """The history is the same, event by event, whether ten follow or none."""
     kinds = []
     for followers in (0, 10):
         with Environment() as env:
@@ -120,7 +106,6 @@ def test_followers_add_no_events() -> None:
 
 
 def test_stream_resumes_at_a_position() -> None:
-    """A position is a text that can be kept; what came before it does not come again."""
     with Environment() as env:
         handle = env.start_workflow(work, 5, 10.0)
         stream = steps.follow(handle)
@@ -130,7 +115,7 @@ def test_stream_resumes_at_a_position() -> None:
 
 
 def test_position_counts_consumed_items() -> None:
-    """Items that were fetched together and not looked at are still to come."""
+    """Items that are fetched but not read come again."""
     with Environment() as env:
         handle = env.start_workflow(burst, 5)
         stream = lines.follow(handle)
@@ -141,7 +126,6 @@ def test_position_counts_consumed_items() -> None:
 
 
 def test_last_items_or_only_new_ones() -> None:
-    """`last` begins with the newest so many; 0 with what is still to come."""
     with Environment() as env:
         handle = env.start_workflow(work, 4, 10.0)
         env.skip(15)
@@ -152,7 +136,6 @@ def test_last_items_or_only_new_ones() -> None:
 
 
 def test_old_items_are_dropped_and_counted() -> None:
-    """A buffer is bounded: what was dropped is counted."""
     with Environment() as env:
         handle = env.start_workflow(burst, 10)
         stream = few.follow(handle)
@@ -161,7 +144,6 @@ def test_old_items_are_dropped_and_counted() -> None:
 
 
 def test_many_items_are_fetched_in_several_answers() -> None:
-    """More than fit into one answer are fetched one after another."""
     count = 3 * MOST_AT_ONCE + 7
     with Environment() as env:
         handle = env.start_workflow(burst, count)
@@ -169,7 +151,6 @@ def test_many_items_are_fetched_in_several_answers() -> None:
 
 
 def test_stream_follows_continue_as_new() -> None:
-    """Every run of the chain is followed, in order, also from a position in one of them."""
     with Environment() as env:
         handle = env.start_workflow(chain, 3)
         stream = lines.follow(handle)
@@ -180,7 +161,6 @@ def test_stream_follows_continue_as_new() -> None:
 
 
 def test_stream_without_items_is_empty() -> None:
-    """A run that publishes nothing is followed to its end all the same."""
     with Environment() as env:
         handle = env.start_workflow(silent)
         assert list(lines.follow(handle)) == []
@@ -188,7 +168,6 @@ def test_stream_without_items_is_empty() -> None:
 
 
 def test_stream_ends_with_a_terminated_run() -> None:
-    """However a run ends, the loop does; the result says how."""
     with Environment() as env:
         handle = env.start_workflow(work, 5, 10.0)
         env.after(seconds=15).terminate(handle)
@@ -198,7 +177,6 @@ def test_stream_ends_with_a_terminated_run() -> None:
 
 
 def test_latest_item_is_returned() -> None:
-    """One question, one answer: how far is it?"""
     with Environment() as env:
         handle = env.start_workflow(work, 5, 10.0)
         env.skip(25)
@@ -206,7 +184,6 @@ def test_latest_item_is_returned() -> None:
 
 
 def test_latest_item_times_out() -> None:
-    """After the time limit there is a TimeoutError, and the same stream can be asked again."""
     with Environment() as env:
         handle = env.start_workflow(work, 2, 10.0)
         stream = steps.follow(handle, timeout=4)
@@ -219,14 +196,12 @@ def test_latest_item_times_out() -> None:
 
 
 def test_published_items_are_not_shared() -> None:
-    """Changing the object afterwards changes nothing."""
     with Environment() as env:
         handle = env.start_workflow(careless)
         assert list(steps.follow(handle)) == [Step(1, 2)]
 
 
 def test_items_survive_worker_crashes() -> None:
-    """A worker that comes back has executed the run again, and its items with it."""
     with Environment() as env:
         handle = env.start_workflow(work, 4, 10.0)
         stream: ProgressStream[Step] = steps.follow(handle)
@@ -239,8 +214,6 @@ def test_items_survive_worker_crashes() -> None:
 
 
 async def test_async_client_follows_progress() -> None:
-    """`async for` follows, and `latest` is awaited."""
-
     async with Environment() as env:
         handle = await env.start_workflow(work, 3, 10.0)
         assert [step.done async for step in steps.follow(handle)] == [0, 1, 2]
@@ -248,7 +221,6 @@ async def test_async_client_follows_progress() -> None:
 
 
 def test_query_cannot_publish() -> None:
-    """Who may only look may not publish."""
     with Environment() as env:
         handle = env.start_workflow(Wrong.run)
         with pytest.raises(Exception, match="publishing progress"):
@@ -258,7 +230,6 @@ def test_query_cannot_publish() -> None:
 
 
 def test_invalid_progress_arguments_are_rejected() -> None:
-    """Positions, numbers and names that make no sense are told at once."""
     with Environment() as env:
         handle = env.start_workflow(silent)
         with pytest.raises(UsageError, match="after="):
@@ -274,7 +245,6 @@ def test_invalid_progress_arguments_are_rejected() -> None:
 
 
 def test_unencodable_item_is_rejected_at_publish() -> None:
-    """An item that cannot be encoded is a mistake of the line that publishes it."""
     token = Progress("odd")
 
     @workflow.defn
@@ -286,7 +256,7 @@ def test_unencodable_item_is_rejected_at_publish() -> None:
 
 
 def test_large_items_come_in_several_answers() -> None:
-    """An answer holds no more than an engine takes, and at least one item; what is too large for any is refused."""
+    """An answer contains at least one item; an item above the limit is rejected."""
     buffer = Buffer(10)
     for number in range(4):
         buffer.add(number, MOST_BYTES // 2)
@@ -305,7 +275,7 @@ def test_large_items_come_in_several_answers() -> None:
 
 
 def test_buffer_reads_from_any_position() -> None:
-    """Before the oldest it begins with the oldest, past the newest there is nothing, and negative counts from the end."""
+    """Positions before the oldest item start at the oldest; negative positions count from the end."""
     buffer = Buffer(3)
     for number in range(5):
         buffer.add(number, 1)
