@@ -87,7 +87,7 @@ def _compiled(block: Block, page: Path) -> object:
 @pytest.mark.server
 @pytest.mark.usefixtures("logging_as_it_was")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_blocks_of_a_page_run(
+def test_code_blocks_of_the_manual_run_and_print_the_shown_output(
     page: Path,
     page_module: ModuleType,
     request: pytest.FixtureRequest,
@@ -119,7 +119,7 @@ def test_code_blocks_of_a_page_run(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_code_block_comments_are_known(page: Path) -> None:
+def test_comments_above_code_blocks_are_known(page: Path) -> None:
     """Otherwise a misspelt comment would have no effect."""
     notes = [block.note for block in blocks_of(page) if block.note]
     assert [note for note in notes if not _NOTES.fullmatch(note)] == []
@@ -131,18 +131,18 @@ def test_code_block_comments_are_known(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PROSE, ids=lambda page: page.stem)
-def test_links_lead_to_existing_files(page: Path) -> None:
+def test_relative_links_lead_to_existing_files(page: Path) -> None:
     missing = [link for link, _ in _LINK.findall(page.read_text()) if not (page.parent / link).exists()]
     assert not missing
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_navigation_lists_every_page_once() -> None:
     listed = re.findall(r"^\s+- .*?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
     docs = ROOT / "docs"
     assert sorted(listed) == sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))
 
 
-def test_most_code_blocks_are_run() -> None:
+def test_at_least_80_percent_of_python_blocks_are_run() -> None:
     python = [block for page in PAGES for block in blocks_of(page) if block.language == "python"]
     assert len(python) >= 15
     assert sum(block.runs for block in python) >= 0.8 * len(python)

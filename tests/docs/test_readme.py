@@ -24,7 +24,7 @@ README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_first_program_survives_a_kill_and_charges_once(tmp_path: Path) -> None:
+def test_readme_program_continues_after_kill_and_charges_once(tmp_path: Path) -> None:
     program = re.search(r"```python\n(.*?)```", README, re.DOTALL)
     assert program is not None
     (tmp_path / "shop.py").write_text(program[1])
@@ -73,7 +73,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 @pytest.mark.parametrize(
     "page", [*sorted(ROOT.glob("*.md")), ROOT / "examples" / "README.md"], ids=lambda page: page.name
 )
-def test_links_work_in_a_checkout(page: Path) -> None:
+def test_relative_links_and_sections_exist_in_a_checkout(page: Path) -> None:
     """Concerns pages outside the manual."""
     for link in LINK.findall(page.read_text()):
         assert not link.startswith(PROJECT["urls"]["Source"]), link
@@ -91,7 +91,7 @@ def _sections(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-def test_readme_links_are_absolute_on_the_package_index(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_hook_makes_readme_links_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Links to pictures lead to the raw file, other links to a page."""
     stub = ModuleType("hatchling.metadata.plugin.interface")
     stub.MetadataHookInterface = object  # type: ignore[attr-defined]  # hatchling is there in builds alone
@@ -115,7 +115,7 @@ def test_package_metadata_is_complete() -> None:
     assert f"The distribution is called `{PROJECT['name']}`" in README
 
 
-def test_manual_is_shown_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_docs_command_lists_shows_and_searches_pages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs"]) == 0
     listed = capsys.readouterr().out
     assert all(each.relative_to(manual()).with_suffix("").as_posix() in listed for each in pages(manual()))
@@ -128,11 +128,11 @@ def test_manual_is_shown_in_the_terminal(capsys: pytest.CaptureFixture[str]) -> 
     assert '"page": "workflows"' in capsys.readouterr().out
 
 
-def test_pages_named_in_messages_exist() -> None:
+def test_manual_pages_named_in_messages_exist() -> None:
     named = set()
     for source in (ROOT / "src").rglob("*.py"):
         named.update(re.findall(r"hourglass docs ([a-z][\w/-]+)", source.read_text()))
     named.update(page for _, page in PAGES)
-    there = {each.relative_to(manual()).with_suffix("").as_posix() for each in pages(manual())}
-    there |= {each.rpartition("/")[2] for each in there}
-    assert named <= there
+    existing = {each.relative_to(manual()).with_suffix("").as_posix() for each in pages(manual())}
+    existing |= {each.rpartition("/")[2] for each in existing}
+    assert named <= existing

@@ -17,20 +17,20 @@ sys.path.append(str(EXAMPLES))
 Program = Callable[..., str]
 
 
-def unforeseen(errors: str) -> list[str]:
+def unexpected_errors(errors: str) -> list[str]:
     """Return the lines on stderr, except those about failed attempts and runs, which some examples intend."""
-    told = re.compile(r"  .*|activity \S+ of workflow \S+ \(.*\) failed .*|\S+ \S+ failed after .*")
-    return [line for line in errors.splitlines() if not told.fullmatch(line)]
+    expected = re.compile(r"  .*|activity \S+ of workflow \S+ \(.*\) failed .*|\S+ \S+ failed after .*")
+    return [line for line in errors.splitlines() if not expected.fullmatch(line)]
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
+def run_program(tmp_path: Path) -> Program:
     """Run a Python program in an empty directory and return its output. Its stderr must be empty."""
 
     def run(*arguments: str, **environment: str) -> str:
         named = ("HOURGLASS_TARGET", "TEMPORAL_ADDRESS")
         inherited = {key: value for key, value in os.environ.items() if key not in named}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-W", "error", *arguments],
             env=inherited | environment,
             cwd=tmp_path,
@@ -40,7 +40,9 @@ def program(tmp_path: Path) -> Program:
             timeout=120,
             check=False,
         )
-        assert (done.returncode, unforeseen(done.stderr)) == (0, []), done.stdout + done.stderr
-        return done.stdout
+        assert (process.returncode, unexpected_errors(process.stderr)) == (0, []), (
+            process.stdout + process.stderr
+        )
+        return process.stdout
 
     return run

@@ -18,18 +18,20 @@ from hourglass import Client, Worker
 
 
 @pytest.fixture
-def in_fastapi(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[AsyncClient], Awaitable[None]]], None]:
+def run_with_fastapi(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[Callable[[AsyncClient], Awaitable[None]]], None]:
     """Run a coroutine function with a client of the FastAPI application and its worker, on an in-memory engine."""
     monkeypatch.setenv("HOURGLASS_TARGET", "local:")
 
-    async def converse(conversation: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    async def run_application(conversation: Callable[[AsyncClient], Awaitable[None]]) -> None:
         async with (
             fastapi_app.lifespan(fastapi_app.app),
             AsyncClient(transport=ASGITransport(fastapi_app.app), base_url="http://test") as web,
         ):
             await conversation(web)
 
-    return lambda conversation: asyncio.run(converse(conversation))
+    return lambda conversation: asyncio.run(run_application(conversation))
 
 
 @pytest.fixture
@@ -39,7 +41,9 @@ def flask_client() -> Iterator[FlaskClient]:
         yield flask_app.create_app(client).test_client()
 
 
-def test_fastapi_application_handles_an_order(in_fastapi: Callable[..., None]) -> None:
+def test_fastapi_example_creates_charges_and_completes_an_order(
+    run_with_fastapi: Callable[..., None],
+) -> None:
     async def conversation(web: AsyncClient) -> None:
         created = await web.post("/orders", json={"item": "lamp", "quantity": 2})
         assert created.status_code == 201
@@ -49,34 +53,38 @@ def test_fastapi_application_handles_an_order(in_fastapi: Callable[..., None]) -
         assert (await web.get(f"{order}/result")).json() == "2 × lamp on the way"
         assert (await web.get(order)).json() == {"stage": "shipped", "paid": True}
 
-    in_fastapi(conversation)
+    run_with_fastapi(conversation)
 
 
-def test_fastapi_streams_an_open_order(in_fastapi: Callable[..., None]) -> None:
+def test_fastapi_example_streams_stages_and_resumes_after_last_event_id(
+    run_with_fastapi: Callable[..., None],
+) -> None:
     async def conversation(web: AsyncClient) -> None:
         order = f"/orders/{(await web.post('/orders', json={'item': 'lamp'})).json()['id']}"
         events, _ = await asyncio.gather(web.get(f"{order}/events"), web.post(f"{order}/payment"))
         assert events.headers["content-type"].startswith("text/event-stream")
         stages = re.findall("^data: (.*)$", events.text, re.M)
         assert stages == ["reserving", "waiting for payment", "shipping", "shipped"]
-        seen = re.findall("^id: (.*)$", events.text, re.M)
-        again = await web.get(f"{order}/events", headers={"Last-Event-ID": seen[2]})
-        assert re.findall("^data: (.*)$", again.text, re.M) == ["shipped"]
+        event_ids = re.findall("^id: (.*)$", events.text, re.M)
+        resumed = await web.get(f"{order}/events", headers={"Last-Event-ID": event_ids[2]})
+        assert re.findall("^data: (.*)$", resumed.text, re.M) == ["shipped"]
 
-    in_fastapi(conversation)
+    run_with_fastapi(conversation)
 
 
-def test_fastapi_rejects_invalid_requests(in_fastapi: Callable[..., None]) -> None:
+def test_fastapi_example_returns_404_for_unknown_orders_and_422_for_invalid_bodies(
+    run_with_fastapi: Callable[..., None],
+) -> None:
     async def conversation(web: AsyncClient) -> None:
         for path in ("", "/events", "/result"):
             assert (await web.get(f"/orders/none{path}")).status_code == 404
         assert (await web.post("/orders/none/payment")).status_code == 404
         assert (await web.post("/orders", json={"quantity": 2})).status_code == 422
 
-    in_fastapi(conversation)
+    run_with_fastapi(conversation)
 
 
-def test_flask_application_handles_an_order(flask_client: FlaskClient) -> None:
+def test_flask_example_creates_charges_and_completes_an_order(flask_client: FlaskClient) -> None:
     created = flask_client.post("/orders", json={"item": "rug"})
     assert created.status_code == 201
     order = f"/orders/{created.get_json()['id']}"
@@ -86,6 +94,6 @@ def test_flask_application_handles_an_order(flask_client: FlaskClient) -> None:
     assert flask_client.get(order).get_json() == {"stage": "shipped", "paid": True}
 
 
-def test_flask_rejects_unknown_orders(flask_client: FlaskClient) -> None:
+def test_flask_example_returns_404_for_unknown_orders(flask_client: FlaskClient) -> None:
     assert flask_client.get("/orders/none").status_code == 404
     assert flask_client.post("/orders/none/payment").status_code == 404

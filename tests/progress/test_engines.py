@@ -25,7 +25,7 @@ def double(number: int) -> int:
 
 
 @workflow.defn
-def count(to: int) -> int:
+def publish_between_activities(to: int) -> int:
     for number in range(to):
         numbers.publish(number)
         double(number)
@@ -34,7 +34,7 @@ def count(to: int) -> int:
 
 
 @workflow.defn
-def echo(rounds: int) -> str:
+def publish_signals(rounds: int) -> str:
     for _ in range(2):
         numbers.publish(go.receive())
     if rounds > 1:
@@ -52,12 +52,18 @@ def client(request: pytest.FixtureRequest, quick_server: DevServer, tmp_path: Pa
 @pytest.fixture
 def queue(client: Client) -> Iterator[str]:
     name = f"progress-{uuid.uuid4().hex[:8]}"
-    with Worker(client, name, workflows=[count, echo], activities=[double], verify="always"):
+    with Worker(
+        client,
+        name,
+        workflows=[publish_between_activities, publish_signals],
+        activities=[double],
+        verify="always",
+    ):
         yield name
 
 
-def test_several_readers_follow_a_running_workflow(client: Client, queue: str) -> None:
-    handle = client.start_workflow(count, 20, task_queue=queue)
+def test_three_readers_receive_every_progress_item_in_order(client: Client, queue: str) -> None:
+    handle = client.start_workflow(publish_between_activities, 20, task_queue=queue)
     found: list[list[int]] = [[], [], []]
 
     def follow(into: list[int]) -> None:
@@ -72,9 +78,9 @@ def test_several_readers_follow_a_running_workflow(client: Client, queue: str) -
     assert numbers.latest(handle) == 20
 
 
-def test_item_arrives_while_the_run_waits(client: Client, queue: str) -> None:
+def test_progress_items_arrive_while_the_run_waits_for_signals(client: Client, queue: str) -> None:
     """Also after continue-as-new and from a stored position."""
-    handle = client.start_workflow(echo, 2, task_queue=queue)
+    handle = client.start_workflow(publish_signals, 2, task_queue=queue)
     stream = numbers.follow(handle, timeout=60)
     for number in range(3):
         handle.signal(go, number)
@@ -85,8 +91,8 @@ def test_item_arrives_while_the_run_waits(client: Client, queue: str) -> None:
     assert list(numbers.follow(client.get_workflow_handle(handle.id), after=position, timeout=60)) == [3]
 
 
-def test_following_adds_no_event(client: Client, queue: str) -> None:
-    handle = client.start_workflow(count, 3, task_queue=queue)
+def test_following_progress_adds_no_history_events(client: Client, queue: str) -> None:
+    handle = client.start_workflow(publish_between_activities, 3, task_queue=queue)
     assert list(numbers.follow(handle, timeout=60)) == [0, 1, 2, 3]
     kinds = {event["eventType"].removeprefix("EVENT_TYPE_") for event in handle.history().events}
     assert kinds == {
@@ -101,13 +107,13 @@ def test_following_adds_no_event(client: Client, queue: str) -> None:
     }
 
 
-def test_reader_continues_after_a_worker_restart(client: Client) -> None:
+def test_progress_reader_continues_after_a_worker_restart(client: Client) -> None:
     queue = f"progress-{uuid.uuid4().hex[:8]}"
-    with Worker(client, queue, workflows=[echo]):
-        handle = client.start_workflow(echo, 1, task_queue=queue)
+    with Worker(client, queue, workflows=[publish_signals]):
+        handle = client.start_workflow(publish_signals, 1, task_queue=queue)
         stream = numbers.follow(handle, timeout=60)
         handle.signal(go, 1)
         assert next(stream) == 1
     handle.signal(go, 2)
-    with Worker(client, queue, workflows=[echo]):
+    with Worker(client, queue, workflows=[publish_signals]):
         assert list(stream) == [2]

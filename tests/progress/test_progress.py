@@ -21,11 +21,11 @@ class Step:
 
 steps = Progress("steps", Step)
 lines = Progress("lines", str)
-few = Progress("few", int, keep=3)
+bounded = Progress("few", int, keep=3)
 
 
 @workflow.defn
-def work(total: int, pause: float) -> str:
+def publish_steps(total: int, pause: float) -> str:
     for done in range(total):
         steps.publish(Step(done, total))
         workflow.sleep(pause)
@@ -33,20 +33,20 @@ def work(total: int, pause: float) -> str:
 
 
 @workflow.defn
-def silent() -> str:
+def publish_nothing() -> str:
     workflow.sleep(60)
     return "silent"
 
 
 @workflow.defn
-def burst(count: int) -> None:
+def publish_all_immediately(count: int) -> None:
     for number in range(count):
-        few.publish(number)
+        bounded.publish(number)
         lines.publish(f"line {number}")
 
 
 @workflow.defn
-def chain(left: int) -> str:
+def publish_in_each_run(left: int) -> str:
     lines.publish(f"{left} left")
     workflow.sleep(1)
     if left:
@@ -55,7 +55,7 @@ def chain(left: int) -> str:
 
 
 @workflow.defn
-def careless() -> None:
+def change_published_step() -> None:
     step = Step(1, 2)
     steps.publish(step)
     step.done = 99
@@ -63,7 +63,7 @@ def careless() -> None:
 
 
 @workflow.defn
-class Wrong:
+class PublishesInQuery:
     @workflow.query
     def look(self) -> str:
         lines.publish("no")
@@ -74,50 +74,50 @@ class Wrong:
         workflow.sleep(60)
 
 
-def test_follower_gets_every_item_in_order() -> None:
+def test_progress_follower_receives_every_item_in_order_until_the_run_ends() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 5, 10.0)
+        handle = env.start_workflow(publish_steps, 5, 10.0)
         assert list(steps.follow(handle)) == [Step(done, 5) for done in range(5)]
         assert handle.result() == "done"
         assert list(steps.follow(handle)) == [Step(done, 5) for done in range(5)]
 
 
-def test_items_arrive_when_they_are_published() -> None:
+def test_progress_items_arrive_when_they_are_published() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 3, 10.0)
-        begin, moments = env.now(), []
+        handle = env.start_workflow(publish_steps, 3, 10.0)
+        start, moments = env.now(), []
         for _ in steps.follow(handle):
-            moments.append((env.now() - begin).total_seconds())
+            moments.append((env.now() - start).total_seconds())
         assert moments == [0, 10, 20]
 
 
-def test_followers_add_no_events() -> None:
-    kinds = []
+def test_ten_progress_followers_add_no_history_events() -> None:
+    event_types = []
     for followers in (0, 10):
         with Environment() as env:
-            handle = env.start_workflow(work, 4, 1.0)
+            handle = env.start_workflow(publish_steps, 4, 1.0)
             streams = [iter(steps.follow(handle)) for _ in range(followers)]
             for stream in streams:
                 next(stream)
             assert [len(list(stream)) for stream in streams] == [3] * followers
             handle.result()
-            kinds.append([event["eventType"] for event in handle.history().events])
-    assert kinds[0] == kinds[1]
+            event_types.append([event["eventType"] for event in handle.history().events])
+    assert event_types[0] == event_types[1]
 
 
-def test_stream_resumes_at_a_position() -> None:
+def test_progress_stream_resumes_after_a_position() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 5, 10.0)
+        handle = env.start_workflow(publish_steps, 5, 10.0)
         stream = steps.follow(handle)
         assert [next(stream).done, next(stream).done] == [0, 1]
-        again = env.client.get_workflow_handle(handle.id)
-        assert [step.done for step in steps.follow(again, after=stream.position)] == [2, 3, 4]
+        reconnected = env.client.get_workflow_handle(handle.id)
+        assert [step.done for step in steps.follow(reconnected, after=stream.position)] == [2, 3, 4]
 
 
-def test_position_counts_consumed_items() -> None:
+def test_progress_position_counts_consumed_items_only() -> None:
     """Items that are fetched but not read come again."""
     with Environment() as env:
-        handle = env.start_workflow(burst, 5)
+        handle = env.start_workflow(publish_all_immediately, 5)
         stream = lines.follow(handle)
         assert next(stream) == "line 0"
         assert list(lines.follow(handle, after=stream.position)) == [
@@ -125,34 +125,34 @@ def test_position_counts_consumed_items() -> None:
         ]
 
 
-def test_last_items_or_only_new_ones() -> None:
+def test_progress_stream_can_start_with_the_last_items_or_new_ones() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 4, 10.0)
+        handle = env.start_workflow(publish_steps, 4, 10.0)
         env.skip(15)
         assert [step.done for step in steps.follow(handle, last=1)] == [1, 2, 3]
-        handle = env.start_workflow(work, 4, 10.0)
+        handle = env.start_workflow(publish_steps, 4, 10.0)
         env.skip(15)
         assert [step.done for step in steps.follow(handle, last=0)] == [2, 3]
 
 
-def test_old_items_are_dropped_and_counted() -> None:
+def test_progress_buffer_drops_old_items_and_counts_them() -> None:
     with Environment() as env:
-        handle = env.start_workflow(burst, 10)
-        stream = few.follow(handle)
+        handle = env.start_workflow(publish_all_immediately, 10)
+        stream = bounded.follow(handle)
         assert list(stream) == [7, 8, 9]
         assert stream.missed == 7
 
 
-def test_many_items_are_fetched_in_several_answers() -> None:
+def test_many_progress_items_are_fetched_in_several_queries() -> None:
     count = 3 * MOST_AT_ONCE + 7
     with Environment() as env:
-        handle = env.start_workflow(burst, count)
+        handle = env.start_workflow(publish_all_immediately, count)
         assert list(lines.follow(handle)) == [f"line {number}" for number in range(count)]
 
 
-def test_stream_follows_continue_as_new() -> None:
+def test_progress_stream_follows_continue_as_new() -> None:
     with Environment() as env:
-        handle = env.start_workflow(chain, 3)
+        handle = env.start_workflow(publish_in_each_run, 3)
         stream = lines.follow(handle)
         assert [next(stream), next(stream)] == ["3 left", "2 left"]
         position = stream.position
@@ -160,32 +160,32 @@ def test_stream_follows_continue_as_new() -> None:
         assert list(lines.follow(handle, after=position)) == ["1 left", "0 left"]
 
 
-def test_stream_without_items_is_empty() -> None:
+def test_progress_stream_without_items_ends_with_the_run() -> None:
     with Environment() as env:
-        handle = env.start_workflow(silent)
+        handle = env.start_workflow(publish_nothing)
         assert list(lines.follow(handle)) == []
         assert lines.latest(handle) is None
 
 
-def test_stream_ends_with_a_terminated_run() -> None:
+def test_progress_stream_ends_when_the_run_is_terminated() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 5, 10.0)
+        handle = env.start_workflow(publish_steps, 5, 10.0)
         env.after(seconds=15).terminate(handle)
         assert [step.done for step in steps.follow(handle)] == [0, 1]
         with pytest.raises(WorkflowFailedError, match="terminated"):
             handle.result()
 
 
-def test_latest_item_is_returned() -> None:
+def test_latest_progress_item_is_returned() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 5, 10.0)
+        handle = env.start_workflow(publish_steps, 5, 10.0)
         env.skip(25)
         assert steps.latest(handle) == Step(2, 5)
 
 
-def test_latest_item_times_out() -> None:
+def test_progress_stream_can_continue_after_a_timeout() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 2, 10.0)
+        handle = env.start_workflow(publish_steps, 2, 10.0)
         stream = steps.follow(handle, timeout=4)
         assert next(stream).done == 0
         with pytest.raises(TimeoutError, match="within 4 s"):
@@ -195,15 +195,15 @@ def test_latest_item_times_out() -> None:
         assert next(stream).done == 1
 
 
-def test_published_items_are_not_shared() -> None:
+def test_published_progress_item_is_a_copy() -> None:
     with Environment() as env:
-        handle = env.start_workflow(careless)
+        handle = env.start_workflow(change_published_step)
         assert list(steps.follow(handle)) == [Step(1, 2)]
 
 
-def test_items_survive_worker_crashes() -> None:
+def test_progress_stream_continues_after_worker_crashes() -> None:
     with Environment() as env:
-        handle = env.start_workflow(work, 4, 10.0)
+        handle = env.start_workflow(publish_steps, 4, 10.0)
         stream: ProgressStream[Step] = steps.follow(handle)
         seen = []
         for step in stream:
@@ -215,23 +215,23 @@ def test_items_survive_worker_crashes() -> None:
 
 async def test_async_client_follows_progress() -> None:
     async with Environment() as env:
-        handle = await env.start_workflow(work, 3, 10.0)
+        handle = await env.start_workflow(publish_steps, 3, 10.0)
         assert [step.done async for step in steps.follow(handle)] == [0, 1, 2]
         assert await steps.latest(handle) == Step(2, 3)
 
 
-def test_query_cannot_publish() -> None:
+def test_publishing_progress_in_a_query_or_outside_a_run_raises() -> None:
     with Environment() as env:
-        handle = env.start_workflow(Wrong.run)
+        handle = env.start_workflow(PublishesInQuery.run)
         with pytest.raises(Exception, match="publishing progress"):
-            handle.query(Wrong.look)
+            handle.query(PublishesInQuery.look)
         with pytest.raises(UsageError):
             lines.publish("outside")
 
 
 def test_invalid_progress_arguments_are_rejected() -> None:
     with Environment() as env:
-        handle = env.start_workflow(silent)
+        handle = env.start_workflow(publish_nothing)
         with pytest.raises(UsageError, match="after="):
             lines.follow(handle, after="nonsense")
         with pytest.raises(UsageError, match="not both"):
@@ -244,7 +244,7 @@ def test_invalid_progress_arguments_are_rejected() -> None:
         Progress("p", keep=0)
 
 
-def test_unencodable_item_is_rejected_at_publish() -> None:
+def test_unencodable_progress_item_raises_at_publish() -> None:
     token = Progress("odd")
 
     @workflow.defn
@@ -255,7 +255,7 @@ def test_unencodable_item_is_rejected_at_publish() -> None:
         env.execute_workflow(odd)
 
 
-def test_large_items_come_in_several_answers() -> None:
+def test_large_progress_items_are_split_across_answers() -> None:
     """An answer contains at least one item; an item above the limit is rejected."""
     buffer = Buffer(10)
     for number in range(4):
@@ -274,7 +274,7 @@ def test_large_items_come_in_several_answers() -> None:
     assert "bytes" in str(caught.value.__cause__)
 
 
-def test_buffer_reads_from_any_position() -> None:
+def test_progress_buffer_reads_from_any_position() -> None:
     """Positions before the oldest item start at the oldest; negative positions count from the end."""
     buffer = Buffer(3)
     for number in range(5):
