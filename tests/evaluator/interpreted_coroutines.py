@@ -1,6 +1,7 @@
 """Programs as data, interpreted by an `async def` workflow of temporalio's. Ours is the same source with its imports changed.
 
-All waits are asyncio's own, so a program compares what coroutines observe: cancellation, precedence of events, and the order of tasks.
+All waits are asyncio's own, so a program compares what coroutines observe: cancellation, precedence of
+events, and the order of tasks.
 """
 
 from __future__ import annotations
