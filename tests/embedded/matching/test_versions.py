@@ -306,7 +306,8 @@ def test_versioned_worker_requires_a_behavior_for_each_workflow() -> None:
     with Client.connect("local:") as client:
         config = WorkerDeploymentConfig(version("1"))
         with pytest.raises(
-            DefinitionError, match=r"workflow undecided .* does not declare what happens to its runs"
+            DefinitionError,
+            match=r"workflow undecided .* has no versioning behavior, which decides what happens to its runs",
         ):
             Worker(client, workflows=[undecided], deployment_config=config)
         Worker(client, workflows=[undecided], deployment_config=WorkerDeploymentConfig(version("1"), False))
