@@ -378,9 +378,7 @@ class Engines(RuleBasedStateMachine):
         """Check that the engine has delivered exactly what the model expects."""
         self.go(self._receive_all())
         for run in self.runs.values():
-            assert run.in_hand is not None or not run.news or not run.is_open, (
-                f"{run} was told nothing"
-            )
+            assert run.in_hand is not None or not run.news or not run.is_open, f"{run} was told nothing"
             for seq, each in run.activities.items():
                 assert each.is_out == (each.due_ns <= self.now), f"attempt {seq} of {run}"
 
