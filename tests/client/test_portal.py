@@ -303,7 +303,7 @@ def test_closing_the_portal_fails_waiting_calls() -> None:
     for thread in threads:
         thread.join(30)
     assert [type(error) for error in errors] == [UsageError, UsageError]
-    assert all("closed while this call waited" in str(error) for error in errors)
+    assert all("closed while this call was waiting" in str(error) for error in errors)
 
 
 def test_all_threads_share_one_current_portal() -> None:
@@ -383,7 +383,7 @@ Portal.current()
 def test_portal_cannot_be_created_while_the_interpreter_exits() -> None:
     done = run_script(LATE)
     assert done.returncode == 0, done.stderr
-    assert "UsageError the interpreter is exiting" in done.stdout
+    assert "UsageError Hourglass cannot be used while the interpreter is exiting" in done.stdout
 
 
 INTERRUPT = """
