@@ -143,7 +143,7 @@ def test_object_may_provide_activities():
 
 def test_method_without_an_instance_is_rejected():
     """The message says what to give instead."""
-    with pytest.raises(DefinitionError, match=r"needs an instance: give Payments\(…\)"):
+    with pytest.raises(DefinitionError, match=r"needs an instance: pass Payments\(…\)"):
         Resolver(activities=[Payments.refund])
 
 
@@ -152,11 +152,11 @@ def test_method_without_an_instance_is_rejected():
     [
         ({"workflows": [len]}, "not decorated with @workflow.defn"),
         ({"activities": [len]}, "neither decorated"),
-        ({"activities": [Payments]}, "is a class: give an object of it"),
+        ({"activities": [Payments]}, "is a class: pass an instance"),
         ({"activities": [object()]}, "an object of type builtins.object"),
         ({"activities": charge}, "must be a list"),
         ({"modules": "app"}, "must be a list, not str"),
-        ({"modules": ["no_such_module_anywhere"]}, "there is no module"),
+        ({"modules": ["no_such_module_anywhere"]}, "was not found"),
     ],
 )
 def test_undecorated_object_is_rejected(lists, message):
@@ -188,10 +188,10 @@ def test_unknown_name_lists_the_known_ones():
     with pytest.raises(UnknownTypeError) as caught:
         resolver.workflow("chekout")
     text = str(caught.value)
-    assert "no workflow type 'chekout'" in text
+    assert "workflow type 'chekout' is not registered" in text
     assert "did you mean 'checkout'?" in text
     assert "workflows=[…]" in text
-    with pytest.raises(UnknownTypeError, match="no workflows at all"):
+    with pytest.raises(UnknownTypeError, match="registered workflows: none"):
         Resolver(activities=[charge]).workflow("x")
     with pytest.raises(UnknownTypeError) as caught:
         resolver.workflow("x" * 100_000)
@@ -214,7 +214,7 @@ def test_modules_are_searched_for_a_missing_name(app):
 def test_private_modules_are_not_imported_to_find_a_name(app):
     """What is decorated in one counts only where somebody else has imported it; the message names those that were left alone."""
     resolver = Resolver(modules=["app"])
-    with pytest.raises(UnknownTypeError, match=r"not imported to look into them: app\._private"):
+    with pytest.raises(UnknownTypeError, match=r"private modules are not searched: app\._private"):
         resolver.activity("hidden")
     assert app() == []
     assert "app._private" not in sys.modules
@@ -225,7 +225,7 @@ def test_private_modules_are_not_imported_to_find_a_name(app):
 def test_methods_in_modules_need_an_instance(app):
     """A class with activities is found, but nobody can make its object."""
     with pytest.raises(
-        UnknownTypeError, match=r"a method of app\.orders\.work\.Desk: give the worker an instance"
+        UnknownTypeError, match=r"a method of app\.orders\.work\.Desk: pass an instance to the worker"
     ):
         Resolver(modules=["app"]).activity("serve")
 

@@ -317,7 +317,7 @@ def test_run_ends_on_signals_and_drains(number):
     ("options", "kind", "message"),
     [
         ({"task_queue": " "}, UsageError, "must have a name"),
-        ({"task_queue": None}, UsageError, "must be a string"),
+        ({"task_queue": None}, UsageError, "must be a str"),
         ({"max_concurrent_activities": 0}, UsageError, "at least 1"),
         ({"max_cached_workflows": -1}, UsageError, "must not be negative"),
         ({"verify": "sometimes"}, UsageError, "verify must be"),

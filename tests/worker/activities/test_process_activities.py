@@ -314,7 +314,7 @@ def test_process_activity_must_be_importable():
     """Bound under another name: the attempt fails with the remedy; a method is rejected by the worker."""
     kind, _, message = failure(run("bound_elsewhere"))
     assert kind == "DefinitionError"
-    assert "Decorate it where it is defined" in message
+    assert "Decorate the function where it is defined" in message
     for given in (in_processes.Tools(), in_processes.Tools().method):
         with pytest.raises(DefinitionError, match="is a method"):
             with_executor([given], None)
@@ -499,7 +499,7 @@ def test_process_activity_needs_a_file():
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "put it into a module" in done.stdout
+    assert "move it into a module" in done.stdout
 
 
 def test_children_die_with_their_parent(tmp_path):

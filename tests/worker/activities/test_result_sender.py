@@ -176,7 +176,7 @@ def test_local_results_are_not_resent(caplog):
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
         how = send(service, OK, broken, given=task(is_local=True))
     assert (how, service.asked) == (Delivery.LOST, [])
-    assert "workflow task is retried, and the activity with it" in caplog.text
+    assert "workflow task and the activity are retried" in caplog.text
 
 
 def test_deferred_attempt_sends_nothing():

@@ -416,7 +416,7 @@ def test_blocked_loop_is_reported_with_its_stack(caplog):
     assert "activity blocks (1) of workflow w (run r) blocks its event loop" in caplog.text
     assert "place.go.wait()" in caplog.text
     assert "run_forever" not in caplog.text
-    assert "runs again" in caplog.text
+    assert "responds again" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["blocks_in_a_task", "blocks_in_a_group"])
@@ -519,7 +519,9 @@ def test_number_of_blocked_loops_is_limited(caplog):
             await begun()
             await until(lambda: executor.statistics().loop_blocked)
             await until(
-                lambda n=number: executor.statistics().replaced_loops > n or "blocked already" in caplog.text
+                lambda n=number: (
+                    executor.statistics().replaced_loops > n or "are blocked: no other loop" in caplog.text
+                )
             )
         waiting = asyncio.ensure_future(executor.execute(attempt("echo_async", "late", token=b"w")))
         place.go.set()
@@ -528,7 +530,7 @@ def test_number_of_blocked_loops_is_limited(caplog):
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
         late, ends, seen = script(blocking, loop_tick=0.05, loop_limit=0.5, max_blocked_loops=1)
     assert (late, ends, seen.replaced_loops) == ("late", ["unblocked"] * 2, 1)
-    assert "1 activity loops are blocked already" in caplog.text
+    assert "1 activity loops are are blocked: no other loop" in caplog.text
 
 
 @pytest.mark.parametrize("moved", [False, True])

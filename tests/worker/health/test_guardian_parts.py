@@ -68,9 +68,9 @@ def test_process_that_never_started_is_not_restarted() -> None:
     [
         (-9, "was killed by SIGKILL"),
         (-200, "was killed by signal 200"),
-        (0, "ended without being asked to"),
+        (0, "ended unexpectedly"),
         (3, "crashed with exit code 3"),
-        (guarded.REPLACE_ME, "asked to be replaced: too many of its threads cannot be stopped"),
+        (guarded.REPLACE_ME, "requested its replacement: too many of its threads cannot be stopped"),
     ],
 )
 def test_exit_reason_in_words(code: int, said: str) -> None:

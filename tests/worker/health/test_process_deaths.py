@@ -477,7 +477,7 @@ def test_run_that_kills_its_process_is_quarantined_alone(tmp_path: Path, client:
         assert results([client.start_workflow("healthy", 7, id="later")]) == [8]
     assert service.lines() == ["workflow x"] * 2
     assert service.ends[:2] == [-signal.SIGKILL] * 2
-    assert "2 times now: it is not executed again" in service.errors.read_text()
+    assert "2 times so far: the run is quarantined" in service.errors.read_text()
     (known,) = json.loads((tmp_path / "x.db-worker" / "incidents.json").read_text())
     assert (known["workflow_type"], known["times"]) == ("kills", 2)
 

@@ -32,7 +32,7 @@ def test_deep_child_is_logged_once_per_type() -> None:
     depths = Generations()
     said = [begun(depths, number) for number in range(1, DEEP + 10)]
     assert [number for number, text in enumerate(said, 1) if text] == [DEEP]
-    assert f"a child of generation {DEEP} below workflow id-0" in said[DEEP - 1]
+    assert f"is nested {DEEP} levels below workflow id-0" in said[DEEP - 1]
     assert "workflow.continue_as_new" in said[DEEP - 1]
     assert begun(depths, DEEP + 10, "other") != ""
 
@@ -54,7 +54,7 @@ def test_replayed_run_keeps_its_depth() -> None:
     for _ in range(10):
         for number in range(1, 4):
             begun(depths, number)
-    with pytest.raises(UsageError, match="a child of generation 4 "):
+    with pytest.raises(UsageError, match="is nested 4 levels below "):
         begun(depths, 4)
 
 
@@ -83,7 +83,9 @@ def test_endless_recursion_is_parked_in_tests(function: Any) -> None:
     """A workflow that calls itself, or another that calls it, is parked with a text that says so."""
     with (
         Environment() as environment,
-        pytest.raises(WorkflowParked, match="is parked: UsageError: it is a child of generation 1001 "),
+        pytest.raises(
+            WorkflowParked, match="is parked: UsageError: this child workflow is nested 1001 levels "
+        ),
     ):
         environment.execute_workflow(function, 0)
 

@@ -125,14 +125,14 @@ def told(function: Any, caplog: pytest.LogCaptureFixture) -> str:
 @pytest.mark.parametrize(
     ("function", "handler", "instead"),
     [
-        (by_name, "Blocked", '`except ActivityError as error:` and look at `error.cause.type == "Blocked"`'),
-        (by_base, "HERE.Declined", 'ActivityError as error:` and look at `error.cause.type == "Blocked"`'),
+        (by_name, "Blocked", '`except ActivityError as error:` and test `error.cause.type == "Blocked"`'),
+        (by_base, "HERE.Declined", 'ActivityError as error:` and test `error.cause.type == "Blocked"`'),
         (
             by_ours,
             "ApplicationError",
-            'ChildWorkflowError as error:` and look at `error.cause.type == "Refused"`',
+            'ChildWorkflowError as error:` and test `error.cause.type == "Refused"`',
         ),
-        (Awaited, "Blocked", 'ActivityError as error:` and look at `error.cause.type == "Blocked"`'),
+        (Awaited, "Blocked", 'ActivityError as error:` and test `error.cause.type == "Blocked"`'),
     ],
 )
 def test_except_clause_is_named(
@@ -163,7 +163,7 @@ def test_except_timeout_error_around_a_call_is_explained() -> None:
             pass
 
     assert "except TimeoutError (" in passed_handler(_raised(fails))
-    assert passed_handler(_raised(fails)).endswith("look at `error.cause`")
+    assert passed_handler(_raised(fails)).endswith("and test `error.cause`")
 
 
 def test_code_without_source_gets_no_hint() -> None:

@@ -60,7 +60,7 @@ def reachable(app: Application) -> float:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    ours = ("the engine is lost", "the engine answers again")
+    ours = ("the engine is not available", "the engine is available again")
     return [
         (each.levelname, each.getMessage())
         for each in caplog.records
@@ -123,8 +123,11 @@ def test_loss_and_return_are_logged_once(caplog: pytest.LogCaptureFixture) -> No
     reach.answered(32.0)
     assert reach.outage is None
     assert lines(caplog) == [
-        ("WARNING", f"the engine is lost: {DEAD}. This worker gets no work until it is back"),
-        ("INFO", "the engine answers again, after 30 s"),
+        (
+            "WARNING",
+            f"the engine is not available: {DEAD}. This worker receives no tasks until the engine is available again",
+        ),
+        ("INFO", "the engine is available again after 30 s"),
     ]
 
 
@@ -135,7 +138,8 @@ def test_change_of_problem_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     reach.refused(DEAD, 1.0)
     reach.refused(GONE, 2.0)
     assert [text for _, text in lines(caplog)] == [
-        f"the engine is lost: {each}. This worker gets no work until it is back" for each in (DEAD, GONE)
+        f"the engine is not available: {each}. This worker receives no tasks until the engine is available again"
+        for each in (DEAD, GONE)
     ]
 
 
