@@ -55,7 +55,7 @@ def test_payloads_are_decoded_and_encoded():
     async def script(edge, inner, codec):
         sealed = Reverse().encode(payloads("hello"))
         event = RunStarted(workflow_type="w", workflow_id="i", arguments=tuple(sealed))
-        inner.give(start("r", "w").__class__(run_id="r", events=(event,)))
+        inner.deliver(start("r", "w").__class__(run_id="r", events=(event,)))
         activation = await edge.poll_activation()
         assert activation.events[0].arguments == payloads("hello")
         await edge.complete_activation(Succeeded("r", (CompleteRun(payloads("bye")[0]),)))
@@ -81,13 +81,13 @@ def test_undecodable_item_is_answered_as_failed():
     """A payload that was not sealed fails its task or attempt, and the next item is served."""
 
     async def script(edge, inner, codec):
-        inner.give(start("r", "w", "plain"))
-        inner.give(evict("s"))
+        inner.deliver(start("r", "w", "plain"))
+        inner.deliver(evict("s"))
         assert (await edge.poll_activation()).run_id == "s"
         assert isinstance(inner.completions[0], TaskFailed)
         assert "codec" in inner.completions[0].failure.message
-        inner.give(attempt("a", "plain"))
-        inner.give(ActivityCancel(b"other"))
+        inner.deliver(attempt("a", "plain"))
+        inner.deliver(ActivityCancel(b"other"))
         assert await edge.poll_activity() == ActivityCancel(b"other")
         assert isinstance(inner.results[0], AttemptFailed)
         await edge.complete_activation(Succeeded("s"))

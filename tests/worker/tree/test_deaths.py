@@ -165,7 +165,7 @@ async def test_too_many_abandoned_handles_replace_connections():
     from .world import scripted
 
     def deaf(handle: ScriptedHandle) -> None:
-        handle.deaf = True
+        handle.ignores_shutdown = True
 
     limits = HandleLimits(drain=0.01, max_abandoned=0)
     async with scripted(serve=False, limits=limits) as world:

@@ -48,14 +48,14 @@ async def test_killed_evaluation_is_failed_once():
     """I3: the activation is completed as failed; a later completion of the lane is dropped."""
     async with scripted() as world:
         handle = world.handle
-        handle.give(started("r", "slow", 1))
+        handle.deliver(started("r", "slow", 1))
         await begun()
         world.kill(f"{EVALUATORS}/evaluation-1")
         await until(lambda: handle.completions)
         stage.go.set()
         (services,) = world.app.configured()
         await until(lambda: services.lanes.counts()[0].activations == 1)
-        handle.give(eviction("r"))
+        handle.deliver(eviction("r"))
         await until(lambda: len(handle.completions) == 2)
         assert kind_of(handle.completions[0]) == "EvaluationDied"
         assert handle.completions[1] == Succeeded("r")
@@ -90,9 +90,9 @@ async def test_killed_eviction_succeeds():
     async with scripted() as world:
         handle = world.handle
         stage.evaluations = 0
-        handle.give(started("other", "slow", 1))  # it holds the only lane
+        handle.deliver(started("other", "slow", 1))  # it holds the only lane
         await begun()
-        handle.give(eviction("r"))
+        handle.deliver(eviction("r"))
         await until(lambda: f"{EVALUATORS}/evaluation-2" in world.paths())
         world.kill(f"{EVALUATORS}/evaluation-2")
         await until(lambda: handle.completions)
@@ -116,7 +116,7 @@ async def test_items_wait_for_the_evaluator_supervisor():
                 raise
 
         evaluators.spawn_job = watched
-        world.handle.give(activation("unknown"))
+        world.handle.deliver(activation("unknown"))
         await until(lambda: refused)
         assert len(line.kept) == 1
         await until(lambda: world.handle.completions)
@@ -142,7 +142,7 @@ def test_completion_without_a_handle_is_logged(caplog):
 
     async def script():
         async with scripted(limits=HandleLimits(workflow_grace=0.01, adoption=0)) as world:
-            world.handle.give(started("r", "slow", 1))
+            world.handle.deliver(started("r", "slow", 1))
             await begun()
             evaluation = world.find(f"{EVALUATORS}/evaluation-1")
             former = world.handle
@@ -161,10 +161,10 @@ def test_completion_without_a_handle_is_logged(caplog):
 async def test_cache_requests_evictions():
     """If the cache is full, the handle receives the request for an eviction after the completion."""
     async with scripted(max_cached_workflows=0, max_concurrent_workflow_tasks=1) as world:
-        world.handle.give(started("a", "waiting", 1))
+        world.handle.deliver(started("a", "waiting", 1))
         await until(lambda: len(world.handle.completions) == 1)
         assert world.handle.evictions == []
-        world.handle.give(started("b", "waiting", 1))
+        world.handle.deliver(started("b", "waiting", 1))
         await until(lambda: world.handle.evictions)
         assert world.handle.evictions == ["a"]
         assert len(world.handle.completions) == 2
@@ -177,7 +177,7 @@ async def test_many_runs_on_few_lanes_are_each_answered_once(monkeypatch):
 
     async with scripted(more={"lanes": 3}) as world:
         for number in range(1000):
-            world.handle.give(started(f"r{number}", "waiting", 1))
+            world.handle.deliver(started(f"r{number}", "waiting", 1))
         await until(lambda: len(world.handle.completions) == 1000)
         assert len({each.run_id for each in world.handle.completions}) == 1000
         (services,) = world.app.configured()
@@ -202,7 +202,7 @@ async def test_killed_attempt_is_reported_once():
     """The result that its thread returns later is not sent."""
     async with scripted() as world:
         handle = world.handle
-        handle.give(attempt_of("waits", 1))
+        handle.deliver(attempt_of("waits", 1))
         await begun()
         world.kill(f"{EXECUTORS}/attempt-1")
         await until(lambda: handle.results)
@@ -220,10 +220,10 @@ def attempt_of(name: str, *args: object, token: bytes = b"t", **more: object):
 async def test_cancellation_reaches_its_attempt():
     """A cancellation is passed to the attempt with that task token."""
     async with scripted() as world:
-        world.handle.give(attempt_of("waits", 1))
+        world.handle.deliver(attempt_of("waits", 1))
         await begun()
         (services,) = world.app.configured()
-        world.handle.give(ActivityCancel(b"t", "CANCELLED"))
+        world.handle.deliver(ActivityCancel(b"t", "CANCELLED"))
         running = services.executor.attempts[b"t"]
         await until(lambda: running.context.cancel_reason == "CANCELLED")
         stage.go.set()
@@ -234,18 +234,18 @@ async def test_local_activity_results_wait_from_close_to_eviction():
     """The engine would record them after the end of the run and reject the task."""
     async with scripted() as world:
         handle = world.handle
-        handle.give(attempt_of("waits", 1, run_id="r", is_local=True))
+        handle.deliver(attempt_of("waits", 1, run_id="r", is_local=True))
         await begun()
         stage.evaluations = 1  # so that the workflow does not wait
-        handle.give(started("r", "slow", 1))
+        handle.deliver(started("r", "slow", 1))
         await until(lambda: handle.completions)
         stage.go.set()
         await until(lambda: stage.ended)
-        handle.give(attempt_of("double", 1, token=b"other", run_id="s", is_local=True))
+        handle.deliver(attempt_of("double", 1, token=b"other", run_id="s", is_local=True))
         await until(lambda: handle.results)
         assert [each.token for each in handle.results] == [b"other"]
         assert f"{EXECUTORS}/attempt-1" in world.paths()
-        handle.give(Activation(run_id="r", events=(RunEvicted("CACHE_FULL"),)))
+        handle.deliver(Activation(run_id="r", events=(RunEvicted("CACHE_FULL"),)))
         await until(lambda: len(handle.results) == 2)
         assert handle.results[1] == ActivityOk(b"t", default_converter.encode(2))
 
@@ -254,15 +254,15 @@ async def test_held_results_are_released_by_drain():
     """Otherwise a recycled handle would wait for its local activity for an hour."""
     async with scripted() as world:
         handle = world.handle
-        handle.give(attempt_of("waits", 1, run_id="r", is_local=True))
+        handle.deliver(attempt_of("waits", 1, run_id="r", is_local=True))
         await begun()
         stage.evaluations = 1  # so that the workflow does not wait
-        handle.give(started("r", "slow", 1))
+        handle.deliver(started("r", "slow", 1))
         await until(lambda: handle.completions)
         stage.go.set()
         await until(lambda: stage.ended)
         assert handle.results == []
-        handle.given["workflow"].append(eviction("r"))  # arrives as the handle shuts down
+        handle.pending["workflow"].append(eviction("r"))  # arrives as the handle shuts down
         await world.app.holder.recycle("default", "a test says so")
         await until(lambda: handle.finalized)
         assert handle.results == [ActivityOk(b"t", default_converter.encode(2))]

@@ -78,7 +78,7 @@ def test_worker_with_a_stalled_poll_loop_is_replaced(caplog):
 
             evaluators.spawn_job = never
             former, worker = world.handle, world.find(WORKER)
-            former.give(started("r", "steps", 1))
+            former.deliver(started("r", "steps", 1))
             line = world.record().activations
             await until(lambda: line.kept)
             assert list(suspicions(world.app)) == [NobodyPolls("default", 1, "workflow", 1)]
@@ -103,7 +103,7 @@ async def test_abandoned_activation_is_failed_once():
     """An activation that no job executes is answered as failed, once; a later completion is not sent."""
     async with scripted() as world:
         handle = world.handle
-        handle.give(started("r", "slow", 1))
+        handle.deliver(started("r", "slow", 1))
         await begun()
         await until(world.whole)
         lost = world.record().runs.open["r"]
@@ -118,7 +118,7 @@ async def test_abandoned_activation_is_failed_once():
         stage.go.set()
         (services,) = world.app.configured()
         await until(lambda: services.lanes.counts()[0].activations == 1)
-        handle.give(eviction("r"))
+        handle.deliver(eviction("r"))
         await until(lambda: len(handle.completions) == 2)
         assert kind_of(handle.completions[0]) == "WorkerShutdown"
 
@@ -128,7 +128,7 @@ def test_abandoned_attempt_is_failed(caplog):
 
     async def script():
         async with scripted() as world:
-            world.handle.give(attempt_of("waits", 1, token=b"sesame"))
+            world.handle.deliver(attempt_of("waits", 1, token=b"sesame"))
             await begun()
             await until(world.whole)
             world.record().attempts.open[b"sesame"].finish()
