@@ -148,7 +148,7 @@ TIERS = {
     # Killed processes, outages, failing disks, and other slow tests.
     "tests/chaos": CAMPAIGN,
     "tests/durability": CAMPAIGN,
-    "tests/worker/activities/test_ending.py::test_shutdown_ends_without_a_server": CAMPAIGN,
+    "tests/worker/activities/test_ending.py::test_sigterm_ends_a_worker_whose_server_does_not_respond": CAMPAIGN,
     "tests/tools/cli/test_dev.py::test_deleted_file_is_reported": CAMPAIGN,
     "tests/tools/cli/test_dev.py::test_parked_run_is_shown_at_once": CAMPAIGN,
     "tests/tools/cli/test_dev.py::test_dev_command_with_a_temporal_server": CAMPAIGN,
