@@ -445,7 +445,7 @@ def test_oversized_message_from_an_activity_process_fails_its_attempt(length):
     assert (seen.started_processes, seen.died_processes) == (2, 1)
 
 
-@pytest.mark.parametrize(("given", "limit"), [(None, 2**30), (0, 2**20), (2**31, 2**30)])
+@pytest.mark.parametrize(("payload_limit", "limit"), [(None, 2**30), (0, 2**20), (2**31, 2**30)])
 def test_message_limit_of_an_activity_process_follows_the_payload_limit(payload_limit, limit):
     assert frame_limit(payload_limit) == limit
 

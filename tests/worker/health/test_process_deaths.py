@@ -26,7 +26,7 @@ from hourglass._worker.health.stacks import HungStack
 from hourglass._worker.targets import Target, resolve
 from hourglass.errors import ActivityError, WorkflowFailedError
 
-from ..lanes.lane_world import Clock, adds, kind, stage, with_lanes
+from ..lanes.lane_world import Clock, adds, failure_kind, stage, with_lanes
 from ..scripted import settled, start, workflow
 
 DEADLY = Path(__file__).with_name("deadly.py")
@@ -407,8 +407,8 @@ def test_quarantined_run_reports_the_reason() -> None:
     """The failed task has a name of its own, and the run counts as parked."""
 
     async def script(world):
-        failed = await world.ask(start("r", "adds", "r"))
-        assert kind(failed) == "ProcessDied"
+        failed = await world.evaluate(start("r", "adds", "r"))
+        assert failure_kind(failed) == "ProcessDied"
         assert "the worker's process died while its code was executing (2×)" in failed.failure.message
         assert world.lanes.counts()[0].parked == {"r": "ProcessDied"}
 
