@@ -176,8 +176,8 @@ TIERS = {
     "tests/faults/test_regex.py": CAMPAIGN,
     "tests/limits/test_engine_keeps.py::test_kills_neither_lose_nor_duplicate_slots": CAMPAIGN,
     "tests/temporal/test_process.py": CAMPAIGN,
-    "tests/worker/tree/test_reachability.py::test_silent_link_is_detected": CAMPAIGN,
-    "tests/worker/tree/test_reachability.py::test_server_restart_is_detected": CAMPAIGN,
+    "tests/worker/tree/test_reachability.py::test_worker_reports_a_connection_that_transfers_no_data": CAMPAIGN,
+    "tests/worker/tree/test_reachability.py::test_worker_reports_and_recovers_from_a_server_restart": CAMPAIGN,
     "tests/worker/tree/test_sightings.py::test_frozen_connection_to_a_server_is_replaced": CAMPAIGN,
     "tests/typing": CAMPAIGN,  # `make check` also runs them
     "tests/tools/web/test_browser.py::test_open_page_does_not_grow": CAMPAIGN,
