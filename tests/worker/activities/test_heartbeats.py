@@ -75,7 +75,7 @@ class _Listener:
 @pytest.mark.parametrize("name", ["heartbeats", "heartbeats_async"])
 @settings(max_examples=cases(3, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn_pauses=st.lists(pauses, min_size=4, max_size=8))
-@example(given_pauses=[0.1] * 8)
+@example(drawn_pauses=[0.1] * 8)
 def test_last_heartbeat_is_sent_whatever_the_pauses(name: str, drawn_pauses: list[float]) -> None:
     async def beating(executor, sent):
         result = await executor.execute(attempt(name, drawn_pauses, heartbeat_timeout=5.0))
