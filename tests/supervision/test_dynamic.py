@@ -26,7 +26,7 @@ from hourglass._supervision import (
     Tree,
 )
 
-from .world import Boom, World, on_both_loops, run_in_world
+from .world import Boom, World, ignores_cancellation, never_starts, on_both_loops, run_in_world, starts_when
 
 
 async def start_pool(world: World, **options: float) -> tuple[Tree, DynamicSupervisor]:
@@ -143,13 +143,7 @@ async def test_dynamic_child_terminated_at_the_end_of_its_backoff_is_not_restart
 async def test_slow_start_of_a_dynamic_child_does_not_delay_others(world: World) -> None:
     _, pool = await start_pool(world)
     ready = asyncio.Event()
-
-    async def slow(context: Context) -> None:
-        await ready.wait()
-        await context.started()
-        await asyncio.Event().wait()
-
-    starting = asyncio.ensure_future(pool.start_child(ChildSpec("slow", slow)))
+    starting = asyncio.ensure_future(pool.start_child(ChildSpec("slow", starts_when(ready))))
     await world.settle()
     await pool.start_child(world.worker("b"))
     await world.crash("App/Pool/b")
@@ -191,10 +185,7 @@ async def test_children_cannot_be_started_before_the_start_or_after_the_stop_of_
 async def test_terminating_a_starting_child_fails_its_start(world: World) -> None:
     _, pool = await start_pool(world)
 
-    async def never(context: Context) -> None:
-        await asyncio.Event().wait()
-
-    starting = asyncio.ensure_future(pool.start_child(ChildSpec("n", never)))
+    starting = asyncio.ensure_future(pool.start_child(ChildSpec("n", never_starts)))
     await world.settle()
     await pool.terminate_child("n")
     with pytest.raises(StartFailed, match="App/Pool/n did not start: shutdown"):
@@ -205,13 +196,7 @@ async def test_terminating_a_starting_child_fails_its_start(world: World) -> Non
 async def test_child_continues_to_start_if_the_caller_of_start_child_is_cancelled(world: World) -> None:
     tree, pool = await start_pool(world)
     ready = asyncio.Event()
-
-    async def slow(context: Context) -> None:
-        await ready.wait()
-        await context.started()
-        await asyncio.Event().wait()
-
-    starting = asyncio.ensure_future(pool.start_child(ChildSpec("slow", slow)))
+    starting = asyncio.ensure_future(pool.start_child(ChildSpec("slow", starts_when(ready))))
     await world.settle()
     starting.cancel()
     await world.settle()
@@ -224,16 +209,8 @@ async def test_child_continues_to_start_if_the_caller_of_start_child_is_cancelle
 async def test_dynamic_children_are_stopped_concurrently(world: World) -> None:
     tree, pool = await start_pool(world)
 
-    async def stubborn(context: Context) -> None:
-        await context.started()
-        while True:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                continue
-
     for number in range(10):
-        await pool.start_child(ChildSpec(f"s{number}", stubborn, shutdown=2.0))
+        await pool.start_child(ChildSpec(f"s{number}", ignores_cancellation, shutdown=2.0))
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(2.0)
     assert stopping.done()

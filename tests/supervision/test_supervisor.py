@@ -19,7 +19,7 @@ from hourglass._supervision import (
 )
 
 from .test_policy import RESTARTED
-from .world import Boom, World, on_both_loops, processes, restarts
+from .world import Boom, World, ignores_cancellation, on_both_loops, processes, restarts
 
 
 @on_both_loops
@@ -312,15 +312,7 @@ async def test_tree_stopped_during_a_restart_starts_no_further_child(world: Worl
 
 @on_both_loops
 async def test_stop_during_a_cascade_does_not_extend_the_shutdown_limit(world: World) -> None:
-    async def stubborn(context: Context) -> None:
-        await context.started()
-        while True:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                continue
-
-    children = (world.worker("a"), world.worker("b"), ChildSpec("s", stubborn, shutdown=4.0))
+    children = (world.worker("a"), world.worker("b"), ChildSpec("s", ignores_cancellation, shutdown=4.0))
     tree = await world.start(*children, strategy="rest_for_one")
     await world.crash("App/b")
     await world.advance(3.0)
@@ -427,15 +419,9 @@ async def test_worker_that_runs_a_supervisor_terminates_before_its_children_stop
 
 @on_both_loops
 async def test_supervisor_that_exceeds_its_shutdown_limit_is_killed_with_its_children(world: World) -> None:
-    async def stubborn(context: Context) -> None:
-        await context.started()
-        while True:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                continue
-
-    inner = Supervisor("one_for_one", [world.worker("a"), ChildSpec("s", stubborn, shutdown="infinity")])
+    inner = Supervisor(
+        "one_for_one", [world.worker("a"), ChildSpec("s", ignores_cancellation, shutdown="infinity")]
+    )
     tree = await world.start(ChildSpec("Sub", inner, shutdown=2.0, type="supervisor"))
     stopping = asyncio.ensure_future(tree.stop())
     await world.advance(2.0)

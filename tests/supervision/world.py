@@ -164,6 +164,32 @@ class World:
         return [report.path for report in self.reports if report.kind == kind]
 
 
+async def ignores_cancellation(context: Context) -> None:
+    """A body that must be killed."""
+    await context.started()
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+async def never_starts(context: Context) -> None:
+    """A body that never reports its start."""
+    await asyncio.Event().wait()
+
+
+def starts_when(ready: asyncio.Event) -> Callable[[Context], Any]:
+    """Return a body that reports its start when an event is set."""
+
+    async def body(context: Context) -> None:
+        await ready.wait()
+        await context.started()
+        await asyncio.Event().wait()
+
+    return body
+
+
 def restarts(tree: Tree, path: str) -> int:
     """Return how often the child at this path was restarted."""
     above, _, id = path.rpartition("/")
