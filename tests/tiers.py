@@ -174,7 +174,7 @@ TIERS = {
     "tests/examples/test_scripts.py::test_approval_test_suite_passes": CAMPAIGN,
     "tests/examples/test_scripts.py::test_example_runs_twice_on_one_file": CAMPAIGN,
     "tests/faults/test_regex.py": CAMPAIGN,
-    "tests/limits/test_engine_keeps.py::test_kills_neither_lose_nor_duplicate_slots": CAMPAIGN,
+    "tests/limits/test_engine_keeps.py::test_slots_survive_repeated_kills_of_the_process": CAMPAIGN,
     "tests/temporal/test_process.py": CAMPAIGN,
     "tests/worker/tree/test_reachability.py::test_worker_reports_a_connection_that_transfers_no_data": CAMPAIGN,
     "tests/worker/tree/test_reachability.py::test_worker_reports_and_recovers_from_a_server_restart": CAMPAIGN,

@@ -325,7 +325,7 @@ def test_waiting_calls_fail_when_the_portal_closes() -> None:
     for thread in threads:
         thread.join(30)
     assert [type(error) for error in told] == [UsageError, UsageError]
-    assert all("closed while this call waited" in str(error) for error in told)
+    assert all("closed while this call was waiting" in str(error) for error in told)
 
 
 def test_the_process_has_one_portal() -> None:
@@ -408,7 +408,7 @@ def test_portal_is_closed_after_exit() -> None:
     """Code that runs after the portal's exit gets a clear error instead of a new thread."""
     done = run_script(LATE)
     assert done.returncode == 0, done.stderr
-    assert "UsageError the interpreter is exiting" in done.stdout
+    assert "UsageError Hourglass cannot be used while the interpreter is exiting" in done.stdout
 
 
 INTERRUPT = """

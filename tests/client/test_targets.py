@@ -76,12 +76,12 @@ def test_host_and_port_mean_a_temporal_server(text: str, address: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "has no port"),
+        ("", "is empty"),
         ("orders.db", "did you mean local:orders.db"),
         ("data/orders", "did you mean local:data/orders"),
         ("localhost", r"did you mean localhost:7233\?"),
         ("[::1]", "has no port"),
-        ("::1:7233", "stands in brackets"),
+        ("::1:7233", "write an IPv6 address in brackets"),
         ("[nonsense]:7233", "not a host name"),
         ("http://localhost:7233", "without a scheme"),
         ("localhost:0", "from 1 to 65535"),
@@ -90,8 +90,8 @@ def test_host_and_port_mean_a_temporal_server(text: str, address: str) -> None:
         ("localhost:", "from 1 to 65535"),
         ("local host:7233", "not a host name"),
         (":7233", "not a host name"),
-        ("profile:", "name the profile"),
-        ("local::memory:", "the target of an engine in memory is `local:`, without a path"),
+        ("profile:", "name of the profile is missing"),
+        ("local::memory:", "write the target of an engine in memory as `local:`, without a path"),
         ("local://orders.db", "local:path.db, without a scheme"),
         ("local:orders/", "is not a file name"),
         ("local:..", "is not a file name"),
@@ -353,7 +353,7 @@ def test_default_path_of_the_configuration_file(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ({"namespace": " "}, "namespace must have a name"),
+        ({"namespace": " "}, "namespace must be a non-empty str"),
         ({"tls": "yes"}, "tls must be True, False or a TLSConfig"),
         ({"api_key": ""}, "API key is empty"),
         *(

@@ -302,7 +302,7 @@ def test_worker_run_drains_and_exits_on_sigint_and_sigterm(number):
     ("options", "kind", "message"),
     [
         ({"task_queue": " "}, UsageError, "must have a name"),
-        ({"task_queue": None}, UsageError, "must be a string"),
+        ({"task_queue": None}, UsageError, "must be a str"),
         ({"max_concurrent_activities": 0}, UsageError, "at least 1"),
         ({"max_cached_workflows": -1}, UsageError, "must not be negative"),
         ({"verify": "sometimes"}, UsageError, "verify must be"),

@@ -23,10 +23,10 @@ from hourglass._contract.deployments import (
     ListSearchAttributes,
     Poller,
     Pollers,
-    QueueStats,
     SetCurrentVersion,
     SetRampingVersion,
 )
+from hourglass._contract.engine_status import QueueStats
 from hourglass._contract.service import Request
 from hourglass._evaluator.options import Duration, check_text, named_values, seconds
 from hourglass._evaluator.specs import WorkerDeploymentVersion, check_deployment_name, check_version

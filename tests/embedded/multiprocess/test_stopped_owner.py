@@ -90,4 +90,4 @@ def test_guardian_replaces_a_stopped_process(tmp_path: Path) -> None:
     finally:
         guardian.kill()
         _, log = guardian.communicate()
-    assert "was stopped by a signal for 10 s and was killed" in log
+    assert "was suspended by a signal for 10 s and was killed" in log

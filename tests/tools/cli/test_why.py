@@ -303,7 +303,7 @@ def test_why_unknown_workflow_type(served: Stage) -> None:
     """The worker has no code for it."""
     served.client.start_workflow("nobody_wrote_it", id="type-1")
     _, page = served.why("type-1", "unknown_workflow")
-    assert "this worker knows no workflow type 'nobody_wrote_it'" in page
+    assert "workflow type 'nobody_wrote_it' is not registered with this worker" in page
     assert "hourglass worker FILE" in page
 
 

@@ -288,7 +288,7 @@ def test_process_of_an_abandoned_attempt_is_killed(tmp_path):
 def test_process_activity_that_cannot_be_imported_by_name_is_rejected():
     kind, _, message = failure(run("bound_elsewhere"))
     assert kind == "DefinitionError"
-    assert "Decorate it where it is defined" in message
+    assert "Decorate the function where it is defined" in message
     for rejected in (in_processes.Tools(), in_processes.Tools().method):
         with pytest.raises(DefinitionError, match="is a method"):
             with_executor([rejected], None)
@@ -464,7 +464,7 @@ def test_process_activity_defined_by_python_dash_c_fails():
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert "put it into a module" in done.stdout
+    assert "move it into a module" in done.stdout
 
 
 def test_activity_processes_die_when_the_worker_is_killed(tmp_path):

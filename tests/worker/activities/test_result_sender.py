@@ -166,7 +166,7 @@ def test_result_of_a_local_activity_is_not_sent_to_the_service(caplog):
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
         how = send(service, OK, broken, activity_task=task(is_local=True))
     assert (how, service.asked) == (Delivery.LOST, [])
-    assert "workflow task is retried, and the activity with it" in caplog.text
+    assert "workflow task and the activity are retried" in caplog.text
 
 
 def test_no_result_is_sent_for_an_attempt_completed_async():

@@ -189,7 +189,7 @@ def test_hung_activity_threads_are_replaced(reason, caplog):
     assert all(isinstance(item, AttemptCancelled) for item in results)
     assert (following, after) == ("next", "after")
     assert (lost[0].lost_threads, lost[1]) == (2, 0)
-    assert "2 threads are lost" in caplog.text
+    assert "2 threads are abandoned now" in caplog.text
 
 
 def test_cancelled_activity_keeps_its_thread_for_clean_up():
@@ -394,7 +394,7 @@ def test_blocked_activity_loop_is_logged_with_its_stack_and_replaced(caplog):
     assert "activity blocks (1) of workflow w (run r) blocks its event loop" in caplog.text
     assert "place.go.wait()" in caplog.text
     assert "run_forever" not in caplog.text
-    assert "runs again" in caplog.text
+    assert "responds again" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["blocks_in_a_task", "blocks_in_a_group"])
@@ -491,7 +491,9 @@ def test_attempts_wait_for_the_last_loop_at_the_limit_of_blocked_loops(caplog):
             await begun()
             await until(lambda: executor.statistics().loop_blocked)
             await until(
-                lambda n=number: executor.statistics().replaced_loops > n or "blocked already" in caplog.text
+                lambda n=number: (
+                    executor.statistics().replaced_loops > n or "are blocked: no other loop" in caplog.text
+                )
             )
         waiting = asyncio.ensure_future(executor.execute(attempt("echo_async", "late", token=b"w")))
         place.go.set()
@@ -500,7 +502,7 @@ def test_attempts_wait_for_the_last_loop_at_the_limit_of_blocked_loops(caplog):
     with caplog.at_level(logging.WARNING, logger="hourglass.worker"):
         late, ends, seen = script(blocking, loop_tick=0.05, loop_limit=0.5, max_blocked_loops=1)
     assert (late, ends, seen.replaced_loops) == ("late", ["unblocked"] * 2, 1)
-    assert "1 activity loops are blocked already" in caplog.text
+    assert "1 activity loops are blocked: no other loop" in caplog.text
 
 
 @pytest.mark.parametrize("moved", [False, True])

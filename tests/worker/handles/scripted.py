@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.specs import made
 
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import (
     ActivityItem,
     ActivityResult,
@@ -40,6 +41,7 @@ from hourglass._worker.handles.handles import (
 from hourglass._worker.handles.holder import BridgeHolder, HandleTables
 from hourglass._worker.handles.life import HandleLimits
 from hourglass.converter import Failure
+from hourglass.metrics import Family
 
 from .virtual_loop import settle
 
@@ -335,6 +337,12 @@ class ScriptedConnection:
         for change in self.engine.changes[:1]:
             change(handle)
         return handle
+
+    def status(self) -> EngineStatus:
+        return EngineStatus()
+
+    def metrics(self) -> list[Family]:
+        return []
 
     async def close(self) -> None:
         self.closed += 1

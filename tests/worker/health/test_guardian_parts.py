@@ -64,9 +64,9 @@ def test_process_with_a_usage_error_is_restarted_only_if_it_worked_before() -> N
     [
         (-9, "was killed by SIGKILL"),
         (-200, "was killed by signal 200"),
-        (0, "ended without being asked to"),
+        (0, "ended unexpectedly"),
         (3, "crashed with exit code 3"),
-        (guarded.REPLACE_ME, "asked to be replaced: too many of its threads cannot be stopped"),
+        (guarded.REPLACE_ME, "requested its replacement: too many of its threads cannot be stopped"),
     ],
 )
 def test_guardian_describes_exit_codes_in_words(code: int, description: str) -> None:

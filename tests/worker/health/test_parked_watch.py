@@ -118,7 +118,7 @@ def test_engine_supplies_the_workflow_id_of_a_parked_run_known_only_by_its_run_i
         services.lanes.parked.note_unnamed(handle.describe().run_id, "other commands")
         services.lanes.parked.note_unnamed("no-such-run", "other commands")
         until(lambda: not services.lanes.parked.unnamed, "they are never named")
-        (record,) = [each for each in caplog.records if "does not fit its history" in each.getMessage()]
+        (record,) = [each for each in caplog.records if "does not match its history" in each.getMessage()]
         assert record.getMessage().startswith("workflow waits (order-1, run ")
         handle.terminate()
 

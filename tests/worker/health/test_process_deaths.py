@@ -230,7 +230,7 @@ def test_incident_folder_that_others_control_is_not_used(
     assert list(real.iterdir()) == []
     monkeypatch.setattr(incidents, "SHARED_MEMORY", tmp_path / "none")
     (tmp_path / "state" / "notes").chmod(0o777)
-    with pytest.raises(OSError, match="alone"):
+    with pytest.raises(OSError, match="must belong to this user"):
         Incidents(tmp_path / "x.db-worker")
     assert incidents.open_incidents(Target(kind="file", path=str(tmp_path / "x.db"))) is None
     (tmp_path / "state" / "notes").chmod(0o700)
@@ -457,7 +457,7 @@ def test_run_that_kills_its_process_twice_is_quarantined_and_others_complete(
         assert results([client.start_workflow("healthy", 7, id="later")]) == [8]
     assert service.lines() == ["workflow x"] * 2
     assert service.ends[:2] == [-signal.SIGKILL] * 2
-    assert "2 times now: it is not executed again" in service.errors.read_text()
+    assert "2 times so far: the run is quarantined" in service.errors.read_text()
     (incident,) = json.loads((tmp_path / "x.db-worker" / "incidents.json").read_text())
     assert (incident["workflow_type"], incident["times"]) == ("kills_the_process", 2)
 

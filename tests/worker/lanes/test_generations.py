@@ -31,7 +31,7 @@ def test_deeply_nested_child_is_logged_once_per_workflow_type() -> None:
     depths = Generations()
     lines = [log_line_of_child(depths, number) for number in range(1, DEEP + 10)]
     assert [number for number, text in enumerate(lines, 1) if text] == [DEEP]
-    assert f"a child of generation {DEEP} below workflow id-0" in lines[DEEP - 1]
+    assert f"is nested {DEEP} levels below workflow id-0" in lines[DEEP - 1]
     assert "workflow.continue_as_new" in lines[DEEP - 1]
     assert log_line_of_child(depths, DEEP + 10, "other") != ""
 
@@ -51,7 +51,7 @@ def test_replayed_child_keeps_its_depth() -> None:
     for _ in range(10):
         for number in range(1, 4):
             log_line_of_child(depths, number)
-    with pytest.raises(UsageError, match="a child of generation 4 "):
+    with pytest.raises(UsageError, match="is nested 4 levels below "):
         log_line_of_child(depths, 4)
 
 
@@ -79,7 +79,9 @@ def recurses_finitely(number: int) -> int:
 def test_endless_recursion_of_children_is_parked_in_a_test_environment(function: Any) -> None:
     with (
         Environment() as environment,
-        pytest.raises(WorkflowParked, match="is parked: UsageError: it is a child of generation 1001 "),
+        pytest.raises(
+            WorkflowParked, match="is parked: UsageError: this child workflow is nested 1001 levels "
+        ),
     ):
         environment.execute_workflow(function, 0)
 

@@ -130,22 +130,22 @@ def logged_failure(function: Any, caplog: pytest.LogCaptureFixture) -> str:
         (
             catches_the_activitys_exception,
             "BlockedError",
-            '`except ActivityError as error:` and look at `error.cause.type == "BlockedError"`',
+            '`except ActivityError as error:` and test `error.cause.type == "BlockedError"`',
         ),
         (
             catches_its_base_class,
             "THIS_MODULE.DeclinedError",
-            'ActivityError as error:` and look at `error.cause.type == "BlockedError"`',
+            'ActivityError as error:` and test `error.cause.type == "BlockedError"`',
         ),
         (
             catches_the_childs_application_error,
             "ApplicationError",
-            'ChildWorkflowError as error:` and look at `error.cause.type == "Refused"`',
+            'ChildWorkflowError as error:` and test `error.cause.type == "Refused"`',
         ),
         (
             CatchesInCoroutine,
             "BlockedError",
-            'ActivityError as error:` and look at `error.cause.type == "BlockedError"`',
+            'ActivityError as error:` and test `error.cause.type == "BlockedError"`',
         ),
     ],
 )
@@ -177,7 +177,7 @@ def test_except_timeout_error_around_a_call_is_recognized() -> None:
             pass
 
     assert "except TimeoutError (" in passed_handler(_raised_by(fails))
-    assert passed_handler(_raised_by(fails)).endswith("look at `error.cause`")
+    assert passed_handler(_raised_by(fails)).endswith("and test `error.cause`")
 
 
 def test_code_without_source_gets_no_except_clause_hint() -> None:

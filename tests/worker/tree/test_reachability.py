@@ -60,7 +60,7 @@ def reachable(app: Application) -> float:
 
 
 def reachability_log(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    ours = ("the engine is lost", "the engine answers again")
+    ours = ("the engine is not available", "the engine is available again")
     return [
         (each.levelname, each.getMessage())
         for each in caplog.records
@@ -123,8 +123,11 @@ def test_outage_and_recovery_are_each_logged_once(caplog: pytest.LogCaptureFixtu
     reach.answered(32.0)
     assert reach.outage is None
     assert reachability_log(caplog) == [
-        ("WARNING", f"the engine is lost: {DEAD}. This worker gets no work until it is back"),
-        ("INFO", "the engine answers again, after 30 s"),
+        (
+            "WARNING",
+            f"the engine is not available: {DEAD}. This worker receives no tasks until the engine is available again",
+        ),
+        ("INFO", "the engine is available again after 30 s"),
     ]
 
 
@@ -134,7 +137,8 @@ def test_different_reason_of_an_outage_is_logged_again(caplog: pytest.LogCapture
     reach.refused(DEAD, 1.0)
     reach.refused(GONE, 2.0)
     assert [text for _, text in reachability_log(caplog)] == [
-        f"the engine is lost: {each}. This worker gets no work until it is back" for each in (DEAD, GONE)
+        f"the engine is not available: {each}. This worker receives no tasks until the engine is available again"
+        for each in (DEAD, GONE)
     ]
 
 

@@ -215,8 +215,9 @@ def _pages(path: Path) -> HealthCheck:
 
 
 def _disk(path: Path) -> HealthCheck:
+    from hourglass._contract.engine_status import FULL_BYTES
     from hourglass._embedded.store.sqlite.store import RESERVE_BYTES
-    from hourglass._embedded.store.store import FULL_BYTES, free_bytes
+    from hourglass._embedded.store.store import free_bytes
 
     free = free_bytes(str(path))
     if free is None:
