@@ -136,7 +136,7 @@ class ValuesInAndOut:
     def run(self, text: str, other: str) -> list[Any]:
         results: list[Any] = [heartbeats(text), upper.local(text), workflow.step(str.title, text)]
         results.append(
-            workflow.execute_activity("quick", text, result_type=str, start_to_close_timeout=TIMEOUT)
+            workflow.execute_activity("upper", text, result_type=str, start_to_close_timeout=TIMEOUT)
         )
         try:
             fails(text)
