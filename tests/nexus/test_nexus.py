@@ -204,7 +204,7 @@ def endpoint(quick_server: DevServer) -> Iterator[str]:
         client.create_nexus_endpoint(name, task_queue=name, description="for tests")
         yield name
         client.delete_nexus_endpoint(name)
-        with pytest.raises(ServiceError, match="Nexus endpoint .* does not exist"):
+        with pytest.raises(ServiceError, match=r"Nexus endpoint .* does not exist"):
             client.delete_nexus_endpoint(name)
 
 
