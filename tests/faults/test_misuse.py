@@ -101,7 +101,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "argument as an option": (
         lambda c: c.start_workflow(takes_two, one=1),
         UsageError,
-        "'one', which is an argument of workflow takes_two: a workflow's own arguments are given by position",
+        "'one', which is an argument of workflow takes_two: pass the workflow's own arguments by position",
     ),
     "option of another client": (
         lambda c: c.start_workflow(takes_two, 1, "2", workflow_id="x"),
@@ -170,22 +170,22 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "worker with a name": (
         lambda c: _Worker(c, workflows=["takes_two"]),
         DefinitionError,
-        r"the text 'takes_two' is no workflow: give the function itself, workflows=\[takes_two\]",
+        r"'takes_two' is a str, not a workflow: pass the function itself, workflows=\[takes_two\]",
     ),
     "worker with a module in a list": (
         lambda c: _Worker(c, workflows=[takes_two], activities=[pytest]),
         DefinitionError,
-        r"pytest is a module: give it as modules=\[pytest\], or the activities in it",
+        r"pytest is a module: pass it as modules=\[pytest\], or pass its activities",
     ),
     "worker with nothing in a list": (
         lambda c: _Worker(c, workflows=[None]),
         DefinitionError,
-        "None is no workflow",
+        "None is not a workflow",
     ),
     "worker with a result": (
         lambda c: _Worker(c, workflows=[takes_two], activities=[3]),
         DefinitionError,
-        "not what a call of it returns",
+        "not the result of calling it",
     ),
     "worker with a text for a client": (
         lambda c: _Worker("local:", workflows=[takes_two]),
@@ -208,7 +208,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "worker with no module": (
         lambda c: _Worker(c, modules=["no.such"]),
         DefinitionError,
-        "no module 'no.such'",
+        "module 'no.such' was not found",
     ),
     "worker with no client": (lambda c: _Worker(None, workflows=[takes_two]), UsageError, "needs a Client"),
     "async generator workflow": (lambda c: workflow.defn(_async_body), DefinitionError, "yield"),
@@ -258,7 +258,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         TargetError,
         "without a scheme",
     ),
-    "target that is a number": (lambda c: _connect(7233), TargetError, "a target is a str"),
+    "target that is a number": (lambda c: _connect(7233), TargetError, "a target must be a str"),
     "target without its colon": (lambda c: _connect("local"), TargetError, r"did you mean local:\?"),
     "target of another library": (
         lambda c: _connect("sqlite:///shop.db"),
@@ -266,7 +266,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "for a file: local:shop.db",
     ),
     "port out of range": (lambda c: _connect("example.com:99999"), TargetError, "1 to 65535"),
-    "target that is empty": (lambda c: _connect(""), TargetError, "is empty, and has no port: a target is"),
+    "target that is empty": (lambda c: _connect(""), TargetError, "is empty; a target is"),
     "target of SQLite's": (lambda c: _connect(":memory:"), TargetError, r"did you mean local:\?"),
     "misspelt memory": (lambda c: _connect("locl:"), TargetError, r"did you mean local:\?"),
     "port left out": (lambda c: _connect("localhost:"), TargetError, r"did you mean localhost:7233\?"),

@@ -232,7 +232,7 @@ def test_unknown_types_are_reported_at_once() -> None:
     with Environment() as env:
         with pytest.raises(UnknownTypeError, match="charge-by-name"):
             env.execute_workflow(by_name, "o")
-        with pytest.raises(WorkflowParked, match="no workflow type 'nobody'"):
+        with pytest.raises(WorkflowParked, match="workflow type 'nobody' is not registered"):
             env.execute_workflow("nobody")
 
 

@@ -14,7 +14,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime
 
 import msgspec
 
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import Handle, HandleConfig
+from hourglass.metrics import Family
 
 A = TypeVar("A")
 
@@ -99,6 +101,14 @@ class Connection(EngineService, Protocol):
 
     async def open_handle(self, config: HandleConfig) -> Handle:
         """Open a handle for a task queue. Raise `ServiceError` if the engine rejects the handle."""
+        ...
+
+    def status(self) -> EngineStatus:
+        """Return the state of the engine, as far as this process knows it. May be called in any thread."""
+        ...
+
+    def metrics(self) -> list[Family]:
+        """Return the metrics that the engine records itself. May be called in any thread."""
         ...
 
     async def close(self) -> None:

@@ -16,9 +16,7 @@ import contextlib
 import logging
 from collections.abc import Iterable
 
-import msgspec
-
-from hourglass._contract.deployments import QueueStats
+from hourglass._contract.engine_status import EngineFigures, QueueStats
 from hourglass._contract.handle import ActivityResult, HandleBroken
 from hourglass._embedded.clock import Clock, RealClock
 from hourglass._embedded.limits.bursts import NOTE
@@ -42,15 +40,6 @@ from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import ConnectionFailedError, HourglassError, StorageError
 
 logger = logging.getLogger("hourglass.embedded")
-
-
-class EngineFigures(msgspec.Struct, frozen=True):
-    """Statistics of an engine: the number of open runs, and the workflow tasks and activity attempts of each queue,
-    in this order.
-    """
-
-    open_runs: int | None = None
-    queues: dict[str, tuple[QueueStats, QueueStats]] = {}
 
 
 class Engine:

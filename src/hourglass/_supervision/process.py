@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType, NoneType
-from typing import Any, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from hourglass._supervision.driver import TaskDriver
 from hourglass._supervision.exits import KILLED, NORMAL, SHUTDOWN, DeadProcess, Exit, StartFailed, crash
@@ -60,9 +60,6 @@ SEEN: dict[ProcessState, ChildState] = {
 }
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class Down:
     """The event that a monitored process has died."""
@@ -91,7 +88,10 @@ class Monitor:
             self._process._monitors.pop(self, None)
 
     def _fire(self, down: Down) -> None:
-        down.process.guarded(self._callback, down)
+        try:
+            self._callback(down)
+        except Exception:  # it must not disturb the death of the process
+            down.process.log_failed_monitor()
 
 
 class Process:
@@ -304,7 +304,9 @@ class Process:
             self.parent.links.pop(self, None)
         if reason is not NORMAL or not self._quiet:
             self._report_death(reason)
-        self._enter(ProcessState.DEAD)
+        self.state = ProcessState.DEAD
+        if self._waiters:
+            self._wake_waiters()
         self._notify_monitors(reason)
 
     def _notify_monitors(self, reason: Exit) -> None:
@@ -315,14 +317,9 @@ class Process:
             for monitor in monitors:
                 monitor._fire(down)
 
-    def guarded(self, callback: Callable[[T], object], argument: T) -> None:
-        """Call a monitor, or the `on_death` method of a job. Log exceptions, so that they do not disturb the
-        death of the process.
-        """
-        try:
-            callback(argument)
-        except Exception:
-            logger.exception("a monitor of %s failed", self.path)
+    def log_failed_monitor(self) -> None:
+        """Log the exception of a monitor, or of a job's `on_death` method."""
+        logger.exception("a monitor of %s failed", self.path)
 
     def _report_death(self, reason: Exit) -> None:
         failed_start = not self.was_started and reason.abnormal
@@ -357,10 +354,13 @@ class Process:
     def _enter(self, state: ProcessState) -> None:
         self.state = state
         if self._waiters:
-            waiters, self._waiters = self._waiters, None
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _change(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
@@ -435,7 +435,10 @@ class Job(Process):
         """Handle the end of the job, regardless of the reason. Called before all monitors."""
 
     def _notify_monitors(self, reason: Exit) -> None:
-        self.guarded(self.on_death, reason)
+        try:
+            self.on_death(reason)
+        except Exception:
+            self.log_failed_monitor()
         if self._monitors:
             super()._notify_monitors(reason)
 

@@ -21,6 +21,7 @@ import temporalio.api.workflowservice.v1 as ws
 
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import HandleConfig, WorkKind
 from hourglass._contract.limits import KeptLimits, ListLimits
 from hourglass._contract.transport import USUAL, TLSConfig, Transport
@@ -233,7 +234,11 @@ class TemporalConnection:
         if core.metrics() is not None and not self._client.gone:
             self._fetching = asyncio.get_running_loop().call_later(FETCH_EVERY, self._fetch_metrics)
 
-    def families(self) -> list[Family]:
+    def status(self) -> EngineStatus:
+        """Return the defaults, because a server does not report its state here."""
+        return EngineStatus()
+
+    def metrics(self) -> list[Family]:
         """Return the metrics that Core has recorded in this process."""
         recorded = core.metrics()
         return [] if recorded is None else recorded.families()

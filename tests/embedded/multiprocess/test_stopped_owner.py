@@ -35,7 +35,7 @@ def test_stopped_owner_is_reported_and_continues_when_resumed(tmp_path: Path) ->
         until(lambda: logged(second, f"process {owner.pid} owns"), "the peer reports nothing")
         assert second.ask("standing") == f"working for process {owner.pid}, which does not respond"
         assert second.ask("ready").startswith(f"False process {owner.pid}, the owner of")
-        assert f"process {owner.pid}, which holds the file, is stopped" in run_doctor(path)
+        assert f"process {owner.pid}, which holds the file, is suspended" in run_doctor(path)
         os.kill(owner.pid, signal.SIGCONT)
         until(lambda: logged(second, "responds again"), "the peer does not hear of it")
         assert second.ask("ready") == "True"
@@ -93,4 +93,4 @@ def test_guardian_replaces_a_stopped_process(tmp_path: Path) -> None:
     finally:
         guardian.kill()
         _, log = guardian.communicate()
-    assert "was stopped by a signal for 10 s and was killed" in log
+    assert "was suspended by a signal for 10 s and was killed" in log

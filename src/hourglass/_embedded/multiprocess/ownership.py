@@ -30,7 +30,7 @@ from time import monotonic, time_ns
 
 import msgspec
 
-from hourglass._contract.deployments import WorkerProcess
+from hourglass._contract.engine_status import WorkerProcess
 from hourglass._embedded.multiprocess import unix_socket
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.store import is_full, may_have_links, no_room, ownership_hint

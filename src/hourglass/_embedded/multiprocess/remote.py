@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from time import process_time, thread_time
 from typing import Any, NoReturn, TypeVar
 
-from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
+from hourglass._contract.engine_status import WorkerProcess
 from hourglass._contract.handle import ActivityResult, HandleConfig
 from hourglass._embedded.multiprocess import unix_socket, wire
 from hourglass._embedded.multiprocess.remote_handle import RemoteHandle, encode_results
@@ -75,7 +75,7 @@ class OwnerConnection:
         """
         self._silent_checks = 0
         self._silence_timer: asyncio.TimerHandle | None = None
-        self.processes: tuple[dp.WorkerProcess, ...] = ()
+        self.processes: tuple[WorkerProcess, ...] = ()
         """The processes that work on the file, according to the owner's latest message."""
         self.file_lost = ""
         """The reason why the owner has stopped and the file must not be opened again; empty if the file is not lost."""

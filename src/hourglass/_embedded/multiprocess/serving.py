@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
+from hourglass._contract.engine_status import WorkerProcess
 from hourglass._contract.handle import ActivityResult, HandleConfig
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.api.answering import EngineClosed
@@ -63,9 +63,9 @@ class OwnerInfo:
     """Records the result of an attempt that an earlier owner dispatched."""
     when_stored: Callable[[Callable[[], object]], object] = lambda then: then()
     """Calls a function once all changes made so far are durable."""
-    processes: Callable[[], tuple[dp.WorkerProcess, ...]] = tuple
+    processes: Callable[[], tuple[WorkerProcess, ...]] = tuple
     """Returns the processes that work on the file."""
-    note_processes: Callable[[tuple[dp.WorkerProcess, ...]], object] = lambda _: None
+    note_processes: Callable[[tuple[WorkerProcess, ...]], object] = lambda _: None
     """Records the processes that work on the file, for the next owner."""
     weigh: Callable[[float], object] = lambda _: None
     """Sets the weight of work in the owner's process, relative to work in the other processes."""
@@ -84,7 +84,7 @@ class OwnerServer:
         self._identity: tuple[int, int] | None = None
         self._answers: OrderedDict[str, asyncio.Future[Any]] = OrderedDict()
         self._measure_timer: asyncio.TimerHandle | None = None
-        self._sent_processes: tuple[dp.WorkerProcess, ...] = ()
+        self._sent_processes: tuple[WorkerProcess, ...] = ()
 
     async def start(self) -> None:
         """Begin to listen. Raises `StorageError` if the socket cannot be created."""

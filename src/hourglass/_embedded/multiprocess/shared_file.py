@@ -13,10 +13,9 @@ import asyncio
 import logging
 from time import monotonic
 
-from hourglass._contract import deployments as dp
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import Bell
-from hourglass._embedded.engine import EngineFigures
 from hourglass._embedded.multiprocess import wire
 from hourglass._embedded.multiprocess.calls import BUSY, SHORTEST, CallRouter
 from hourglass._embedded.multiprocess.file_context import FileContext, FileIdentity
@@ -26,7 +25,7 @@ from hourglass._embedded.multiprocess.open_engine import OpenEngine
 from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass._embedded.multiprocess.owning import OwnerTerm
 from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.store.store import DiskCondition, FileLost, StoreOpener, is_permanent
+from hourglass._embedded.store.store import FileLost, StoreOpener, is_permanent
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import HourglassError, InternalError, StorageError
 
@@ -72,53 +71,28 @@ class SharedFile:
         """The time from which neither the lock nor its holder has been available; 0 if either is."""
         self._warned = False
 
-    @property
-    def standing(self) -> str:
-        """The role of this process for the file, as text."""
+    def status(self) -> EngineStatus:
+        """Return the state of the engine, as far as this process knows it."""
         if self.calls.engine is not None:
-            return "owner"
-        if not self._handles:
-            return "client"
-        if self.calls.owner is not None and self.calls.owner.is_open:
-            silent = "" if self.calls.owner.responds else ", which does not respond"
-            return f"working for process {self.calls.owner.welcome.pid}{silent}"
-        return "waiting for the file"
-
-    @property
-    def owner_trouble(self) -> str:
-        """The reason why this process's workers get no work from the owner, as text; empty if they do."""
-        if self.calls.engine is not None or not self._handles:
-            return ""
+            return self.calls.engine.status()
         owner = self.calls.owner
-        if owner is not None and owner.is_open:
-            if owner.responds:
-                return ""
-            return f"process {owner.welcome.pid}, the owner of {self.path}, does not respond: it is stopped or hangs"
+        if owner is None or not owner.is_open:
+            role = "waiting for the file" if self._handles else "client"
+            return EngineStatus(role=role, trouble=self._absent_owner() if self._handles else "")
+        if not self._handles:
+            return EngineStatus(role="client", processes=owner.processes)
+        role, trouble, pid = f"working for process {owner.welcome.pid}", "", owner.welcome.pid
+        if not owner.responds:
+            role = f"{role}, which does not respond"
+            trouble = f"process {pid}, the owner of {self.path}, does not respond: it is stopped or hangs"
+        return EngineStatus(role=role, trouble=trouble, processes=owner.processes)
+
+    def _absent_owner(self) -> str:
+        """Return the reason why no owner serves this process; "" within the time that a new owner may need."""
         waited = monotonic() - self._ownerless_since
         if not self._ownerless_since or waited < wire.SILENT_CHECKS:
             return ""
         return f"another process has held the lock of {self.path} for {waited:.0f} seconds without responding"
-
-    @property
-    def processes(self) -> tuple[dp.WorkerProcess, ...]:
-        """The processes that work on the file, as far as this process knows. Empty unless this process works on the
-        file, too.
-        """
-        if self.calls.engine is not None:
-            return self.calls.engine.processes()
-        return () if self.calls.owner is None or not self.calls.owner.is_open else self.calls.owner.processes
-
-    @property
-    def condition(self) -> DiskCondition | None:
-        """The condition of the file and its disk; None unless this process owns the file."""
-        engine = self.calls.engine
-        return None if engine is None else engine.condition
-
-    @property
-    def figures(self) -> EngineFigures | None:
-        """The engine's current numbers of runs and tasks; None unless this process owns the file."""
-        engine = self.calls.engine
-        return None if engine is None else engine.engine.figures
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
         """Open a handle that receives work as soon as an engine is available. Raises the error of the owner or of the

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias, TypeVar, get_args
 import msgspec
 
 from hourglass import errors
-from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
+from hourglass._contract.engine_status import WorkerProcess
 from hourglass._contract.handle import (
     ActivityCancel,
     ActivityDeferred,
@@ -230,7 +230,7 @@ class OwnerAlive(msgspec.Struct, frozen=True, tag=True):
 class Processes(msgspec.Struct, frozen=True, tag=True):
     """The processes that work on the file, sent to all of them when the list changes."""
 
-    processes: tuple[dp.WorkerProcess, ...]
+    processes: tuple[WorkerProcess, ...]
 
 
 class FileLostMessage(msgspec.Struct, frozen=True, tag="FileLost"):

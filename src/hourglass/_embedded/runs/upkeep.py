@@ -25,7 +25,7 @@ from time import monotonic
 
 import msgspec
 
-from hourglass._contract.deployments import QueueStats
+from hourglass._contract.engine_status import QueueStats
 from hourglass._embedded.clock import Cancel, Clock, RealClock, Vouched, later, to_ns
 from hourglass._embedded.runs.run import LoadedRun
 from hourglass._embedded.runs.runs import RunTable

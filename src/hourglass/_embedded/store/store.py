@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from hourglass._contract.engine_status import DiskCondition
 from hourglass._contract.workflows import Count, Page, WorkflowStatus, WorkflowSummary
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
@@ -135,30 +136,7 @@ def summary(run: Run) -> WorkflowSummary:
     )
 
 
-FULL_BYTES = 1 << 20
-"""A disk with less free space counts as full, even before a write fails."""
-
 _PERMANENT = frozenset({"DATA_LOSS", "FAILED_PRECONDITION", "PERMISSION_DENIED"})
-
-
-class DiskCondition(msgspec.Struct, frozen=True):
-    """The condition of a file and its disk.
-
-    `held` is the reason why writes are impossible, "" if they are possible. `free_bytes` is None if the system does not
-    report the free space; below `reserve_bytes` new workflows are refused. `file_bytes` is the size of the file and its
-    log.
-    """
-
-    path: str
-    held: str
-    free_bytes: int | None
-    reserve_bytes: int
-    file_bytes: int = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the disk has no, or almost no, room for writes."""
-        return bool(self.held) or (self.free_bytes is not None and self.free_bytes < FULL_BYTES)
 
 
 class Unwritable(StorageError):

@@ -49,10 +49,6 @@ class Turn:
     readmitted: Sequence[str] = ()
 
 
-def _weight(turn: Turn) -> int:
-    return len(turn.changes) + len(turn.forget)
-
-
 class CommitSink(Protocol[B]):
     """The object that does the thread's work on the file. All methods are called on the store thread."""
 
@@ -152,19 +148,20 @@ class StoreThread(Generic[B]):
 
     def _next_turns(self) -> list[Turn]:
         """Wait for turns and return all queued ones; an empty list once the queue is closed and empty."""
-        first = self._next_turn()
-        turns = [] if first is None else [first]
-        changes = _weight(first) if first else 0
-        while changes < MOST_CHANGES:
+        turns: list[Turn] = []
+        changes = 0
+        turn = self._next_turn()
+        while turn is not None:
+            turns.append(turn)
+            changes += len(turn.changes) + len(turn.forget)
+            if changes >= MOST_CHANGES:
+                break
             try:
                 turn = self._queue.get_nowait()
             except Empty:
                 break
             if turn is None:
                 self._queue.put(None)  # received again after the earlier turns have been committed
-                break
-            turns.append(turn)
-            changes += _weight(turn)
         return turns
 
     def _next_turn(self) -> Turn | None:

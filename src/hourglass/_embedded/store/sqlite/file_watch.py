@@ -41,7 +41,7 @@ import os
 import sqlite3
 import struct
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from time import localtime, strftime
 from typing import NamedTuple, TypeAlias
 
@@ -129,6 +129,7 @@ class FileWatch:
         self._path = path
         self._copy = copy
         self._log, self._index = f"{path}-wal", f"{path}-shm"
+        self._names = (path, self._log, self._index)
         self._writer = writer
         self.identity = Identity.of(path)
         self._epoch = self._commits = 0
@@ -164,7 +165,7 @@ class FileWatch:
         self._page_size, self._epoch_page = _locate_epoch(self._writer)
         self._index_file = os.open(self._index, os.O_RDONLY | os.O_CLOEXEC)
         self._log_file = os.open(self._log, os.O_RDONLY | os.O_CLOEXEC)
-        self._siblings = (Identity.of(self._log), Identity.of(self._index))
+        self._identities = [self.identity, Identity.of(self._log), Identity.of(self._index)]
         self.note_checkpoint()
         self._commits = self._log_state.commits
 
@@ -183,7 +184,8 @@ class FileWatch:
 
     def check(self) -> None:
         """Raise the detected `Loss`, or `StorageError` if another process owns the file."""
-        if _identity(self._path) != self.identity:
+        identities = _identities(self._names)
+        if identities[0] != self.identity:
             raise FileMoved
         stamp = self._read_stamp()
         state = (
@@ -196,11 +198,10 @@ class FileWatch:
                 raise FileOverwritten
             self._stamp, self._pages = stamp, pages
         self._log_state = state
-        siblings = (_identity(self._log), _identity(self._index))
-        if siblings != self._siblings:
-            is_foreign = siblings[0] not in (None, self._siblings[0]) and os.stat(self._log).st_size > 0
+        if identities != self._identities:
+            is_foreign = identities[1] not in (None, self._identities[1]) and os.stat(self._log).st_size > 0
             raise LogLost(is_foreign=is_foreign)
-        self.check_log()
+        self._check_log(state)
         if not self._acquire_lock():
             raise epoch_is_over(self._path)
         self._check_commits(state)
@@ -209,8 +210,9 @@ class FileWatch:
         """Raise `Loss` if the log or the content was changed. A later check might not detect this, because a commit
         extends a truncated log again.
         """
-        self.check_log()
-        self._check_commits(self._read_log_state())
+        state = self._read_log_state()
+        self._check_log(state)
+        self._check_commits(state)
 
     def note_commit(self, last_events: tuple[int, int] | None, forgotten: Collection[int]) -> None:
         """Record a commit of this process. `last_events` identifies the events that the commit wrote last, by the key
@@ -221,7 +223,8 @@ class FileWatch:
             # The previous events are kept, too: this commit may have waited for the lock while another program replaced
             # the content.
             self._last_events = [*self._last_events[-1:], last_events]
-        self._last_events = [events for events in self._last_events if events[0] not in forgotten]
+        if forgotten:
+            self._last_events = [events for events in self._last_events if events[0] not in forgotten]
 
     def _check_commits(self, state: LogState) -> None:
         """Raise `FileRestored` if another program has committed and the events that we wrote last are gone."""
@@ -256,21 +259,21 @@ class FileWatch:
             return 0, False  # the database has other tables
         return (int(found[0][0]) if found else 0), has_events
 
-    def check_log(self) -> None:
-        """Raise `LogOverwritten` unless the log has the expected header and at least the expected length."""
-        # If the log looks wrong, read the state again: another program may have caused the log to restart.
-        if not self._is_log_sound(self._log_state) and not self._is_log_sound(self._read_log_state()):
-            raise LogOverwritten
-
-    def _is_log_sound(self, state: LogState) -> bool:
+    def _check_log(self, state: LogState) -> None:
+        """Raise `LogOverwritten` unless the log has the header and at least the length that belong to this state."""
         if not state.last_frame:
-            return True  # the log contains no valid frames
+            return  # the log contains no valid frames
         header = os.pread(self._log_file, _LOG_HEADER.size, 0)
-        if len(header) < _LOG_HEADER.size:
-            return False
-        page_size, salts = _LOG_HEADER.unpack(header)
-        size = _LOG_HEADER_SIZE + state.last_frame * (_FRAME_HEADER_SIZE + page_size)
-        return bool(salts == state.salts) and os.fstat(self._log_file).st_size >= size
+        if len(header) == _LOG_HEADER.size:
+            page_size, salts = _LOG_HEADER.unpack(header)
+            size = _LOG_HEADER_SIZE + state.last_frame * (_FRAME_HEADER_SIZE + page_size)
+            if salts == state.salts and os.fstat(self._log_file).st_size >= size:
+                return
+        # Another program may have caused the log to restart since the state was read.
+        current = self._read_log_state()
+        if current == state:
+            raise LogOverwritten
+        self._check_log(current)
 
     def save(self, loss: Loss) -> StorageError:
         """Save as much data as possible. Return the error with which the store stops."""
@@ -311,7 +314,7 @@ class FileWatch:
         )
 
     def _save_moved(self) -> StorageError:
-        is_replaced = _identity(self._path) is not None
+        is_replaced = os.path.exists(self._path)
         if os.fstat(self._file).st_nlink == 0:
             outcome = self._save_unlinked(is_replaced=is_replaced)
         else:
@@ -347,7 +350,7 @@ class FileWatch:
 
     def _has_log(self) -> bool:
         """Whether the log at the path is the one that was opened."""
-        return _identity(self._log) == self._siblings[0]
+        return _identities((self._log,)) == self._identities[1:2]
 
     def _set_broken_log_aside(self) -> StorageError:
         _, written_ns = self._stamp
@@ -470,8 +473,14 @@ def _locate_epoch(connection: sqlite3.Connection) -> tuple[int, int]:
     return size, root
 
 
-def _identity(path: str) -> Identity | None:
-    try:
-        return Identity.of(path)
-    except OSError:
-        return None
+def _identities(paths: Iterable[str]) -> list[Identity | None]:
+    """Return the identities of the files at these paths; None for a path without a file."""
+    identities: list[Identity | None] = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            identities.append(None)
+        else:
+            identities.append(Identity(status.st_dev, status.st_ino))
+    return identities

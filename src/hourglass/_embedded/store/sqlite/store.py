@@ -22,6 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 
+from hourglass._contract.engine_status import DiskCondition
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import database, inherited, visibility
 from hourglass._embedded.store.sqlite.batches import Batch
@@ -36,7 +37,7 @@ from hourglass._embedded.store.sqlite.disk_faults import (
 from hourglass._embedded.store.sqlite.durability import Durability
 from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
 from hourglass._embedded.store.sqlite.writer import BatchWriter, SeparateChanges
-from hourglass._embedded.store.store import DiskCondition, FileLost, Refusal, RunChange, ScheduleChange, Store
+from hourglass._embedded.store.store import FileLost, Refusal, RunChange, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
