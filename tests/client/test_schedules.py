@@ -124,8 +124,8 @@ def connection() -> FakeScheduleService:
 @pytest.mark.parametrize(
     ("schedule", "error", "message"),
     [
-        (daily(spec=ScheduleSpec(jitter=5)), UsageError, "names no time"),
-        (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "names no time"),
+        (daily(spec=ScheduleSpec(jitter=5)), UsageError, "has no times"),
+        (daily(spec=ScheduleSpec(skip=[ScheduleCalendarSpec()])), UsageError, "has no times"),
         (daily(spec=ScheduleSpec(cron_expressions=["every day"])), UsageError, "'every day' is invalid"),
         (
             daily(spec=replace(DAILY, time_zone_name="Mars/Olympus")),
@@ -152,7 +152,7 @@ def connection() -> FakeScheduleService:
         (Schedule(ScheduleActionStartWorkflow(len, "a"), DAILY), UsageError, "len is not a workflow"),
         (Schedule(report, DAILY), UsageError, "ScheduleActionStartWorkflow"),
         (Schedule(ScheduleActionStartWorkflow(report, "a"), "@daily"), UsageError, "ScheduleSpec"),
-        (DAILY, UsageError, "not a ScheduleSpec"),
+        (DAILY, UsageError, "not ScheduleSpec"),
     ],
 )
 def test_create_schedule_with_invalid_values_raises_before_sending(
@@ -354,7 +354,7 @@ def test_schedule_update_raises_aborted_after_too_many_conflicts(
 ) -> None:
     handle = do(client.create_schedule("s", daily()))
     connection.rival = lambda: connection.note("s", uuid.uuid4().hex)
-    with pytest.raises(ServiceError, match="changed by others") as caught:
+    with pytest.raises(ServiceError, match="other clients changed it") as caught:
         do(handle.update(paused_copy))
     assert caught.value.status == "ABORTED"
     assert not connection.schedules["s"][1].state.paused

@@ -34,7 +34,7 @@ from hourglass.replay import Replayer
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
 
-from .bucket import ACCESS, REGION, SECRET, Bucket, serving
+from .bucket import ACCESS, REGION, SECRET, Bucket, serve_bucket
 
 STORE, RETRIEVE = StorageDriverStoreContext(), StorageDriverRetrieveContext()
 LARGE = Payload(b'"' + b"x" * 5000 + b'"', "json/plain", {"mark": b"\x00\xff"})
@@ -70,7 +70,7 @@ class AsyncDriver(StorageDriver):
 @pytest.fixture
 def bucket() -> Iterator[Bucket]:
     """Return a bucket on a local port."""
-    with serving() as made:
+    with serve_bucket() as made:
         yield made
 
 
@@ -238,7 +238,7 @@ def test_truncated_s3_response_is_retried(bucket: Bucket, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_s3_storage_does_not_follow_redirects(bucket: Bucket, code: int) -> None:
     """Requests contain credentials that are meant for the endpoint only."""
-    with serving() as other:
+    with serve_bucket() as other:
         bucket.redirect = code, other.endpoint
         driver = s3_driver(bucket, session_token="token-of-a-session")
         with pytest.raises(StorageUnavailableError, match=f"answered {code} to PUT, a redirect"):

@@ -101,7 +101,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "argument as an option": (
         lambda c: c.start_workflow(takes_two, one=1),
         UsageError,
-        "'one', which is an argument of workflow takes_two: a workflow's own arguments are given by position",
+        "'one', which is an argument of workflow takes_two: pass the workflow's own arguments by position",
     ),
     "option of another client": (
         lambda c: c.start_workflow(takes_two, 1, "2", workflow_id="x"),

@@ -237,7 +237,7 @@ def test_waiting_client_logs_missing_worker_on_a_server(
         (told,) = until(lambda: messages(caplog, "has no worker"))
         handle.terminate("enough")
         assert isinstance(waiting.exception(30), WorkflowFailedError)
-    assert told == "workflow unserved-1 has no worker: none polls its task queue 'silence-unserved'"
+    assert told == "workflow unserved-1 has no worker: no worker polls its task queue 'silence-unserved'"
 
 
 @workflow.defn
@@ -335,7 +335,7 @@ def test_waiting_client_logs_missing_worker_in_memory(
         (told,) = until(lambda: messages(caplog, "has no worker"))
         handle.terminate("enough")
         assert isinstance(waiting.exception(30), WorkflowFailedError)
-    assert told == "workflow unserved-2 has no worker: none polls its task queue 'default'"
+    assert told == "workflow unserved-2 has no worker: no worker polls its task queue 'default'"
 
 
 @workflow.defn
@@ -359,7 +359,7 @@ def test_waiting_client_logs_update_without_a_worker(
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(handle.execute_update, Basket.put, "pear")
         (told,) = until(lambda: messages(caplog, "has no worker"))
-        assert told == f"workflow basket-1 has no worker: none polls its task queue {queue!r}"
+        assert told == f"workflow basket-1 has no worker: no worker polls its task queue {queue!r}"
         with Worker(client, queue, workflows=[Basket]):
             assert waiting.result(60) == "pear"
             handle.terminate("enough")

@@ -171,9 +171,9 @@ def test_dynamic_definition_with_loose_annotations_is_accepted(fn: Callable[...,
 def test_dynamic_definition_with_a_name_or_options_is_rejected() -> None:
     with pytest.raises(DefinitionError, match="must not have a name"):
         workflow.defn(dynamic=True, name="x")(a_list)
-    with pytest.raises(DefinitionError, match="no name and no options"):
+    with pytest.raises(DefinitionError, match="remove the name and the options"):
         activity.defn(dynamic=True, name="x")(a_list)
-    with pytest.raises(DefinitionError, match="no name and no options"):
+    with pytest.raises(DefinitionError, match="remove the name and the options"):
         activity.defn(dynamic=True, start_to_close_timeout=5)(a_list)
 
 

@@ -215,7 +215,7 @@ def test_unknown_workflow_and_activity_types_raise_in_the_test() -> None:
     with Environment() as env:
         with pytest.raises(UnknownTypeError, match="charge-by-name"):
             env.execute_workflow(calls_by_name, "o")
-        with pytest.raises(WorkflowParked, match="no workflow type 'nobody'"):
+        with pytest.raises(WorkflowParked, match="workflow type 'nobody' is not registered"):
             env.execute_workflow("nobody")
 
 

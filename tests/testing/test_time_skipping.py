@@ -144,7 +144,7 @@ def test_embedded_engine_rejects_time_skipping() -> None:
         run = client.start_workflow(naps, 1, time_skipping=TimeSkippingConfig(enabled=False))
         with pytest.raises(ServiceError, match="has virtual time"):
             run.fast_forward(5)
-        with pytest.raises(UsageError, match="is a TimeSkippingConfig"):
+        with pytest.raises(UsageError, match="must be a TimeSkippingConfig"):
             client.start_workflow(naps, 1, time_skipping=True)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="is a TimeSkippingConfig"):
+    with pytest.raises(UsageError, match="must be a TimeSkippingConfig"):
         TimeSkipper(5)  # type: ignore[arg-type]

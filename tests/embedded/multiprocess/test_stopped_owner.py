@@ -35,7 +35,7 @@ def test_stopped_owner_is_reported_and_continues_when_resumed(tmp_path: Path) ->
         until(lambda: logged(second, f"process {owner.pid}, which owns"), "the peer reports nothing")
         assert second.ask("standing") == f"working for process {owner.pid}, which does not respond"
         assert second.ask("ready").startswith(f"False process {owner.pid}, which owns")
-        assert f"process {owner.pid}, which holds the file, is stopped" in run_doctor(path)
+        assert f"process {owner.pid}, which holds the file, is suspended" in run_doctor(path)
         os.kill(owner.pid, signal.SIGCONT)
         until(lambda: logged(second, "responds again"), "the peer does not hear of it")
         assert second.ask("ready") == "True"

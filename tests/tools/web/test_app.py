@@ -112,7 +112,7 @@ def test_bulk_action_needs_confirmation(web: httpx.Client, client: Client) -> No
     for typed in ({}, {"typed": "21"}, {"typed": "all"}):
         refused = web.post("/bulk", data={**form, **typed})
         assert refused.status_code == 400
-        assert "nothing was done" in refused.text
+        assert "no action was performed" in refused.text
     shown_less = web.post("/bulk", data={**form, "expected": "3", "typed": "3"})
     assert "more workflows match now: 22" in shown_less.text
     assert int(client.count_workflows("ExecutionStatus = 'Running'")) == 22
@@ -320,7 +320,7 @@ def test_rejected_actions_are_reported(web: httpx.Client, client: Client) -> Non
     refused = web.post(f"{path}/signal", data={"name": "ship", "argument": "{oops"})
     assert "not valid JSON" in refused.text
     assert "oops" not in str(refused.url)  # what was typed is in no address
-    assert "no name" in web.post(f"{path}/signal", data={"name": ""}).text
+    assert "is missing" in web.post(f"{path}/signal", data={"name": ""}).text
 
 
 def test_run_is_cancelled_and_terminated(web: httpx.Client, client: Client) -> None:

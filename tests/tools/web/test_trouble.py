@@ -142,7 +142,7 @@ def test_pages_while_the_server_is_unavailable(browser: Any, page: Any, server: 
                 timeout=30,
             )
             assert refused.status_code == 503
-            assert "nothing was done" in refused.text
+            assert "no action was performed" in refused.text
             server.start()
             page.wait_for_selector("#trouble", state="hidden")
             other.wait_for_selector("td.id >> text=waits")
