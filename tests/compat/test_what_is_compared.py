@@ -411,7 +411,7 @@ def test_activity_before_first_completed_task_is_reported() -> None:
     history.add("ACTIVITY_TASK_SCHEDULED", activityId="2", activityType={"name": "stray"})
     history.task()
     history.completed()
-    assert "belongs to no workflow task" in str(replay(history, lambda: None).error)
+    assert "needs a completed workflow task" in str(replay(history, lambda: None).error)
 
 
 def test_activity_event_after_other_events_belongs_to_last_task() -> None:

@@ -163,7 +163,7 @@ def failed_query_reports_error_of_handler_or_known_names(world: World) -> None:
     handle = waiting_run(world)
     with pytest.raises(QueryFailedError, match="ask another"):
         handle.query(AnswersQueries.fails)
-    with pytest.raises(QueryFailedError, match=r"no handler for query 'nonsense'.*sums"):
+    with pytest.raises(QueryFailedError, match=r"unknown query 'nonsense'.*sums"):
         handle.query("nonsense")
     finish_run(world, handle)
 

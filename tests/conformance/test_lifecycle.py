@@ -126,7 +126,7 @@ def test_unknown_local_activity_fails_the_task_until_a_worker_knows_it(
     with worker:
         handle = world.start(code, "lamp", task_timeout=1)
         world.wait_for_event(handle, "WORKFLOW_TASK_FAILED")
-        assert "knows no activity type 'pack'" in caplog.text
+        assert "activity type 'pack' is not registered" in caplog.text
         assert "is parked: UsageError at" in caplog.text
         assert "its task is retried" in caplog.text.lower()
         assert "for good" not in caplog.text

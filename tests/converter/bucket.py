@@ -1,4 +1,4 @@
-"""A small fake of S3's HTTP face: a bucket in a dictionary, which refuses requests that are not signed as they should be."""
+"""A small fake of S3's HTTP API: a bucket in a dictionary that rejects requests with an invalid signature."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ ACCESS, SECRET, REGION = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKE
 
 
 class Bucket:
-    """Objects by their path. `outages` requests are answered 503 before any other is taken. `redirect` is the status and the
-    place to which all requests are sent; with `is_endless` no answer ends.
+    """Objects by path.
+
+    The first `outages` requests are answered 503. `redirect` is the status and the location to which all requests are
+    sent. With `is_endless` no answer to GET ends.
     """
 
     def __init__(self) -> None:
@@ -26,26 +28,26 @@ class Bucket:
         self.requests: list[str] = []
         self.redirect: tuple[int, str] | None = None
         self.is_endless = False
-        self.cuts = 0  # answers to GET that end in the middle
+        self.cuts = 0  # answers to GET that are truncated
 
 
 def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
-            if self._may(body):
+            if self._is_accepted(body):
                 bucket.objects[self.path] = body
                 self._answer(200)
 
         def do_GET(self) -> None:
-            if self._may(b""):
+            if self._is_accepted(b""):
                 found = bucket.objects.get(self.path)
                 if bucket.is_endless:
                     self._answer_endlessly()
                 else:
                     self._answer(404 if found is None else 200, found or b"<Error/>")
 
-        def _may(self, body: bytes) -> bool:
+        def _is_accepted(self, body: bytes) -> bool:
             bucket.requests.append(f"{self.command} {self.path}")
             if bucket.outages:
                 bucket.outages -= 1
@@ -62,17 +64,17 @@ def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
             return False
 
         def _is_signed(self, body: bytes) -> bool:
-            said = re.fullmatch(
+            credentials = re.fullmatch(
                 r"AWS4-HMAC-SHA256 Credential=(\S+), SignedHeaders=(\S+), Signature=([0-9a-f]{64})",
                 self.headers.get("authorization", ""),
             )
             digest = hashlib.sha256(body).hexdigest()
-            if said is None or self.headers["x-amz-content-sha256"] != digest:
+            if credentials is None or self.headers["x-amz-content-sha256"] != digest:
                 return False
             day = self.headers["x-amz-date"][:8]
-            headers = {name: self.headers[name] for name in said[2].split(";")}
+            headers = {name: self.headers[name] for name in credentials[2].split(";")}
             expected = sign(self.command, self.path, headers, digest, SECRET, REGION)
-            return said[1] == f"{ACCESS}/{day}/{REGION}/s3/aws4_request" and said[3] == expected
+            return credentials[1] == f"{ACCESS}/{day}/{REGION}/s3/aws4_request" and credentials[3] == expected
 
         def _answer(self, code: int, body: bytes = b"") -> None:
             self.send_response(code)
@@ -99,8 +101,8 @@ def _handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
-def serving() -> Iterator[Bucket]:
-    """A bucket that answers, on a port of this machine."""
+def serve_bucket() -> Iterator[Bucket]:
+    """Serve a bucket on a local port."""
     bucket = Bucket()
     with ThreadingHTTPServer(("127.0.0.1", 0), _handler(bucket)) as server:
         bucket.endpoint = f"http://127.0.0.1:{server.server_port}"

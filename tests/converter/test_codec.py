@@ -1,4 +1,4 @@
-"""The codec seam: every payload passes it, at once, except those that must not; failures lose their texts."""
+"""Codecs: all payloads except search attributes pass through them in one call, and failures are encoded."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ from hourglass.errors import DecodeError, EncodeError, PayloadError
 
 
 class Reverse:
-    """A codec that marks what it encoded, and refuses the rest."""
+    """A codec that reverses data and rejects payloads that it did not encode."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -47,23 +47,23 @@ class Reverse:
         return Payload(data[::-1], encoding.decode())
 
 
-def enc(value: Any) -> Payload:
+def encode(value: Any) -> Payload:
     return default_converter.encode(value)
 
 
-ATTRIBUTES = {"Customer": enc("acme")}
-HEADERS = {"trace": enc("id")}
+ATTRIBUTES = {"Customer": encode("acme")}
+HEADERS = {"trace": encode("id")}
 FAILURE = Failure(
-    "secret", ApplicationFailure("T", details=(enc(1),)), Failure("inner secret"), "stack secret"
+    "secret", ApplicationFailure("T", details=(encode(1),)), Failure("inner secret"), "stack secret"
 )
 COMMANDS = Succeeded(
     "run",
     (
         StartTimer(1, 5),
         ScheduleActivity(
-            seq=1, activity_id="1", activity_type="t", arguments=(enc("a"), enc(2)), headers=HEADERS
+            seq=1, activity_id="1", activity_type="t", arguments=(encode("a"), encode(2)), headers=HEADERS
         ),
-        CompleteRun(enc(None)),
+        CompleteRun(encode(None)),
         FailRun(FAILURE),
     ),
 )
@@ -74,8 +74,8 @@ EVENTS = Activation(
             RunStarted,
             workflow_type="t",
             workflow_id="w",
-            arguments=(enc("a"),),
-            memo={"m": enc(1)},
+            arguments=(encode("a"),),
+            memo={"m": encode(1)},
             search_attributes=ATTRIBUTES,
         ),
         TimerFired(1),
@@ -86,11 +86,10 @@ EVENTS = Activation(
 
 @pytest.mark.parametrize(
     "message",
-    [COMMANDS, EVENTS, [enc(1), {"a": (enc(2),)}], FAILURE],
+    [COMMANDS, EVENTS, [encode(1), {"a": (encode(2),)}], FAILURE],
     ids=["commands", "events", "plain", "failure"],
 )
-def test_codec_round_trip(message: Any) -> None:
-    """An encoded object is decoded to an equal one, with one call of the codec each way."""
+def test_codec_round_trip_restores_the_message_with_one_call_each_way(message: Any) -> None:
     codec = Reverse()
     sealed = seal(message, codec, default_converter)
     assert sealed != message
@@ -98,52 +97,48 @@ def test_codec_round_trip(message: Any) -> None:
     assert codec.calls == 2
 
 
-def test_codec_encodes_everything_but_search_attributes_and_headers() -> None:
-    """No text of a failure and no payload is readable otherwise."""
-    left: list[Payload] = []
+def test_codec_encodes_all_payloads_but_search_attributes_and_headers() -> None:
+    plain: list[Payload] = []
 
-    def collect(payloads: list[Payload]) -> list[Payload]:
-        left.extend(payloads)
+    def collect_payloads(payloads: list[Payload]) -> list[Payload]:
+        plain.extend(payloads)
         return payloads
 
     sealed = seal((COMMANDS, EVENTS), Reverse(), default_converter)
-    map_payloads(sealed, collect, skip=frozenset())
-    assert [p for p in left if p.encoding != "binary/reversed"] == [HEADERS["trace"], ATTRIBUTES["Customer"]]
+    map_payloads(sealed, collect_payloads, skip=frozenset())
+    assert [p for p in plain if p.encoding != "binary/reversed"] == [HEADERS["trace"], ATTRIBUTES["Customer"]]
     assert "secret" not in repr(sealed)
 
 
-def test_codec_encodes_headers_on_request() -> None:
-    """Headers pass through the codec if that is configured."""
+def test_codec_encodes_headers_if_configured() -> None:
     codec = Reverse()
-    whole = with_headers(codec, HeaderCodecBehavior.CODEC)
-    assert whole is not None
-    sealed = seal(COMMANDS.commands[1], whole, default_converter)
+    header_codec = with_headers(codec, HeaderCodecBehavior.CODEC)
+    assert header_codec is not None
+    sealed = seal(COMMANDS.commands[1], header_codec, default_converter)
     assert sealed.headers["trace"].encoding == "binary/reversed"  # type: ignore[attr-defined]
-    assert unseal(sealed, whole, default_converter) == COMMANDS.commands[1]
+    assert unseal(sealed, header_codec, default_converter) == COMMANDS.commands[1]
 
 
 def test_codec_is_not_called_without_payloads() -> None:
-    """An object without payloads is returned as it is."""
-    for thing in (Succeeded("run", (StartTimer(1, 5),)), (), {"a": [1, "b", None]}, 5, None):
-        assert map_payloads(thing, lambda payloads: pytest.fail("called")) is thing
-        assert map_failures(thing, lambda failure: pytest.fail("called")) is thing
+    """The message itself is returned."""
+    for message in (Succeeded("run", (StartTimer(1, 5),)), (), {"a": [1, "b", None]}, 5, None):
+        assert map_payloads(message, lambda payloads: pytest.fail("called")) is message
+        assert map_failures(message, lambda failure: pytest.fail("called")) is message
 
 
-def test_codec_copies_only_changed_parts() -> None:
-    """Parts without payloads are shared, the original is not changed."""
-    message = ({"a": enc(1)}, [2], {"b": 3})
-    mapped = map_payloads(message, lambda payloads: [enc(9) for _ in payloads])
-    assert mapped == ({"a": enc(9)}, [2], {"b": 3})
-    assert message[0] == {"a": enc(1)}
+def test_codec_shares_message_parts_without_payloads() -> None:
+    message = ({"a": encode(1)}, [2], {"b": 3})
+    mapped = map_payloads(message, lambda payloads: [encode(9) for _ in payloads])
+    assert mapped == ({"a": encode(9)}, [2], {"b": 3})
+    assert message[0] == {"a": encode(1)}
     assert mapped[1] is message[1]
     assert mapped[2] is message[2]
 
 
-def test_payloads_keep_their_order() -> None:
-    """The n-th result replaces the n-th payload, also along a long chain of causes."""
-    failure = Failure("0", ApplicationFailure(details=(enc(0),)))
+def test_codec_results_replace_payloads_in_order_along_a_chain_of_causes() -> None:
+    failure = Failure("0", ApplicationFailure(details=(encode(0),)))
     for number in range(1, 2000):
-        failure = Failure(str(number), ApplicationFailure(details=(enc(number),)), failure)
+        failure = Failure(str(number), ApplicationFailure(details=(encode(number),)), failure)
     mapped: Failure | None = map_payloads(failure, lambda ps: [Payload(p.data + b"!") for p in ps])
     while mapped is not None:
         assert isinstance(mapped.info, ApplicationFailure)
@@ -151,14 +146,13 @@ def test_payloads_keep_their_order() -> None:
         mapped = mapped.cause
 
 
-def test_codec_that_loses_payloads_is_rejected() -> None:
-    """An error names the codec."""
-    with pytest.raises(PayloadError, match="2 payloads went in, 1 came out"):
-        map_payloads([enc(1), enc(2)], lambda payloads: payloads[:1])
+def test_mapping_that_loses_payloads_is_rejected() -> None:
+    with pytest.raises(PayloadError, match="expected 2 payloads, got 1"):
+        map_payloads([encode(1), encode(2)], lambda payloads: payloads[:1])
 
 
 class Broken:
-    """A codec whose results are given."""
+    """A codec that returns or raises a fixed result."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -175,27 +169,25 @@ class Broken:
     ("result", "message"),
     [
         (ValueError("key"), "raised ValueError"),
-        ([], "returned 0 payloads for 1"),
+        ([], "returned 0 payloads, expected 1"),
         ([b"x"], "returned a bytes, not a Payload"),
         (None, "raised TypeError"),
     ],
 )
-def test_codec_errors_name_the_codec(result: Any, message: str) -> None:
-    """A codec that raises, or returns something else, is an EncodeError or DecodeError that names it."""
+def test_error_of_a_broken_codec_names_the_codec(result: Any, message: str) -> None:
     with pytest.raises(EncodeError, match=f"codec Broken.encode {message}"):
-        seal([enc(1)], Broken(result), default_converter)
+        seal([encode(1)], Broken(result), default_converter)
     with pytest.raises(DecodeError, match=f"codec Broken.decode {message}"):
-        unseal([enc(1)], Broken(result), default_converter)
+        unseal([encode(1)], Broken(result), default_converter)
 
 
-def test_codec_rejects_plain_payloads() -> None:
-    """A DecodeError with the codec's reason."""
+def test_codec_rejecting_a_payload_is_the_cause_of_the_decode_error() -> None:
     with pytest.raises(DecodeError) as caught:
         unseal(EVENTS, Reverse(), default_converter)
     assert str(caught.value.__cause__) == "not mine"
 
 
-def test_server_failures_stay_readable() -> None:
-    """A failure without encoded attributes, as servers write them, passes unsealing as it is."""
+def test_failure_without_encoded_attributes_is_decoded_unchanged() -> None:
+    """Servers write such failures."""
     failure = Failure("activity timed out", source="Server")
     assert unseal(ActivityFailed(1, failure), Reverse(), default_converter) == ActivityFailed(1, failure)

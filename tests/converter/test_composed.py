@@ -1,4 +1,4 @@
-"""Converters composed of others: encodings of one's own, types that JSON does not know, and everything else as usual."""
+"""Composite converters: custom encodings, custom JSON types, and a fallback for other values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hourglass.worker import Worker
 
 
 class Table:
-    """Rows, in a format of their own."""
+    """Rows with a custom encoding."""
 
     def __init__(self, rows: list[list[int]]) -> None:
         self.rows = rows
@@ -82,8 +82,8 @@ SHARE = Share("ann", Fraction(1, 3), [Fraction(1, 6)])
         ([1, 2.5, None], list[Any]),
     ],
 )
-def test_composite_converter_round_trip(value: Any, hint: Any) -> None:
-    """Own encodings and types, also nested in others; all other values are converted as usual."""
+def test_composite_converter_restores_custom_and_other_values(value: Any, hint: Any) -> None:
+    """Values without custom types are encoded as by the default converter."""
     payload = BOTH.encode(value)
     assert BOTH.decode(payload, hint) == value
     if payload.encoding != "binary/table" and b"/" not in payload.data:
@@ -91,9 +91,10 @@ def test_composite_converter_round_trip(value: Any, hint: Any) -> None:
     assert BOTH.decode(payload, Payload) is payload
 
 
-def test_value_without_a_converter_is_named() -> None:
-    """The message is that of the default converter, which names type and path."""
-    with pytest.raises(EncodeError, match="object of class object at \\$\\[1\\] has no JSON form"):
+def test_composite_converter_errors_name_type_and_location() -> None:
+    with pytest.raises(
+        EncodeError, match="object of class object at \\$\\[1\\] cannot be represented in JSON"
+    ):
         BOTH.encode([Fraction(1, 2), object()])
     with pytest.raises(DecodeError, match=r"Fractions.to_typed_value raised ValueError"):
         BOTH.decode(Payload(b'"secret"'), Fraction)
@@ -108,27 +109,29 @@ def test_value_without_a_converter_is_named() -> None:
 
 class Wrong(EncodingConverter):
     encoding = "binary/wrong"
-    gives: Any = None
+    result: Any = None
 
     def encode(self, value: Any) -> Any:
-        if self.gives is KeyError:
+        if self.result is KeyError:
             raise KeyError(value)
-        return self.gives
+        return self.result
 
     def decode(self, payload: Payload, type: Any) -> Any:
         raise KeyError("secret")
 
 
-def test_failing_part_of_a_converter_is_named() -> None:
-    """An exception or a wrong result of a part is reported without contents."""
+def test_error_of_a_broken_converter_part_names_the_part() -> None:
     wrong = Wrong()
     composed = CompositeConverter(wrong)
-    for gives, why in (
+    for result, why in (
         (KeyError, "Wrong.encode raised KeyError$"),
         (5, "returned a int, not a Payload"),
-        (Payload(b"", "binary/other"), "is for binary/wrong, and made a payload of binary/other"),
+        (
+            Payload(b"", "binary/other"),
+            "must create payloads with the encoding binary/wrong, not binary/other",
+        ),
     ):
-        wrong.gives = gives
+        wrong.result = result
         with pytest.raises(EncodeError, match=why):
             composed.encode("secret")
     with pytest.raises(DecodeError, match=r"Wrong.decode raised KeyError$"):
@@ -142,16 +145,15 @@ def test_failing_part_of_a_converter_is_named() -> None:
             make()
 
 
-class Loud(Converter):
-    """What is not for the parts."""
+class UpperCaseConverter(Converter):
+    """A fallback that converts to upper case."""
 
     def encode(self, value: Any) -> Payload:
         return Payload(super().encode(value).data.upper())
 
 
-def test_composite_converter_with_another_fallback() -> None:
-    """Another converter gets all other values."""
-    assert CompositeConverter(Tables(), rest=Loud()).encode("a").data == b'"A"'
+def test_composite_converter_uses_the_given_fallback() -> None:
+    assert CompositeConverter(Tables(), rest=UpperCaseConverter()).encode("a").data == b'"A"'
 
 
 @activity.defn
@@ -165,8 +167,7 @@ def halves(share: Share, table: Table) -> Table:
     return Table([[part.numerator, part.denominator], *table.rows])
 
 
-def test_own_converter_in_a_workflow() -> None:
-    """Arguments and results of workflows and activities."""
+def test_client_converter_converts_values_of_workflows_and_activities() -> None:
     with (
         Client.connect("local:", converter=BOTH) as client,
         Worker(client, workflows=[halves], activities=[halved]),

@@ -1,4 +1,4 @@
-"""Serialization context: converters and codecs that know whose values they have, on both sides, on each engine."""
+"""Serialization context: the workflow or activity that a converter or codec receives, on both sides, on each engine."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from hourglass.replay import Replayer
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
 
-LIMIT = 60
+TIMEOUT = 60
 
 
 def key_of(context: SerializationContext | None) -> str:
-    """Whose key a value is locked with: each workflow has one, which its activities share."""
+    """Return the key of a context: workflows have one each, which their activities share."""
     match context:
         case WorkflowSerializationContext():
             assert context.namespace == "default"
@@ -51,20 +51,20 @@ def key_of(context: SerializationContext | None) -> str:
             return ""
 
 
-def locked(payload: Payload, key: str, name: str) -> Payload:
+def add_key(payload: Payload, key: str, name: str) -> Payload:
     return Payload(payload.data, payload.encoding, {**(payload.metadata or {}), name: key.encode()})
 
 
-def opened(payload: Payload, key: str, name: str) -> Payload:
-    found = dict(payload.metadata or {})
-    if found.pop(name, b"").decode() != key:
+def remove_key(payload: Payload, key: str, name: str) -> Payload:
+    metadata = dict(payload.metadata or {})
+    if metadata.pop(name, b"").decode() != key:
         raise ValueError("another key")
-    return Payload(payload.data, payload.encoding, found or None)
+    return Payload(payload.data, payload.encoding, metadata or None)
 
 
 @dataclass(frozen=True)
 class KeyedCodec:
-    """Locks each payload for whom it belongs to, and opens only that."""
+    """Adds the key of the context to each payload, and decodes only payloads with this key."""
 
     context: SerializationContext | None = None
 
@@ -72,14 +72,14 @@ class KeyedCodec:
         return KeyedCodec(context)
 
     def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        return [locked(each, key_of(self.context), "codec") for each in payloads]
+        return [add_key(payload, key_of(self.context), "codec") for payload in payloads]
 
     def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
-        return [opened(each, key_of(self.context), "codec") for each in payloads]
+        return [remove_key(payload, key_of(self.context), "codec") for payload in payloads]
 
 
 class KeyedConverter(Converter):
-    """The same where values become payloads."""
+    """A converter that does the same as `KeyedCodec`."""
 
     def __init__(self, context: SerializationContext | None = None) -> None:
         self.context = context
@@ -88,20 +88,20 @@ class KeyedConverter(Converter):
         return KeyedConverter(context)
 
     def encode(self, value: Any) -> Payload:
-        return locked(super().encode(value), key_of(self.context), "converter")
+        return add_key(super().encode(value), key_of(self.context), "converter")
 
     def decode(self, payload: Payload, type: Any = Any) -> Any:
         try:
-            return super().decode(opened(payload, key_of(self.context), "converter"), type)
+            return super().decode(remove_key(payload, key_of(self.context), "converter"), type)
         except ValueError:
             raise DecodeError("this value is locked with another key") from None
 
 
-# --- what values go through -----------------------------------------------------------------------
+# --- workflows and activities ---------------------------------------------------------------------
 
 
-@activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=2), heartbeat_timeout=LIMIT)
-def beats(text: str) -> str:
+@activity.defn(retry_policy=RetryPolicy(initial_interval=0.01, maximum_attempts=2), heartbeat_timeout=TIMEOUT)
+def heartbeats(text: str) -> str:
     if activity.info().attempt == 1:
         activity.heartbeat(text)
         raise ApplicationError("once more", text)
@@ -109,12 +109,12 @@ def beats(text: str) -> str:
 
 
 @activity.defn(retry_policy=RetryPolicy(maximum_attempts=1))
-def breaks(text: str) -> None:
+def fails(text: str) -> None:
     raise ApplicationError("broken", text)
 
 
 @activity.defn
-def quick(text: str) -> str:
+def upper(text: str) -> str:
     return text.upper()
 
 
@@ -126,20 +126,20 @@ def child(text: str) -> str:
 
 
 @workflow.defn
-class Everything:
-    """Takes values every way in, and sends them every way out."""
+class ValuesInAndOut:
+    """Receives and sends values in every way."""
 
     def __init__(self) -> None:
-        self.heard = ""
+        self.received = ""
 
     @workflow.run
     def run(self, text: str, other: str) -> list[Any]:
-        results: list[Any] = [beats(text), quick.local(text), workflow.step(str.title, text)]
+        results: list[Any] = [heartbeats(text), upper.local(text), workflow.step(str.title, text)]
         results.append(
-            workflow.execute_activity("quick", text, result_type=str, start_to_close_timeout=LIMIT)
+            workflow.execute_activity("upper", text, result_type=str, start_to_close_timeout=TIMEOUT)
         )
         try:
-            breaks(text)
+            fails(text)
         except ActivityError as error:
             results.append(getattr(error.cause, "details", None))
         results.append(workflow.execute_child_workflow(child, text))
@@ -149,41 +149,41 @@ class Everything:
         except ChildWorkflowError as error:
             results.append(getattr(error.cause, "details", None))
         if text != "again":
-            workflow.get_external_workflow_handle(other).signal("hear", text)
+            workflow.get_external_workflow_handle(other).signal("receive", text)
         workflow.upsert_memo({"said": text})
         results.append(workflow.memo()["first"])
-        workflow.wait_condition(lambda: self.heard == "told")
+        workflow.wait_condition(lambda: self.received == "told")
         if text != "again":
             workflow.continue_as_new("again", other)
         return results
 
     @workflow.signal
-    def hear(self, text: str) -> None:
-        self.heard = text
+    def receive(self, text: str) -> None:
+        self.received = text
 
     @workflow.query
-    def asks(self, text: str) -> str:
+    def ask(self, text: str) -> str:
         return f"{text}?"
 
     @workflow.update
-    def tell(self, text: str) -> str:
-        self.heard = text
-        return f"heard {text}"
+    def set_text(self, text: str) -> str:
+        self.received = text
+        return f"received {text}"
 
 
 @workflow.defn
-class Listens:
+class ReceivesSignal:
     def __init__(self) -> None:
-        self.heard = ""
+        self.received = ""
 
     @workflow.run
     def run(self) -> str:
-        workflow.wait_condition(lambda: self.heard)
-        return self.heard
+        workflow.wait_condition(lambda: self.received)
+        return self.received
 
     @workflow.signal
-    def hear(self, text: str) -> None:
-        self.heard = text
+    def receive(self, text: str) -> None:
+        self.received = text
 
 
 EXPECTED = [
@@ -216,8 +216,8 @@ def client_of(target: str, parts: dict[str, Any]) -> Iterator[tuple[Client, str]
         Worker(
             client,
             queue,
-            workflows=[Everything, Listens, child],
-            activities=[beats, breaks, quick, later],
+            workflows=[ValuesInAndOut, ReceivesSignal, child],
+            activities=[heartbeats, fails, upper, complete_later],
             verify="always",
         ),
     ):
@@ -225,21 +225,21 @@ def client_of(target: str, parts: dict[str, Any]) -> Iterator[tuple[Client, str]
 
 
 @activity.defn(heartbeat_timeout=None)
-def later(text: str) -> str:
-    given.append(activity.info())
-    came.set()
+def complete_later(text: str) -> str:
+    completion_infos.append(activity.info())
+    started.set()
     activity.complete_async()
 
 
-given: list[activity.Info] = []
-came = threading.Event()
+completion_infos: list[activity.Info] = []
+started = threading.Event()
 
 
-def all_ways(target: str, parts: dict[str, Any]) -> None:
+def check_all_values(target: str, parts: dict[str, Any]) -> None:
     with client_of(target, parts) as (client, queue):
-        other = client.start_workflow(Listens, id=f"{queue}-other", task_queue=queue)
+        other = client.start_workflow(ReceivesSignal, id=f"{queue}-other", task_queue=queue)
         run = client.start_workflow(
-            Everything,
+            ValuesInAndOut,
             "hello",
             other.id,
             id=queue,
@@ -247,59 +247,59 @@ def all_ways(target: str, parts: dict[str, Any]) -> None:
             memo={"first": "memo"},
             static_summary="s",
         )
-        assert run.query(Everything.asks, "well") == "well?"
-        assert run.execute_update(Everything.tell, "told") == "heard told"
-        found = client.get_workflow_handle(queue)
-        while found.describe().run_id == run.run_id:
+        assert run.query(ValuesInAndOut.ask, "well") == "well?"
+        assert run.execute_update(ValuesInAndOut.set_text, "told") == "received told"
+        latest = client.get_workflow_handle(queue)
+        while latest.describe().run_id == run.run_id:
             pass
-        found.signal(Everything.hear, "told")
-        assert found.result(timeout=LIMIT) == run.result(timeout=LIMIT) == EXPECTED
-        assert other.result(timeout=LIMIT) == "hello"
-        assert dict(found.describe().memo) == {"first": "memo", "said": "again"}
+        latest.signal(ValuesInAndOut.receive, "told")
+        assert latest.result(timeout=TIMEOUT) == run.result(timeout=TIMEOUT) == EXPECTED
+        assert other.result(timeout=TIMEOUT) == "hello"
+        assert dict(latest.describe().memo) == {"first": "memo", "said": "again"}
         assert (
-            client.execute_activity(quick, "alone", task_queue=queue, start_to_close_timeout=LIMIT) == "ALONE"
+            client.execute_activity(upper, "alone", task_queue=queue, start_to_close_timeout=TIMEOUT)
+            == "ALONE"
         )
         assert (
-            client.with_start(Listens, id=f"{queue}-third", task_queue=queue)
-            .signal(Listens.hear, "x")
+            client.with_start(ReceivesSignal, id=f"{queue}-third", task_queue=queue)
+            .signal(ReceivesSignal.receive, "x")
             .result()
             == "x"
         )
-        histories = [found.history(), other.history()]
-        with Replayer(workflows=[Everything, Listens, child], **parts) as replayer:
+        histories = [latest.history(), other.history()]
+        with Replayer(workflows=[ValuesInAndOut, ReceivesSignal, child], **parts) as replayer:
             for history in histories:
                 replayer.replay(history)
 
 
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
-def test_serialization_context_of_every_value(parts: dict[str, Any]) -> None:
-    """Embedded engine: every value of a workflow or an activity is encoded and decoded with its context, on both sides."""
-    all_ways("local:", parts)
+def test_every_value_is_converted_with_its_serialization_context(parts: dict[str, Any]) -> None:
+    check_all_values("local:", parts)
 
 
 @pytest.mark.server
-def test_serialization_context_of_every_value_on_a_server(quick_server: DevServer) -> None:
-    """The same on a Temporal server, with replays."""
-    all_ways(quick_server.target, PARTS["both, intercepted"])
+def test_every_value_is_converted_with_its_serialization_context_on_a_server(quick_server: DevServer) -> None:
+    check_all_values(quick_server.target, PARTS["both, intercepted"])
 
 
-def test_serialization_context_of_an_asynchronous_completion() -> None:
-    """If only a token is known, the caller sets the context."""
-    given.clear()
-    came.clear()
+def test_asynchronous_completion_uses_the_serialization_context_of_the_caller() -> None:
+    """An engine that knows only a task token cannot derive the context."""
+    completion_infos.clear()
+    started.clear()
     with client_of("local:", PARTS["converter"]) as (client, queue):
-        run = client.start_activity(later, "x", id="a-1", task_queue=queue, start_to_close_timeout=LIMIT)
-        assert came.wait(LIMIT)
+        run = client.start_activity(
+            complete_later, "x", id="a-1", task_queue=queue, start_to_close_timeout=TIMEOUT
+        )
+        assert started.wait(TIMEOUT)
         context = ActivitySerializationContext("default", "a-1")
-        handle = client.get_activity_handle(token=given[0].task_token).with_context(context)
+        handle = client.get_activity_handle(token=completion_infos[0].task_token).with_context(context)
         handle.complete("done")
         assert run.result() == "done"
-        with pytest.raises(UsageError, match="a context is a SerializationContext"):
+        with pytest.raises(UsageError, match="context must be a SerializationContext"):
             handle.with_context("a-1")  # type: ignore[arg-type]
 
 
-def test_scheduled_workflow_id_is_encoded_without_its_time() -> None:
-    """What a schedule starts is encoded for the id as the schedule says it, and read so again."""
+def test_schedule_arguments_use_the_context_of_the_id_without_its_time() -> None:
     with client_of("local:", PARTS["converter"]) as (client, queue):
         action = ScheduleActionStartWorkflow(child, "x", id="of-schedule", task_queue=queue)
         handle = client.create_schedule(
@@ -309,16 +309,16 @@ def test_scheduled_workflow_id_is_encoded_without_its_time() -> None:
         handle.delete()
 
 
-class Text(EncodingConverter):
-    """An encoding that writes its context into what it makes."""
+class KeyedText(EncodingConverter):
+    """An encoding that adds the key of its context to the data."""
 
     encoding = "text/keyed"  # type: ignore[assignment]
 
     def __init__(self, key: str = "") -> None:
         self.key = key
 
-    def with_context(self, context: SerializationContext) -> Text:
-        return Text(key_of(context))
+    def with_context(self, context: SerializationContext) -> KeyedText:
+        return KeyedText(key_of(context))
 
     def encode(self, value: Any) -> Payload | None:
         return Payload(f"{self.key}:{value}".encode(), "text/keyed") if isinstance(value, str) else None
@@ -329,21 +329,20 @@ class Text(EncodingConverter):
         return text
 
 
-class Kept(JSONTypeConverter):
+class KeyedComplex(JSONTypeConverter):
     def __init__(self, key: str = "") -> None:
         self.key = key
 
-    def with_context(self, context: SerializationContext) -> Kept:
-        return Kept(key_of(context))
+    def with_context(self, context: SerializationContext) -> KeyedComplex:
+        return KeyedComplex(key_of(context))
 
     def to_json(self, value: Any) -> Any:
         return [self.key] if isinstance(value, complex) else self.Unhandled
 
 
-def test_composite_converter_passes_on_the_context(tmp_path: Any) -> None:
-    """Parts of a composite converter, and the codec of a storage, receive it."""
+def test_composite_converter_passes_the_context_to_its_parts(tmp_path: Any) -> None:
     context = WorkflowSerializationContext("default", "w-1")
-    composed = CompositeConverter(Text(), json_types=[Kept()], rest=KeyedConverter())
+    composed = CompositeConverter(KeyedText(), json_types=[KeyedComplex()], rest=KeyedConverter())
     known = composed.with_context(context)
     assert known.encode("x").data == b"w-1:x"
     assert known.encode(1j).data == b'["w-1"]'
@@ -357,15 +356,14 @@ def test_composite_converter_passes_on_the_context(tmp_path: Any) -> None:
     assert not ExternalStorage([FolderStorage(tmp_path)]).wants_context
 
 
-class Forgets(Converter):
+class ReturnsNoContext(Converter):
     def with_context(self, context: SerializationContext) -> Any:
         return None
 
 
-def test_with_context_must_not_return_none() -> None:
-    """None raises an error at once."""
+def test_with_context_that_returns_none_is_rejected() -> None:
     with (
-        Client.connect("local:", converter=Forgets()) as client,
+        Client.connect("local:", converter=ReturnsNoContext()) as client,
         pytest.raises(UsageError, match="returned None"),
     ):
         client.start_workflow("x")

@@ -1,4 +1,4 @@
-"""Exceptions become failures and come back, whatever they are like; Temporal's Python SDK reads the same."""
+"""Conversion of exceptions to failures and back, and its agreement with Temporal's Python SDK."""
 
 import copy
 from datetime import timedelta
@@ -36,23 +36,22 @@ from .test_temporalio import to_ours, to_theirs
 theirs = temporalio.converter.DataConverter.default
 
 
-def raised(exc: BaseException, cause: BaseException | None = None) -> BaseException:
+def raise_and_catch(exc: BaseException, cause: BaseException | None = None) -> BaseException:
     try:
         raise exc from cause
     except BaseException as caught:
         return caught
 
 
-def ours(exc: BaseException) -> Failure:
+def to_failure(exc: BaseException) -> Failure:
     return default_converter.to_failure(exc)
 
 
-def test_ordinary_exception_becomes_application_failure() -> None:
-    """Any exception becomes an application failure of its class's name, with its stack."""
-    failure = ours(raised(ValueError("no such order")))
+def test_exception_becomes_an_application_failure_of_its_class() -> None:
+    failure = to_failure(raise_and_catch(ValueError("no such order")))
     assert failure.message == "no such order"
     assert failure.info == ApplicationFailure(type="ValueError")
-    assert "in raised" in failure.stack_trace
+    assert "in raise_and_catch" in failure.stack_trace
     assert failure.source == "HourglassSDK"
 
 
@@ -111,9 +110,8 @@ def test_ordinary_exception_becomes_application_failure() -> None:
     ],
     ids=lambda case: type(case).__name__,
 )
-def test_every_error_kind_round_trips(exc: BaseException, info: Any) -> None:
-    """Each of our errors has its kind of failure, and comes back as itself."""
-    failure = ours(exc)
+def test_each_error_class_has_its_failure_kind_and_round_trips(exc: BaseException, info: Any) -> None:
+    failure = to_failure(exc)
     assert failure.info == info
     assert failure.message == "m"
     back = default_converter.from_failure(failure)
@@ -122,13 +120,12 @@ def test_every_error_kind_round_trips(exc: BaseException, info: Any) -> None:
         for name in ("details", "type", "non_retryable", "activity_id", "run_id", "retry_state", "identity"):
             if hasattr(exc, name):
                 assert list(map(str, [getattr(back, name)])) == list(map(str, [getattr(exc, name)]))
-    assert ours(back) == failure
+    assert to_failure(back) == failure
 
 
-def test_causes_follow_pythons_rules() -> None:
-    """The cause counts, else the context unless it is suppressed; for every class of exception."""
-    explicit = raised(ValueError("a"), KeyError("b"))
-    assert ours(explicit).cause == ours(KeyError("b"))
+def test_failure_cause_is_the_cause_or_unsuppressed_context_of_the_exception() -> None:
+    explicit = raise_and_catch(ValueError("a"), KeyError("b"))
+    assert to_failure(explicit).cause == to_failure(KeyError("b"))
     try:
         try:
             raise KeyError("inner")
@@ -136,28 +133,26 @@ def test_causes_follow_pythons_rules() -> None:
             raise RuntimeError("outer")
     except RuntimeError as error:
         implicit = error
-    cause = ours(implicit).cause
+    cause = to_failure(implicit).cause
     assert cause is not None
     assert cause.info == ApplicationFailure("KeyError")
     implicit.__suppress_context__ = True
-    assert ours(implicit).cause is None
+    assert to_failure(implicit).cause is None
 
 
-def test_chain_of_causes_round_trips_with_stacks() -> None:
-    """Causes and remote stacks are there again, as exceptions."""
-    inner = raised(errors.ApplicationError("declined", {"code": 5}, type="CardDeclined"))
+def test_remote_failure_keeps_its_chain_of_causes_and_stack_traces() -> None:
+    inner = raise_and_catch(errors.ApplicationError("declined", {"code": 5}, type="CardDeclined"))
     outer = errors.ActivityError("activity failed", activity_type="charge")
     outer.__cause__ = inner
-    back = default_converter.from_failure(ours(outer))
+    back = default_converter.from_failure(to_failure(outer))
     assert isinstance(back, errors.ActivityError)
     assert isinstance(back.cause, errors.ApplicationError)
     assert back.cause.type == "CardDeclined"
     assert back.cause.details == ({"code": 5},)
-    assert "in raised" in back.cause.remote_traceback
+    assert "in raise_and_catch" in back.cause.remote_traceback
 
 
-def test_unknown_failure_kinds_are_kept() -> None:
-    """A failure of a kind that has no exception of its own is a FailureError and goes back as it came."""
+def test_failure_of_an_unknown_kind_round_trips() -> None:
     for info in (None, ResetFailure((Payload(b"1"),))):
         failure = Failure("odd", info, None, "stack", "GoSDK")
         back = default_converter.from_failure(failure)
@@ -165,43 +160,39 @@ def test_unknown_failure_kinds_are_kept() -> None:
         assert default_converter.to_failure(back) == failure
 
 
-def test_hidden_failure_fields_are_kept() -> None:
-    """Category, source and unreadable details go back as they came, also below another error and in a copy."""
+def test_category_source_and_unreadable_details_of_a_failure_round_trip() -> None:
     unreadable = Payload(b"?", "binary/encrypted")
     failure = Failure("m", ApplicationFailure("T", True, (unreadable,), 1.5, 1), Failure("c"), "s", "GoSDK")
     back = default_converter.from_failure(failure)
     assert isinstance(back, errors.ApplicationError)
     assert back.details == (unreadable,)
-    assert ours(back) == failure
-    assert ours(raised(ValueError("x"), back)).cause == failure
-    assert ours(copy.copy(back)) == failure
+    assert to_failure(back) == failure
+    assert to_failure(raise_and_catch(ValueError("x"), back)).cause == failure
+    assert to_failure(copy.copy(back)) == failure
 
 
-def test_new_cause_of_a_reraised_failure_is_kept() -> None:
-    """A remote failure raised again from something else keeps what it was and has the new cause."""
+def test_remote_failure_raised_again_keeps_its_source_and_gets_the_new_cause() -> None:
     back = default_converter.from_failure(Failure("m", ServerFailure(), Failure("old"), source="Server"))
-    again = ours(raised(back, KeyError("new")))
+    again = to_failure(raise_and_catch(back, KeyError("new")))
     assert (again.message, again.source) == ("m", "Server")
     assert again.cause is not None
     assert again.cause.info == ApplicationFailure("KeyError")
 
 
-def test_circular_and_long_cause_chains_are_truncated() -> None:
-    """A circular chain ends, and one of thousands of links is shortened in the middle."""
+def test_circular_and_long_chains_of_causes_are_truncated() -> None:
     a, b = ValueError("a"), ValueError("b")
     a.__cause__, b.__cause__ = b, a
-    assert [link.message for link in causes(ours(a))] == ["a", "b"]
+    assert [link.message for link in causes(to_failure(a))] == ["a", "b"]
     exc: BaseException = ValueError("0")
     for number in range(1, 3000):
-        exc = raised(ValueError(str(number)), exc)
-    links = list(causes(ours(exc)))
+        exc = raise_and_catch(ValueError(str(number)), exc)
+    links = list(causes(to_failure(exc)))
     assert len(links) == MOST_CAUSES
     assert (links[0].message, links[-1].message) == ("2999", "0")
-    assert any("2951 more causes left out" in link.message for link in links)
+    assert any("2951 more causes omitted" in link.message for link in links)
 
 
-def test_long_received_cause_chains_are_decoded() -> None:
-    """A chain of thousands of failures becomes exceptions, is sealed and opened, without recursion."""
+def test_received_chain_of_3000_causes_is_converted_without_recursion() -> None:
     failure = Failure("0")
     for number in range(1, 3000):
         failure = Failure(str(number), ApplicationFailure("T"), failure)
@@ -215,50 +206,45 @@ def test_long_received_cause_chains_are_decoded() -> None:
     assert depth == 3000
 
 
-def test_unencodable_failure_details_become_text() -> None:
-    """A detail without a JSON form becomes a text that says so; the failure and its other details stay."""
-    info = ours(errors.ApplicationError("m", object(), 2)).info
+def test_failure_detail_that_cannot_be_encoded_becomes_a_note() -> None:
+    info = to_failure(errors.ApplicationError("m", object(), 2)).info
     assert isinstance(info, ApplicationFailure)
     assert b"object that could not be encoded" in info.details[0].data
     assert info.details[1] == Payload(b"2")
 
 
-def test_exceptions_with_broken_attributes_are_failures() -> None:
-    """Exceptions without our attributes, with broken texts or odd ones are still failures."""
-
-    class Rude(Exception):
+def test_exceptions_with_invalid_attributes_are_converted_to_failures() -> None:
+    class RaisesInStr(Exception):
         def __str__(self) -> str:
             raise RuntimeError("no text")
 
-    class Bare(errors.ApplicationError):
+    class WithoutInit(errors.ApplicationError):
         def __init__(self) -> None:
             pass
 
-    assert "raised RuntimeError" in ours(Rude()).message
-    assert ours(Bare()).info == ApplicationFailure("Bare")
-    assert ours(ValueError("\ud800")).message == "\\ud800"
+    assert "raised RuntimeError" in to_failure(RaisesInStr()).message
+    assert to_failure(WithoutInit()).info == ApplicationFailure("WithoutInit")
+    assert to_failure(ValueError("\ud800")).message == "\\ud800"
     odd = errors.ApplicationError("m", next_retry_delay=float("nan"))
     odd.details = None  # type: ignore[assignment]
     odd.message = 5  # type: ignore[assignment]
-    assert ours(odd).info == ApplicationFailure("ApplicationError")
+    assert to_failure(odd).info == ApplicationFailure("ApplicationError")
     wrong = errors.ActivityError("m", retry_state=99, activity_id=5)  # type: ignore[arg-type]
-    assert ours(wrong).info == ActivityFailure()
+    assert to_failure(wrong).info == ActivityFailure()
 
 
-def test_subclass_of_application_error_names_itself() -> None:
-    """The type on the wire is the author's class."""
-
+def test_failure_type_is_the_class_of_an_application_error() -> None:
     class OutOfStock(errors.ApplicationError):
         pass
 
-    assert ours(OutOfStock("m")).info == ApplicationFailure("OutOfStock")
+    assert to_failure(OutOfStock("m")).info == ApplicationFailure("OutOfStock")
 
 
 # --- with Temporal's Python SDK ----------------------------------------------------------------------------------------
 
 
 def proto_of(failure: Failure) -> Any:
-    """The protobuf form, for application failures and causes."""
+    """Convert an application failure and its causes to protobuf."""
     assert isinstance(failure.info, ApplicationFailure)
     proto = temporalio.api.failure.v1.Failure(
         message=failure.message, stack_trace=failure.stack_trace, source=failure.source
@@ -287,43 +273,45 @@ def data_of(proto: Any) -> Failure:
 
 
 def test_temporalio_reads_our_failures() -> None:
-    """Temporal's SDK sees the same message, type, details and cause in a failure of ours."""
-    exc = raised(errors.ApplicationError("m", {"a": 1}, type="T", non_retryable=True), ValueError("c"))
-    back: Any = theirs.failure_converter.from_failure(proto_of(ours(exc)), theirs.payload_converter)
+    exc = raise_and_catch(
+        errors.ApplicationError("m", {"a": 1}, type="T", non_retryable=True), ValueError("c")
+    )
+    back: Any = theirs.failure_converter.from_failure(proto_of(to_failure(exc)), theirs.payload_converter)
     assert (back.message, back.type, back.non_retryable, back.details) == ("m", "T", True, ({"a": 1},))
     assert (back.__cause__.message, back.__cause__.type) == ("c", "ValueError")
 
 
-def test_failures_match_temporalios() -> None:
-    """The same exception gives the same failure with both, except for the source."""
-    exc = raised(ValueError("m"), KeyError("c"))
+def test_failures_equal_those_of_temporalio() -> None:
+    exc = raise_and_catch(ValueError("m"), KeyError("c"))
     proto = temporalio.api.failure.v1.Failure()
     theirs.failure_converter.to_failure(exc, theirs.payload_converter, proto)
-    own = proto_of(ours(exc))
+    own = proto_of(to_failure(exc))
     own.source = own.cause.source = ""
     assert own == proto
 
 
-def test_encoded_attributes_both_ways() -> None:
-    """Failures whose texts are encoded, theirs and ours, can be read by the other side."""
+def test_encoded_failure_attributes_are_readable_by_temporalio_and_hourglass() -> None:
     converter = temporalio.converter.DefaultFailureConverterWithEncodedAttributes()
     proto = temporalio.api.failure.v1.Failure()
-    converter.to_failure(raised(ValueError("secret"), KeyError("c")), theirs.payload_converter, proto)
+    converter.to_failure(
+        raise_and_catch(ValueError("secret"), KeyError("c")), theirs.payload_converter, proto
+    )
     opened = decode_failure(data_of(proto), default_converter)
     assert opened.message == "secret"
-    assert "in raised" in opened.stack_trace
+    assert "in raise_and_catch" in opened.stack_trace
     assert opened.encoded_attributes is None
     assert str(default_converter.from_failure(data_of(proto))) == "secret"
 
-    sealed = encode_failure(ours(raised(ValueError("secret"), KeyError("c"))), default_converter)
+    sealed = encode_failure(
+        to_failure(raise_and_catch(ValueError("secret"), KeyError("c"))), default_converter
+    )
     assert "secret" not in sealed.message + sealed.stack_trace
     assert sealed.message == proto.message == "Encoded failure"
     back: Any = converter.from_failure(proto_of(sealed), theirs.payload_converter)
     assert (back.message, back.__cause__.message) == ("secret", "'c'")
 
 
-def test_unreadable_encoded_attributes_are_kept() -> None:
-    """Encoded attributes that cannot be decoded change nothing."""
+def test_undecodable_encoded_attributes_are_ignored() -> None:
     for attributes in (Payload(b"?", "binary/encrypted"), Payload(b"[1]"), Payload(b'{"message":1}')):
         failure = Failure("Encoded failure", encoded_attributes=attributes)
         assert decode_failure(failure, default_converter) == failure
@@ -363,8 +351,7 @@ FAILURES = st.recursive(
 
 
 @given(FAILURES)
-def test_any_received_failure_round_trips(failure: Failure) -> None:
-    """Any failure off the wire becomes an exception and goes back unchanged, sealed and opened too."""
+def test_random_received_failures_round_trip(failure: Failure) -> None:
     assert default_converter.to_failure(default_converter.from_failure(failure)) == failure
     assert decode_failure(encode_failure(failure, default_converter), default_converter) == failure
 
@@ -372,11 +359,10 @@ def test_any_received_failure_round_trips(failure: Failure) -> None:
 @given(
     st.recursive(
         st.text().map(ValueError),
-        lambda c: st.tuples(st.text(), c).map(lambda p: raised(KeyError(p[0]), p[1])),
+        lambda c: st.tuples(st.text(), c).map(lambda p: raise_and_catch(KeyError(p[0]), p[1])),
         max_leaves=5,
     )
 )
-def test_any_chain_of_exceptions_is_a_failure(exc: BaseException) -> None:
-    """Exceptions with any texts and causes give failures whose texts protobuf accepts."""
-    for link in causes(ours(exc)):
+def test_random_exceptions_become_failures_with_valid_utf8(exc: BaseException) -> None:
+    for link in causes(to_failure(exc)):
         (link.message + link.stack_trace).encode("utf-8")

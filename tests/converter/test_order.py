@@ -1,4 +1,4 @@
-"""The order in which dicts, fields and sets are written: the same in every process."""
+"""The order in which dicts, fields and sets are encoded: the same in every process."""
 
 import enum
 import json
@@ -127,7 +127,7 @@ class MoneyAsNumber(JSONTypeConverter):
 
 
 def sample() -> list[Any]:
-    """Return values that hold sets in every kind of container."""
+    """Return values that contain sets in every kind of container."""
     words = set(WORDS)
     model = Model.model_validate(
         {
@@ -184,9 +184,8 @@ def _error() -> Exception:
     return ApplicationError("no", {"z": set(WORDS)})
 
 
-def test_encoding_is_independent_of_the_hash_seed() -> None:
-    """Two processes with different hash seeds write the same bytes, wherever in a value a set is."""
-    written = []
+def test_encoding_of_sets_is_independent_of_the_hash_seed() -> None:
+    outputs = []
     for seed in ("1", "2", "77"):
         code = "import json; from tests.converter.test_order import encode_sample; print(json.dumps(encode_sample()))"
         done = subprocess.run(
@@ -197,8 +196,8 @@ def test_encoding_is_independent_of_the_hash_seed() -> None:
             text=True,
             check=True,
         )
-        written.append(json.loads(done.stdout))
-    for first, *others in zip(*written, strict=True):
+        outputs.append(json.loads(done.stdout))
+    for first, *others in zip(*outputs, strict=True):
         assert others == [first, first]
 
 
@@ -216,37 +215,32 @@ def test_encoding_is_independent_of_the_hash_seed() -> None:
         ({10, 9}, b"[9,10]"),
     ],
 )
-def test_dicts_keep_insertion_order(value: Any, data: bytes) -> None:
-    """Keys and fields are written as they stand in the value, also beside a set, and only sets are sorted."""
+def test_encoding_sorts_sets_but_keeps_the_order_of_dicts_and_fields(value: Any, data: bytes) -> None:
     assert default_converter.encode(value).data == data
 
 
-def test_round_trip_keeps_the_order_of_a_dict() -> None:
-    """A dict that was encoded and decoded iterates in the same order."""
+def test_decoded_dict_has_the_order_of_the_encoded_dict() -> None:
     value = {word: dict.fromkeys(reversed(WORDS), 1) for word in WORDS}
     back = default_converter.decode(default_converter.encode(value))
     assert list(back) == WORDS
     assert list(back["fig"]) == WORDS[::-1]
 
 
-def test_ordered_dict_keeps_the_order_of_moved_keys() -> None:
-    """`OrderedDict.move_to_end` counts, at the top and inside other values, as it does in `json.dumps`."""
+def test_encoded_ordered_dict_keeps_the_order_of_moved_keys() -> None:
     moved = OrderedDict(a=1, b=2, c=3)
     moved.move_to_end("a")
     assert default_converter.encode(moved).data == b'{"b":2,"c":3,"a":1}'
     assert default_converter.encode([{"x": moved}]).data == b'[{"x":{"b":2,"c":3,"a":1}}]'
 
 
-def test_computed_sets_of_models_are_sorted() -> None:
-    """Sets of computed fields and serializers are sorted; lists, keys and numbers are as pydantic writes them."""
+def test_computed_sets_of_pydantic_models_are_sorted() -> None:
     assert default_converter.encode(Computed(words=["éa", "b", "a"])).data.decode() == (
         '{"words":["éa","b","a"],"score":null,"distinct":["a","b","éa"],"by_length":{"5":[],"4":[],"3":[]}}'
     )
     assert default_converter.encode(Serialized(words=["b", "a"])).data == b'{"z":["a","b"],"a":[["a","b"]]}'
 
 
-def test_encoding_does_not_change_the_value() -> None:
-    """Sorting happens in copies."""
+def test_encoding_does_not_modify_sets_in_the_value() -> None:
     model = Model(tags={"b"}, area={}, inner=[], inners=frozenset(), paths=set(), joined=frozenset())
     default_converter.encode(model)
     assert type(model.tags) is set
@@ -256,7 +250,7 @@ def test_encoding_does_not_change_the_value() -> None:
     assert type(basket.groups[0]) is frozenset
 
 
-def test_keys_with_the_same_text_are_rejected() -> None:
-    """A dict whose keys are one text in JSON would lose a value."""
+def test_dict_keys_with_the_same_json_form_are_rejected() -> None:
+    """One of the two values would be lost."""
     with pytest.raises(EncodeError, match="two keys of the dict at"):
         default_converter.encode({"a": [{1: "x", "1": "y"}]})

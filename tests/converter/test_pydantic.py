@@ -1,4 +1,4 @@
-"""Pydantic's models and types, when an author uses them; never loaded by us."""
+"""Conversion of pydantic's models and types. The converter itself never imports pydantic."""
 
 import dataclasses
 import subprocess
@@ -70,14 +70,14 @@ CASES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "hint"), CASES, ids=lambda case: repr(case)[:40])
-def test_round_trip(value: Any, hint: Any) -> None:
-    """Models come back equal, at the top and inside other values, alone and in unions."""
+def test_pydantic_values_round_trip(value: Any, hint: Any) -> None:
     assert default_converter.decode(default_converter.encode(value), hint) == value
 
 
 @pytest.mark.parametrize(("value", "hint"), CASES[:9], ids=lambda case: repr(case)[:40])
-def test_with_the_pydantic_converter_of_temporalio(value: Any, hint: Any) -> None:
-    """Models go both ways between us and Temporal's SDK with its converter for pydantic."""
+def test_pydantic_values_are_exchanged_with_the_pydantic_converter_of_temporalio(
+    value: Any, hint: Any
+) -> None:
     assert default_converter.decode(to_ours(theirs.to_payload(value)), hint) == value
     assert theirs.from_payload(to_theirs(default_converter.encode(value)), hint) == value
 
@@ -98,8 +98,9 @@ def test_with_the_pydantic_converter_of_temporalio(value: Any, hint: Any) -> Non
         (b'{"nothing":1}', Line | Other, "expected "),
     ],
 )
-def test_invalid_input_raises_decode_error(data: bytes, hint: Any, message: str) -> None:
-    """What pydantic refuses is a DecodeError that names the place and not the input."""
+def test_invalid_pydantic_input_raises_decode_error_without_the_input(
+    data: bytes, hint: Any, message: str
+) -> None:
     with pytest.raises(DecodeError) as caught:
         default_converter.decode(Payload(data), hint)
     assert message in str(caught.value)
@@ -107,9 +108,7 @@ def test_invalid_input_raises_decode_error(data: bytes, hint: Any, message: str)
     assert caught.value.__cause__ is None
 
 
-def test_unserializable_model_raises_encode_error() -> None:
-    """A field that pydantic cannot serialise is an EncodeError."""
-
+def test_unserializable_pydantic_model_raises_encode_error() -> None:
     class Loose(BaseModel):
         thing: Any
 
@@ -137,7 +136,6 @@ class Chunk(pydantic.RootModel[bytes]):
     "hint",
     [Line, Record, Chunk, pydantic.SecretStr, pydantic.SecretBytes, pydantic.AnyUrl, Line | None, Line | str],
 )
-def test_binary_data_is_rejected_for_models(hint: Any) -> None:
-    """They travel as JSON, so bytes are a mismatch."""
+def test_binary_payload_is_rejected_for_pydantic_types(hint: Any) -> None:
     with pytest.raises(DecodeError, match=r"expected .*, got bytes \(binary/plain as"):
         default_converter.decode(Payload(b"{}", "binary/plain"), hint)

@@ -1,4 +1,4 @@
-"""Large payloads elsewhere: each driver keeps the same promises, and workflows do not notice, on every engine."""
+"""External storage of large payloads: the guarantees of each driver, and workflows on every engine."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from hourglass.replay import Replayer
 from hourglass.testing import DevServer
 from hourglass.worker import Worker
 
-from .bucket import ACCESS, REGION, SECRET, Bucket, serving
+from .bucket import ACCESS, REGION, SECRET, Bucket, serve_bucket
 
 STORE, RETRIEVE = StorageDriverStoreContext(), StorageDriverRetrieveContext()
 LARGE = Payload(b'"' + b"x" * 5000 + b'"', "json/plain", {"mark": b"\x00\xff"})
 OTHER = Payload(b"\x00" * 6000, "binary/plain")
 
 
-class Awaited(StorageDriver):
-    """Keeps payloads in a dictionary, and takes its time: a driver whose methods are `async def`."""
+class AsyncDriver(StorageDriver):
+    """A driver with `async def` methods that keeps payloads in a dictionary."""
 
     name = "awaited"
 
@@ -69,8 +69,8 @@ class Awaited(StorageDriver):
 
 @pytest.fixture
 def bucket() -> Iterator[Bucket]:
-    """A bucket on a port of this machine."""
-    with serving() as made:
+    """Return a bucket on a local port."""
+    with serve_bucket() as made:
         yield made
 
 
@@ -81,39 +81,37 @@ def s3_driver(bucket: Bucket, **options: Any) -> S3Storage:
 
 @pytest.fixture(params=["folder", "s3", "awaited"])
 def driver(request: pytest.FixtureRequest, tmp_path: Path) -> StorageDriver:
-    """Each driver."""
     if request.param == "folder":
         return FolderStorage(tmp_path / "deep" / "payloads")
-    return s3_driver(request.getfixturevalue("bucket")) if request.param == "s3" else Awaited()
+    return s3_driver(request.getfixturevalue("bucket")) if request.param == "s3" else AsyncDriver()
 
 
-# --- what every driver promises ---------------------------------------------------------------------------------------
+# --- every driver --------------------------------------------------------------------------------------------------
 
 
-def test_stored_payloads_are_fetched_in_order(driver: StorageDriver) -> None:
-    """With their metadata; small payloads are sent as they are; a reference contains nothing of the contents."""
+def test_stored_payloads_are_retrieved_in_order_with_metadata(driver: StorageDriver) -> None:
+    """Payloads below the threshold are not stored. A reference contains no data."""
     storage = ExternalStorage([driver], payload_size_threshold=1000)
     small = Payload(b"1")
     sent = storage.encode([LARGE, small, OTHER, LARGE])
     assert sent[1] is small
-    assert all(len(each.data) < 300 and b"xxx" not in each.data for each in sent)
+    assert all(len(payload.data) < 300 and b"xxx" not in payload.data for payload in sent)
     assert sent[0] == sent[3], "the same payload has the same claim"
     assert storage.decode(sent) == [LARGE, small, OTHER, LARGE]
     assert ExternalStorage([driver], payload_size_threshold=10**9).decode(sent[:1]) == [LARGE]
 
 
-def test_storage_stores_encoded_payloads(driver: StorageDriver) -> None:
-    """Payloads pass through the codec before they are stored, and after they are fetched."""
-    storage = ExternalStorage([driver], payload_size_threshold=1000, codec=Backwards())
+def test_storage_applies_its_codec_before_storing_and_after_retrieving(driver: StorageDriver) -> None:
+    storage = ExternalStorage([driver], payload_size_threshold=1000, codec=ReversingCodec())
     sent = storage.encode([LARGE, Payload(b"12")])
     assert sent[1].data == b"21"
     (stored,) = ExternalStorage([driver]).decode(sent[:1])
-    assert stored.encoding == "binary/backwards"
-    assert [each.data for each in storage.decode(sent)] == [LARGE.data, b"12"]
+    assert stored.encoding == "binary/reversed"
+    assert [payload.data for payload in storage.decode(sent)] == [LARGE.data, b"12"]
 
 
-def test_references_match_temporals_sdks(driver: StorageDriver) -> None:
-    """What travels in a payload's place is what its SDKs write and read; also that of its first releases is read."""
+def test_storage_references_are_compatible_with_temporalio(driver: StorageDriver) -> None:
+    """References of temporalio's first releases are read, too."""
 
     class Theirs(TheirDriver):
         def name(self) -> str:
@@ -138,32 +136,31 @@ def test_references_match_temporals_sdks(driver: StorageDriver) -> None:
 
 @pytest.mark.parametrize("key", ["", "../../etc/passwd", "0" * 63, "0" * 64])
 def test_unknown_storage_reference_is_rejected(key: str, tmp_path: Path, bucket: Bucket) -> None:
-    """A reference names a payload, never a path; one that does not exist raises an error that says so."""
+    """A key is never used as a path."""
     for driver in (FolderStorage(tmp_path), s3_driver(bucket)):
-        with pytest.raises(DecodeError, match=r"no valid key|is not in the"):
+        with pytest.raises(DecodeError, match=r"no valid key|is missing from the|is not in the"):
             driver.retrieve(RETRIEVE, [StorageDriverClaim({"key": key})])
 
 
 # --- a folder ---------------------------------------------------------------------------------------------------------
 
 
-def test_folder_storage_writes_once_and_verifies(tmp_path: Path) -> None:
-    """The same payload is one file; one that was changed or truncated is refused; nothing half-written stays."""
+def test_folder_storage_stores_equal_payloads_once_and_detects_damage(tmp_path: Path) -> None:
     folder = FolderStorage(tmp_path)
     (claim,) = folder.store(STORE, [LARGE])
     folder.store(STORE, [LARGE])
-    (file,) = [each for each in tmp_path.rglob("*") if each.is_file()]
+    (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(DecodeError, match="changed or truncated"):
         folder.retrieve(RETRIEVE, [claim])
-    nowhere = tmp_path / "file"
-    nowhere.write_text("in the way")
+    existing_file = tmp_path / "file"
+    existing_file.write_text("in the way")
     with pytest.raises(OSError, match="directory"):
-        FolderStorage(nowhere).store(STORE, [LARGE])
+        FolderStorage(existing_file).store(STORE, [LARGE])
 
 
-def test_storage_folders_are_private(tmp_path: Path) -> None:
-    """All that are made, and the files; the mode of a folder that exists stays."""
+def test_folder_storage_creates_private_folders_and_files(tmp_path: Path) -> None:
+    """The mode of an existing folder is not changed."""
     shared = tmp_path / "shared"
     shared.mkdir(mode=0o755)
     before = os.umask(0)
@@ -171,14 +168,14 @@ def test_storage_folders_are_private(tmp_path: Path) -> None:
         FolderStorage(shared / "deep" / "payloads").store(STORE, [LARGE])
     finally:
         os.umask(before)
-    made = list(shared.rglob("*"))
-    assert len(made) == 4
-    assert not any(each.stat().st_mode & 0o077 for each in made)
+    created = list(shared.rglob("*"))
+    assert len(created) == 4
+    assert not any(path.stat().st_mode & 0o077 for path in created)
     assert shared.stat().st_mode & 0o777 == 0o755
 
 
-def test_remove_unused_deletes_old_files(tmp_path: Path) -> None:
-    """A payload that was stored again counts as young; other files of the folder stay."""
+def test_remove_unused_deletes_payloads_not_stored_recently(tmp_path: Path) -> None:
+    """Other files of the folder are not deleted."""
     folder = FolderStorage(tmp_path)
     claims = folder.store(STORE, [LARGE, OTHER])
     (tmp_path / "README").write_text("mine")
@@ -194,8 +191,7 @@ def test_remove_unused_deletes_old_files(tmp_path: Path) -> None:
 # --- a bucket ---------------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_signed() -> None:
-    """The signature is that of the example of AWS's own documentation (GET of an object)."""
+def test_s3_signature_equals_the_example_of_aws() -> None:
     headers = {
         "host": "examplebucket.s3.amazonaws.com",
         "range": "bytes=0-9",
@@ -207,8 +203,9 @@ def test_requests_are_signed() -> None:
     assert signature == "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"
 
 
-def test_unavailable_bucket_is_retried(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed request is retried; an error names the bucket, without keys."""
+def test_unavailable_bucket_is_retried_and_its_error_contains_no_keys(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(s3, "_FIRST_PAUSE", 0.001)
     driver = s3_driver(bucket)
     bucket.outages = 2
@@ -226,8 +223,8 @@ def test_unavailable_bucket_is_retried(bucket: Bucket, monkeypatch: pytest.Monke
         S3Storage("b", endpoint="http://127.0.0.1:9", access_key="a", secret_key="b").store(STORE, [LARGE])
 
 
-def test_truncated_object_is_read_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that ends in the middle of an object is an outage, not damaged data, which would fail the activity."""
+def test_truncated_s3_response_is_retried(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts as an outage. Damaged data would fail the activity."""
     monkeypatch.setattr(s3, "_FIRST_PAUSE", 0.001)
     driver = s3_driver(bucket)
     claims = driver.store(STORE, [LARGE])
@@ -239,9 +236,9 @@ def test_truncated_object_is_read_again(bucket: Bucket, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-def test_redirects_are_not_followed(bucket: Bucket, code: int) -> None:
-    """A request holds credentials, a session's token among them, which are for the endpoint alone."""
-    with serving() as other:
+def test_s3_storage_does_not_follow_redirects(bucket: Bucket, code: int) -> None:
+    """Requests contain credentials that are meant for the endpoint only."""
+    with serve_bucket() as other:
         bucket.redirect = code, other.endpoint
         driver = s3_driver(bucket, session_token="token-of-a-session")
         with pytest.raises(StorageUnavailableError, match=f"answered {code} to PUT, a redirect"):
@@ -252,8 +249,9 @@ def test_redirects_are_not_followed(bucket: Bucket, code: int) -> None:
     assert len(bucket.requests) == 2
 
 
-def test_response_size_is_limited(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that sends without end is disconnected; payloads that could not be read again are not stored."""
+def test_s3_storage_limits_the_size_of_responses_and_payloads(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(s3, "_MAX_BYTES", 100_000)
     driver = s3_driver(bucket)
     bucket.is_endless = True
@@ -266,15 +264,16 @@ def test_response_size_is_limited(bucket: Bucket, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "endpoint", ["https://user:hush@example.com", "http://hush@example.com/x", "hush:@x"]
 )
-def test_endpoints_with_passwords_are_rejected(endpoint: str) -> None:
-    """They would be in every message about the bucket."""
+def test_s3_endpoint_with_a_password_is_rejected(endpoint: str) -> None:
+    """Messages about the bucket would contain the password."""
     with pytest.raises(UsageError, match="pass access_key and secret_key") as caught:
         S3Storage("b", endpoint=endpoint)
     assert "hush" not in str(caught.value)
 
 
-def test_keys_come_from_the_environment(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys come from the environment where none are given, with a session's token; without any it says so."""
+def test_s3_credentials_come_from_the_environment_by_default(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = S3Storage("payloads", endpoint=bucket.endpoint, region=REGION)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -289,24 +288,25 @@ def test_keys_come_from_the_environment(bucket: Bucket, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: ExternalStorage([]), "needs a driver"),
-        (lambda: ExternalStorage([Awaited()], payload_size_threshold=-1), "number of bytes"),
-        (lambda: ExternalStorage([Awaited(), FolderStorage("x")]), "driver_selector"),
-        (lambda: ExternalStorage([Awaited(), Awaited()], lambda *_: None), "two drivers have the name"),
+        (lambda: ExternalStorage([]), "needs at least one driver"),
+        (lambda: ExternalStorage([AsyncDriver()], payload_size_threshold=-1), "number of bytes"),
+        (lambda: ExternalStorage([AsyncDriver(), FolderStorage("x")]), "driver_selector"),
+        (
+            lambda: ExternalStorage([AsyncDriver(), AsyncDriver()], lambda *_: None),
+            "two drivers have the name",
+        ),
         (lambda: ExternalStorage(["folder"]), "must be a StorageDriver"),
         (lambda: S3Storage("b", endpoint="s3.example"), "endpoint must be a URL"),
         (lambda: S3Storage("a/b", endpoint="http://s3.example"), "without a slash"),
     ],
 )
-def test_invalid_settings_are_rejected(make: Callable[[], object], why: str) -> None:
-    """Settings that cannot work raise an error when they are created."""
+def test_invalid_storage_settings_are_rejected(make: Callable[[], object], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         make()
 
 
-def test_driver_selector_selects_the_driver(tmp_path: Path) -> None:
-    """One of the drivers, or none; an unknown driver is rejected on storing and on fetching."""
-    folder, awaited = FolderStorage(tmp_path), Awaited()
+def test_driver_selector_selects_a_driver_or_none(tmp_path: Path) -> None:
+    folder, awaited = FolderStorage(tmp_path), AsyncDriver()
     storage = ExternalStorage(
         [folder, awaited],
         lambda _, payload: None if payload == OTHER else awaited if payload == LARGE else folder,
@@ -317,27 +317,28 @@ def test_driver_selector_selects_the_driver(tmp_path: Path) -> None:
     assert sent[1] is OTHER
     assert len(awaited.kept) == 1
     assert storage.decode(sent) == [LARGE, OTHER, third]
-    with pytest.raises(DecodeError, match="stored by the driver 'awaited', and there is: folder"):
+    with pytest.raises(DecodeError, match="needs the storage driver 'awaited'; configured drivers: folder"):
         ExternalStorage([folder]).decode(sent)
-    with pytest.raises(UsageError, match="not a driver of this storage"):
+    with pytest.raises(UsageError, match="not one of the configured drivers"):
         ExternalStorage([folder], lambda *_: awaited, payload_size_threshold=1).encode([LARGE])
 
 
 # --- through workflows ------------------------------------------------------------------------------------------------
 
 
-class Backwards:
-    """A codec whose methods are `async def`: it turns bytes round."""
+class ReversingCodec:
+    """A codec with `async def` methods that reverses data."""
 
     async def encode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         await asyncio.sleep(0)
         return [
-            Payload(each.data[::-1], "binary/backwards", {"was": each.encoding.encode()}) for each in payloads
+            Payload(payload.data[::-1], "binary/reversed", {"was": payload.encoding.encode()})
+            for payload in payloads
         ]
 
     async def decode(self, payloads: Sequence[Payload]) -> Sequence[Payload]:
         await asyncio.sleep(0)
-        return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in payloads]
+        return [Payload(payload.data[::-1], (payload.metadata or {})["was"].decode()) for payload in payloads]
 
 
 @activity.defn(start_to_close_timeout=60)
@@ -346,8 +347,8 @@ def repeat(text: str, times: int) -> str:
 
 
 @workflow.defn
-class Grows:
-    """Its argument, what its activity gives, what it is told, and its result are large."""
+class LargeValues:
+    """A workflow with a large argument, activity result, update and result."""
 
     def __init__(self) -> None:
         self.more = ""
@@ -364,27 +365,30 @@ class Grows:
 
 
 @pytest.mark.parametrize("engine", ["memory", "file", pytest.param("server", marks=pytest.mark.server)])
-def test_workflow_with_external_storage(engine: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Arguments, updates, results of activities and of the run pass through the storage, with an asynchronous codec, from
-    both clients.
-    """
+def test_large_values_of_a_workflow_pass_through_external_storage(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The codec of the storage is asynchronous; both clients read the result."""
     target = "local:" if engine == "memory" else f"local:{tmp_path / 'runs.db'}"
     if engine == "server":
         server: DevServer = request.getfixturevalue("quick_server")
         target = server.target
     folder = FolderStorage(tmp_path / "payloads")
-    storage: Codec = ExternalStorage([folder], payload_size_threshold=1000, codec=Backwards())
+    storage: Codec = ExternalStorage([folder], payload_size_threshold=1000, codec=ReversingCodec())
     text = "t" * 2000
     with (
         Client.connect(target, codec=storage) as client,
-        Worker(client, "large", workflows=[Grows], activities=[repeat]),
+        Worker(client, "large", workflows=[LargeValues], activities=[repeat]),
     ):
-        run = client.start_workflow(Grows.run, text, task_queue="large")
-        assert run.execute_update(Grows.add, "u" * 3000) == "u" * 3000
+        run = client.start_workflow(LargeValues.run, text, task_queue="large")
+        assert run.execute_update(LargeValues.add, "u" * 3000) == "u" * 3000
 
         async def awaited() -> str:
+            """="""
             async with await AsyncClient.connect(target, codec=storage) as other:
-                answer: str = await other.get_workflow_handle(run.id, workflow=Grows.run).result(timeout=60)
+                answer: str = await other.get_workflow_handle(run.id, workflow=LargeValues.run).result(
+                    timeout=60
+                )
                 return answer
 
         expected = text * 3 + "u" * 3000
@@ -394,14 +398,14 @@ def test_workflow_with_external_storage(engine: str, request: pytest.FixtureRequ
         history = run.history()
     assert len(list((tmp_path / "payloads").rglob("?" * 64))) == 4
     assert max(len(str(event)) for event in history.events) < 3000
-    assert Replayer(workflows=[Grows], codec=storage).replay(history).ok
+    assert Replayer(workflows=[LargeValues], codec=storage).replay(history).ok
 
 
-def test_unavailable_storage(tmp_path: Path) -> None:
-    """A client gets an error; a run whose payloads cannot be fetched or stored waits, and continues when the storage is back."""
+def test_workflow_continues_after_an_outage_of_external_storage(tmp_path: Path) -> None:
+    """A client call fails during the outage."""
     folder = FolderStorage(tmp_path / "payloads")
 
-    class Away(StorageDriver):
+    class UnavailableDriver(StorageDriver):
         name = "away"
         outages: ClassVar = {"store": 1, "retrieve": 2}
 
@@ -418,14 +422,14 @@ def test_unavailable_storage(tmp_path: Path) -> None:
                 self.outages[what] -= 1
                 raise StorageUnavailableError("the bucket is away")
 
-    away = Away()
+    away = UnavailableDriver()
     with (
         Client.connect("local:", codec=ExternalStorage([away], payload_size_threshold=100)) as client,
-        Worker(client, workflows=[Grows], activities=[repeat]),
+        Worker(client, workflows=[LargeValues], activities=[repeat]),
     ):
         with pytest.raises(EncodeError, match="the bucket is away"):
-            client.start_workflow(Grows.run, "t" * 200)
-        run = client.start_workflow(Grows.run, "t" * 200)
-        assert run.execute_update(Grows.add, "u") == "u"
+            client.start_workflow(LargeValues.run, "t" * 200)
+        run = client.start_workflow(LargeValues.run, "t" * 200)
+        assert run.execute_update(LargeValues.add, "u") == "u"
         assert run.result(timeout=60) == "t" * 600 + "u"
         assert away.outages == {"store": 0, "retrieve": 0}

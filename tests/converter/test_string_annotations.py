@@ -1,4 +1,4 @@
-"""Annotations that are strings: of this module, of a function's locals, of nowhere."""
+"""String annotations of signatures: names of the module, of a function's locals, and missing names."""
 
 from __future__ import annotations
 
@@ -39,21 +39,19 @@ class Later:
     pass
 
 
-def of(fn: Callable[..., Any]) -> Signature:
-    """A decorator in between, as ours are."""
+def signature_of(fn: Callable[..., Any]) -> Signature:
+    """Return the signature from a nested call, as decorators do."""
     return Signature.of(fn, what="it")
 
 
-def test_names_of_the_module() -> None:
-    """Names of the module are found, also those defined later; a missing one is Any for itself alone."""
-    signature = of(module_level)
+def test_signature_resolves_string_annotations_of_its_module() -> None:
+    """Names that are defined later are resolved. A missing name makes only its own type Any."""
+    signature = signature_of(module_level)
     assert signature.types == (Order, Later, Any, int)
     assert signature.return_type == list[Order]
 
 
-def test_classes_of_the_enclosing_function() -> None:
-    """A class that is local to the function around the definition is found, without a closure over it."""
-
+def test_signature_resolves_local_classes_without_a_closure() -> None:
     @dataclasses.dataclass
     class Local:
         n: int
@@ -61,15 +59,15 @@ def test_classes_of_the_enclosing_function() -> None:
     def fn(a: Local, b: list[Local], c: Unknown) -> Local | None:  # type: ignore[name-defined] # noqa: F821
         return None
 
-    signature = of(fn)
+    signature = signature_of(fn)
     assert signature.types == (Local, list[Local], Any)
     assert signature.return_type == Local | None
     payloads = signature.encode(default_converter, (Local(1), [Local(2)], 3))
     assert signature.decode(default_converter, payloads) == [Local(1), [Local(2)], 3]
 
 
-def test_classes_in_a_closure() -> None:
-    """A class that the function uses is found through its closure, when nobody around is left."""
+def test_signature_resolves_local_classes_through_the_closure() -> None:
+    """The scope that defined the class has ended."""
 
     def make() -> Callable[..., Any]:
         class Local:
@@ -80,12 +78,10 @@ def test_classes_in_a_closure() -> None:
 
         return fn
 
-    assert of(make()).types[0].__name__ == "Local"
+    assert signature_of(make()).types[0].__name__ == "Local"
 
 
-def test_methods_of_a_local_class() -> None:
-    """In a local class, a method's annotations find what is local around the class."""
-
+def test_signature_of_a_method_resolves_locals_around_its_class() -> None:
     class Item:
         pass
 
@@ -97,9 +93,7 @@ def test_methods_of_a_local_class() -> None:
     assert Cart.signature.types == (Item,)
 
 
-def test_unneeded_locals_are_not_kept() -> None:
-    """Only what annotations name is kept of the scopes around."""
-
+def test_signature_keeps_only_the_locals_that_annotations_name() -> None:
     class Local:
         pass
 
@@ -108,20 +102,17 @@ def test_unneeded_locals_are_not_kept() -> None:
     def fn(a: Local) -> None: ...
 
     assert big
-    assert dict(of(fn)._scope) == {"Local": Local}
+    assert dict(signature_of(fn)._scope) == {"Local": Local}
 
 
-def test_noreturn_annotation() -> None:
-    """A function that never returns has a result of any type."""
-
+def test_noreturn_annotation_allows_any_result() -> None:
     def fn() -> NoReturn:
         raise AssertionError
 
-    assert of(fn).return_type is Any
+    assert signature_of(fn).return_type is Any
 
 
-def test_dataclasses_with_string_annotations() -> None:
-    """Records of this module are decoded in the fast and in the thorough way, generic and nested."""
+def test_dataclasses_with_string_annotations_round_trip() -> None:
     zoo = Zoo([Cat("a"), Order("b", [Order("c")])], 5)
     payload = default_converter.encode(zoo)
     assert default_converter.decode(payload, Zoo[int]) == zoo

@@ -1,4 +1,4 @@
-"""Payloads of Temporal's Python SDK are ours, and ours theirs."""
+"""Payloads are exchanged with Temporal's Python SDK in both directions."""
 
 import dataclasses
 import enum
@@ -98,8 +98,7 @@ def test_payloads_of_temporalio_are_decoded(value: Any, hint: Any) -> None:
 
 
 @pytest.mark.parametrize(("value", "hint"), CASES, ids=lambda case: repr(case)[:40])
-def test_temporalio_reads_our_payloads(value: Any, hint: Any) -> None:
-    """What we encode, Temporal's SDK decodes to the same value."""
+def test_temporalio_decodes_our_payloads(value: Any, hint: Any) -> None:
     if hint == dict[Size, int] and not has((1, 35)):
         pytest.skip("temporalio before 1.35 decodes no dicts with keys of an IntEnum")
     assert theirs.from_payload(to_theirs(default_converter.encode(value)), hint) == value
@@ -110,32 +109,29 @@ def test_temporalio_reads_our_payloads(value: Any, hint: Any) -> None:
     [None, b"x", "text", 5, 1.5, True, [1, None], {"b": 1, "a": 2}, Line("z"), [Line("z", 3)], {1: 2}, (1,)],
     ids=repr,
 )
-def test_plain_values_differ_only_in_the_order_of_keys(value: Any) -> None:
-    """temporalio's default converter sorts keys. Otherwise plain values are the same bytes, and replays accept either order."""
+def test_encoded_values_differ_from_temporalio_only_in_the_order_of_keys(value: Any) -> None:
+    """temporalio's default converter sorts keys. Replays accept either order."""
     ours, other = default_converter.encode(value), to_ours(theirs.to_payload(value))
     assert same_payloads((ours,), (other,))
     assert sorted(ours.data) == sorted(other.data)
 
 
-def test_bytes_inside_a_dataclass_are_read() -> None:
-    """Bytes inside a dataclass, which Temporal's SDK writes as numbers and others as base64, are read either way."""
+def test_bytes_in_a_dataclass_are_decoded_from_numbers_and_base64() -> None:
+    """temporalio encodes them as numbers, Hourglass as base64."""
     assert default_converter.decode(to_ours(theirs.to_payload(Blob(b"\x01\xff"))), Blob) == Blob(b"\x01\xff")
     assert default_converter.decode(default_converter.encode(Blob(b"\x01\xff")), Blob) == Blob(b"\x01\xff")
 
 
-def test_utc_offset_with_seconds_is_read() -> None:
-    """A datetime whose offset has seconds, as old local times have, is read."""
+def test_datetime_with_seconds_in_its_utc_offset_is_decoded() -> None:
     back = default_converter.decode(Payload(b'["1890-01-01T00:00:00+00:19:32"]'), list[datetime])
     assert back[0].isoformat() == "1890-01-01T00:00:00+00:19:32"
 
 
-def test_whole_floats_decode_to_ints() -> None:
-    """A field that was sent as 2.0 is an int where an int is asked for, as with Temporal's SDK."""
+def test_whole_float_is_decoded_as_int_if_annotated() -> None:
     assert default_converter.decode(Payload(b'{"name":"a","count":2.0}'), Line) == Line("a", 2)
 
 
-def test_protobuf_both_ways() -> None:
-    """Messages travel as json/protobuf with their type's name, in both directions."""
+def test_protobuf_messages_are_exchanged_with_temporalio() -> None:
     message = temporalio.api.common.v1.WorkflowExecution(workflow_id="w", run_id="r")
     cls = temporalio.api.common.v1.WorkflowExecution
     ours = default_converter.encode(message)
@@ -146,16 +142,14 @@ def test_protobuf_both_ways() -> None:
     assert default_converter.decode(ours) == {"workflowId": "w", "runId": "r"}
 
 
-def test_binary_protobuf() -> None:
-    """Binary messages are read where the hint names their class."""
+def test_binary_protobuf_payload_is_decoded_by_its_type_hint() -> None:
     message = temporalio.api.common.v1.WorkflowExecution(workflow_id="w")
     name = {"messageType": b"temporal.api.common.v1.WorkflowExecution"}
     payload = Payload(message.SerializeToString(), "binary/protobuf", name)
     assert default_converter.decode(payload, temporalio.api.common.v1.WorkflowExecution) == message
 
 
-def test_messages_inside_values() -> None:
-    """A message inside a dict is written in protobuf's JSON form, and read where the hint says so."""
+def test_protobuf_message_inside_a_dict_round_trips() -> None:
     cls = temporalio.api.common.v1.WorkflowExecution
     payload = default_converter.encode({"a": cls(workflow_id="w")})
     assert payload.data == b'{"a":{"workflowId":"w"}}'
@@ -170,7 +164,6 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_json_value_both_ways(value: Any) -> None:
-    """Whatever JSON can say, and infinities, goes from them to us and from us to them unchanged."""
+def test_random_json_values_are_exchanged_with_temporalio(value: Any) -> None:
     assert default_converter.decode(to_ours(theirs.to_payload(value))) == value
     assert theirs.from_payload(to_theirs(default_converter.encode(value))) == value

@@ -1,4 +1,4 @@
-"""Values of every supported type survive the way to a payload and back."""
+"""Round trips of values of every supported type."""
 
 import collections
 import dataclasses
@@ -203,7 +203,7 @@ CASES: list[tuple[Any, Any]] = [
     ("a", Literal["a", 1, None]),
     (5, UserId),
     (5, Annotated[int, "documented"]),
-    ([5], Annotated[list[int], ["cannot be hashed"]]),
+    ([5], Annotated[list[int], ["unhashable"]]),
     (5, T),
     (5, Bound),
     ("a", Constrained),
@@ -221,15 +221,13 @@ CASES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "hint"), CASES, ids=lambda case: repr(case)[:40])
-def test_round_trip(value: Any, hint: Any) -> None:
-    """Each value is decoded as an equal value of the requested type."""
+def test_values_of_every_supported_type_round_trip(value: Any, hint: Any) -> None:
     back = default_converter.decode(default_converter.encode(value), hint)
     assert back == value
     assert type(back) is type(value)
 
 
-def test_fields_outside_the_constructor_come_back() -> None:
-    """A dataclass field with `init=False` is restored, also on a frozen class and in the thorough way."""
+def test_dataclass_fields_with_init_false_are_restored() -> None:
     order = Order(ID, [], datetime(2024, 1, 2))
     object.__setattr__(order, "total", 99)
     payload = default_converter.encode(order)
@@ -237,16 +235,14 @@ def test_fields_outside_the_constructor_come_back() -> None:
     assert default_converter.decode(payload, Order | Cat).total == 99
 
 
-def test_decoded_values_are_not_shared() -> None:
-    """Decoding a payload twice returns values that share no objects."""
+def test_values_decoded_twice_share_no_objects() -> None:
     payload = default_converter.encode({"a": [1]})
     first, second = default_converter.decode(payload), default_converter.decode(payload)
     first["a"].append(2)
     assert second == {"a": [1]}
 
 
-def test_payload_as_a_value_is_sent_unchanged() -> None:
-    """A payload passed as a value is sent unchanged, and the type hint Payload returns it undecoded."""
+def test_payload_passed_as_a_value_is_not_encoded_or_decoded() -> None:
     raw = Payload(b"?", "binary/strange", {"k": b"v"})
     assert default_converter.encode(raw) is raw
     assert default_converter.decode(raw, Payload) is raw
@@ -258,8 +254,7 @@ def test_payload_repr_hides_its_data() -> None:
 
 
 @pytest.mark.parametrize("hint", [bytearray, memoryview, bytes])
-def test_binary_classes_round_trip(hint: type) -> None:
-    """All binary types are encoded as binary/plain, and decoded as the requested type."""
+def test_binary_types_are_encoded_as_binary_plain(hint: type) -> None:
     payload = default_converter.encode(hint(b"ab"))
     assert payload == Payload(b"ab", "binary/plain")
     assert isinstance(default_converter.decode(payload, hint), hint)
@@ -267,21 +262,18 @@ def test_binary_classes_round_trip(hint: type) -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, [math.nan, None], {"a": math.nan}, Box(math.inf)])
-def test_non_finite_numbers_are_not_lost(value: Any) -> None:
-    """NaN and the infinities are neither written as null nor refused."""
+def test_nan_and_infinities_round_trip(value: Any) -> None:
     payload = default_converter.encode(value)
     assert b"NaN" in payload.data or b"Infinity" in payload.data
     hint = Box[float] if isinstance(value, Box) else Any
     assert repr(default_converter.decode(payload, hint)) == repr(value)
 
 
-def test_value_with_none_is_encoded_as_json() -> None:
-    """A value with None and the word null in it."""
+def test_none_inside_a_value_is_encoded_as_json_null() -> None:
     assert default_converter.encode({"b": None, "a": "null"}).data == b'{"b":null,"a":"null"}'
 
 
-def test_sets_are_written_in_one_order() -> None:
-    """A set's order of iteration, which changes from process to process, does not reach the wire."""
+def test_sets_are_encoded_in_sorted_order() -> None:
     assert default_converter.encode({"b", "c", "a"}).data == b'["a","b","c"]'
     assert default_converter.encode({1, "b", None, "a"}).data == b'["a","b",1,null]'
     assert default_converter.encode({1: {"b", "a"}}).data == b'{"1":["a","b"]}'
@@ -294,17 +286,15 @@ def test_union_prefers_the_dataclass_with_matching_fields() -> None:
     assert default_converter.decode(payload, Dog | Cat) == Dog("a", "pug")
 
 
-def test_union_order_decides_ambiguous_values() -> None:
-    """`str | UUID` and `UUID | str` are equal to Python and differ for us, whichever was used first."""
+def test_ambiguous_value_is_decoded_as_the_first_type_of_a_union() -> None:
+    """To Python, `str | UUID` and `UUID | str` are equal."""
     payload = default_converter.encode(ID)
     for _ in range(2):
         assert default_converter.decode(payload, UUID | str) == ID
         assert default_converter.decode(payload, str | UUID) == str(ID)
 
 
-def test_custom_converter_is_used_for_failures() -> None:
-    """Overriding encode and decode changes what failures carry, too."""
-
+def test_overridden_encode_is_used_for_argument_lists() -> None:
     class Upper(Converter):
         def encode(self, value: Any) -> Payload:
             return super().encode(value.upper() if isinstance(value, str) else value)
@@ -320,14 +310,12 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_json_value_round_trips(value: Any) -> None:
-    """Every value that JSON can represent is restored exactly."""
+def test_random_json_values_round_trip(value: Any) -> None:
     assert default_converter.decode(default_converter.encode(value)) == value
 
 
 @given(st.dictionaries(st.integers() | st.booleans(), st.sets(st.text() | st.integers() | st.booleans())))
-def test_sets_are_encoded_deterministically(value: Any) -> None:
-    """Values with sets give the same bytes, however the sets were filled."""
+def test_set_encoding_does_not_depend_on_insertion_order(value: Any) -> None:
     turned: dict[Any, set[Any]] = {key: set() for key in value}
     for key, items in value.items():
         for item in sorted(items, key=repr, reverse=True):

@@ -117,5 +117,5 @@ def test_waiting_for_result_on_unserved_task_queue_is_logged_once(
                 handle.result(timeout=0.3)
     said = [each.getMessage() for each in caplog.records if "no worker serves" in each.getMessage()]
     assert len(said) == 1
-    assert 'workflow w waits in the task queue "nobody\'s"' in said[0]
+    assert 'workflow w waits in task queue "nobody\'s"' in said[0]
     assert "serves 'served'" in said[0]

@@ -1,4 +1,6 @@
-"""Made-up families of workflows: parents, children and strangers that start, signal, cancel and leave each other at random."""
+"""Generated families of workflows: parents, children and unrelated runs that start, signal, cancel and leave each other
+at random.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ Batch = tuple[tuple[e.Event, ...], int, int]
 
 @dataclass
 class Member:
-    """A made-up run: what it asks for depends only on its seed and on what it was told."""
+    """A generated run: its commands depend only on its seed and on the events so far."""
 
     seed: int
     name: str = ""
@@ -38,18 +40,18 @@ class Member:
 
     def answer(self, activation: e.Activation) -> list[c.Command]:
         for event in activation.events:
-            self._hear(event)
+            self._apply(event)
         rng = Random(f"{self.seed} {self.name} {self.activations}")
         self.activations += 1
         if self.closed:
             return []  # within the task that closes it, a run that has closed is silent
-        commands = [command for _ in range(rng.randint(0, 3)) for command in self._ask(rng)]
+        commands = [command for _ in range(rng.randint(0, 3)) for command in self._draw_commands(rng)]
         self.closed = rng.random() < 0.15 or self.activations > 12
         if self.closed:
             commands.insert(rng.randint(0, len(commands)), _end(rng, self.name))
         return commands
 
-    def _hear(self, event: e.Event) -> None:
+    def _apply(self, event: e.Event) -> None:
         match event:
             case e.RunStarted():
                 self.name = event.workflow_id
@@ -68,7 +70,7 @@ class Member:
         self.numbers[kind] = self.numbers.get(kind, 0) + 1
         return self.numbers[kind]
 
-    def _ask(self, rng: Random) -> list[c.Command]:
+    def _draw_commands(self, rng: Random) -> list[c.Command]:
         match rng.randint(0, 7):
             case 0 | 1 | 2 if self.name.count("/") < 2:
                 return [self._child(rng)]
@@ -79,7 +81,7 @@ class Member:
             case 5 if self.signals and rng.random() < 0.5:
                 return [c.CancelSignalExternal(rng.choice(self.signals))]
             case 5:
-                other = self._anybody(rng)
+                other = self._any_workflow_id(rng)
                 return [c.RequestCancelExternal(seq=self._next("cancel"), workflow_id=other, reason="why")]
             case 6:
                 seq = self._next("timer")
@@ -110,10 +112,10 @@ class Member:
         if self.started and rng.random() < 0.6:
             name = rng.choice(list(self.started.values()))
             return c.SignalExternalWorkflow(seq=seq, workflow_id=name, signal_name="s", is_child=True)
-        return c.SignalExternalWorkflow(seq=seq, workflow_id=self._anybody(rng), signal_name="s")
+        return c.SignalExternalWorkflow(seq=seq, workflow_id=self._any_workflow_id(rng), signal_name="s")
 
-    def _anybody(self, rng: Random) -> str:
-        return rng.choice(["w", "w/0", "w/1", "w/2", "w/0/0", "w/1/1", "nobody"])
+    def _any_workflow_id(self, rng: Random) -> str:
+        return rng.choice(["w", "w/0", "w/1", "w/2", "w/0/0", "w/1/1", "unknown"])
 
 
 def _end(rng: Random, name: str) -> c.Command:
@@ -129,7 +131,7 @@ def _end(rng: Random, name: str) -> c.Command:
 
 
 class Family:
-    """A family, its worker, and the world's whims."""
+    """The runs of a family, their worker, and random events from outside."""
 
     def __init__(self, world: World, seed: int, known: dict[str, list[Batch]] | None = None) -> None:
         self.world = world
@@ -139,8 +141,8 @@ class Family:
         self.known: dict[str, list[Batch]] = {} if known is None else known
         self.evictions: set[str] = set()
 
-    async def work(self, limit: int = 200) -> None:
-        """Answer what is there, now and then by failing."""
+    async def complete_tasks(self, limit: int = 200) -> None:
+        """Complete the available workflow tasks; fail some of them at random."""
         for _ in range(limit):
             activation = self.world.handle.stepper.next_activation()
             if activation is None:
@@ -170,14 +172,13 @@ class Family:
         else:
             known[place:] = [seen]
 
-    async def happen(self) -> None:
-        """Something happens from outside."""
+    async def apply_random_event(self) -> None:
         match self.rng.randint(0, 5):
             case 0 | 1:
                 self.world.clock.advance(self.rng.randint(0, 8))
             case 2:
                 runs = [record.run.run_id for record in self.world.engine.runs.records()]
-                self.world.handle.request_eviction(self.rng.choice(runs or ["nobody"]))
+                self.world.handle.request_eviction(self.rng.choice(runs or ["unknown"]))
             case 3:
                 await self.world.call(CancelWorkflow(workflow_id="w", request_id=""))
             case 4 if self.rng.random() < 0.2 and isinstance(await self.world.outcome(), StillOpen):
@@ -186,17 +187,16 @@ class Family:
                 pass
 
     async def live(self, steps: int) -> None:
-        """Let it go on for a while."""
         for _ in range(steps):
             if len(list(self.world.engine.runs.records())) > MOST_RUNS:
                 return
-            await self.work()
-            await self.happen()
-        await self.work()
+            await self.complete_tasks()
+            await self.apply_random_event()
+        await self.complete_tasks()
 
 
 def check_agreement(runs: dict[str, tuple[Run, tuple[h.HistoryEvent, ...]]]) -> None:
-    """Whatever a run says of another is what the other says of itself."""
+    """Check that the histories of related runs agree."""
     for run_id, (run, events) in runs.items():
         assert [event.id for event in events] == list(range(1, len(events) + 1))
         _check_children(run, run_id, events, runs)
@@ -208,12 +208,12 @@ def check_agreement(runs: dict[str, tuple[Run, tuple[h.HistoryEvent, ...]]]) -> 
                     isinstance(each.attributes, o.ExternalWorkflowExecutionSignaled) for each in sender
                 )
             if isinstance(attributes, h.WorkflowExecutionCancelRequested) and (
-                asked := attributes.external_initiated_event_id
+                request := attributes.external_initiated_event_id
             ):
                 sender = runs[attributes.external_run_id][1]
                 assert any(
                     isinstance(each.attributes, o.ExternalWorkflowExecutionCancelRequested)
-                    and each.attributes.initiated_event_id == asked
+                    and each.attributes.initiated_event_id == request
                     for each in sender
                 )
 
@@ -234,9 +234,9 @@ def _check_children(
             case _:
                 pass
     for pending in run.children.values():
-        assert pending.run_id, "asked for and neither started nor refused"
+        assert pending.run_id, "requested and neither started nor rejected"
         chain = [each for each, _ in runs.values() if each.started.first_run_id == pending.run_id]
-        assert any(each.is_open for each in chain), "it has ended and its parent has not heard of it"
+        assert any(each.is_open for each in chain), "the child is closed and its parent was not notified"
     if not run.is_open:
         assert run.children == {}
         for each, _ in runs.values():
@@ -249,7 +249,7 @@ def _check_left(
     parents: tuple[h.HistoryEvent, ...],
     runs: dict[str, tuple[Run, tuple[h.HistoryEvent, ...]]],
 ) -> None:
-    """A child that goes on after its parent was abandoned, or one of its runs was asked to cancel and went on."""
+    """Check that the open child was abandoned, or that cancellation of its chain was requested."""
     initiated = parents[child.started.parent_initiated_event_id - 1].attributes
     assert isinstance(initiated, o.StartChildWorkflowExecutionInitiated)
     if initiated.child.parent_close_policy is ParentClosePolicy.ABANDON:

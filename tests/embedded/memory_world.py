@@ -1,7 +1,7 @@
-"""A tiny worker for tests: polls a `EngineHandle` and lets small state machines answer, without any of our runtime.
+"""A minimal worker for tests: polls an `EngineHandle` and answers by scripts, without our runtime.
 
-A script is a function `(events so far, new events) -> commands`. It sees every event of its run since the last eviction,
-so that the driver also shows what a worker that lost its cache gets to see.
+A script is a function `(events so far, new events) -> commands`. It receives every event of its run since the last
+eviction, and so also shows what a worker without a cache receives.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def run_async(body: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 async def settle() -> None:
-    """Let everything that can run do so: nothing here ever waits for real time."""
+    """Let all runnable tasks run; nothing here waits for real time."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 class World:
-    """An engine on a virtual clock, a handle, and what its worker saw."""
+    """An engine on a virtual clock, a handle, and the activations that its worker received."""
 
     def __init__(self, connection: EngineConnection, clock: VirtualClock, handle: PolledEngine) -> None:
         self.connection = connection
@@ -83,8 +83,8 @@ class World:
         living: frozenset[str] = frozenset(),
         **config: Any,
     ) -> World:
-        """Over a store that is given it is another epoch; `opened`: what was in flight is recovered, but for what workers
-        that are `living` had.
+        """Open an engine; a given store begins another epoch. `opened` recovers what was in flight, except the work of
+        `living` workers.
         """
         clock = VirtualClock() if clock is None else clock
         store = memory_store() if store is None else store
@@ -103,12 +103,12 @@ class World:
 
     @property
     def has_out(self) -> bool:
-        """Whether the worker has an activation in hand."""
+        """Whether the worker has an activation in progress."""
         return bool(self.handle.poller.active_runs)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in a worker's hands or could be taken by one that waits: only time can move things on."""
+        """Whether only time can cause progress: no task is in progress or available."""
         engine = self.engine
         return not (
             engine.runs.in_flight or engine.queues.waiting_tasks() or engine.queues.waiting_attempts()
@@ -141,7 +141,7 @@ class World:
         await self.handle.complete_activation(TaskFailed(run_id, app_failure(message)))
 
     async def step(self, script: Script) -> Activation:
-        """One activation, answered by the script."""
+        """Receive one activation, and answer it by the script."""
         activation = await self.activation()
         journal = self.journals.setdefault(activation.run_id, [])
         if isinstance(activation.events[0], RunEvicted):

@@ -21,17 +21,15 @@ def open_sqlite(path: str | Path, **options: Any) -> SqliteStore:
 
 
 def memory_store() -> MemoryStore:
-    """Return a store in memory."""
     return MemoryStore()
 
 
 class Spoiled(SqliteStore):
-    """A store that gets a number which SQLite cannot hold with those changes of which the test says so."""
+    """A store that adds a number too large for SQLite to the changes for which `spoils` is true."""
 
     spoils: Callable[[Run], bool] = staticmethod(lambda _: False)
 
     def append(self, change: RunChange | ScheduleChange) -> int:
-        """As ever."""
         return super().append(self._spoiled(change))
 
     def _spoiled(self, change: RunChange | ScheduleChange) -> RunChange | ScheduleChange:
@@ -42,7 +40,7 @@ class Spoiled(SqliteStore):
 
 
 class Noted(MemoryStore):
-    """Remembers every change."""
+    """A store in memory that records every change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +52,7 @@ class Noted(MemoryStore):
 
 
 class Blind(MemoryStore):
-    """Cannot read some runs."""
+    """A store in memory that cannot read `unreadable`."""
 
     unreadable: str = ""
 

@@ -1,7 +1,6 @@
-"""What comes from outside is damaged in every way that chance finds: messages, filters, histories, payloads. It is taken or
-refused in words of ours, and nothing else stops.
+"""Input damaged at random: messages, filters, histories and payloads. It is accepted or rejected with our own errors.
 
-A few cases here; by the thousand under `make thorough`.
+A few cases by default, thousands under `make thorough`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _FUZZ = settings(
 
 
 def damaged(whole: bytes) -> st.SearchStrategy[bytes]:
-    """Bytes like these, with some of them changed, cut out, doubled or put in."""
+    """Generate copies of the bytes with parts changed, cut, doubled or inserted."""
     size = len(whole)
     place = st.integers(0, size)
     return st.lists(
@@ -45,11 +44,11 @@ def damaged(whole: bytes) -> st.SearchStrategy[bytes]:
         ),
         min_size=1,
         max_size=4,
-    ).map(lambda harms: _damage(whole, harms))
+    ).map(lambda damages: _damage(whole, damages))
 
 
-def _damage(data: bytes, harms: list[tuple[str, int, int, bytes]]) -> bytes:
-    for kind, one, two, scrap in harms:
+def _damage(data: bytes, damages: list[tuple[str, int, int, bytes]]) -> bytes:
+    for kind, one, two, scrap in damages:
         begin, end = min(one, two), max(one, two)
         match kind:
             case "change":
@@ -86,18 +85,18 @@ _REQUESTS: tuple[s.Request[Any], ...] = (
 @_FUZZ
 @given(data=st.data(), request=st.sampled_from(_REQUESTS))
 def test_damaged_request_is_rejected_or_valid(data: st.DataObject, request: s.Request[Any]) -> None:
-    """What is still a request is carried out or refused by a living engine, which goes on."""
+    """A request that can still be decoded is carried out or rejected, and the engine continues."""
     frame = data.draw(damaged(wire.encode_request(1, "key", request)))
     try:
         message = wire.decode_to_owner(frame)
-        asked = wire.decode_request(message) if isinstance(message, wire.RequestMessage) else None
+        decoded = wire.decode_request(message) if isinstance(message, wire.RequestMessage) else None
     except HourglassError:
         return
 
     async def body() -> None:
         world = await World.new()
-        if asked is not None:
-            calling = asyncio.ensure_future(world.call(asked))
+        if decoded is not None:
+            calling = asyncio.ensure_future(world.call(decoded))
             await settle()
             calling.cancel()
             (outcome,) = await asyncio.gather(calling, return_exceptions=True)
@@ -112,7 +111,6 @@ def test_damaged_request_is_rejected_or_valid(data: st.DataObject, request: s.Re
 @_FUZZ
 @given(data=st.data())
 def test_damaged_answer_is_rejected_or_valid(data: st.DataObject) -> None:
-    """The other direction: what an owner says is read, or is garbage."""
     frame = data.draw(damaged(wire.encode_answer(1, wf.Started(run_id="r"))))
     try:
         message = wire.decode_to_client(frame)
@@ -182,7 +180,6 @@ _FILTERS = st.one_of(
 
 
 def test_any_filter_is_answered_or_rejected() -> None:
-    """Whatever the text: a page and a count, or an error that says what is wrong with it. Nothing of it reaches the index."""
     loop = asyncio.new_event_loop()
     world = loop.run_until_complete(World.new())
     for number in range(3):
@@ -196,8 +193,8 @@ def test_any_filter_is_answered_or_rejected() -> None:
         for request in (wf.ListWorkflows(query=query), wf.CountWorkflows(query=query)):
             try:
                 loop.run_until_complete(world.call(request))
-            except ServiceError as refused:
-                statuses.add(refused.status)
+            except ServiceError as error:
+                statuses.add(error.status)
         assert loop.run_until_complete(world.call(wf.CountWorkflows())).count == 3
 
     try:
@@ -219,24 +216,24 @@ def echo(value: str) -> str:
 @workflow.defn
 class Fuzzed:
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.signals: list[str] = []
 
     @workflow.run
     def run(self, value: str) -> str:
         first = echo(value)
         workflow.sleep(5)
-        workflow.wait_condition(lambda: bool(self.heard))
-        return first + self.heard[0]
+        workflow.wait_condition(lambda: bool(self.signals))
+        return first + self.signals[0]
 
     @workflow.signal
-    def hear(self, value: str) -> None:
-        self.heard.append(value)
+    def receive(self, value: str) -> None:
+        self.signals.append(value)
 
 
 def _history() -> dict[str, Any]:
     with Environment(workflows=[Fuzzed], activities=[echo]) as environment:
         handle = environment.client.start_workflow(Fuzzed.run, "x", id="fuzzed")
-        handle.signal(Fuzzed.hear, "y")
+        handle.signal(Fuzzed.receive, "y")
         assert handle.result() == "xy"
         found: dict[str, Any] = json.loads(handle.history().to_json())
         return found
@@ -260,7 +257,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-def _harm(history: Any, path: tuple[Any, ...], how: str, scrap: Any) -> None:
+def _damage_at(history: Any, path: tuple[Any, ...], how: str, scrap: Any) -> None:
     holder = history
     for key in path[:-1]:
         holder = holder[key]
@@ -275,7 +272,6 @@ def _harm(history: Any, path: tuple[Any, ...], how: str, scrap: Any) -> None:
 
 
 def test_damaged_history_is_replayed_or_rejected() -> None:
-    """Any value in it may be missing, of another kind or elsewhere: a replay ends with a verdict."""
     whole = json.dumps(_history())
     places = _places(json.loads(whole))
     with Replayer(workflows=[Fuzzed], timeout=20) as replayer:
@@ -290,14 +286,14 @@ def test_damaged_history_is_replayed_or_rejected() -> None:
                 max_size=3,
             )
         )
-        def replay(harms: list[tuple[tuple[Any, ...], str, Any]]) -> None:
-            damaged_one = json.loads(whole)
-            for path, how, scrap in harms:
+        def replay(damages: list[tuple[tuple[Any, ...], str, Any]]) -> None:
+            history_data = json.loads(whole)
+            for path, how, scrap in damages:
                 try:
-                    _harm(damaged_one, path, how, scrap)
+                    _damage_at(history_data, path, how, scrap)
                 except (KeyError, IndexError, TypeError):
                     continue  # the harm before has taken that place away
-            history = History.from_json(json.dumps(damaged_one))
+            history = History.from_json(json.dumps(history_data))
             replayer.try_replay(history)
             try:
                 events = list(history.events)
@@ -311,7 +307,6 @@ def test_damaged_history_is_replayed_or_rejected() -> None:
 @_FUZZ
 @given(st.binary(max_size=200))
 def test_malformed_history_bytes_are_rejected(data: bytes) -> None:
-    """As text or in Temporal's binary form."""
     for form in (data, data.decode("latin-1")):
         try:
             list(History.from_json(form).events)
@@ -337,7 +332,6 @@ _HINTS: tuple[Any, ...] = (Any, int, str, bytes, list[int], dict[str, float], in
 def test_damaged_payload_is_decoded_or_rejected(
     data: bytes, encoding: str, metadata: dict[str, bytes], hint: Any
 ) -> None:
-    """Whatever its bytes, encoding and metadata say."""
     try:
         default_converter.decode(Payload(data, encoding, metadata), hint)
     except DecodeError:
@@ -346,9 +340,7 @@ def test_damaged_payload_is_decoded_or_rejected(
 
 @_FUZZ
 @given(data=st.binary(max_size=40), encoding=_ENCODINGS)
-def test_workflow_with_damaged_payloads_is_described(data: bytes, encoding: str) -> None:
-    """Arguments, signals, memo and results are the authors' bytes: an engine keeps and shows them as they are."""
-
+def test_workflow_with_damaged_payloads_can_be_described(data: bytes, encoding: str) -> None:
     async def body() -> None:
         world = await World.new()
         payload = Payload(data, encoding)

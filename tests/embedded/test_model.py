@@ -1,9 +1,9 @@
-"""A model of the engine's transitions, a page long, against the engine itself, by random programs and crashes.
+"""A small model of the engine's transitions, compared with the engine by random programs and crashes.
 
-The model knows what a run is: what it waits for, what it has not been told yet, what it was told and answered. It knows
-nothing of events, tables, tasks or stores. After every step the engine must have delivered to its worker exactly what the model
-expects, no more and no less, and clients must see what the model says. A crash takes the engine's process and its worker's
-memory away; what comes back is told again from the beginning, batch by batch, as it was.
+The model knows the pending, delivered and answered events of each run, and nothing of histories, tables, tasks or
+stores. After every step the engine must have delivered exactly the events that the model expects, and clients must see
+the model's state. A crash removes the engine's process and its worker's memory; then the events are delivered again
+from the beginning, batch by batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NAMES = ("a", "b", "c")
 SECOND = 10**9
 
 News = tuple[Any, ...]
-"""Something that a run is told: what it is, and its number or name."""
+"""An event for a run in the model's form: its kind, and its number or name."""
 
 
 # --- the model ------------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ News = tuple[Any, ...]
 
 @dataclass
 class Activity:
-    """One that has not ended. `due_ns` is when its next attempt may begin; 0 while a worker has one."""
+    """A pending activity. `due_ns` is when its next attempt may start; 0 while a worker executes one."""
 
     most: int
     attempt: int = 1
@@ -62,7 +62,7 @@ class Activity:
 
 @dataclass
 class Batch:
-    """What a run was told at once, and what it asked for."""
+    """Events delivered together, and the commands that answered them."""
 
     news: list[News]
     commands: tuple[c.Command, ...]
@@ -70,15 +70,15 @@ class Batch:
 
 @dataclass
 class Run:
-    """One run, as its author would think of it."""
+    """One run, as its author would describe it."""
 
     run_id: str
     name: str
     status: wf.WorkflowStatus = wf.WorkflowStatus.RUNNING
     news: list[News] = field(default_factory=lambda: [("started",)])
-    """What it has not been told yet."""
+    """Events that are not delivered yet."""
     in_hand: list[News] | None = None
-    """What it was told and has not answered."""
+    """Events delivered and not answered yet."""
     past: list[Batch] = field(default_factory=list)
     signals: list[str] = field(default_factory=list)
     timers: dict[int, int] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Run:
         self.news, self.timers, self.activities = [], {}, {}
 
     def lose_worker(self, now_ns: int) -> None:
-        """The process that had its task and its attempts has died."""
+        """Apply the death of the process that had its workflow task and its attempts."""
         if self.in_hand is not None:
             self.news, self.in_hand = self.in_hand + self.news, None
         for seq, each in tuple(self.activities.items()):
@@ -106,7 +106,7 @@ class Run:
                 self.fail(seq, now_ns, lost=True)
 
     def fail(self, seq: int, now_ns: int, *, lost: bool = False) -> None:
-        """An attempt has failed: the next one comes after a pause that doubles; one that was lost comes as policies say, too."""
+        """Fail an attempt; the next is due after a pause that doubles, also if the attempt was lost."""
         activity = self.activities[seq]
         if activity.attempt >= activity.most:
             del self.activities[seq]
@@ -124,7 +124,7 @@ class Run:
 
 
 def news_of(event: e.Event) -> News:
-    """An event as the model has it."""
+    """Return the model's form of an event."""
     match event:
         case e.RunStarted():
             return ("started",)
@@ -142,7 +142,7 @@ def news_of(event: e.Event) -> News:
 
 
 def activity(seq: int, most: int) -> c.ScheduleActivity:
-    """One without limits of time, so that only its attempts and their pauses count."""
+    """Return a command without an effective timeout, so that only attempts and pauses count."""
     return made(
         c.ScheduleActivity,
         seq=seq,
@@ -175,7 +175,7 @@ class Engines(RuleBasedStateMachine):
         return memory_store()
 
     def reopened(self) -> Store:
-        """The store as the next process finds it."""
+        """Return the store as the next process finds it."""
         return self.store
 
     def go(self, body: Coroutine[Any, Any, T]) -> T:
@@ -206,7 +206,7 @@ class Engines(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), again=st.booleans())
     def start(self, name: str, again: bool) -> None:
-        """A workflow that runs is not started again, but the same request is answered as it was."""
+        """A running workflow is not started again, but a repeated request gets the same answer."""
         running, request_id = self.current.get(name), self.request_id()
         if running is not None and running.is_open:
             with pytest.raises(WorkflowAlreadyStartedError) as refused:
@@ -217,41 +217,41 @@ class Engines(RuleBasedStateMachine):
                 run_id = self.go(self.world.start(name, request_id=request_id)).run_id
                 self.current[name] = self.runs.setdefault(run_id, Run(run_id, name))
             assert len([each for each in self.runs.values() if each.name == name and each.is_open]) == 1
-        self.delivered()
+        self.check_delivered()
 
     @rule(name=st.sampled_from(NAMES), times=st.integers(1, 2))
     def signal(self, name: str, times: int) -> None:
-        """Heard once, however often the same request comes."""
+        """A repeated signal request is delivered once."""
         run, said = self.current.get(name), f"s{self.requests}"
         request = wf.SignalWorkflow(workflow_id=name, signal_name=said, request_id=self.request_id())
         for place in range(times):
-            if self.asked(name, request) and place == 0:
+            if self.accept(name, request) and place == 0:
                 assert run is not None
                 run.news.append(("signal", said))
                 run.signals.append(said)
-        self.delivered()
+        self.check_delivered()
 
     @rule(name=st.sampled_from(NAMES))
     def cancel(self, name: str) -> None:
-        """Asked once: a second request finds it asked, and one that comes too late has what it wants."""
+        """Cancellation is delivered once; a request to a closed run succeeds."""
         request = wf.CancelWorkflow(workflow_id=name, request_id=self.request_id())
         if name in self.current and not self.current[name].is_open:
             self.go(self.world.call(request))
-        elif self.asked(name, request):
+        elif self.accept(name, request):
             run = self.current[name]
             told = [news for batch in run.past for news in batch.news]
             if ("cancel",) not in [*run.news, *(run.in_hand or []), *told]:
                 run.news.append(("cancel",))
-        self.delivered()
+        self.check_delivered()
 
     @rule(name=st.sampled_from(NAMES))
     def terminate(self, name: str) -> None:
-        if self.asked(name, wf.TerminateWorkflow(workflow_id=name, reason="enough")):
+        if self.accept(name, wf.TerminateWorkflow(workflow_id=name, reason="enough")):
             self.current[name].close(wf.WorkflowStatus.TERMINATED)
-        self.delivered()
+        self.check_delivered()
 
-    def asked(self, name: str, request: s.Request[Any]) -> bool:
-        """Whether it was taken; it must be refused if no run is open."""
+    def accept(self, name: str, request: s.Request[Any]) -> bool:
+        """Send a request. Return whether it was accepted; it must be rejected if no run is open."""
         run = self.current.get(name)
         if run is not None and run.is_open:
             self.go(self.world.call(request))
@@ -262,14 +262,14 @@ class Engines(RuleBasedStateMachine):
 
     # --- what a worker does ---------------------------------------------------------------------------------------
 
-    def in_hand(self) -> list[Run]:
+    def runs_with_task(self) -> list[Run]:
         return [run for run in self.runs.values() if run.in_hand is not None]
 
-    @precondition(lambda self: bool(self.in_hand()))
+    @precondition(lambda self: bool(self.runs_with_task()))
     @rule(data=st.data())
-    def go_on(self, data: st.DataObject) -> None:
-        """A run asks for timers and activities."""
-        run = data.draw(st.sampled_from(self.in_hand()))
+    def issue_commands(self, data: st.DataObject) -> None:
+        """Complete a task with timers and activities."""
+        run = data.draw(st.sampled_from(self.runs_with_task()))
         kinds = data.draw(st.lists(st.sampled_from(("timer", "activity", "drop")), max_size=3))
         commands: list[c.Command] = []
         for kind in kinds:
@@ -285,13 +285,13 @@ class Engines(RuleBasedStateMachine):
                 seq, most = run.number(), data.draw(st.integers(1, 3))
                 run.activities[seq] = Activity(most, due_ns=self.now)
                 commands.append(activity(seq, most))
-        self.answer(run, *commands)
+        self.complete_task(run, *commands)
 
-    @precondition(lambda self: bool(self.in_hand()))
+    @precondition(lambda self: bool(self.runs_with_task()))
     @rule(data=st.data(), how=st.sampled_from(("complete", "fail", "continue")))
-    def end(self, data: st.DataObject, how: str) -> None:
-        """A run ends, unless it has not been told all: then its answer does not count, and it is told again."""
-        run = data.draw(st.sampled_from(self.in_hand()))
+    def close_run(self, data: st.DataObject, how: str) -> None:
+        """Complete, fail or continue a run; with undelivered events the completion is rejected and they are delivered."""
+        run = data.draw(st.sampled_from(self.runs_with_task()))
         if run.news and how == "continue":
             return
         command: c.Command = {
@@ -304,7 +304,7 @@ class Engines(RuleBasedStateMachine):
             run.news, run.in_hand = run.in_hand + run.news, None
             self.go(self.world.complete(run.run_id, command))
         else:
-            self.answer(run, command)
+            self.complete_task(run, command)
             statuses = {"complete": "COMPLETED", "fail": "FAILED", "continue": "CONTINUED_AS_NEW"}
             run.close(wf.WorkflowStatus[statuses[how]])
             if how == "continue":
@@ -313,15 +313,15 @@ class Engines(RuleBasedStateMachine):
                 run_id = record.run.run_id
                 assert run_id not in self.runs
                 self.current[run.name] = self.runs[run_id] = Run(run_id, run.name)
-        self.delivered()
+        self.check_delivered()
 
-    def answer(self, run: Run, *commands: c.Command) -> None:
+    def complete_task(self, run: Run, *commands: c.Command) -> None:
         assert run.in_hand is not None
         run.past.append(Batch(run.in_hand, commands))
         run.in_hand = None
         self.go(self.world.complete(run.run_id, *commands))
         if all(not isinstance(each, (c.CompleteRun, c.FailRun, c.ContinueAsNew)) for each in commands):
-            self.delivered()
+            self.check_delivered()
 
     @precondition(lambda self: bool(self.attempts))
     @rule(data=st.data(), good=st.booleans())
@@ -335,20 +335,20 @@ class Engines(RuleBasedStateMachine):
         else:
             self.go(self.world.handle.complete_activity(AttemptFailed(token, app_failure("no"))))
             run.fail(seq, self.now)
-        self.delivered()
+        self.check_delivered()
 
     # --- what the world does --------------------------------------------------------------------------------------
 
-    @precondition(lambda self: not self.in_hand())
+    @precondition(lambda self: not self.runs_with_task())
     @rule(seconds=st.integers(1, 5))
-    def time_passes(self, seconds: int) -> None:
-        """Second by second: what falls due within one is told before the next."""
+    def advance_time(self, seconds: int) -> None:
+        """Advance second by second: events due within one second are delivered before the next."""
         for _ in range(seconds):
             self.go(self._advance())
             for run in self.runs.values():
                 run.time_is(self.now)
-            self.delivered()
-            if self.in_hand():
+            self.check_delivered()
+            if self.runs_with_task():
                 break
 
     async def _advance(self) -> None:
@@ -356,14 +356,14 @@ class Engines(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """The process dies, and another one opens what it left."""
+        """Replace the process by another one that opens its store."""
         self.go(self._crash())
         self.cached.clear()
         self.replayed.clear()
         self.attempts.clear()
         for run in self.runs.values():
             run.lose_worker(self.now)
-        self.delivered()
+        self.check_delivered()
 
     async def _crash(self) -> None:
         await settle()
@@ -374,32 +374,32 @@ class Engines(RuleBasedStateMachine):
 
     # --- whether they agree ---------------------------------------------------------------------------------------
 
-    def delivered(self) -> None:
-        """What the engine has for its worker now is what the model expects, to the last event."""
-        self.go(self._delivered())
+    def check_delivered(self) -> None:
+        """Check that the engine has delivered exactly what the model expects."""
+        self.go(self._receive_all())
         for run in self.runs.values():
             assert run.in_hand is not None or not run.news or not run.is_open, f"{run} was told nothing"
             for seq, each in run.activities.items():
                 assert each.is_out == (each.due_ns <= self.now), f"attempt {seq} of {run}"
 
-    async def quiet(self) -> None:
-        """Until all that can happen without time has happened: an attempt is handed out when what it rests on is durable."""
+    async def settle_store(self) -> None:
+        """Wait until everything that needs no time has happened; attempts are delivered when their cause is durable."""
         await settle()
         await self.store.durable(self.store.append(NoteChange(schedule_id="quiet", data=b"")))
         await settle()
 
-    async def _delivered(self) -> None:
-        await self.quiet()
+    async def _receive_all(self) -> None:
+        await self.settle_store()
         while (activation := self.world.handle.stepper.next_activation()) is not None:
-            await self._told(activation)
-            await self.quiet()
+            await self._receive_activation(activation)
+            await self.settle_store()
         for _ in range(2):  # the first look takes an attempt, which comes when that is durable
             while (item := self.world.handle.stepper.next_activity()) is not None:
                 if not isinstance(item, ActivityCancel):
-                    self._handed_out(item)
-            await self.quiet()
+                    self._receive_attempt(item)
+            await self.settle_store()
 
-    async def _told(self, activation: e.Activation) -> None:
+    async def _receive_activation(self, activation: e.Activation) -> None:
         run = self.runs.get(activation.run_id)
         if isinstance(activation.events[0], e.RunEvicted):
             self.cached.discard(activation.run_id)
@@ -421,7 +421,7 @@ class Engines(RuleBasedStateMachine):
         assert _signals(told) == _signals(run.news), "signals come in the order in which they were sent"
         run.in_hand, run.news = run.news, []
 
-    def _handed_out(self, item: ActivityTask) -> None:
+    def _receive_attempt(self, item: ActivityTask) -> None:
         run, seq = self.runs[item.run_id], int(item.activity_id.removeprefix("a"))
         expected = run.activities[seq]
         assert (item.attempt, expected.is_out) == (expected.attempt, False)
@@ -430,8 +430,8 @@ class Engines(RuleBasedStateMachine):
         self.attempts[item.run_id, seq] = item
 
     @invariant()
-    def clients_see_the_same(self) -> None:
-        """Status, what is pending, and the signals of the history; and lists count them so."""
+    def clients_see_the_model(self) -> None:
+        """Check the status and pending activities of each run, and the counts by status."""
         if not hasattr(self, "world"):
             return
         self.attempts = {key: each for key, each in self.attempts.items() if self.runs[key[0]].is_open}
@@ -451,17 +451,17 @@ def _signals(news: list[News]) -> list[News]:
 
 
 class EnginesOnFile(Engines):
-    """The same over SQLite: a crash leaves what was durable, which is all that was acknowledged."""
+    """The model over SQLite: a crash keeps what is durable, which is all that was acknowledged."""
 
     def open_store(self) -> Store:
         self.folder = TemporaryDirectory()
-        return self._opened()
+        return self._open()
 
     def reopened(self) -> Store:
         self.store.close()
-        return self._opened()
+        return self._open()
 
-    def _opened(self) -> Store:
+    def _open(self) -> Store:
         store = open_sqlite(Path(self.folder.name) / "model.db")
         store.patience = (
             0.0  # else what nothing waits for would be written later, by a clock that is not virtual
@@ -474,7 +474,7 @@ class EnginesOnFile(Engines):
 
 
 class EnginesOnDumbStore(Engines):
-    """The same over a store that knows nothing but the interface, and forgets what it has not committed."""
+    """The model over a store that implements only the interface, and loses what is not committed."""
 
     def open_store(self) -> Store:
         return DumbStore(Disk())

@@ -1,4 +1,4 @@
-"""The small parts of the embedded engine: clocks, tables, and the JSON form of every kind of event."""
+"""Clocks, failure and time formats of the embedded engine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from hourglass.converter import Failure, FailureInfo
 from .memory_world import text
 
 
-def test_virtual_time_advances_only_on_request() -> None:
-    """Callbacks run at their own time, in order; a cancelled one never; one may ask for another."""
+def test_virtual_clock_advances_only_on_request() -> None:
     clock = VirtualClock(0)
     log: list[tuple[int, str]] = []
 
@@ -33,12 +32,11 @@ def test_virtual_time_advances_only_on_request() -> None:
     clock.advance(3e-9)
     assert log == [(1, "first"), (1, "nested"), (2, "second"), (2, "third")]
     assert (clock.now_ns(), clock.advance_to_next()) == (3, False)
-    with pytest.raises(ValueError, match="cannot go back"):
+    with pytest.raises(ValueError, match="cannot be moved back"):
         clock.advance(-1)
 
 
-def test_overdue_callback_does_not_turn_time_back() -> None:
-    """What was due before now runs now."""
+def test_overdue_callback_runs_at_the_current_time() -> None:
     clock = VirtualClock(10)
     seen: list[int] = []
     clock.call_at(5, lambda: seen.append(clock.now_ns()))
@@ -46,8 +44,7 @@ def test_overdue_callback_does_not_turn_time_back() -> None:
     assert seen == [10]
 
 
-async def test_real_clock_calls_back_on_its_loop() -> None:
-    """A callback that is due runs on the running loop; one that was cancelled does not."""
+async def test_real_clock_runs_due_callbacks_on_its_loop() -> None:
     clock = RealClock()
     done = asyncio.get_running_loop().create_future()
     clock.call_at(clock.now_ns(), lambda: pytest.fail("cancelled"))()
@@ -56,7 +53,7 @@ async def test_real_clock_calls_back_on_its_loop() -> None:
 
 
 async def test_real_clock_sleeps_in_intervals() -> None:
-    """A callback far ahead wakes now and then to look at the wall clock, and runs only when its time has come."""
+    """A distant callback wakes up repeatedly to read the wall clock."""
     clock = RealClock()
     clock.longest_wait = 0.0
     offsets = iter([0, 0, 5, 10**12])
@@ -68,8 +65,7 @@ async def test_real_clock_sleeps_in_intervals() -> None:
     assert next(offsets, "used up") == "used up"
 
 
-def test_every_kind_of_failure_is_read() -> None:
-    """Each failure info has the JSON name that Temporal knows."""
+def test_temporal_reads_every_failure_kind() -> None:
     from google.protobuf.json_format import Parse
     from temporalio.api.failure.v1 import Failure as ProtoFailure
 
@@ -81,13 +77,11 @@ def test_every_kind_of_failure_is_read() -> None:
 
 
 def test_task_failure_causes_match_temporals() -> None:
-    """Numbers and names of task failures agree with Temporal's."""
     for number, name in TASK_FAILURE_CAUSES.items():
         assert WorkflowTaskFailedCause.Value(f"WORKFLOW_TASK_FAILED_CAUSE_{name}") == number
 
 
 def test_times_and_durations_round_trip() -> None:
-    """Nanoseconds survive."""
     assert times.moment_text(1_700_000_000_000_000_001) == "2023-11-14T22:13:20.000000001Z"
     assert times.moment_text(1_700_000_000_000_500_000) == "2023-11-14T22:13:20.000500Z"
     assert times.moment_text(1_700_000_000_500_000_000) == "2023-11-14T22:13:20.500Z"

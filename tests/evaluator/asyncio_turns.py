@@ -1,8 +1,8 @@
-"""`asyncio.wait_for` and `gather` as Python 3.11 has them and as later ones have them, on whichever Python the tests run.
+"""`asyncio.wait_for` and `gather` of Python 3.11 and of Python 3.12, on any Python.
 
-That in which temporalio's order depends on the Python below it. Written from what they do, turn by turn. `wait_for`: the older
-waits for a future of its own that result and limit release, the newer for the result itself, in a block with a limit. `gather`:
-what is done already counts in a turn of its own in the older, and at once in the newer.
+temporalio's order of events depends on them. The older `wait_for` waits for a future that the result or the timeout
+releases; the newer one awaits the result in an `asyncio.timeout` block. The older `gather` counts finished tasks in a
+later turn, the newer one immediately.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OLDER, NEWER = "as in 3.11", "as in 3.12"
 
 @contextmanager
 def turns_of(rule: str) -> Iterator[None]:
-    """While this lasts asyncio takes these turns."""
+    """Replace asyncio's functions with those of this version."""
     with (
         mock.patch.object(asyncio, "wait_for", {OLDER: _older, NEWER: _newer}[rule]),
         mock.patch.object(asyncio, "gather", partial(_gather, at_once=rule == NEWER)),
@@ -39,7 +39,7 @@ async def _newer(awaitable: Any, timeout: float | None) -> Any:
             return await awaitable
         finally:
             if block.expired() and isinstance(task, CountingTask):
-                task.asked -= 1  # the limit's own request is for what is waited for, not for the program
+                task.cancel_requests -= 1  # the timeout's own request concerns the awaited task only
 
 
 async def _older(awaitable: Any, timeout: float | None) -> Any:
@@ -74,7 +74,7 @@ async def _older(awaitable: Any, timeout: float | None) -> Any:
 
 
 async def _at_once(awaited: asyncio.Future[Any]) -> Any:
-    """The result of what has ended, or no more time for what has not."""
+    """Return the result of a finished task; cancel an unfinished one and raise `TimeoutError`."""
     if not awaited.done():
         await _cancelled(awaited)
         if awaited.cancelled():
@@ -83,7 +83,7 @@ async def _at_once(awaited: asyncio.Future[Any]) -> Any:
 
 
 async def _cancelled(awaited: asyncio.Future[Any]) -> None:
-    """Cancel it and wait until it has ended, in a turn of one's own."""
+    """Cancel the task and wait for its end, in a separate turn."""
     ended = asyncio.get_running_loop().create_future()
 
     def release(_: Any) -> None:
@@ -98,7 +98,7 @@ async def _cancelled(awaited: asyncio.Future[Any]) -> None:
 
 
 def _gather(*tasks: asyncio.Future[Any], return_exceptions: bool = False, at_once: bool) -> Any:
-    """All of several tasks, each given once."""
+    """Wait for these distinct tasks."""
     together: Any = asyncio.tasks._GatheringFuture(tasks, loop=asyncio.get_running_loop())  # type: ignore[attr-defined]
     missing = len(tasks)
 

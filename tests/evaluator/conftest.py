@@ -1,4 +1,4 @@
-"""The fixture that makes drivers, and drops their runs when the test is over."""
+"""The fixture that creates drivers and drops their runs after the test."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .driver import Driver
 
 
 class Drive(Protocol):
-    """Makes a driver for a workflow and its arguments."""
+    """Creates a driver for a workflow and its arguments."""
 
     def __call__(self, workflow: Any, *arguments: Any, **options: Any) -> Driver: ...
 
 
 @pytest.fixture
 def drive() -> Iterator[Drive]:
-    """Drivers whose fibers are dropped on this thread afterwards; dropping must be silent (I5)."""
+    """Return a factory of drivers. Their fibers are dropped on this thread after the test, which must issue no commands (I5)."""
     drivers: list[Driver] = []
 
     def make(workflow: Any, *arguments: Any, **options: Any) -> Driver:
@@ -29,4 +29,4 @@ def drive() -> Iterator[Drive]:
     for driver in drivers:
         commands = list(driver.run.state.commands)
         driver.run.drop()
-        assert list(driver.run.state.commands) == commands, "a dropped fiber spoke"
+        assert list(driver.run.state.commands) == commands, "a dropped fiber issued commands"

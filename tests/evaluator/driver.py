@@ -1,12 +1,12 @@
-"""Drives one run by hand: a scripted engine that remembers what is pending, and answers when a test says so.
+"""A driver of one run: a scripted engine that keeps the pending commands and delivers events when a test says so.
 
     d = drive(workflow, 3)
     d.begin()                        # the first activation
     d.send(d.done("charge", "ok"))   # the activity `charge` returned
     assert d.result == "ok"
 
-Each activation is also given to the pure form, `evaluate`, on the state before it: both must give the same bytes (I2), so
-that every example is a test of re-execution too. And each completion must keep the protocol's rules.
+Each activation is also passed to the pure function `evaluate` with the previous state. Both must return the same bytes (I2), so
+every example is also a test of re-execution. Each completion must follow the rules of `protocol.py`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def evaluate(
     activation: Activation,
     settings: RunSettings | None = None,
 ) -> tuple[State, Completion]:
-    """The engine as a pure function: from the state and new events to the new state and the answer, no fibers kept in between."""
+    """Evaluate an activation without live fibers: return the new state and the completion."""
     fresh = State(run_id=state.run_id, task_queue=state.task_queue, journal=list(state.journal))
     definition = workflow if isinstance(workflow, WorkflowDefinition) else workflow_definition(workflow)
     assert definition is not None, f"{workflow} is no workflow"
@@ -86,21 +86,21 @@ def evaluate(
 
 
 def run_settings(**options: Any) -> RunSettings:
-    """Return what a worker tells the evaluator of a run."""
+    """Return the settings that a worker passes to the evaluator of a run."""
     return RunSettings(**options)
 
 
 def open_run(
     workflow: Any, state: State | None = None, settings: RunSettings | None = None, **options: Any
 ) -> Evaluator:
-    """Return the evaluator of a run, which begins with `state`; the options are those of `run_settings`."""
+    """Return the evaluator of a run that begins with `state`; the options are those of `run_settings`."""
     definition = workflow if isinstance(workflow, WorkflowDefinition) else workflow_definition(workflow)
     assert definition is not None, f"{workflow} is no workflow"
     return Evaluator(definition, "run-1", settings or RunSettings(**options), state)
 
 
 def state_of(journal: Sequence[Activation] = ()) -> State:
-    """Return the state of a run that has had these activations and has not executed them."""
+    """Return the state of a run with this journal that has not executed it."""
     return State(run_id="run-1", task_queue="default", journal=list(journal))
 
 
@@ -110,27 +110,24 @@ def verify(run: Evaluator) -> Any:
 
 
 def encode(value: Any) -> Payload:
-    """A value as the wire carries it."""
     return default_converter.encode(value)
 
 
 def decode(payload: Payload | None) -> Any:
-    """A value from the wire."""
     return None if payload is None else default_converter.decode(payload)
 
 
 def as_bytes(value: Any) -> bytes:
-    """Anything of the engine's, for comparisons byte by byte."""
+    """Serialize a value of the evaluator, for comparison byte by byte."""
     return msgspec.msgpack.encode(value)
 
 
-def copy_of(state: State) -> State:
-    """The state as it stands, safe from what happens to the run."""
+def copy_state(state: State) -> State:
     return State(run_id=state.run_id, task_queue=state.task_queue, journal=list(state.journal))
 
 
 class Driver:
-    """One run, and the engine that it believes in."""
+    """One run, driven by a scripted engine."""
 
     def __init__(
         self,
@@ -165,50 +162,50 @@ class Driver:
     # --- activations --------------------------------------------------------------------------------------------------
 
     def begin(self, *events: AnyEvent) -> tuple[Command, ...]:
-        """The first activation; what came together with the start comes after it."""
+        """Deliver the first activation: the start, then these events."""
         return self.send(self.started, *events)
 
     def send(self, *events: AnyEvent, **facts: Any) -> tuple[Command, ...]:
-        """Deliver events, together with what is owed; the run must be able to handle them."""
+        """Deliver events and the owed ones; fail if the task fails."""
         completion = self.offer(*events, **facts)
         assert isinstance(completion, Succeeded), getattr(self.run.error, "__cause__", None) or self.run.error
         return completion.commands
 
     def offer(self, *events: AnyEvent, **facts: Any) -> Completion:
-        """Deliver events and return the completion, a failed task included."""
+        """Deliver events and return the completion, which may be a failed task."""
         owed, self.owed = self.owed, []
         return self.deliver(self.activation(*owed, *events, **facts))
 
     def activation(self, *events: AnyEvent, **facts: Any) -> Activation:
-        """The next activation, a second after the last."""
-        given: dict[str, Any] = {
+        """Return the next activation, one second after the previous one."""
+        defaults: dict[str, Any] = {
             "timestamp_ns": EPOCH + len(self.activations) * SECOND,
             "is_replaying": self.replaying,
             "history_length": 3 * len(self.activations) + 3,
             "flags": self.flags,
         }
-        return Activation(run_id="run-1", events=events, **(given | facts))
+        return Activation(run_id="run-1", events=events, **(defaults | facts))
 
     def deliver(self, activation: Activation) -> Completion:
-        """Deliver an activation as it is."""
-        before = copy_of(self.run.state)
+        """Deliver this activation and compare its completion with the one of `evaluate`."""
+        before = copy_state(self.run.state)
         completion = self.run.activate(activation)
         if self.shadow:
             _, pure = evaluate(self.definition, before, activation, self.settings)
-            assert as_bytes(pure) == as_bytes(completion), "executed again, the run answered differently"
+            assert as_bytes(pure) == as_bytes(completion), "re-execution returned a different completion"
         self.activations.append(activation)
         self.completions.append(completion)
         if isinstance(completion, Succeeded):
             for event in activation.events:
-                self._settled(event)
+                self._record_event(event)
             self.protocol.check(completion.commands)
             for command in completion.commands:
-                self._issued(command)
+                self._record_command(command)
         return completion
 
     # --- the scripted engine ------------------------------------------------------------------------------------------
 
-    def _settled(self, event: AnyEvent) -> None:
+    def _record_event(self, event: AnyEvent) -> None:
         match event:
             case TimerFired():
                 self.pending.pop(("timer", event.seq), None)
@@ -217,7 +214,7 @@ class Driver:
             case _:
                 pass
 
-    def _issued(self, command: Command) -> None:
+    def _record_command(self, command: Command) -> None:
         kind = STARTS.get(type(command))
         match command:
             case CancelTimer():
@@ -242,7 +239,7 @@ class Driver:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def activity(self, name: str | int) -> ScheduleActivity | ScheduleLocalActivity:
-        """A pending activity: the one of that number, or the first of that type."""
+        """Return the pending activity with this number, or the first of this type."""
         for (kind, seq), command in self.pending.items():
             if kind == "activity":
                 assert isinstance(command, (ScheduleActivity, ScheduleLocalActivity))
@@ -251,12 +248,12 @@ class Driver:
         raise AssertionError(f"no activity {name} is pending: {sorted(self.pending)}")
 
     def done(self, name: str | int, value: Any = None) -> ActivityCompleted:
-        """An activity returned."""
+        """Return the event of an activity that returned `value`."""
         command = self.activity(name)
         return ActivityCompleted(command.seq, encode(value), isinstance(command, ScheduleLocalActivity))
 
     def failed(self, name: str | int, message: str = "broken", type: str = "Broken") -> ActivityFailed:
-        """An activity failed for good."""
+        """Return the event of an activity that failed and is not retried."""
         command = self.activity(name)
         cause = Failure(message, ApplicationFailure(type=type))
         return ActivityFailed(
@@ -266,14 +263,14 @@ class Driver:
     def cancelled_activity(
         self, command: ScheduleActivity | ScheduleLocalActivity | str | int
     ) -> ActivityCancelled:
-        """An activity ended as cancelled."""
+        """Return the event of an activity that ended as cancelled."""
         if isinstance(command, (str, int)):
             command = self.activity(command)
         failure = activity_failure(command, Failure("cancelled", CanceledFailure()))
         return ActivityCancelled(command.seq, failure, isinstance(command, ScheduleLocalActivity))
 
     def fired(self, seq: int | None = None) -> TimerFired:
-        """A timer fired: the one of that number, or the oldest."""
+        """Return the event of this timer, or of the oldest."""
         timers = [number for kind, number in self.pending if kind == "timer"]
         number = min(timers) if seq is None else seq
         assert number in timers, f"timer {number} is not pending: {timers}"
@@ -281,7 +278,7 @@ class Driver:
 
     @property
     def timers(self) -> dict[int, float]:
-        """The pending timers: number and seconds."""
+        """The duration in seconds of each pending timer, by number."""
         return {
             command.seq: command.duration_ns / SECOND
             for command in self.pending.values()
@@ -290,7 +287,7 @@ class Driver:
 
     @property
     def activities(self) -> list[str]:
-        """The types of the pending activities, in the order of their numbers."""
+        """The types of the pending activities, by number."""
         return [
             command.activity_type
             for _, command in sorted(self.pending.items())
@@ -298,14 +295,14 @@ class Driver:
         ]
 
     def query(self, name: str, *arguments: Any) -> Any:
-        """Ask a question; returns the answer's value, or raises its failure."""
-        answer = self.ask(name, *arguments)
+        """Query the run; return the result or raise the failure."""
+        answer = self.answer_query(name, *arguments)
         if answer.failure is not None:
             raise default_converter.from_failure(answer.failure)
         return decode(answer.result)
 
-    def ask(self, name: str, *arguments: Any) -> Any:
-        """Ask a question; returns the command that answers it."""
+    def answer_query(self, name: str, *arguments: Any) -> Any:
+        """Query the run; return the command that answers."""
         event = QueryReceived("q", name, tuple(encode(argument) for argument in arguments))
         completion = self.run.activate(self.activation(event))
         assert isinstance(completion, Succeeded)
@@ -313,14 +310,14 @@ class Driver:
         return answer
 
     def finish(self, answer: Callable[[str, list[Any]], Any] | None = None, limit: int = 200) -> Any:
-        """Answer everything, oldest first, one at a time, until the run closes; returns its result."""
+        """Complete the oldest pending command repeatedly until the run closes; return its result."""
         for _ in range(limit):
             if self.terminal is not None:
                 break
             if self.owed:
                 self.send()
                 continue
-            assert self.pending, "the run waits, but for nothing"
+            assert self.pending, "the run is open but has no pending command"
             (kind, seq), command = next(iter(self.pending.items()))
             if kind == "timer":
                 self.send(TimerFired(seq))
@@ -330,39 +327,35 @@ class Driver:
                 self.send(self.done(seq, value))
         return self.result
 
-    # --- what became of it --------------------------------------------------------------------------------------------
+    # --- outcome -----------------------------------------------------------------------------------------------------
 
     @property
     def result(self) -> Any:
-        """What the run returned."""
         assert isinstance(self.terminal, CompleteRun), f"not completed: {self.terminal}, {self.pending}"
         return decode(self.terminal.result)
 
     @property
     def failure(self) -> BaseException:
-        """Why the run failed, as a client would see it."""
+        """The run's failure, as clients see it."""
         assert isinstance(self.terminal, FailRun), f"not failed: {self.terminal}, {self.pending}"
         return default_converter.from_failure(self.terminal.failure)
 
     @property
     def was_cancelled(self) -> bool:
-        """Whether the run ended as cancelled."""
         return isinstance(self.terminal, CancelRun)
 
 
 def activity_failure(command: ScheduleActivity | ScheduleLocalActivity, cause: Failure) -> Failure:
-    """An activity's failure, as engines report it."""
+    """Return an activity's failure as engines report it."""
     info = ActivityFailure(activity_type=command.activity_type, activity_id=command.activity_id)
     return Failure("activity error", info, cause)
 
 
 def signal(name: str, *arguments: Any) -> SignalReceived:
-    """A signal."""
     return SignalReceived(name, tuple(encode(argument) for argument in arguments))
 
 
 def update(name: str, *arguments: Any, id: str = "u", run_validator: bool = True) -> UpdateReceived:
-    """An update."""
     return UpdateReceived(
         id=id,
         protocol_instance_id=id,
@@ -373,17 +366,15 @@ def update(name: str, *arguments: Any, id: str = "u", run_validator: bool = True
 
 
 def cancel(reason: str = "enough") -> CancelRequested:
-    """A request to cancel the run."""
     return CancelRequested(reason)
 
 
 def arguments_of(command: Command) -> list[Any]:
-    """The arguments that a command carries."""
     return [decode(payload) for payload in command.arguments]  # type: ignore[attr-defined]
 
 
 def brief(commands: Sequence[Command]) -> list[str]:
-    """Commands in a word each: the kind, the number, and an activity's first argument or type."""
+    """Describe each command in a few words, such as `charge(a)` or `cancel timer 1`."""
     return [_brief(command) for command in commands]
 
 
@@ -403,6 +394,5 @@ def _brief(command: Command) -> str:
 
 
 def error_of(completion: Completion) -> Failure:
-    """Why a task failed."""
     assert isinstance(completion, TaskFailed)
     return completion.failure

@@ -1,6 +1,6 @@
-"""Random programs for the interpreters, and a random engine that answers them. Strategies only; knows no workflow code.
+"""Random programs for the interpreters, and an engine that answers them at random. It contains no workflow code.
 
-A program is a tree of operations in lists, so that it travels as a workflow's argument and shrinks to something readable.
+A program is a tree of operations in lists, so it can be an argument of a workflow and shrinks to a readable example.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ small = st.integers(0, 4)
 
 
 def leaves(*, ours: bool) -> st.SearchStrategy[list[Any]]:
-    """Operations without blocks of their own. In runs of `ours` those that differ from temporalio's on purpose are left out:
-    where a result meets a cancellation, ours is not lost.
+    """Generate operations without blocks.
+
+    Programs for live runs (`ours`) omit those that differ from temporalio on purpose: where a result coincides with a
+    cancellation, ours is not lost.
     """
     differing = (
         ()
@@ -75,7 +77,7 @@ def leaves(*, ours: bool) -> st.SearchStrategy[list[Any]]:
 
 
 def nested(inner: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[list[Any]]:
-    """Operations with blocks."""
+    """Generate operations with blocks."""
     block = st.lists(inner, min_size=1, max_size=3)
     when = st.sampled_from(["FIRST_COMPLETED", "FIRST_EXCEPTION", "ALL_COMPLETED"])
     return st.one_of(
@@ -92,7 +94,7 @@ def nested(inner: st.SearchStrategy[list[Any]]) -> st.SearchStrategy[list[Any]]:
 
 
 def programs(*, ours: bool = False) -> st.SearchStrategy[dict[str, Any]]:
-    """Whole programs: a body, and what the handlers of signals do."""
+    """Generate programs: a body, and the operations of the signal handlers."""
     operation = st.recursive(leaves(ours=ours), nested, max_leaves=8)
     return st.fixed_dictionaries(
         {
@@ -104,7 +106,7 @@ def programs(*, ours: bool = False) -> st.SearchStrategy[dict[str, Any]]:
 
 
 def coroutine_programs() -> st.SearchStrategy[dict[str, Any]]:
-    """The same of coroutines, with all that asyncio has besides."""
+    """Generate programs for coroutines, with asyncio's other operations."""
     leaf = st.one_of(
         leaves(ours=False),
         leaves(ours=False),
@@ -137,7 +139,7 @@ def coroutine_programs() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-# What happens next: which of the pending things are answered, in this order, and what else comes.
+# A script: in each step, which pending commands are answered, in this order, and which other event arrives.
 steps = st.lists(
     st.tuples(st.lists(st.integers(0, 11), min_size=1, max_size=4), st.integers(0, 15)),
     min_size=4,
@@ -151,15 +153,15 @@ CHILD_FAILED = Failure("child", ChildWorkflowFailure(), APPLICATION)
 
 
 class RandomEngine:
-    """Keeps what is pending and turns the numbers of a script into events."""
+    """Keeps the pending commands and turns the numbers of a script into events."""
 
     def __init__(self, *, messages: bool = False) -> None:
-        self.messages = messages  # whether updates come, and signals for a plain handler
+        self.messages = messages  # whether updates and signals for a plain handler arrive
         self.updates = 0
         self.pending: dict[Key, Command] = {}
         self.started_children: set[int] = set()
         self.owed: list[ev.AnyEvent] = []
-        self.cancel_asked: set[Key] = set()
+        self.cancel_requested: set[Key] = set()
         self.cancelled = False
 
     def activations(
@@ -170,7 +172,7 @@ class RandomEngine:
         replaying: bool,
         flags: tuple[int, ...],
     ) -> Iterator[tuple[int, ev.Activation]]:
-        """The activations of a run that interprets a program, numbered, until the script is over or nothing happens."""
+        """Return the numbered activations of a run that interprets a program, until the script ends or a step has no event."""
         started = ev.RunStarted(
             workflow_type="Interpreted", workflow_id="workflow-1", arguments=(encode(program),), seed=5
         )
@@ -191,8 +193,8 @@ class RandomEngine:
                 ),
             )
 
-    def issued(self, command: Command) -> None:
-        """The run asked for something."""
+    def record_command(self, command: Command) -> None:
+        """Record a command of the run."""
         kind = STARTS.get(type(command))
         if kind is not None:
             self.pending[kind, command.seq] = command  # type: ignore[attr-defined]
@@ -214,7 +216,7 @@ class RandomEngine:
         if command is None:
             return
         if command.spec.cancellation_type == ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
-            self.cancel_asked.add(("activity", seq))
+            self.cancel_requested.add(("activity", seq))
             return
         del self.pending["activity", seq]
         is_local = isinstance(command, ScheduleLocalActivity)
@@ -224,7 +226,7 @@ class RandomEngine:
         command = self.pending.get(("child", seq))
         if not isinstance(command, StartChildWorkflow):
             return
-        self.cancel_asked.add(("child", seq))
+        self.cancel_requested.add(("child", seq))
         if seq not in self.started_children:
             del self.pending["child", seq]
             self.owed.append(ev.ChildStartCancelled(seq, CHILD_CANCELLED))
@@ -233,14 +235,14 @@ class RandomEngine:
             self.owed.append(ev.ChildCancelled(seq, CHILD_CANCELLED))
 
     def next_events(self, picks: list[int], extra: int) -> list[ev.AnyEvent]:
-        """The events of the next activation."""
+        """Return the events of the next activation."""
         events, self.owed = self.owed, []
         for pick in picks:
             if self.pending:
                 keys = sorted(self.pending)
                 event = self._answer(keys[pick % len(keys)], pick)
                 if isinstance(event, ev.ActivityBackedOff):
-                    # Alone: together with a cancellation temporalio cancels a number that it has not used yet.
+                    # In an activation of its own: with a cancellation, temporalio cancels a number that it has not used yet.
                     self.owed = events
                     return [event]
                 events.append(event)
@@ -254,7 +256,7 @@ class RandomEngine:
         elif extra == 2 and not self.cancelled:
             self.cancelled = True
             events.append(ev.CancelRequested("enough"))
-        elif extra == 3:  # the run was reset: a new seed, and with it a signal that is given to it again
+        elif extra == 3:  # the run was reset: a new seed and a reapplied signal
             events = [ev.SeedChanged(len(self.pending) + 1), *events, signal("poke", 0)]
         return events
 
@@ -276,7 +278,7 @@ class RandomEngine:
     def _activity(self, command: Any, key: Key, pick: int) -> ev.AnyEvent:
         seq = key[1]
         is_local = isinstance(command, ScheduleLocalActivity)
-        if key in self.cancel_asked and pick % 2:
+        if key in self.cancel_requested and pick % 2:
             return ev.ActivityCancelled(seq, activity_failure(command, CANCELLED), is_local)
         if pick > 9:
             return ev.ActivityFailed(seq, activity_failure(command, APPLICATION), is_local)
@@ -292,7 +294,7 @@ class RandomEngine:
             self.started_children.add(seq)
             self.pending[key] = command
             return ev.ChildStarted(seq, "run of a child")
-        if key in self.cancel_asked and pick % 2:
+        if key in self.cancel_requested and pick % 2:
             return ev.ChildCancelled(seq, CHILD_CANCELLED)
         if pick > 9:
             return ev.ChildFailed(seq, CHILD_FAILED)

@@ -1,4 +1,4 @@
-"""A workflow of temporalio's whose events belong to groups; the same source, ported, is ours."""
+"""A temporalio workflow with event groups. Ported to Hourglass, the same source is compared with it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REGION = [SearchAttributeKey.for_keyword("Region").value_set("eu")]
 
 @workflow.defn
 class Grouped:
-    """Asks for one thing of each kind: in nested blocks, in tasks, by an option, and outside."""
+    """Issues commands of each kind: in nested blocks, in tasks, with the option, and without groups."""
 
     @workflow.run
     async def run(self) -> None:

@@ -1,7 +1,7 @@
 """Programs as data, interpreted by an `async def` workflow of temporalio's. Ours is the same source with its imports changed.
 
-All that waits is asyncio's own, so a program compares what coroutines see: who is cancelled when, what beats what, in which
-order tasks go on.
+All waits are asyncio's own, so a program compares what coroutines observe: cancellation, precedence of
+events, and the order of tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ depth: contextvars.ContextVar[int] = contextvars.ContextVar("depth", default=0)
 
 
 class Failed(Exception):
-    """What `raise` raises."""
+    """Raised by the operation `raise`."""
 
 
 KINDS = {
@@ -75,14 +75,14 @@ class Interpreted:
         if self.number % 3 == 2:
             raise ValueError("no")
 
-    async def block(self, block: list[list[Any]], me: int) -> None:
+    async def block(self, block: list[list[Any]], first_task: int) -> None:
         for name, *arguments in block:
             self.steps += 1
             if self.steps <= self.program["limit"]:
-                await getattr(self, "do_" + name)(me, *arguments)
+                await getattr(self, "do_" + name)(first_task, *arguments)
 
     async def wait(self, awaitable: Awaitable[Any]) -> Any:
-        """Await; failures are counted and swallowed, being cancelled is let through."""
+        """Await; count and swallow failures, but let cancellation through."""
         try:
             return await awaitable
         except CAUGHT as error:
@@ -107,61 +107,61 @@ class Interpreted:
 
     # --- activities, timers, tasks ------------------------------------------------------------------------------
 
-    async def do_act(self, me: int, kind: str) -> None:
+    async def do_act(self, first_task: int, kind: str) -> None:
         await self.wait(self.begin(kind, "act"))
 
-    async def do_local(self, me: int, kind: str) -> None:
+    async def do_local(self, first_task: int, kind: str) -> None:
         await self.wait(self.begin(kind, "local", local=True))
 
-    async def do_start(self, me: int, kind: str) -> None:
+    async def do_start(self, first_task: int, kind: str) -> None:
         self.begin(kind, "start")
 
-    async def do_join(self, me: int, which: int) -> None:
-        later = [task for task in self.open[me:] if not task.done()]
+    async def do_join(self, first_task: int, which: int) -> None:
+        later = [task for task in self.open[first_task:] if not task.done()]
         if later:
             await self.wait(later[which % len(later)])
 
-    async def do_timed(self, me: int, kind: str, limit: int) -> None:
+    async def do_timed(self, first_task: int, kind: str, limit: int) -> None:
         await self.wait(asyncio.wait_for(self.begin(kind, "timed"), limit))
 
-    async def do_timed_block(self, me: int, limit: int, block: list[Any]) -> None:
-        await self.wait(asyncio.wait_for(self.block(block, me), limit))
+    async def do_timed_block(self, first_task: int, limit: int, block: list[Any]) -> None:
+        await self.wait(asyncio.wait_for(self.block(block, first_task), limit))
 
-    async def do_sleep(self, me: int, pause: int) -> None:
+    async def do_sleep(self, first_task: int, pause: int) -> None:
         await asyncio.sleep(pause)
 
-    async def do_nap(self, me: int, pause: int) -> None:
+    async def do_nap(self, first_task: int, pause: int) -> None:
         await workflow.sleep(pause, summary="a nap")
 
-    async def do_turn(self, me: int) -> None:
+    async def do_turn(self, first_task: int) -> None:
         await asyncio.sleep(0)
 
-    async def do_spawn(self, me: int, block: list[Any]) -> None:
+    async def do_spawn(self, first_task: int, block: list[Any]) -> None:
         self.spawn(block)
 
-    async def do_gather(self, me: int, blocks: list[Any], keep: bool) -> None:
+    async def do_gather(self, first_task: int, blocks: list[Any], keep: bool) -> None:
         await self.wait(asyncio.gather(*[self.spawn(block) for block in blocks], return_exceptions=keep))
 
-    async def do_bare(self, me: int, blocks: list[Any]) -> None:
+    async def do_bare(self, first_task: int, blocks: list[Any]) -> None:
         await self.wait(asyncio.gather(*[self.block(block, len(self.open)) for block in blocks]))
 
-    async def do_again(self, me: int, keep: bool) -> None:
-        tasks = self.open[me:][-3:]
+    async def do_again(self, first_task: int, keep: bool) -> None:
+        tasks = self.open[first_task:][-3:]
         if tasks:
             await self.wait(asyncio.gather(*tasks, return_exceptions=keep))
 
-    async def do_first(self, me: int, blocks: list[Any], when: str, limit: int) -> None:
+    async def do_first(self, first_task: int, blocks: list[Any], when: str, limit: int) -> None:
         tasks = [self.spawn(block) for block in blocks]
         done, _ = await workflow.wait(tasks, timeout=limit or None, return_when=when)
         self.number += len(done)
 
-    async def do_completed(self, me: int, kinds: list[str]) -> None:
+    async def do_completed(self, first_task: int, kinds: list[str]) -> None:
         handles = [self.begin(kind, "one of") for kind in kinds]
         for number, future in enumerate(workflow.as_completed(handles)):
             await self.wait(future)
             self.begin("try", f"follow {number}")
 
-    async def do_group(self, me: int, blocks: list[Any]) -> None:
+    async def do_group(self, first_task: int, blocks: list[Any]) -> None:
         async def grouped() -> None:
             async with asyncio.TaskGroup() as group:
                 for block in blocks:
@@ -169,108 +169,108 @@ class Interpreted:
 
         await self.wait(grouped())
 
-    async def do_shield(self, me: int, block: list[Any]) -> None:
+    async def do_shield(self, first_task: int, block: list[Any]) -> None:
         await self.wait(asyncio.shield(self.spawn(block)))
 
-    async def do_limit(self, me: int, limit: int, block: list[Any]) -> None:
+    async def do_limit(self, first_task: int, limit: int, block: list[Any]) -> None:
         try:
             async with asyncio.timeout(limit):
-                await self.block(block, me)
+                await self.block(block, first_task)
         except TimeoutError:
             self.number += 1
 
-    async def do_cancel(self, me: int, which: int) -> None:
+    async def do_cancel(self, first_task: int, which: int) -> None:
         tasks = [task for task in self.open if not task.done()]
         if tasks:
             tasks[which % len(tasks)].cancel()
 
-    async def do_uncancel(self, me: int) -> None:
+    async def do_uncancel(self, first_task: int) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.number += task.cancelling()
         task.uncancel()
 
-    async def do_try(self, me: int, block: list[Any], cleanup: list[Any]) -> None:
+    async def do_try(self, first_task: int, block: list[Any], cleanup: list[Any]) -> None:
         try:
-            await self.block(block, me)
+            await self.block(block, first_task)
         except asyncio.CancelledError:
             self.begin("try", "stopped")
-            await self.block(cleanup, me)
+            await self.block(cleanup, first_task)
         finally:
             self.number += 1
             self.begin("try", "finally")
 
-    async def do_later(self, me: int, pause: int) -> None:
+    async def do_later(self, first_task: int, pause: int) -> None:
         loop = asyncio.get_running_loop()
         loop.call_later(pause, self.event.set)
 
-    async def do_called(self, me: int) -> None:
+    async def do_called(self, first_task: int) -> None:
         task = asyncio.current_task()
         assert task is not None
         self.open[-1].add_done_callback(lambda _: self.begin("try", "called")) if self.open else None
 
     # --- what tasks share ---------------------------------------------------------------------------------------
 
-    async def do_lock(self, me: int, block: list[Any]) -> None:
+    async def do_lock(self, first_task: int, block: list[Any]) -> None:
         async with self.lock:
-            await self.block(block, me)
+            await self.block(block, first_task)
 
-    async def do_semaphore(self, me: int, block: list[Any]) -> None:
+    async def do_semaphore(self, first_task: int, block: list[Any]) -> None:
         async with self.semaphore:
-            await self.block(block, me)
+            await self.block(block, first_task)
 
-    async def do_flag(self, me: int, up: bool) -> None:
+    async def do_flag(self, first_task: int, up: bool) -> None:
         self.event.set() if up else self.event.clear()
 
-    async def do_await_flag(self, me: int) -> None:
+    async def do_await_flag(self, first_task: int) -> None:
         await self.event.wait()
 
-    async def do_put(self, me: int) -> None:
+    async def do_put(self, first_task: int) -> None:
         await self.queue.put(self.number)
 
-    async def do_get(self, me: int) -> None:
+    async def do_get(self, first_task: int) -> None:
         self.number += await self.queue.get()
 
-    async def do_notify(self, me: int) -> None:
+    async def do_notify(self, first_task: int) -> None:
         async with self.condition:
             self.condition.notify_all()
 
-    async def do_notified(self, me: int) -> None:
+    async def do_notified(self, first_task: int) -> None:
         async with self.condition:
             await self.condition.wait()
 
-    async def do_deeper(self, me: int, block: list[Any]) -> None:
+    async def do_deeper(self, first_task: int, block: list[Any]) -> None:
         token = depth.set(depth.get() + 1)
         self.number += depth.get()
         self.spawn(block)
         depth.reset(token)
 
-    async def do_show(self, me: int) -> None:
+    async def do_show(self, first_task: int) -> None:
         self.begin("try", f"depth {depth.get()}")
 
     # --- the workflow -------------------------------------------------------------------------------------------
 
-    async def do_add(self, me: int, number: int) -> None:
+    async def do_add(self, first_task: int, number: int) -> None:
         self.number += number
 
-    async def do_until(self, me: int, number: int, limit: int) -> None:
+    async def do_until(self, first_task: int, number: int, limit: int) -> None:
         wanted = self.number + number
         await self.wait(workflow.wait_condition(lambda: self.number >= wanted, timeout=limit or None))
 
-    async def do_handled(self, me: int) -> None:
+    async def do_handled(self, first_task: int) -> None:
         await self.wait(workflow.wait_condition(lambda: workflow.all_handlers_finished(), timeout=3))
 
-    async def do_draw(self, me: int) -> None:
+    async def do_draw(self, first_task: int) -> None:
         self.number += workflow.random().randint(0, 2)
 
-    async def do_raise(self, me: int) -> None:
+    async def do_raise(self, first_task: int) -> None:
         raise Failed
 
-    async def do_patch(self, me: int, which: int, block: list[Any]) -> None:
+    async def do_patch(self, first_task: int, which: int, block: list[Any]) -> None:
         if workflow.patched(f"patch {which}"):
-            await self.block(block, me)
+            await self.block(block, first_task)
 
-    async def do_child(self, me: int, kind: str) -> None:
+    async def do_child(self, first_task: int, kind: str) -> None:
         kinds = workflow.ChildWorkflowCancellationType
         handle = await self.wait(
             workflow.start_child_workflow(
@@ -283,8 +283,8 @@ class Interpreted:
             self.open.append(handle)
             await self.wait(handle)
 
-    async def do_signal(self, me: int) -> None:
+    async def do_signal(self, first_task: int) -> None:
         await self.wait(workflow.get_external_workflow_handle("other").signal("hello"))
 
-    async def do_cancel_other(self, me: int) -> None:
+    async def do_cancel_other(self, first_task: int) -> None:
         await self.wait(workflow.get_external_workflow_handle("other").cancel())

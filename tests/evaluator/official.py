@@ -1,7 +1,7 @@
-"""Temporal's own workflow instance, in this process, fed with the same activations as ours.
+"""temporalio's workflow instance, which receives the same activations as ours.
 
-The only file of these tests that knows how `temporalio` drives a workflow. Its instance is private to that package; the pinned
-version is part of what is tested.
+Only this file of the tests depends on how `temporalio` drives a workflow. The class is private there, so the tests hold for
+the pinned version.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .driver import decode
 
 LOGGERS = ("temporalio", "temporalio.worker._workflow_instance", "asyncio")
 
-# What temporalio calls a command, and how we name it when we compare.
+# temporalio's name of each command, and our name for comparisons.
 NAMES = {
     "start_timer": "timer",
     "cancel_timer": "cancel timer",
@@ -57,18 +57,17 @@ NAMES = {
     "update_response": "update",
 }
 Brief = tuple[Any, ...]
-_PATIENCE = 50
+_EVICTION_ATTEMPTS = 50
 
 
 class CountingTask(asyncio.Task[Any]):
-    """A task that knows how often it was ever asked to stop."""
+    """A task that counts all requests to cancel it."""
 
-    asked = 0
+    cancel_requests = 0
 
     def cancel(self, msg: Any = None) -> bool:
-        """Ask it to stop."""
         if not self.done():
-            self.asked += 1
+            self.cancel_requests += 1
         return super().cancel(msg)
 
 
@@ -95,28 +94,30 @@ class Official:
         return created
 
     def activate(self, activation: Activation) -> list[Brief]:
-        """The commands of one activation, in brief; a failed task is one command of that name."""
+        """Return the commands of one activation in brief; a failed task is one command of that name."""
         completion = self.complete(activation)
         if completion.HasField("failed"):
             return [("task failed", completion.failed.failure.message)]
         return [_brief(command) for command in completion.successful.commands]
 
     def complete(self, activation: Activation) -> Any:
-        """The completion of one activation, as it is."""
+        """Return the completion of one activation."""
         return self._instance.activate(_activation(activation))
 
     def evict(self) -> None:
-        """End its tasks. Where temporalio has set back the count of requests, a time limit takes the end for its own, and the
-        task waits again: then it is told once more.
+        """End the tasks of the run.
+
+        Where temporalio has reset the count of cancellation requests, a timeout block mistakes the end for its own and the task
+        waits again; then the eviction is repeated.
         """
         message = WorkflowActivation(run_id="run-1")
         message.jobs.add().remove_from_cache.SetInParent()
-        for attempt in range(1, _PATIENCE + 1):
+        for attempt in range(1, _EVICTION_ATTEMPTS + 1):
             try:
                 self._instance.activate(message)
                 return
             except RuntimeError:
-                if attempt == _PATIENCE:
+                if attempt == _EVICTION_ATTEMPTS:
                     raise
 
 
@@ -145,7 +146,7 @@ def _details(workflow: Any, seed: int) -> instance.WorkflowInstanceDetails:
         task_timeout=timedelta(seconds=10),
         typed_search_attributes=temporalio.common.TypedSearchAttributes(
             []
-        ),  # it changes the list that it is given
+        ),  # the constructor changes its list
         workflow_id="workflow-1",
         workflow_start_time=start,
         workflow_type=definition.name or "",
@@ -293,7 +294,7 @@ def _values(messages: Any) -> list[Any]:
 
 
 def brief_of_ours(commands: Any) -> list[Brief]:
-    """Our commands in the same words."""
+    """Describe our commands in the same form."""
     return [_ours(command) for command in commands]
 
 

@@ -1,7 +1,7 @@
-"""The rules that every run keeps towards its engine, checked on each completion. Knows commands only.
+"""The protocol rules for the commands of a run, checked on each completion.
 
-Numbers are used once and grow for each kind; a cancel follows what it cancels and names it once; a run that has sent a
-terminal command sends nothing more in later activations.
+Sequence numbers of each kind increase and are never reused. A cancellation follows the command that it cancels and occurs
+once. A run that has issued a terminal command issues no commands in later activations.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CANCELS: dict[type[Command], str] = {
 
 
 class Protocol:
-    """Watches the commands of one run."""
+    """Checks the commands of one run."""
 
     def __init__(self) -> None:
         self.started: dict[Key, Command] = {}
@@ -57,8 +57,7 @@ class Protocol:
         self.closed = False
 
     def check(self, commands: Sequence[Command]) -> None:
-        """Check the commands of one more activation."""
-        assert not (self.closed and commands), f"a closed run spoke: {commands}"
+        assert not (self.closed and commands), f"a closed run issued commands: {commands}"
         for command in commands:
             self._check(command)
         self.closed = self.closed or any(isinstance(command, TERMINAL) for command in commands)
@@ -83,7 +82,7 @@ class Protocol:
         seq: int = command.seq  # type: ignore[attr-defined]
         assert seq > 0
         assert (kind, seq) not in self.started, f"{kind} number {seq} was used twice"
-        # The next attempt of a local activity has taken its number when it was told to pause.
+        # The next attempt of a local activity reserved its number when the back-off began.
         if not (isinstance(command, ScheduleLocalActivity) and command.attempt > 1):
             assert seq > self.newest.get(kind, 0), f"{kind} number {seq} came after {self.newest[kind]}"
         self.newest[kind] = max(seq, self.newest.get(kind, 0))
@@ -96,7 +95,7 @@ class Protocol:
             assert isinstance(self.started[key], ScheduleLocalActivity)
         elif isinstance(command, RequestCancelActivity):
             assert isinstance(self.started[key], ScheduleActivity)
-        # A child's cancellation may be asked for again, and so may a signal's that has not left.
+        # The cancellation of a child, or of a signal that has not been sent, may be requested again.
         if kind in ("timer", "activity"):
             assert key not in self.cancelled, f"{key} was cancelled twice"
         self.cancelled.add(key)

@@ -1,4 +1,4 @@
-"""Activities asked for from workflow code: calls, tasks, options, names, methods, local ones."""
+"""Activities scheduled by workflow code: calls, tasks, options, names, methods, local activities."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from .driver import EPOCH, arguments_of, brief, encode
 
 
 def test_activity_call_waits_for_the_result(drive: Drive) -> None:
-    """Calling an activity schedules it once, and returns what it returned."""
-
     @workflow.defn
     def pay(order: str) -> str:
         return "paid by " + charge(order, 5)
@@ -35,8 +33,6 @@ def test_activity_call_waits_for_the_result(drive: Drive) -> None:
 
 
 def test_started_activities_run_concurrently(drive: Drive) -> None:
-    """`start` schedules without waiting; results are taken in any order."""
-
     @workflow.defn
     def pay() -> list[str]:
         tasks = [charge.start(name) for name in "abc"]
@@ -49,9 +45,7 @@ def test_started_activities_run_concurrently(drive: Drive) -> None:
     assert d.result == ["C", "B", "A"]
 
 
-def test_options_apply_to_one_call(drive: Drive) -> None:
-    """`options` changes one call, and no other."""
-
+def test_activity_options_apply_only_to_their_own_call(drive: Drive) -> None:
     @workflow.defn
     def pay() -> None:
         slow = charge.options(
@@ -78,13 +72,13 @@ def test_options_apply_to_one_call(drive: Drive) -> None:
     assert (second.activity_id, second.spec.task_queue, second.spec.retry_policy) == ("2", "", None)
 
 
-def test_activity_by_name_needs_no_definition(drive: Drive) -> None:
-    """An activity of another program is given by its name; its result is decoded as asked, and nobody beats for it."""
+def test_activity_called_by_name_needs_no_definition(drive: Drive) -> None:
+    """The result is decoded as `result_type`, and the default heartbeat timeout does not apply."""
 
     @workflow.defn
     def pay() -> list[Any]:
-        raw = workflow.execute_activity("elsewhere", 1, "two", start_to_close_timeout=3)
-        typed = workflow.execute_activity("elsewhere", result_type=tuple[int, int])
+        raw = workflow.execute_activity("remote", 1, "two", start_to_close_timeout=3)
+        typed = workflow.execute_activity("remote", result_type=tuple[int, int])
         return [raw, isinstance(typed, tuple)]
 
     d = drive(pay)
@@ -92,14 +86,12 @@ def test_activity_by_name_needs_no_definition(drive: Drive) -> None:
     assert isinstance(command, ScheduleActivity)
     assert command.spec.heartbeat_timeout == 0
     assert arguments_of(command) == [1, "two"]
-    d.send(d.done("elsewhere", {"a": 1}))
-    d.send(d.done("elsewhere", [1, 2]))
+    d.send(d.done("remote", {"a": 1}))
+    d.send(d.done("remote", [1, 2]))
     assert d.result == [{"a": 1}, True]
 
 
-def test_method_is_scheduled_without_self(drive: Drive) -> None:
-    """An activity that is a method is scheduled by its name, with its arguments and without the object."""
-
+def test_activity_method_is_scheduled_without_self(drive: Drive) -> None:
     @workflow.defn
     def send() -> str:
         return Shop.ship("book") + Shop().ship("pen")
@@ -111,9 +103,7 @@ def test_method_is_scheduled_without_self(drive: Drive) -> None:
     assert d.result == "12"
 
 
-def test_failed_activity_raises_with_its_cause(drive: Drive) -> None:
-    """`ActivityError` names the activity, and its cause is what the activity raised."""
-
+def test_failed_activity_raises_activity_error_with_its_cause(drive: Drive) -> None:
     @workflow.defn
     def pay() -> list[str]:
         try:
@@ -129,9 +119,7 @@ def test_failed_activity_raises_with_its_cause(drive: Drive) -> None:
     assert d.result == ["charge", "Poor", "no money"]
 
 
-def test_wrong_arguments_are_rejected_before_scheduling(drive: Drive) -> None:
-    """Arguments are bound to the signature at the call."""
-
+def test_activity_call_with_wrong_arguments_is_rejected_before_scheduling(drive: Drive) -> None:
     @workflow.defn
     def pay() -> str:
         try:
@@ -145,9 +133,7 @@ def test_wrong_arguments_are_rejected_before_scheduling(drive: Drive) -> None:
     assert d.result == "refused"
 
 
-def test_keyword_arguments_are_sent_by_position(drive: Drive) -> None:
-    """Payloads are positional: keyword arguments are put in their places."""
-
+def test_activity_keyword_arguments_are_sent_by_position(drive: Drive) -> None:
     @workflow.defn
     def pay() -> None:
         charge(cents=3, order="x")
@@ -155,9 +141,7 @@ def test_keyword_arguments_are_sent_by_position(drive: Drive) -> None:
     assert brief(drive(pay).begin()) == ["charge(x, 3)"]
 
 
-def test_result_of_a_wrong_type_parks_the_run(drive: Drive) -> None:
-    """A result that does not match the activity's type raises `DecodeError` where it is requested."""
-
+def test_activity_result_of_the_wrong_type_raises_decode_error(drive: Drive) -> None:
     @workflow.defn
     def pay() -> str:
         try:
@@ -173,8 +157,6 @@ def test_result_of_a_wrong_type_parks_the_run(drive: Drive) -> None:
 
 
 def test_activity_without_result_returns_none(drive: Drive) -> None:
-    """A completion without any payload is None."""
-
     @workflow.defn
     def pay() -> bool:
         return work("a") is None
@@ -185,9 +167,7 @@ def test_activity_without_result_returns_none(drive: Drive) -> None:
     assert d.result is True
 
 
-def test_execute_activity_rejects_other_objects(drive: Drive) -> None:
-    """`execute_activity` accepts a name or a decorated function."""
-
+def test_execute_activity_rejects_functions_that_are_not_activities(drive: Drive) -> None:
     @workflow.defn
     def pay() -> str:
         try:
@@ -201,9 +181,7 @@ def test_execute_activity_rejects_other_objects(drive: Drive) -> None:
     assert d.result == "refused"
 
 
-def test_local_and_remote_activities_share_a_counter(drive: Drive) -> None:
-    """Numbers go on from one kind to the other."""
-
+def test_local_and_remote_activities_share_sequence_numbers(drive: Drive) -> None:
     @workflow.defn
     def pay() -> str:
         tasks = [charge.start("a"), charge.start_local("b"), charge.start("c")]
@@ -223,7 +201,7 @@ def test_local_and_remote_activities_share_a_counter(drive: Drive) -> None:
 
 
 def test_local_activity_backs_off_through_a_timer(drive: Drive) -> None:
-    """A long pause is a timer, then the next attempt under a new number."""
+    """A long back-off is a timer, followed by the next attempt under a new sequence number."""
 
     @workflow.defn
     def pay() -> str:
@@ -241,10 +219,10 @@ def test_local_activity_backs_off_through_a_timer(drive: Drive) -> None:
     assert d.result == "late"
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["during the pause", "with the timer"])
-def test_cancellation_ends_the_backoff_of_a_local_activity(drive: Drive, together: bool) -> None:
-    """The timer is cancelled, and the next attempt is never scheduled."""
-
+@pytest.mark.parametrize("together", [False, True], ids=["during the back-off", "together with the timer"])
+def test_cancellation_during_local_activity_backoff_prevents_the_next_attempt(
+    drive: Drive, together: bool
+) -> None:
     @workflow.defn
     def pay() -> str:
         task = charge.start_local("a")

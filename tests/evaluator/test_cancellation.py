@@ -1,4 +1,4 @@
-"""Cancellation: delivered once, where a fiber waits; cleaning up works as written; it is never lost."""
+"""Cancellation: delivered once, at the current wait; cleanup code runs; no request is lost."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from .driver import brief, cancel, signal
 inbox: Channel[int] = Channel("inbox", int)
 
 
-def forever() -> bool:
-    """A condition that never holds."""
+def never() -> bool:
     return False
 
 
 def held_lock() -> workflow.Lock:
-    """A lock that somebody else holds."""
     lock = workflow.Lock()
     lock.acquire()
     return lock
@@ -35,8 +33,8 @@ WAITS: dict[str, Callable[[], object]] = {
     "activity": lambda: charge("a"),
     "local activity": lambda: charge.local("a"),
     "sleep": lambda: workflow.sleep(10),
-    "condition": lambda: workflow.wait_condition(forever),
-    "condition with timeout": lambda: workflow.wait_condition(forever, timeout=10),
+    "condition": lambda: workflow.wait_condition(never),
+    "condition with timeout": lambda: workflow.wait_condition(never, timeout=10),
     "channel": lambda: inbox.receive(),
     "channel with timeout": lambda: inbox.receive(timeout=10),
     "task": lambda: workflow.spawn(workflow.sleep, 10).result(),
@@ -53,8 +51,8 @@ WAITS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("kind", WAITS)
-def test_cancellation_at_each_kind_of_wait(drive: Drive, kind: str) -> None:
-    """`Cancelled` is raised where the body waits, `finally` may issue commands, and the run ends as cancelled."""
+def test_cancellation_interrupts_every_kind_of_wait(drive: Drive, kind: str) -> None:
+    """The run may issue commands in `finally`, and ends as cancelled."""
     wait = WAITS[kind]
 
     @workflow.defn
@@ -68,16 +66,14 @@ def test_cancellation_at_each_kind_of_wait(drive: Drive, kind: str) -> None:
     d.begin()
     d.send(cancel())
     while "refund" not in d.activities:
-        assert d.owed, f"nothing came after the cancellation: {d.pending}"
+        assert d.owed, f"the run issued no refund: {d.pending}"
         d.send()
     assert not d.was_cancelled
     d.send(d.done("refund", ""))
     assert d.was_cancelled
 
 
-def test_refund_after_a_cancellation(drive: Drive) -> None:
-    """The example of every page on cancellation: `except Cancelled`, a durable call, and out again."""
-
+def test_except_cancelled_may_schedule_a_compensating_activity(drive: Drive) -> None:
     @workflow.defn
     def checkout(order: str) -> None:
         charge(order)
@@ -94,9 +90,7 @@ def test_refund_after_a_cancellation(drive: Drive) -> None:
     assert brief(d.send(d.done("refund", ""))) == ["CancelRun"]
 
 
-def test_exit_stack_unwinds_in_order(drive: Drive) -> None:
-    """Callbacks of an `ExitStack` are durable calls like any other."""
-
+def test_cancelled_exit_stack_runs_its_callbacks_in_reverse_order(drive: Drive) -> None:
     @workflow.defn
     def saga() -> None:
         with ExitStack() as stack:
@@ -112,9 +106,7 @@ def test_exit_stack_unwinds_in_order(drive: Drive) -> None:
     assert d.was_cancelled
 
 
-def test_swallowed_cancellation_lets_the_run_complete(drive: Drive) -> None:
-    """It was delivered once, the author chose to go on: later waits are not disturbed."""
-
+def test_swallowed_cancellation_is_not_delivered_again(drive: Drive) -> None:
     @workflow.defn
     def stubborn() -> str:
         try:
@@ -131,18 +123,16 @@ def test_swallowed_cancellation_lets_the_run_complete(drive: Drive) -> None:
     assert d.result == "done"
 
 
-def test_second_cancellation_is_delivered(drive: Drive) -> None:
-    """A cancellation during the clean-up interrupts it."""
-
+def test_second_cancellation_request_is_delivered(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
-        said = 0
+        deliveries = 0
         for _ in range(2):
             try:
                 workflow.sleep(10)
             except workflow.Cancelled:
-                said += 1
-        return str(said)
+                deliveries += 1
+        return str(deliveries)
 
     d = drive(run)
     d.begin()
@@ -152,8 +142,6 @@ def test_second_cancellation_is_delivered(drive: Drive) -> None:
 
 
 def test_except_exception_does_not_catch_cancelled(drive: Drive) -> None:
-    """`Cancelled` is a BaseException: retry loops let it pass."""
-
     @workflow.defn
     def run() -> str:
         try:
@@ -168,9 +156,7 @@ def test_except_exception_does_not_catch_cancelled(drive: Drive) -> None:
     assert d.was_cancelled
 
 
-def test_cancellation_together_with_the_start(drive: Drive) -> None:
-    """The body begins, and is cancelled at its first wait."""
-
+def test_run_cancelled_with_its_start_is_cancelled_at_its_first_wait(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -185,8 +171,6 @@ def test_cancellation_together_with_the_start(drive: Drive) -> None:
 
 
 def test_spawned_tasks_are_not_cancelled_by_the_run(drive: Drive) -> None:
-    """A cancellation reaches what the body waits for, not fibers that are merely spawned."""
-
     @workflow.defn
     def run() -> str:
         task = workflow.spawn(charge, "side")
@@ -204,8 +188,6 @@ def test_spawned_tasks_are_not_cancelled_by_the_run(drive: Drive) -> None:
 
 
 def test_cancelled_task_does_not_cancel_the_run(drive: Drive) -> None:
-    """The body learns of it as an ordinary exception, and the run is not cancelled: nobody asked for that."""
-
     @workflow.defn
     def run() -> str:
         task = workflow.spawn(workflow.sleep, 10)
@@ -214,17 +196,17 @@ def test_cancelled_task_does_not_cancel_the_run(drive: Drive) -> None:
         try:
             task.result()
         except TaskCancelledError:
-            return charge("the run goes on")
+            return charge("afterwards")
         return ""
 
     d = drive(run)
     d.begin()
-    assert brief(d.send(d.fired(1))) == ["cancel timer 2", "charge(the run goes on)"]
+    assert brief(d.send(d.fired(1))) == ["cancel timer 2", "charge(afterwards)"]
     d.finish(lambda *_: "ok")
     assert d.result == "ok"
 
 
-def test_escaped_task_cancellation_does_not_cancel_the_run(drive: Drive) -> None:
+def test_uncaught_task_cancellation_does_not_cancel_the_run(drive: Drive) -> None:
     """A run ends as cancelled only if its cancellation was requested."""
 
     @workflow.defn
@@ -239,9 +221,7 @@ def test_escaped_task_cancellation_does_not_cancel_the_run(drive: Drive) -> None
     assert isinstance(d.run.error, TaskCancelledError)
 
 
-def test_cancelled_task_cleans_up(drive: Drive) -> None:
-    """`Task.cancel` raises `Cancelled` inside the task; its `finally` runs, its result is gone."""
-
+def test_cancelled_task_runs_its_finally_block(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         def side() -> None:
@@ -252,9 +232,9 @@ def test_cancelled_task_cleans_up(drive: Drive) -> None:
 
         task = workflow.spawn(side)
         workflow.sleep(1)
-        asked = [task.cancel(), task.done()]
+        before = [task.cancel(), task.done()]
         workflow.wait([task])
-        return [*asked, task.cancelled(), task.cancel()]
+        return [*before, task.cancelled(), task.cancel()]
 
     d = drive(run)
     d.begin()
@@ -264,8 +244,6 @@ def test_cancelled_task_cleans_up(drive: Drive) -> None:
 
 
 def test_task_cancelled_before_its_start_never_runs(drive: Drive) -> None:
-    """Nothing of it is executed, and nothing scheduled."""
-
     @workflow.defn
     def run() -> bool:
         task = workflow.spawn(charge, "never")
@@ -279,11 +257,9 @@ def test_task_cancelled_before_its_start_never_runs(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("kind", list(ActivityCancellationType))
-def test_cancelled_activity_handle_raises_activity_error(
+def test_waiting_for_a_cancelled_activity_raises_activity_error(
     drive: Drive, kind: ActivityCancellationType
 ) -> None:
-    """Who waits for an activity that somebody else cancelled sees `ActivityError` with the cause, for each type."""
-
     @workflow.defn
     def run() -> str:
         task = charge.options(cancellation_type=kind).start("a")
@@ -306,7 +282,7 @@ def test_cancelled_activity_handle_raises_activity_error(
 
 
 def test_activity_may_complete_despite_its_cancellation(drive: Drive) -> None:
-    """With WAIT_CANCELLATION_COMPLETED the activity has the last word."""
+    """With WAIT_CANCELLATION_COMPLETED the activity's own outcome counts."""
 
     @workflow.defn
     def run() -> str:
@@ -323,9 +299,7 @@ def test_activity_may_complete_despite_its_cancellation(drive: Drive) -> None:
     assert d.result == "charged all the same"
 
 
-def test_activity_started_and_cancelled_in_one_activation(drive: Drive) -> None:
-    """Both commands are issued, in this order."""
-
+def test_activity_cancelled_in_its_first_activation_is_scheduled_first(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         task = charge.start("a")
@@ -340,9 +314,7 @@ def test_activity_started_and_cancelled_in_one_activation(drive: Drive) -> None:
     assert brief(d.begin())[:2] == ["charge(a)", "cancel activity 1"]
 
 
-def test_failure_during_clean_up_replaces_the_cancellation(drive: Drive) -> None:
-    """An exception in `finally` replaces the cancellation, as in any Python program."""
-
+def test_exception_in_finally_replaces_the_cancellation(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         try:
@@ -356,9 +328,7 @@ def test_failure_during_clean_up_replaces_the_cancellation(drive: Drive) -> None
     assert str(d.failure) == "clean-up failed"
 
 
-def test_cancelled_activity_error_ends_a_cancelled_run_as_cancelled(drive: Drive) -> None:
-    """A cancelled activity's error that gets out after a request ends the run as cancelled."""
-
+def test_uncaught_error_of_a_cancelled_activity_ends_a_cancelled_run_as_cancelled(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         task = charge.start("a")
@@ -375,9 +345,7 @@ def test_cancelled_activity_error_ends_a_cancelled_run_as_cancelled(drive: Drive
     assert d.was_cancelled
 
 
-def test_info_shows_the_cancellation(drive: Drive) -> None:
-    """`info` has the request and its reason, also after the cancellation was swallowed."""
-
+def test_info_has_the_cancellation_reason_after_it_was_swallowed(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         try:
@@ -392,9 +360,7 @@ def test_info_shows_the_cancellation(drive: Drive) -> None:
     assert d.result == [True, "because"]
 
 
-def test_signal_handler_can_cancel_a_task_of_the_body(drive: Drive) -> None:
-    """A task kept on the object is cancelled from a handler; the body sees an ordinary error."""
-
+def test_signal_handler_can_cancel_a_task_that_the_workflow_awaits(drive: Drive) -> None:
     @workflow.defn
     class Job:
         @workflow.run

@@ -1,4 +1,4 @@
-"""Coroutines in a run: what they may do, how they mix with plain code, and what becomes of them when the run is dropped."""
+"""Coroutines in workflows: permitted calls, mixing with plain code, and the drop of a run."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ async def double(n: int) -> int:
 # --- an asynchronous workflow -----------------------------------------------------------------------------------------
 
 
-def test_async_function_is_a_workflow(drive: Drive) -> None:
-    """Timers, activities and their results are awaited; re-executing each activation has the same outcome."""
-
+def test_async_workflow_awaits_timers_and_activities(drive: Drive) -> None:
     @plain.defn
     async def total(n: int) -> int:
         await asyncio.sleep(60)
@@ -67,9 +65,7 @@ def test_async_function_is_a_workflow(drive: Drive) -> None:
     assert d.result == 14
 
 
-def test_failed_activity_raises_at_its_await(drive: Drive) -> None:
-    """An `ActivityError` whose cause is the activity's error; if it is not caught, the run fails."""
-
+def test_awaiting_a_failed_activity_raises_activity_error(drive: Drive) -> None:
     @plain.defn
     async def fails() -> str:
         try:
@@ -84,8 +80,7 @@ def test_failed_activity_raises_at_its_await(drive: Drive) -> None:
     assert d.result == "no card"
 
 
-def test_cancelling_a_run_cancels_its_body(drive: Drive) -> None:
-    """`asyncio.CancelledError` where it waits, time to clean up, and the run ends as cancelled."""
+def test_cancelled_async_workflow_can_clean_up(drive: Drive) -> None:
     seen = []
 
     @plain.defn
@@ -105,8 +100,7 @@ def test_cancelling_a_run_cancels_its_body(drive: Drive) -> None:
     assert "enough" in seen
 
 
-def test_tasks_have_their_own_context(drive: Drive) -> None:
-    """A context variable set by a task is visible in the tasks that it starts, and in no others."""
+def test_asyncio_task_has_its_own_copy_of_context_variables(drive: Drive) -> None:
     who: contextvars.ContextVar[str] = contextvars.ContextVar("who", default="nobody")
 
     async def child() -> str:
@@ -128,9 +122,7 @@ def test_tasks_have_their_own_context(drive: Drive) -> None:
 # --- plain code and coroutines ----------------------------------------------------------------------------------------
 
 
-def test_plain_code_runs_a_coroutine(drive: Drive) -> None:
-    """`run_async` waits for it, and other fibers go on meanwhile."""
-
+def test_run_async_runs_a_coroutine_in_plain_code(drive: Drive) -> None:
     async def both(n: int) -> int:
         return sum(await asyncio.gather(double_of(n), double_of(n + 1)))
 
@@ -139,10 +131,10 @@ def test_plain_code_runs_a_coroutine(drive: Drive) -> None:
 
     @plain.defn
     def outer() -> list[int]:
-        beside = plain.spawn(lambda: charge("beside", 1))
-        found = plain.run_async(both(1))
-        beside.cancel()
-        return [found, plain.spawn(double_of, 5).result()]
+        background = plain.spawn(lambda: charge("background", 1))
+        total = plain.run_async(both(1))
+        background.cancel()
+        return [total, plain.spawn(double_of, 5).result()]
 
     d = drive(outer)
     d.begin()
@@ -152,8 +144,7 @@ def test_plain_code_runs_a_coroutine(drive: Drive) -> None:
     assert d.result == [6, 10]
 
 
-def test_cancelling_plain_code_cancels_its_coroutine(drive: Drive) -> None:
-    """The coroutine cleans up first; then `Cancelled` is raised in the plain code."""
+def test_cancelled_plain_workflow_cancels_its_coroutine_first(drive: Drive) -> None:
     seen: list[str] = []
 
     async def wait() -> None:
@@ -178,9 +169,7 @@ def test_cancelling_plain_code_cancels_its_coroutine(drive: Drive) -> None:
     assert seen[:2] == ["coroutine", "plain"]
 
 
-def test_timeout_in_plain_code_cancels_a_coroutine(drive: Drive) -> None:
-    """`workflow.timeout` and `workflow.scope` reach into it."""
-
+def test_workflow_timeout_cancels_the_coroutine_of_run_async(drive: Drive) -> None:
     @plain.defn
     def outer() -> str:
         try:
@@ -196,9 +185,7 @@ def test_timeout_in_plain_code_cancels_a_coroutine(drive: Drive) -> None:
     assert d.result == "late"
 
 
-def test_coroutines_await_plain_tasks(drive: Drive) -> None:
-    """`spawn` and `activity.start` of plain code give tasks that can be awaited, and cancelled through that."""
-
+def test_coroutine_awaits_and_cancels_tasks_of_plain_code(drive: Drive) -> None:
     def waits() -> str:
         plain.sleep(5)
         return "slept"
@@ -232,8 +219,10 @@ def test_coroutines_await_plain_tasks(drive: Drive) -> None:
     ],
     ids=["sleep", "activity", "condition", "run_async"],
 )
-def test_waiting_plain_calls_are_rejected_in_a_coroutine(drive: Drive, call: Callable[[], object]) -> None:
-    """They would block all coroutines: the message names the alternative."""
+def test_blocking_workflow_calls_are_rejected_in_a_coroutine(
+    drive: Drive, call: Callable[[], object]
+) -> None:
+    """They would block all coroutines of the run. The error names the `await` alternative."""
 
     @plain.defn
     async def outer() -> None:
@@ -245,9 +234,7 @@ def test_waiting_plain_calls_are_rejected_in_a_coroutine(drive: Drive, call: Cal
     assert "await" in completion.failure.message
 
 
-def test_run_async_takes_a_coroutine(drive: Drive) -> None:
-    """And nothing else; and only in a workflow."""
-
+def test_run_async_rejects_other_objects_and_calls_outside_workflows(drive: Drive) -> None:
     @plain.defn
     def outer() -> None:
         plain.run_async(3)  # type: ignore[arg-type]
@@ -265,7 +252,7 @@ def test_run_async_takes_a_coroutine(drive: Drive) -> None:
 
 @plain.defn
 class Mixed:
-    """A plain body; handlers of both kinds."""
+    """A plain workflow with plain and `async def` handlers."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -306,8 +293,7 @@ class Mixed:
         return 1
 
 
-def test_handlers_of_both_kinds_in_a_plain_workflow(drive: Drive) -> None:
-    """Asynchronous handlers run beside plain ones, and the body waits for all."""
+def test_plain_workflow_runs_plain_and_async_handlers(drive: Drive) -> None:
     d = drive(Mixed)
     d.begin()
     d.send(signal("awaited", "a"), signal("waited", "b"))
@@ -319,17 +305,15 @@ def test_handlers_of_both_kinds_in_a_plain_workflow(drive: Drive) -> None:
     assert sorted(d.result) == ["a 2", "b paid", "c"]
 
 
-def test_async_query_must_not_wait(drive: Drive) -> None:
-    """The query fails with an error that says so."""
+def test_async_query_that_waits_fails(drive: Drive) -> None:
     d = drive(Mixed)
     d.begin()
     with pytest.raises(ApplicationError, match="must not wait"):
         d.query("patient")
 
 
-def test_async_validator_is_rejected() -> None:
-    """An `async def` validator is refused where it is defined."""
-    with pytest.raises(DefinitionError, match="plain `def`"):
+def test_async_update_validator_is_rejected_at_definition() -> None:
+    with pytest.raises(DefinitionError, match="with `def`"):
 
         class _Wrong:
             @plain.update
@@ -339,7 +323,7 @@ def test_async_validator_is_rejected() -> None:
             async def check(self) -> None: ...  # type: ignore[arg-type]
 
 
-# --- what reaches outside ---------------------------------------------------------------------------------------------
+# --- forbidden calls --------------------------------------------------------------------------------------------------
 
 
 OUTSIDE: dict[str, Callable[[], Any]] = {
@@ -356,9 +340,7 @@ OUTSIDE: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_sockets_and_processes_are_rejected(drive: Drive, name: str) -> None:
-    """Sockets, processes and threads of the event loop are rejected with an error that names them."""
-
+def test_event_loop_rejects_sockets_processes_and_threads(drive: Drive, name: str) -> None:
     @plain.defn
     async def outer() -> None:
         call = OUTSIDE[name]()
@@ -368,7 +350,7 @@ def test_sockets_and_processes_are_rejected(drive: Drive, name: str) -> None:
     d = drive(outer)
     completion = d.offer(d.started)
     assert isinstance(completion, TaskFailed)
-    assert f"no {name}" in completion.failure.message
+    assert f"does not support {name}" in completion.failure.message
 
 
 def _ran(ran: list[str]) -> int:
@@ -412,8 +394,7 @@ THREADS: dict[str, Callable[[Callable[[], int]], Any]] = {
 
 
 @pytest.mark.parametrize("name", THREADS)
-def test_threads_and_executors_are_rejected(drive: Drive, name: str) -> None:
-    """Starting a thread or using an executor in a coroutine is rejected at the call, before anything runs."""
+def test_coroutine_cannot_start_threads_or_use_executors(drive: Drive, name: str) -> None:
     ran: list[str] = []
     POOL.submit(int).result()  # its thread waits: `submit` starts none
 
@@ -426,15 +407,15 @@ def test_threads_and_executors_are_rejected(drive: Drive, name: str) -> None:
     d = drive(outer)
     completion = d.offer(d.started)
     assert isinstance(completion, TaskFailed)
-    assert "a workflow has no threads" in completion.failure.message
+    assert "workflow code cannot use threads" in completion.failure.message
     if name != "threading.Timer":
         assert name.split(" ")[0] in completion.failure.message
-    assert "Do this work in an activity" in completion.failure.message
+    assert "Use an activity instead" in completion.failure.message
     assert not ran
 
 
-def test_threads_are_allowed_in_unsafe(drive: Drive) -> None:
-    """In `workflow.unsafe()`, in plain code, for a log handler, and outside of workflows nothing is rejected."""
+def test_threads_are_allowed_in_unsafe_blocks_and_outside_coroutines(drive: Drive) -> None:
+    """Allowed are `workflow.unsafe()`, plain workflows, log handlers, and code outside of workflows."""
     ran: list[str] = []
 
     class Handler(logging.Handler):
@@ -464,28 +445,26 @@ def test_threads_are_allowed_in_unsafe(drive: Drive) -> None:
     assert len(ran) >= 4
 
 
-# --- faults -----------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_bug_in_a_coroutine_parks_the_run(drive: Drive) -> None:
     """An exception that is no failure fails the task; so does one that would end a thread."""
 
     @plain.defn
-    async def broken(what: str) -> None:
+    async def broken(kind: str) -> None:
         await asyncio.sleep(1)
-        raise SystemExit(3) if what == "exit" else KeyError("no such key")
+        raise SystemExit(3) if kind == "exit" else KeyError("no such key")
 
-    for what, told in (("key", "no such key"), ("exit", "SystemExit")):
-        d = drive(broken, what)
+    for kind, message in (("key", "no such key"), ("exit", "SystemExit")):
+        d = drive(broken, kind)
         d.begin()
         completion = d.offer(d.fired())
         assert isinstance(completion, TaskFailed)
-        assert told in completion.failure.message
+        assert message in completion.failure.message
 
 
-def test_unread_failure_of_a_task_is_logged(drive: Drive) -> None:
-    """When the run closes; a failure that was read is not logged."""
-
+def test_unretrieved_exception_of_an_asyncio_task_is_logged_when_the_run_closes(drive: Drive) -> None:
     async def fails(name: str) -> None:
         raise ValueError(name)
 
@@ -498,13 +477,11 @@ def test_unread_failure_of_a_task_is_logged(drive: Drive) -> None:
 
     d = drive(outer)
     d.begin()
-    assert [each for each in d.run.notices if "no code has read" in each and "unseen" in each]
-    assert not [each for each in d.run.notices if "ValueError: seen" in each]
+    assert [notice for notice in d.run.notices if "no code has retrieved" in notice and "unseen" in notice]
+    assert not [notice for notice in d.run.notices if "ValueError: seen" in notice]
 
 
-def test_coroutine_that_is_never_awaited_warns(drive: Drive) -> None:
-    """Python's own `RuntimeWarning` is emitted."""
-
+def test_never_awaited_coroutine_emits_runtime_warning(drive: Drive) -> None:
     @plain.defn
     async def forgets() -> str:
         workflow.execute_activity(double, 1)
@@ -516,9 +493,7 @@ def test_coroutine_that_is_never_awaited_warns(drive: Drive) -> None:
     assert d.result == "done"
 
 
-def test_failing_callback_is_logged(drive: Drive) -> None:
-    """The run continues, as under temporalio, and the log has the exception."""
-
+def test_exception_in_a_call_soon_callback_is_logged_and_the_run_continues(drive: Drive) -> None:
     def broken() -> None:
         raise ValueError("in a callback")
 
@@ -526,11 +501,11 @@ def test_failing_callback_is_logged(drive: Drive) -> None:
     async def outer() -> str:
         asyncio.get_running_loop().call_soon(broken)
         await asyncio.sleep(0)
-        return "went on"
+        return "continued"
 
     d = drive(outer)
     d.begin()
-    assert d.result == "went on"
+    assert d.result == "continued"
     assert "in a callback" in " ".join(d.run.notices)
 
 
@@ -538,7 +513,7 @@ def test_failing_callback_is_logged(drive: Drive) -> None:
 
 
 def test_dropped_coroutine_issues_no_commands(drive: Drive) -> None:
-    """`finally` runs, `except CancelledError` does not, and every primitive raises."""
+    """`finally` runs, `except CancelledError` does not, and every workflow function raises."""
     seen: list[str] = []
 
     @plain.defn
@@ -551,7 +526,7 @@ def test_dropped_coroutine_issues_no_commands(drive: Drive) -> None:
         finally:
             seen.append("finally")
             await workflow.execute_activity(double, 1)
-            seen.append("spoke")
+            seen.append("issued a command")
 
     d = drive(waits)
     d.begin()
@@ -563,8 +538,8 @@ def test_dropped_coroutine_issues_no_commands(drive: Drive) -> None:
 
 
 def test_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
-    """A waiting generator is closed with the run, and its location is shown; garbage collection of the generator has
-    no effect. A generator that is dropped while its run executes is closed at once.
+    """A waiting generator is closed with its run, and garbage collection of the generator has no effect. A generator that is
+    dropped while its run executes is closed immediately.
     """
     seen: list[str] = []
 
@@ -589,12 +564,12 @@ def test_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
             pass
 
     @plain.defn
-    async def lets_go() -> None:
+    async def abandons_generator() -> None:
         async def once() -> AsyncGenerator[int, None]:
             try:
                 yield 1
             finally:
-                seen.append("let go")
+                seen.append("abandoned")
 
         async for _ in once():
             break
@@ -609,16 +584,16 @@ def test_dropped_async_generator_is_never_executed_again(drive: Drive) -> None:
     assert seen[:1] == ["waiting ends"]
     assert "closed, alive" not in seen
     seen.clear()
-    other = drive(lets_go)
+    other = drive(abandons_generator)
     other.begin()
-    assert set(seen) == {"let go"}
+    assert set(seen) == {"abandoned"}
     assert other.timers == {1: 5.0}
 
 
 def test_dropped_async_generator_resets_context_variables(
     drive: Drive,
 ) -> None:
-    """One that waits is unwound with the run, not by the garbage collector, where `ContextVar.reset` raises."""
+    """The generator is unwound with the run, not by the garbage collector, where `ContextVar.reset` would raise."""
     variable: ContextVar[int] = ContextVar("variable", default=0)
     events: list[str] = []
 
@@ -653,9 +628,7 @@ def test_dropped_async_generator_resets_context_variables(
     assert "reset" in events
 
 
-def test_coroutine_that_resists_closing_is_abandoned(drive: Drive) -> None:
-    """One that swallows every exception, or waits without end while it is closed, does not block the thread."""
-
+def test_drop_abandons_a_coroutine_that_swallows_every_exception(drive: Drive) -> None:
     @plain.defn
     async def stubborn(kind: str) -> None:
         while True:
@@ -676,8 +649,6 @@ def test_coroutine_that_resists_closing_is_abandoned(drive: Drive) -> None:
 
 
 def test_stack_trace_shows_waiting_coroutines(drive: Drive) -> None:
-    """It names each task and the author's line where it waits."""
-
     async def inner() -> None:
         await asyncio.sleep(5)
 
@@ -696,8 +667,8 @@ def test_stack_trace_shows_waiting_coroutines(drive: Drive) -> None:
 # --- interceptors -----------------------------------------------------------------------------------------------------
 
 
-def test_plain_interceptors_wrap_coroutines(drive: Drive) -> None:
-    """An interceptor for plain workflows sees the end of an asynchronous one, without an additional turn."""
+def test_plain_interceptor_sees_the_result_of_an_async_workflow(drive: Drive) -> None:
+    """The interceptor costs no additional turn."""
     seen: list[Any] = []
 
     class Watching(WorkflowInboundInterceptor):
@@ -723,15 +694,12 @@ def test_plain_interceptors_wrap_coroutines(drive: Drive) -> None:
 # --- definitions ------------------------------------------------------------------------------------------------------
 
 
-def test_aio_activity_remains_a_function() -> None:
-    """Outside a workflow an activity of `hourglass.aio` is called as a function."""
+def test_aio_activity_can_be_called_outside_a_workflow() -> None:
     assert isinstance(double, Activity)
     assert asyncio.run(double(4)) == 8
 
 
-def test_definition_knows_whether_it_is_async() -> None:
-    """A definition says whether its code runs on an event loop."""
-
+def test_workflow_definition_records_whether_it_is_async() -> None:
     @plain.defn
     async def one() -> None: ...
 

@@ -1,8 +1,8 @@
-"""I1 for `async def`: random programs of coroutines, under Temporal's own instance and under ours, on the same activations.
+"""I1 for `async def`: random coroutine programs, executed by temporalio and by Hourglass on the same activations.
 
-The two workflows are one source with other imports. Their commands, numbers and arguments must be equal, activation by
-activation: as a history of temporalio's replays here, with each of its flags, and as a run that begins here, which
-temporalio may have to replay.
+Both workflows are one source with different imports. Their commands, sequence numbers and arguments must be equal in every
+activation: when Hourglass replays a history of temporalio, with each of temporalio's flags, and in a live run of Hourglass,
+which temporalio may have to replay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .driver import open_run, verify
 from .generated import RandomEngine, coroutine_programs, steps
 from .interpreted_coroutines import Interpreted
 from .official import Official, brief_of_ours
-from .test_order_differential import FLAGS, FOUND
+from .test_order_differential import FLAGS, REPLAY_DIFFERENCES
 
 relaxed = settings(
     max_examples=cases(100, 1000),
@@ -41,9 +41,9 @@ def compare(
     flags: tuple[int, ...],
     drop: frozenset[int] = frozenset(),
 ) -> None:
-    """Drive both with the same events until the run closes or the script ends.
+    """Deliver the same events to both until the run closes or the script ends.
 
-    Our live coroutines are thrown away after the activations of `drop`: they must come back the same.
+    Our fibers are dropped after the activations of `drop`; re-execution must restore them.
     """
     ours = open_run(OURS, verify=not replaying)
     theirs = Official(Interpreted, 5, counting=False)
@@ -59,7 +59,7 @@ def compare(
             produced = brief_of_ours(completion.commands)
             assert produced == expected, f"activation {number}: {activation.events}"
             for command in completion.commands:
-                engine.issued(command)
+                engine.record_command(command)
             if any(isinstance(command, TERMINAL) for command in completion.commands):
                 break
             if number in drop:
@@ -73,12 +73,9 @@ def compare(
 
 @relaxed
 @given(coroutine_programs(), steps)
-def test_histories_of_temporalio_replay_in_the_same_order(
+def test_replayed_coroutines_issue_the_commands_of_temporalio(
     program: dict[str, Any], script: list[tuple[list[int], int]]
 ) -> None:
-    """A random program of coroutines issues the same commands as temporalio's, when what temporalio recorded is replayed, with
-    each combination of its flags.
-    """
     for flags in FLAGS:
         note(f"with temporalio's flags {flags}")
         compare(program, script, replaying=True, flags=flags)
@@ -86,47 +83,45 @@ def test_histories_of_temporalio_replay_in_the_same_order(
 
 @relaxed
 @given(coroutine_programs(), steps, st.frozensets(st.integers(0, 12), max_size=3))
-def test_live_runs_take_the_same_order(
+def test_live_coroutines_issue_the_commands_of_temporalio(
     program: dict[str, Any], script: list[tuple[list[int], int]], drop: frozenset[int]
 ) -> None:
-    """A run that begins here issues the same commands as temporalio's, also after its coroutines were thrown away and brought
-    back; and executed again it asks for the same.
-    """
+    """The result also holds after fibers were dropped, and re-execution issues the same commands."""
     compare(program, script, replaying=False, flags=(), drop=drop)
 
 
-# Programs in which a cancellation meets something else; those of plain workflows, and what only coroutines have.
-MEETINGS: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
-    **FOUND,
-    "cancelled before it began": (
+# Programs in which a cancellation coincides with another event: those of plain workflows, and some for coroutines only.
+COINCIDENCES: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
+    **REPLAY_DIFFERENCES,
+    "task cancelled before it began": (
         [["start", "try"], ["cancel", 0], ["start", "wait"], ["cancel", 1], ["join", 0], ["act", "try"]],
         [([0], 9), ([0], 9), ([0], 9)],
     ),
-    "a group of which one fails while the others clean up": (
+    "task group in which a task fails while another cleans up": (
         [["group", [[["sleep", 1], ["raise"]], [["try", [["act", "wait"]], [["act", "try"]]]]]]],
         [([1], 9), ([1], 9), ([0], 9), ([0], 9)],
     ),
-    "a shield that is given up, and what it shields": (
+    "timeout around a shield": (
         [["limit", 1, [["shield", [["act", "try"], ["act", "try"]]]]], ["act", "try"]],
         [([1], 9), ([0], 9), ([0], 9), ([0], 9)],
     ),
-    "a limit within a limit, both around a block that is waited for": (
+    "nested timeouts around an awaited block": (
         [["timed_block", 2, [["timed_block", 1, [["child", "wait"]]], ["act", "try"]]]],
         [([2, 1], 9), ([0], 9), ([0], 9)],
     ),
-    "requests to cancel that are taken back": (
+    "uncancel": (
         [["try", [["act", "wait"]], [["uncancel"], ["limit", 1, [["signal"]]], ["act", "try"]]]],
         [([], 2), ([1], 9), ([0], 9), ([1], 9), ([0], 9)],
     ),
-    "one signal's handler wakes the body, which asks whether it has ended": (
+    "signal handler wakes a body that waits for handlers": (
         [["await_flag"], ["handled"], ["act", "try"]],
         [([], 6), ([0], 9), ([0], 9)],
     ),
-    "a context of its own for each task": (
+    "context variables of tasks": (
         [["deeper", [["show"], ["deeper", [["show"]]]]], ["show"], ["act", "try"]],
         [([0], 9)],
     ),
-    "an update that does things, and one that is refused": (
+    "accepted and rejected update": (
         [["until", 2, 0], ["act", "try"]],
         [([], 4), ([], 5), ([0], 9), ([0], 9)],
     ),
@@ -134,9 +129,10 @@ MEETINGS: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
 
 
 @pytest.mark.parametrize("flags", [None, (), (1,), (2,)], ids=["live", "no flags", "flag 1", "flag 2"])
-@pytest.mark.parametrize("name", MEETINGS)
-def test_coinciding_events_have_temporalios_order(name: str, flags: tuple[int, ...] | None) -> None:
-    """Small programs in which a cancellation, a timeout or a message coincides with another event."""
-    main, script = MEETINGS[name]
+@pytest.mark.parametrize("name", COINCIDENCES)
+def test_coinciding_events_are_handled_in_the_order_of_temporalio(
+    name: str, flags: tuple[int, ...] | None
+) -> None:
+    main, script = COINCIDENCES[name]
     program = {"main": main, "handlers": [[["draw"]], [["act", "try"]]], "limit": 40}
     compare(program, script, replaying=flags is not None, flags=flags or ())

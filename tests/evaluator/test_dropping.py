@@ -1,4 +1,4 @@
-"""I5: the dead do not speak, whatever their code does while it unwinds; I6: nothing leaks from one reader to another."""
+"""I5: dropped fibers issue no commands, whatever their code does while it unwinds. I6: readers of a value share no objects."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from .acts import charge, listing, refund, work
 from .conftest import Drive
 from .driver import brief, signal
 
-heard: list[Any] = []
+events: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def silence() -> None:
-    """Nothing was heard yet."""
-    heard.clear()
+def clear_events() -> None:
+    events.clear()
 
 
-def drop(run: Any) -> None:
-    """Drop a run's fibers and check that it said nothing."""
+def drop_silently(run: Any) -> None:
+    """Drop a run's fibers and check that this changes neither commands nor sequence numbers."""
     commands, next_seq = list(run.state.commands), dict(run.state.next_seq)
     run.drop()
     assert (run.state.commands, run.state.next_seq) == (commands, next_seq)
@@ -40,14 +39,14 @@ def drop(run: Any) -> None:
 
 
 def test_dropped_fiber_issues_no_commands(drive: Drive) -> None:
-    """Every primitive raises while a dropped fiber unwinds; plain code in `finally` still runs."""
+    """Every workflow function raises while a dropped fiber unwinds; other code in `finally` runs."""
 
     @workflow.defn
     def run() -> None:
         try:
             workflow.sleep(10)
         finally:
-            heard.append("unwinding")
+            events.append("unwinding")
             for call in (
                 lambda: refund("a"),
                 lambda: charge.start("b"),
@@ -60,19 +59,17 @@ def test_dropped_fiber_issues_no_commands(drive: Drive) -> None:
             ):
                 try:
                     call()
-                    heard.append("spoke")
+                    events.append("issued a command")
                 except BaseException as error:
-                    heard.append(type(error).__name__)
+                    events.append(type(error).__name__)
 
     d = drive(run, shadow=False)
     d.begin()
-    drop(d.run)
-    assert heard == ["unwinding", *["Dropped"] * 8]
+    drop_silently(d.run)
+    assert events == ["unwinding", *["Dropped"] * 8]
 
 
 def test_fiber_that_swallows_every_exception_is_left_suspended(drive: Drive) -> None:
-    """A loop that catches BaseException and waits again does not block the drop."""
-
     @workflow.defn
     def run() -> None:
         while True:
@@ -83,14 +80,12 @@ def test_fiber_that_swallows_every_exception_is_left_suspended(drive: Drive) -> 
 
     d = drive(run, shadow=False)
     d.begin()
-    drop(d.run)
+    drop_silently(d.run)
     d.send(d.fired())
     assert d.timers == {2: 10.0}
 
 
-def test_dropped_fiber_that_returns_closes_nothing(drive: Drive) -> None:
-    """A result that is returned while the fiber is dropped has no effect."""
-
+def test_result_returned_while_the_fiber_is_dropped_is_ignored(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -101,7 +96,7 @@ def test_dropped_fiber_that_returns_closes_nothing(drive: Drive) -> None:
 
     d = drive(run, shadow=False)
     d.begin()
-    drop(d.run)
+    drop_silently(d.run)
     d.send(d.done("charge", ""))
     assert d.result == "fine"
 
@@ -117,7 +112,7 @@ def test_drop_closes_generators_and_context_managers(drive: Drive) -> None:
                     workflow.sleep(1)
                     yield 1
             finally:
-                heard.append("closed")
+                events.append("closed")
                 work("from a generator")
 
         with workflow.timeout(100), workflow.scope(), workflow.shield():
@@ -127,12 +122,12 @@ def test_drop_closes_generators_and_context_managers(drive: Drive) -> None:
     d = drive(run, shadow=False)
     d.begin()
     d.send(d.fired(2))
-    drop(d.run)
-    assert heard == ["closed"]
+    drop_silently(d.run)
+    assert events == ["closed"]
 
 
-def test_every_fiber_is_dropped(drive: Drive) -> None:
-    """Spawned tasks and handlers unwind too, also those that never began."""
+def test_drop_unwinds_spawned_tasks_and_handlers(drive: Drive) -> None:
+    """Tasks that never began are unwound, too."""
 
     @workflow.defn
     class Many:
@@ -146,7 +141,7 @@ def test_every_fiber_is_dropped(drive: Drive) -> None:
             try:
                 workflow.sleep(10)
             finally:
-                heard.append(number)
+                events.append(number)
                 refund("side")
 
         @workflow.signal
@@ -156,25 +151,23 @@ def test_every_fiber_is_dropped(drive: Drive) -> None:
     d = drive(Many, shadow=False)
     d.begin()
     d.send(signal("poke"))
-    drop(d.run)
-    assert sorted(heard) == [0, 1, 2, 3, 4, 99]
+    drop_silently(d.run)
+    assert sorted(events) == [0, 1, 2, 3, 4, 99]
 
 
-def test_dropping_twice_is_harmless(drive: Drive) -> None:
-    """There is nothing left to drop."""
-
+def test_dropping_a_run_twice_has_no_effect(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         workflow.sleep(10)
 
     d = drive(run, shadow=False)
     d.begin()
-    drop(d.run)
-    drop(d.run)
+    drop_silently(d.run)
+    drop_silently(d.run)
 
 
-class Loud:
-    """An object in a garbage cycle whose finaliser calls primitives."""
+class CallsWorkflowInFinalizer:
+    """An object in a reference cycle whose finalizer calls workflow functions."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -183,17 +176,15 @@ class Loud:
     def __del__(self) -> None:
         try:
             charge.start(f"from the garbage of {self.name}")
-            heard.append("reached somebody")
+            events.append("issued a command")
         except NotInWorkflowError:
-            heard.append("nobody")
+            events.append("not in a workflow")
 
 
-def test_garbage_of_one_run_issues_no_commands_in_another(drive: Drive) -> None:
-    """A cycle of run A, collected while B runs, calls primitives without effect."""
-
+def test_finalizer_of_one_run_issues_no_commands_in_another(drive: Drive) -> None:
     @workflow.defn
     def first() -> None:
-        Loud("A")
+        CallsWorkflowInFinalizer("A")
         workflow.sleep(10)
 
     @workflow.defn
@@ -208,16 +199,13 @@ def test_garbage_of_one_run_issues_no_commands_in_another(drive: Drive) -> None:
         assert brief(b.begin()) == ["charge(by B itself)"]
     finally:
         gc.enable()
-    assert heard == ["nobody"]
+    assert events == ["not in a workflow"]
 
 
-def test_other_threads_continue_during_garbage_collection(drive: Drive) -> None:
-    """A slow finaliser on one thread does not block the primitives of a run on another."""
+def test_slow_finalizer_does_not_block_runs_on_other_threads(drive: Drive) -> None:
     collecting, over = threading.Event(), threading.Event()
 
-    class Slow:
-        """A cycle whose end takes until the test says so."""
-
+    class SlowFinalizer:
         def __init__(self) -> None:
             self.itself = self
 
@@ -226,7 +214,7 @@ def test_other_threads_continue_during_garbage_collection(drive: Drive) -> None:
             assert over.wait(60)
 
     def collect() -> None:
-        Slow()
+        SlowFinalizer()
         gc.collect()
 
     @workflow.defn
@@ -243,42 +231,36 @@ def test_other_threads_continue_during_garbage_collection(drive: Drive) -> None:
         other.join()
 
 
-def is_anothers(callback: object) -> bool:
-    """Whether a callback of the collector's is a function in Python of another package: Hypothesis has one."""
+def is_foreign_callback(callback: object) -> bool:
+    """Whether a callback of the garbage collector is a Python function of another package; Hypothesis has one."""
     return isinstance(callback, FunctionType) and not callback.__module__.startswith("hourglass")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_exception_of_a_signal_handler_during_garbage_collection() -> None:
-    """A signal that arrives in our callback of the collector is handled after it."""
-
-    class Interrupt(BaseException):
-        """What the handler raises."""
+def test_posix_signal_during_garbage_collection_raises_after_our_callback() -> None:
+    class Interrupt(BaseException): ...
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupt
 
-    # A callback in C, before ours: its signal is pending when ours are called.
+    # A callback in C that precedes ours: its signal is pending when ours is called.
     send = ctypes.PyDLL(None)["raise"]
     send.argtypes = (ctypes.c_int, ctypes.py_object, ctypes.py_object)
     callback = partial(send, signals.SIGUSR1)
-    gc.collect()  # what other tests have left may have weak references, whose callbacks are Python's
+    gc.collect()  # garbage of other tests may have weak references with Python callbacks
     before = signals.signal(signals.SIGUSR1, interrupt)
-    as_it_was = list(gc.callbacks)
-    gc.callbacks[:] = [callback, *(each for each in as_it_was if not is_anothers(each))]
+    previous_callbacks = list(gc.callbacks)
+    gc.callbacks[:] = [callback, *(each for each in previous_callbacks if not is_foreign_callback(each))]
     try:
         with pytest.raises(Interrupt):
             gc.collect()
     finally:
-        gc.callbacks[:] = as_it_was
+        gc.callbacks[:] = previous_callbacks
         signals.signal(signals.SIGUSR1, before)
 
 
-def test_dropped_run_is_freed(drive: Drive) -> None:
-    """Nothing keeps a dropped run's fibers alive."""
-
-    class Marker:
-        """Something that only the fiber knows."""
+def test_dropped_fibers_are_garbage_collected(drive: Drive) -> None:
+    class Marker: ...
 
     watched: list[weakref.ref[Marker]] = []
 
@@ -291,7 +273,7 @@ def test_dropped_run_is_freed(drive: Drive) -> None:
 
     d = drive(run, shadow=False)
     d.begin()
-    drop(d.run)
+    drop_silently(d.run)
     gc.collect()
     assert watched[0]() is None
 
@@ -299,9 +281,7 @@ def test_dropped_run_is_freed(drive: Drive) -> None:
 # --- I6 ---------------------------------------------------------------------------------------------------------------
 
 
-def test_results_are_not_shared(drive: Drive) -> None:
-    """Mutating an activity's result changes neither a second `result()` nor the state."""
-
+def test_mutating_an_activity_result_does_not_change_the_state(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[list[int]]:
         task = listing.start("a")
@@ -315,9 +295,7 @@ def test_results_are_not_shared(drive: Drive) -> None:
     assert d.result == [[1, 99], [1], [1], [1]]
 
 
-def test_arguments_are_encoded_at_the_call(drive: Drive) -> None:
-    """Changing an argument after the call does not change the scheduled one."""
-
+def test_activity_arguments_are_encoded_at_the_call(drive: Drive) -> None:
     @workflow.defn
     def run(names: list[str]) -> list[str]:
         task = workflow.start_activity("echo", names)
@@ -334,8 +312,8 @@ def test_arguments_are_encoded_at_the_call(drive: Drive) -> None:
     assert d.run.state.result == d.terminal
 
 
-def test_failure_is_raised_as_a_new_exception(drive: Drive) -> None:
-    """Two readers of a failed task get errors whose tracebacks and attributes do not grow together."""
+def test_failed_task_raises_a_new_exception_for_each_reader(drive: Drive) -> None:
+    """Otherwise the traceback of a shared exception would grow with each reader."""
 
     @workflow.defn
     def run() -> list[int]:
@@ -357,23 +335,21 @@ def test_failure_is_raised_as_a_new_exception(drive: Drive) -> None:
     assert len(set(d.result)) == 1
 
 
-def test_signal_arguments_are_not_shared(drive: Drive) -> None:
-    """A handler that mutates its argument does not change what a re-execution sees."""
-
+def test_mutating_a_signal_argument_does_not_change_re_execution(drive: Drive) -> None:
     @workflow.defn
     class Mutates:
         def __init__(self) -> None:
-            self.got: list[Any] = []
+            self.received: list[Any] = []
 
         @workflow.run
         def run(self) -> list[Any]:
-            workflow.wait_condition(lambda: len(self.got) == 2)
-            return self.got
+            workflow.wait_condition(lambda: len(self.received) == 2)
+            return self.received
 
         @workflow.signal
         def add(self, items: list[int]) -> None:
             items.append(0)
-            self.got.append(items)
+            self.received.append(items)
 
     d = drive(Mutates)
     d.begin()

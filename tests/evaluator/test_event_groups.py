@@ -1,4 +1,4 @@
-"""Event groups: which commands are of which groups, the same as under Temporal's own instance; and what is refused."""
+"""Event groups: the groups of each command, equal to temporalio's, and invalid groups."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .official import Official
 OURS = ported_module(grouped_coroutines.__file__, "tests.evaluator.grouped_ported").Grouped
 
 
-def markers(completion: WorkflowActivationCompletion) -> list[tuple[str | None, list[Any]]]:
-    """The commands of an activation by their kind, each with its groups."""
+def groups_by_kind(completion: WorkflowActivationCompletion) -> list[tuple[str | None, list[Any]]]:
+    """Return the kind and the groups of each command."""
     assert completion.HasField("successful"), completion
     return [
-        (each.WhichOneof("variant"), [str(group) for group in each.event_group_markers])
-        for each in completion.successful.commands
+        (command.WhichOneof("variant"), [str(group) for group in command.event_group_markers])
+        for command in completion.successful.commands
     ]
 
 
@@ -48,9 +48,9 @@ def test_event_groups_of_coroutines_match_temporalio() -> None:
         for events in activations:
             activation = ours.activation(*events)
             completion = ours.deliver(activation)
-            expected = markers(theirs.complete(activation))
+            expected = groups_by_kind(theirs.complete(activation))
             own = completion_to_proto(completion, CommandDefaults("default", "default"))
-            assert markers(WorkflowActivationCompletion.FromString(own)) == expected
+            assert groups_by_kind(WorkflowActivationCompletion.FromString(own)) == expected
             seen += [kind for kind, groups in expected if groups]
     finally:
         theirs.evict()
@@ -60,8 +60,8 @@ def test_event_groups_of_coroutines_match_temporalio() -> None:
 
 
 @workflow.defn
-def in_fibers() -> None:
-    """Asks for things in blocks, in fibers that are begun there, and outside."""
+def groups_in_fibers() -> None:
+    """Issues commands in and outside of blocks, also in fibers started in a block."""
     order, billing = workflow.create_event_group("order"), workflow.create_event_group("billing")
 
     def inner() -> None:
@@ -82,20 +82,21 @@ def in_fibers() -> None:
     workflow.wait_condition(lambda: False, 1, event_groups=[order])
 
 
-def grouped(commands: tuple[c.Command, ...]) -> list[tuple[str, list[str]]]:
-    """Commands by what they ask for, with the ids of their groups."""
+def groups_by_command(commands: tuple[c.Command, ...]) -> list[tuple[str, list[str]]]:
+    """Return the activity type or class of each command with the ids of its groups."""
     return [
-        (getattr(each, "activity_type", type(each).__name__), [group.id for group in each.event_groups])
-        for each in commands
+        (
+            getattr(command, "activity_type", type(command).__name__),
+            [group.id for group in command.event_groups],
+        )
+        for command in commands
     ]
 
 
-def test_fibers_inherit_the_groups_of_their_block() -> None:
-    """A spawned function has the groups of the block that started it; a command that takes back another has the groups of
-    that one.
-    """
-    d = Driver(in_fibers)
-    assert grouped(d.begin()) == [
+def test_spawned_fiber_inherits_the_event_groups_of_its_block() -> None:
+    """A command that cancels another has the groups of the cancelled one."""
+    d = Driver(groups_in_fibers)
+    assert groups_by_command(d.begin()) == [
         ("slow", ["order"]),
         ("outside", []),
         ("inner", ["order", "billing"]),
@@ -106,12 +107,11 @@ def test_fibers_inherit_the_groups_of_their_block() -> None:
         ("StartTimer", ["billing"]),
         ("RequestCancelActivity", ["order"]),
     ]
-    assert grouped(d.send(e.TimerFired(1))) == [("StartTimer", ["order"])]
+    assert groups_by_command(d.send(e.TimerFired(1))) == [("StartTimer", ["order"])]
 
 
 @workflow.defn
-def in_a_handler() -> None:
-    """Waits in a block, with a handler that was made there."""
+def handler_in_a_block() -> None:
     order = workflow.create_event_group("order")
     with order.scope():
 
@@ -122,26 +122,23 @@ def in_a_handler() -> None:
         workflow.sleep(10)
 
 
-def test_handlers_do_not_inherit_groups() -> None:
-    """A handler does not have the groups of the block that registered it."""
-    d = Driver(in_a_handler)
-    assert grouped(d.begin()) == [("StartTimer", ["order"])]
-    assert grouped(d.send(e.SignalReceived("ping", ()))) == [("handled", [])]
+def test_handler_does_not_inherit_event_groups_from_its_registration() -> None:
+    d = Driver(handler_in_a_block)
+    assert groups_by_command(d.begin()) == [("StartTimer", ["order"])]
+    assert groups_by_command(d.send(e.SignalReceived("ping", ()))) == [("handled", [])]
 
 
 @workflow.defn
-def backs_off() -> None:
-    """A local activity that waits long for its next attempt."""
+def flaky_local_activity() -> None:
     with workflow.create_event_group("order").scope():
         workflow.execute_local_activity("flaky")
 
 
-def test_retry_of_a_local_activity_keeps_its_groups() -> None:
-    """Also after a long back-off."""
-    d = Driver(backs_off)
-    assert grouped(d.begin()) == [("flaky", ["order"])]
+def test_local_activity_keeps_its_event_groups_after_a_long_backoff() -> None:
+    d = Driver(flaky_local_activity)
+    assert groups_by_command(d.begin()) == [("flaky", ["order"])]
     d.send(e.ActivityBackedOff(1, is_local=True, attempt=2, backoff=60.0, original_schedule_time_ns=1))
-    assert grouped(d.send(e.TimerFired(1))) == [("flaky", ["order"])]
+    assert groups_by_command(d.send(e.TimerFired(1))) == [("flaky", ["order"])]
 
 
 @pytest.mark.parametrize(
@@ -149,29 +146,27 @@ def test_retry_of_a_local_activity_keeps_its_groups() -> None:
     [
         (lambda: workflow.create_event_group(""), "must not be empty"),
         (lambda: workflow.create_event_group(7), "must be a str"),  # type: ignore[arg-type]
-        (lambda: workflow.create_event_group("a", label=""), "None means"),
+        (lambda: workflow.create_event_group("a", label=""), "pass None for"),
         (lambda: workflow.start_activity("a", event_groups=["order"]), "create_event_group, not str"),  # type: ignore[list-item]
         (lambda: workflow.start_activity("a", event_groups="order"), "must be a list"),  # type: ignore[arg-type]
         (lambda: workflow.continue_as_new(event_groups=[None]), "not NoneType"),  # type: ignore[list-item]
         (lambda: workflow.execute_child_workflow("c", event_groups=7), "must be a list"),  # type: ignore[arg-type]
     ],
 )
-def test_invalid_groups_are_rejected(make: Any, words: str) -> None:
-    """A wrong id, label or group raises an error at the call."""
-    said: list[str] = []
+def test_invalid_event_groups_are_rejected(make: Any, words: str) -> None:
+    errors: list[str] = []
 
     @workflow.defn
     def wrong() -> None:
         try:
             make()
         except UsageError as error:
-            said.append(str(error))
+            errors.append(str(error))
 
     Driver(wrong).begin()
-    assert words in said[0]
+    assert words in errors[0]
 
 
-def test_groups_need_a_workflow() -> None:
-    """Outside a workflow they raise an error."""
+def test_event_groups_cannot_be_created_outside_a_workflow() -> None:
     with pytest.raises(NotInWorkflowError):
         workflow.create_event_group("order")

@@ -1,4 +1,4 @@
-"""Deterministic facts: time, randomness, ids, patches, info and the quiet logger."""
+"""Deterministic facts: time, randomness, ids, patches, info and the workflow logger."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from .conftest import Drive
 from .driver import EPOCH, SECOND, brief
 
 
-def test_time_is_constant_within_an_activation(drive: Drive) -> None:
-    """`now`, `time` and `time_ns` tell the activation's time, exactly, and move only between activations."""
-
+def test_workflow_time_is_constant_within_an_activation(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         first = [workflow.time_ns(), workflow.time(), workflow.now().isoformat()]
@@ -37,8 +35,8 @@ def test_time_is_constant_within_an_activation(drive: Drive) -> None:
     assert d.result == [[EPOCH, EPOCH / 1e9, moment], True, EPOCH + 5 * SECOND + 123_456_789]
 
 
-def test_now_does_not_round(drive: Drive) -> None:
-    """Microseconds survive, which a float of seconds would lose."""
+def test_workflow_now_keeps_microseconds(drive: Drive) -> None:
+    """A float of seconds would lose them."""
 
     @workflow.defn
     def run() -> int:
@@ -79,34 +77,30 @@ def test_reset_changes_the_random_seed(drive: Drive) -> None:
     assert d.result == [random.Random(1).random(), random.Random(2).random()]
 
 
-def test_seed_callback_must_not_wait(drive: Drive) -> None:
-    """It receives the new seed before the code continues, and may neither wait nor draw."""
-
+def test_random_seed_callback_may_neither_wait_nor_draw(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
-        told: list[Any] = []
+        observed: list[Any] = []
 
         def on_seed(seed: int) -> None:
-            told.append(seed)
+            observed.append(seed)
             for forbidden in (workflow.random, lambda: workflow.sleep(1)):
                 try:
                     forbidden()
                 except ReadOnlyError:
-                    told.append("only looking")
+                    observed.append("read-only")
 
         workflow.register_random_seed_callback(on_seed)
         work("x")
-        return [*told, workflow.random_seed()]
+        return [*observed, workflow.random_seed()]
 
     d = drive(run, seed=1)
     d.begin()
     d.send(SeedChanged(2), d.done("work"))
-    assert d.result == [2, "only looking", "only looking", 2]
+    assert d.result == [2, "read-only", "read-only", 2]
 
 
 def test_info_describes_the_run(drive: Drive) -> None:
-    """Ids, type, queue and the facts of the current activation."""
-
     @workflow.defn
     def run() -> list[Any]:
         info = workflow.info()
@@ -131,8 +125,7 @@ def test_info_describes_the_run(drive: Drive) -> None:
     assert d.result == ["workflow-1", "run-1", "run", "default", 1, "run-1", None, 3, 6, True]
 
 
-def test_info_outside_a_workflow_is_rejected() -> None:
-    """Outside a workflow they raise an error; `in_workflow` returns False."""
+def test_workflow_facts_are_rejected_outside_a_workflow() -> None:
     for fact in (
         workflow.now,
         workflow.time,
@@ -151,7 +144,6 @@ def test_info_outside_a_workflow_is_rejected() -> None:
 
 @workflow.defn
 def patched() -> str:
-    """Takes the new way if it may."""
     first = workflow.patched("new")
     again = workflow.patched("new")
     assert first == again
@@ -159,8 +151,7 @@ def patched() -> str:
     return "new" if workflow.patched("new") else "old"
 
 
-def test_new_run_records_its_patch_once(drive: Drive) -> None:
-    """The marker precedes the command that it guards, once per patch."""
+def test_patch_marker_is_recorded_once_before_the_guarded_command(drive: Drive) -> None:
     d = drive(patched)
     assert d.begin()[0] == SetPatchMarker("new")
     assert d.activities == ["work"]
@@ -168,24 +159,21 @@ def test_new_run_records_its_patch_once(drive: Drive) -> None:
     assert d.result == "new"
 
 
-def test_history_without_a_patch_marker_takes_the_old_branch(drive: Drive) -> None:
-    """Replay of a run from before the patch; the answer stays the same when the run continues live."""
+def test_replay_without_a_patch_marker_takes_the_old_branch(drive: Drive) -> None:
+    """The answer stays the same when the run continues live."""
     d = drive(patched)
     assert brief(d.send(d.started, is_replaying=True)) == ["work(old)"]
     d.send(d.done("work"), is_replaying=False)
     assert d.result == "old"
 
 
-def test_history_with_a_patch_marker_takes_the_new_branch(drive: Drive) -> None:
-    """The marker is known before any code runs."""
+def test_replay_with_a_patch_marker_takes_the_new_branch(drive: Drive) -> None:
     d = drive(patched)
     commands = d.send(PatchNoticed("new"), d.started, is_replaying=True)
     assert brief(commands) == ["SetPatchMarker", "work(new)"]
 
 
-def test_deprecated_patch_is_recorded(drive: Drive) -> None:
-    """`deprecate_patch` records that the old branch is gone."""
-
+def test_deprecate_patch_records_a_deprecated_marker(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         workflow.deprecate_patch("new")
@@ -198,17 +186,15 @@ def test_deprecated_patch_is_recorded(drive: Drive) -> None:
 
 
 @workflow.defn
-def chatty() -> None:
-    """Says what it does."""
+def logs_twice() -> None:
     workflow.logger.info("begun")
     work("x")
     workflow.logger.info("done")
 
 
-def test_logger_adds_workflow_type_and_ids(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
-    """Records carry the workflow's type and ids."""
+def test_workflow_logger_adds_workflow_type_and_ids(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hourglass.workflow")
-    d = drive(chatty, shadow=False)
+    d = drive(logs_twice, shadow=False)
     d.begin()
     assert "begun" in caplog.messages[0]
     assert caplog.records[0].hourglass_workflow == {  # type: ignore[attr-defined]
@@ -217,21 +203,22 @@ def test_logger_adds_workflow_type_and_ids(drive: Drive, caplog: pytest.LogCaptu
         "run_id": "run-1",
         "task_queue": d.run.settings.task_queue,
         "workflow_id": "workflow-1",
-        "workflow_type": "chatty",
+        "workflow_type": "logs_twice",
     }
 
 
 @workflow.defn(name="50%s_off")
-def percent() -> None:
-    """Has a name that means something to the formatting of messages."""
+def name_with_percent_sign() -> None:
     workflow.logger.info("plain")
     workflow.logger.info("formatted: %d", 7, extra={"order": "o-1"})
 
 
-def test_logger_with_a_percent_sign_in_a_name(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
-    """Messages with and without arguments are logged as written; the author's fields of a record stay."""
+def test_workflow_logger_escapes_a_percent_sign_in_the_workflow_type(
+    drive: Drive, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The `extra` fields of a record are kept."""
     caplog.set_level(logging.INFO, "hourglass.workflow")
-    drive(percent, shadow=False).begin()
+    drive(name_with_percent_sign, shadow=False).begin()
     assert caplog.messages == [
         "plain (50_s_off workflow-1)",
         "formatted: 7 (50_s_off workflow-1)",
@@ -239,19 +226,19 @@ def test_logger_with_a_percent_sign_in_a_name(drive: Drive, caplog: pytest.LogCa
     assert caplog.records[1].order == "o-1"  # type: ignore[attr-defined]
 
 
-def test_logger_is_silent_during_replay(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
-    """What was said when it happened is not said again when history is replayed."""
+def test_workflow_logger_is_silent_during_replay(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hourglass.workflow")
-    d = drive(chatty, shadow=False)
+    d = drive(logs_twice, shadow=False)
     d.send(d.started, is_replaying=True)
     d.send(d.done("work"))
     assert [message.split()[0] for message in caplog.messages] == ["done"]
 
 
-def test_logger_is_silent_while_fibers_are_rebuilt(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
-    """Re-execution of the journal says nothing; what is new is said."""
+def test_workflow_logger_is_silent_while_fibers_are_rebuilt(
+    drive: Drive, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "hourglass.workflow")
-    d = drive(chatty, shadow=False)
+    d = drive(logs_twice, shadow=False)
     d.begin()
     d.run.drop()
     d.send(d.done("work"))

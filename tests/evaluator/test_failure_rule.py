@@ -1,4 +1,4 @@
-"""What a workflow lets out decides its fate: a failure fails the run, anything else is a bug and parks it."""
+"""Uncaught exceptions: a failure fails the run; any other exception is a bug and parks it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ from .conftest import Drive
 from .driver import arguments_of, brief, decode, error_of, run_settings, signal
 
 
-class Refused(ApplicationError):
-    """An application error of the author's own."""
+class OwnError(ApplicationError): ...
 
 
-class Odd(Exception):
-    """No failure, unless somebody says so."""
+class UnlistedError(Exception):
+    """An exception that is a failure only if it is listed as one."""
 
 
 def raising(make: Callable[[], BaseException], **options: Any) -> Any:
-    """A workflow that takes a step and raises, a new error each time it is executed."""
+    """Return a workflow that executes an activity and then raises a new error."""
 
     @workflow.defn(**options)
     def run() -> None:
@@ -45,8 +44,8 @@ def raising(make: Callable[[], BaseException], **options: Any) -> Any:
     return run
 
 
-def after_a_step(drive: Drive, make: Callable[[], BaseException], **options: Any) -> Any:
-    """A driver, and the completion of the step after which the workflow raised."""
+def raise_after_an_activity(drive: Drive, make: Callable[[], BaseException], **options: Any) -> Any:
+    """Return a driver, and the completion of the task in which its workflow raised."""
     settings = options.pop("settings", None)
     d = drive(raising(make, **options), settings=settings)
     d.begin()
@@ -54,24 +53,21 @@ def after_a_step(drive: Drive, make: Callable[[], BaseException], **options: Any
 
 
 @pytest.mark.parametrize(
-    "kind", [ApplicationError, Refused, TimeoutError, TimedOutError], ids=lambda kind: kind.__name__
+    "kind", [ApplicationError, OwnError, TimeoutError, TimedOutError], ids=lambda kind: kind.__name__
 )
-def test_failures_fail_the_run(drive: Drive, kind: type[Exception]) -> None:
-    """An application error, an escaping `TimeoutError` and their like end the run as failed."""
-    d, _ = after_a_step(drive, lambda: kind("no"))
+def test_uncaught_failure_fails_the_run(drive: Drive, kind: type[Exception]) -> None:
+    d, _ = raise_after_an_activity(drive, lambda: kind("no"))
     assert isinstance(d.terminal, FailRun)
     assert d.terminal.failure.message == "no"
 
 
-def test_application_error_keeps_its_fields(drive: Drive) -> None:
-    """Type, details, retryability and cause are kept."""
-
+def test_failed_run_keeps_the_fields_of_its_application_error(drive: Drive) -> None:
     def make() -> Exception:
         error = ApplicationError("no", 1, "two", type="Mine", non_retryable=True)
         error.__cause__ = ValueError("deep down")
         return error
 
-    d, _ = after_a_step(drive, make)
+    d, _ = raise_after_an_activity(drive, make)
     failure = d.terminal.failure
     assert isinstance(failure.info, ApplicationFailure)
     assert (failure.info.type, failure.info.non_retryable) == ("Mine", True)
@@ -79,9 +75,7 @@ def test_application_error_keeps_its_fields(drive: Drive) -> None:
     assert failure.cause.message == "deep down"
 
 
-def test_activity_failure_fails_the_run(drive: Drive) -> None:
-    """An `ActivityError` that nobody catches."""
-
+def test_uncaught_activity_error_fails_the_run(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         charge("a")
@@ -93,9 +87,7 @@ def test_activity_failure_fails_the_run(drive: Drive) -> None:
     assert str(d.failure.cause) == "broke"
 
 
-def test_gather_reraises_failures(drive: Drive) -> None:
-    """A failing child of `gather` fails the run if nobody catches it."""
-
+def test_uncaught_failure_of_gather_fails_the_run(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         def broken() -> None:
@@ -109,11 +101,12 @@ def test_gather_reraises_failures(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [ValueError, KeyError, Odd, AssertionError, RecursionError], ids=lambda kind: kind.__name__
+    "kind",
+    [ValueError, KeyError, UnlistedError, AssertionError, RecursionError],
+    ids=lambda kind: kind.__name__,
 )
-def test_bug_parks_the_run(drive: Drive, kind: type[Exception]) -> None:
-    """The task fails, the run does not; the reason is kept with the type that was raised."""
-    d, completion = after_a_step(drive, lambda: kind("bug"))
+def test_uncaught_other_exception_parks_the_run(drive: Drive, kind: type[Exception]) -> None:
+    d, completion = raise_after_an_activity(drive, lambda: kind("bug"))
     assert isinstance(completion, TaskFailed)
     assert "bug" in error_of(completion).message
     assert d.terminal is None
@@ -123,16 +116,15 @@ def test_bug_parks_the_run(drive: Drive, kind: type[Exception]) -> None:
 @pytest.mark.parametrize(
     "kind", [SystemExit, KeyboardInterrupt, GeneratorExit], ids=lambda kind: kind.__name__
 )
-def test_system_exit_parks_the_run(drive: Drive, kind: type[BaseException]) -> None:
-    """`SystemExit` and similar exceptions are bugs too: they end neither the lane nor the run."""
-    d, completion = after_a_step(drive, kind)
+def test_system_exit_parks_the_run_and_keeps_the_lane(drive: Drive, kind: type[BaseException]) -> None:
+    d, completion = raise_after_an_activity(drive, kind)
     assert isinstance(completion, TaskFailed)
     assert d.terminal is None
     assert kind.__name__ in str(d.run.error)
 
 
-def test_parked_run_is_retried(drive: Drive) -> None:
-    """After the failed task the same activation is executed again from the journal, and fixed code continues."""
+def test_parked_run_continues_after_the_code_is_fixed(drive: Drive) -> None:
+    """The failed activation is executed again, from the journal."""
     broken = [True]
 
     @workflow.defn
@@ -151,29 +143,26 @@ def test_parked_run_is_retried(drive: Drive) -> None:
     assert d.result == "A"
 
 
-def test_failure_exceptions_of_the_definition(drive: Drive) -> None:
-    """What a workflow lists fails its runs, subclasses included."""
-    d, _ = after_a_step(drive, lambda: KeyError("listed"), failure_exceptions=[LookupError])
+def test_failure_exceptions_of_a_workflow_fail_its_runs(drive: Drive) -> None:
+    d, _ = raise_after_an_activity(drive, lambda: KeyError("listed"), failure_exceptions=[LookupError])
     assert isinstance(d.terminal, FailRun)
 
 
-def test_failure_exceptions_of_the_worker(drive: Drive) -> None:
-    """What a worker lists fails the runs of all its workflows."""
-    d, _ = after_a_step(drive, lambda: Odd("listed"), settings=run_settings(failure_exceptions=(Odd,)))
+def test_failure_exceptions_of_a_worker_fail_its_runs(drive: Drive) -> None:
+    d, _ = raise_after_an_activity(
+        drive, lambda: UnlistedError("listed"), settings=run_settings(failure_exceptions=(UnlistedError,))
+    )
     assert isinstance(d.terminal, FailRun)
 
 
-def test_failure_exceptions_of_the_process(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a bridge to a library counts as failures fails the runs of all workers."""
+def test_failure_exceptions_of_a_library_fail_all_runs(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "_failures", set())
-    messages.count_as_failures(Odd)
-    d, _ = after_a_step(drive, lambda: Odd("the library's"))
+    messages.count_as_failures(UnlistedError)
+    d, _ = raise_after_an_activity(drive, lambda: UnlistedError("the library's"))
     assert isinstance(d.terminal, FailRun)
 
 
-def test_bug_in_a_handler_parks_the_run(drive: Drive) -> None:
-    """A bug in a signal handler fails the task like one in the body."""
-
+def test_bug_in_a_signal_handler_parks_the_run(drive: Drive) -> None:
     @workflow.defn
     class Handled:
         @workflow.run
@@ -190,9 +179,7 @@ def test_bug_in_a_handler_parks_the_run(drive: Drive) -> None:
     assert isinstance(d.run.error, ZeroDivisionError)
 
 
-def test_unread_bug_of_a_spawned_task_does_not_fail_the_run(drive: Drive) -> None:
-    """A task that failed and that nobody looked at does not end the run; its failure is noticed when the run closes."""
-
+def test_unretrieved_exception_of_a_spawned_task_is_logged_when_the_run_closes(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         def broken() -> None:
@@ -234,9 +221,7 @@ def test_invalid_start_arguments_park_the_run(drive: Drive, arguments: tuple[Any
     assert isinstance(d.run.error, ArgumentError)
 
 
-def test_undecodable_payload_parks_without_its_contents(drive: Drive) -> None:
-    """Neither the failure nor the error contains the payload."""
-
+def test_error_of_an_undecodable_payload_does_not_contain_it(drive: Drive) -> None:
     @workflow.defn
     def run(number: int) -> None:
         """Takes a number."""
@@ -248,9 +233,7 @@ def test_undecodable_payload_parks_without_its_contents(drive: Drive) -> None:
     assert "top secret" not in repr(completion) + repr(d.run.error)
 
 
-def test_result_without_a_command_is_nondeterminism(drive: Drive) -> None:
-    """The history has a result that the code did not request: the code has changed."""
-
+def test_result_of_an_unknown_command_is_nondeterminism(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         workflow.sleep(10)
@@ -262,12 +245,10 @@ def test_result_without_a_command_is_nondeterminism(drive: Drive) -> None:
     assert "activity number 3" in d.run.error.expected
 
 
-# --- the other ends ---------------------------------------------------------------------------------------------------
+# --- other outcomes ---------------------------------------------------------------------------------------------------
 
 
-def test_continue_as_new(drive: Drive) -> None:
-    """The run ends with the arguments of the next one, bound by its own signature."""
-
+def test_continue_as_new_ends_the_run_with_the_next_arguments(drive: Drive) -> None:
     @workflow.defn
     def loop(page: int, size: int = 10) -> None:
         work("page")
@@ -285,9 +266,7 @@ def test_continue_as_new(drive: Drive) -> None:
     )
 
 
-def test_continue_as_new_checks_its_arguments(drive: Drive) -> None:
-    """Wrong arguments are refused before the run ends."""
-
+def test_continue_as_new_rejects_wrong_arguments(drive: Drive) -> None:
     @workflow.defn
     def loop(page: int) -> str:
         try:
@@ -300,9 +279,7 @@ def test_continue_as_new_checks_its_arguments(drive: Drive) -> None:
     assert d.result == "refused"
 
 
-def test_continue_as_new_from_a_helper_runs_finally(drive: Drive) -> None:
-    """It ends the body from any depth; `finally` blocks run, `except Exception` does not catch it."""
-
+def test_continue_as_new_in_a_nested_call_runs_finally_but_not_except_exception(drive: Drive) -> None:
     @workflow.defn
     def loop(page: int) -> None:
         def helper() -> None:
@@ -321,9 +298,7 @@ def test_continue_as_new_from_a_helper_runs_finally(drive: Drive) -> None:
     assert isinstance(d.terminal, ContinueAsNew)
 
 
-def test_results_of_each_kind_are_encoded(drive: Drive) -> None:
-    """None, bytes and plain values."""
-
+def test_workflow_results_are_encoded_by_type(drive: Drive) -> None:
     def returning(value: Any) -> Callable[[], Any]:
         def run() -> Any:
             return value

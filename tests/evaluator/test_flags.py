@@ -1,4 +1,4 @@
-"""I9: what the evaluator does in the order of things is flagged in the history."""
+"""I9: a history records by flags which order of events its run uses."""
 
 from __future__ import annotations
 
@@ -19,38 +19,33 @@ from .driver import Driver, brief, cancel, signal, update
 inbox: Channel[int] = Channel("inbox", int)
 
 
-def used(d: Driver) -> list[tuple[int, ...]]:
-    """The flags of each completion."""
+def used_flags(d: Driver) -> list[tuple[int, ...]]:
+    """Return the flags of each completion."""
     return [completion.used_flags for completion in d.completions if isinstance(completion, Succeeded)]
 
 
 @workflow.defn
-def two_steps() -> None:
-    """Two activities."""
+def two_activities() -> None:
     charge("a")
     charge("b")
 
 
-def test_first_completion_carries_our_flag(drive: Drive) -> None:
-    """1000, once, in the completion of the first task of a run that we begin."""
-    d = drive(two_steps)
+def test_new_run_records_flag_1000_once(drive: Drive) -> None:
+    d = drive(two_activities)
     d.begin()
     d.finish(lambda *_: "")
-    assert used(d) == [(1000,), (), ()]
+    assert used_flags(d) == [(1000,), (), ()]
 
 
-def test_foreign_history_does_not_get_our_flag(drive: Drive) -> None:
-    """Replaying a run that another SDK began, and continuing it live, does not record flag 1000."""
-    d = drive(two_steps)
+def test_run_of_another_sdk_does_not_get_flag_1000(drive: Drive) -> None:
+    d = drive(two_activities)
     d.send(d.started, is_replaying=True)
     d.send(d.done("charge", ""), is_replaying=True)
     d.send(d.done("charge", ""), is_replaying=False)
-    assert used(d) == [(), (), ()]
+    assert used_flags(d) == [(), (), ()]
 
 
-def test_own_history_is_recognised_on_replay(drive: Drive) -> None:
-    """The flag is in the history, and its behaviour applies."""
-
+def test_replay_with_flag_1000_lets_an_update_wait_for_its_handler(drive: Drive) -> None:
     @workflow.defn
     def late() -> None:
         workflow.update(name="late")(lambda: None)
@@ -60,9 +55,7 @@ def test_own_history_is_recognised_on_replay(drive: Drive) -> None:
     assert brief(d.begin(update("late"))) == ["timer 1", "AcceptUpdate", "CompleteUpdate"]
 
 
-def test_cancellation_before_a_result_records_flag_1(drive: Drive) -> None:
-    """In the completion in which it mattered."""
-
+def test_cancellation_that_precedes_a_result_records_flag_1(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         charge("a")
@@ -71,13 +64,11 @@ def test_cancellation_before_a_result_records_flag_1(drive: Drive) -> None:
     d.begin()
     d.send(d.done("charge", ""), cancel())
     assert d.was_cancelled
-    assert 1 in used(d)[-1]
+    assert 1 in used_flags(d)[-1]
 
 
 @pytest.mark.parametrize(("flags", "ends"), [((), "CompleteRun"), ((1,), "CancelRun")])
-def test_replay_follows_the_recorded_behaviour(drive: Drive, flags: tuple[int, ...], ends: str) -> None:
-    """A history without flag 1 keeps the result, one with it the cancellation."""
-
+def test_replay_cancels_the_run_only_with_flag_1(drive: Drive, flags: tuple[int, ...], ends: str) -> None:
     @workflow.defn
     def run() -> None:
         charge("a")
@@ -85,26 +76,23 @@ def test_replay_follows_the_recorded_behaviour(drive: Drive, flags: tuple[int, .
     d = drive(run, replaying=True, flags=flags)
     d.begin()
     assert brief(d.send(d.done("charge", ""), cancel()))[-1] == ends
-    assert used(d) == [(), ()]
+    assert used_flags(d) == [(), ()]
 
 
 @workflow.defn
-def without_time() -> None:
-    """A block for which there is no time."""
+def zero_timeout() -> None:
     with workflow.timeout(0):
         charge("a")
 
 
 @pytest.mark.parametrize("flags", [(1000,), ()], ids=["ours", "temporalio's"])
-def test_timeout_of_zero_starts_no_timer(drive: Drive, flags: tuple[int, ...]) -> None:
-    """A block limited to no time at all is cancelled a turn later, without a timer in the history."""
-    d = drive(without_time, replaying=True, flags=flags)
+def test_timeout_of_zero_starts_no_timer_on_replay(drive: Drive, flags: tuple[int, ...]) -> None:
+    d = drive(zero_timeout, replaying=True, flags=flags)
     assert brief(d.begin()) == ["charge(a)", "cancel activity 1", "FailRun"]
 
 
 @workflow.defn
-def limited_clean_up() -> str:
-    """Cleans up after a cancellation, within a time limit."""
+def limited_cleanup() -> str:
     try:
         workflow.sleep(1000)
     except workflow.Cancelled:
@@ -116,20 +104,19 @@ def limited_clean_up() -> str:
     return ""
 
 
-def test_timeout_during_clean_up_raises_timeout_error(drive: Drive) -> None:
-    """A limit that begins while the run cleans up after its cancellation ends in `TimeoutError`, which can be caught."""
-    d = drive(limited_clean_up)
+def test_timeout_during_cleanup_of_a_cancelled_run_raises_timeout_error(drive: Drive) -> None:
+    d = drive(limited_cleanup)
     d.begin()
     d.send(cancel())
     assert brief(d.send(d.fired())) == ["cancel activity 1"]
     assert brief(d.send()) == ["CompleteRun"]
     assert d.result == "too slow"
-    assert used(d) == [(1000,), (), (), ()]
+    assert used_flags(d) == [(1000,), (), (), ()]
 
 
 @workflow.defn
 class DrawsOnSignal:
-    """A run whose handler and body both draw."""
+    """Draws random numbers in the body and in a signal handler."""
 
     def __init__(self) -> None:
         self.drawn: list[int] = []
@@ -143,24 +130,23 @@ class DrawsOnSignal:
 
     @workflow.signal
     def draw(self) -> None:
-        """Draws."""
         self.drawn.append(workflow.random().randint(0, 10**9))
 
 
 @pytest.mark.parametrize("flags", [(), (1000,)], ids=["temporalio's", "ours"])
 def test_new_seed_applies_after_signals_of_the_same_activation(drive: Drive, flags: tuple[int, ...]) -> None:
-    """After a reset, signal handlers of the same activation still draw by the old seed."""
+    """After a reset, signal handlers of the same activation draw by the old seed."""
     d = drive(DrawsOnSignal, replaying=True, flags=flags)
     d.begin()
     d.send(SeedChanged(99), signal("draw"), d.fired())
     first_of_new_seed = random.Random(99).randint(0, 10**9)
     assert d.result[0] != first_of_new_seed
     assert d.result[1] == first_of_new_seed
-    assert used(d)[-1] == ()
+    assert used_flags(d)[-1] == ()
 
 
-def test_single_batch_flag_applies_events_before_code(drive: Drive) -> None:
-    """temporalio's flag 2: all events are applied before anything runs, so a timer is not given up by a message."""
+def test_flag_2_applies_all_events_before_code_runs(drive: Drive) -> None:
+    """Without flag 2 a message handled first cancels the timer of the same activation."""
 
     @workflow.defn
     def run() -> list[Any]:
@@ -176,9 +162,7 @@ def test_single_batch_flag_applies_events_before_code(drive: Drive) -> None:
     assert "cancel timer 1" not in brief(single.send(signal("inbox", 1), single.fired()))
 
 
-def test_flags_survive_a_re_execution(drive: Drive) -> None:
-    """Rebuilding the fibers does not send a flag twice, and does not forget it."""
-
+def test_re_execution_does_not_repeat_flags(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         try:
@@ -191,12 +175,10 @@ def test_flags_survive_a_re_execution(drive: Drive) -> None:
     d.send(d.done("charge", ""), cancel())
     d.run.drop()
     d.send(d.done("charge", ""))
-    assert used(d) == [(1000,), (1,), ()]
+    assert used_flags(d) == [(1000,), (1,), ()]
 
 
-def test_channel_drops_a_signal_without_a_value(drive: Drive) -> None:
-    """A signal without a value is dropped by a channel whose type does not include None, like any that cannot be decoded."""
-
+def test_channel_drops_a_signal_without_a_value_if_its_type_excludes_none(drive: Drive) -> None:
     @workflow.defn
     def run() -> Any:
         return workflow.Channel("words", str).receive()
@@ -205,12 +187,10 @@ def test_channel_drops_a_signal_without_a_value(drive: Drive) -> None:
     d.begin()
     d.send(signal("words"), signal("words", "text"))
     assert d.result == "text"
-    assert used(d)[-1] == ()
+    assert used_flags(d)[-1] == ()
 
 
-def test_signal_without_a_value_is_none_if_the_channel_allows_it(drive: Drive) -> None:
-    """A channel of anything, or of texts or nothing, takes it; no flag is needed."""
-
+def test_channel_reads_a_signal_without_a_value_as_none_if_its_type_includes_none(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         return [workflow.Channel("any").receive(), workflow.Channel("some", str | None).receive()]
@@ -219,4 +199,4 @@ def test_signal_without_a_value_is_none_if_the_channel_allows_it(drive: Drive) -
     d.begin()
     d.send(signal("any"), signal("some"))
     assert d.result == [None, None]
-    assert used(d)[-1] == ()
+    assert used_flags(d)[-1] == ()

@@ -1,4 +1,4 @@
-"""Nothing grows but the journal, and the journal by what happened: counts from 10 to 3,000 steps, no clock."""
+"""Memory of a run: only the journal grows, by a constant per activation. Counted for 10 to 3,000 steps."""
 
 from __future__ import annotations
 
@@ -13,33 +13,31 @@ from .driver import Driver, run_settings
 
 
 @workflow.defn
-def steps(count: int) -> None:
-    """So many activities, one after the other."""
+def many_activities(count: int) -> None:
     for _ in range(count):
         work("step")
 
 
-def size_of_an_activation(d: Driver) -> float:
-    """Bytes of journal for each activation."""
+def bytes_per_activation(d: Driver) -> float:
+    """Return the average size of an activation in the journal."""
     return len(msgspec.msgpack.encode(d.run.state.journal)) / len(d.run.state.journal)
 
 
 @pytest.mark.parametrize("count", [10, 300, 3000])
-def test_journal_grows_by_a_constant(drive: Drive, count: int) -> None:
-    """An activation costs the same bytes early and late."""
-    d = drive(steps, count, shadow=False, settings=run_settings())
+def test_journal_grows_by_a_constant_per_activation(drive: Drive, count: int) -> None:
+    d = drive(many_activities, count, shadow=False, settings=run_settings())
     d.begin()
     for _ in range(count):
         d.send(d.done("work", None))
     assert d.result is None
     assert len(d.run.state.journal) == count + 1
-    print(f"{count} steps: {size_of_an_activation(d):.0f} bytes of journal an activation")
-    assert size_of_an_activation(d) < 300
+    print(f"{count} steps: {bytes_per_activation(d):.0f} bytes of journal per activation")
+    assert bytes_per_activation(d) < 300
 
 
-def test_work_grows_with_events_and_commands(drive: Drive) -> None:
-    """The estimate by which a worker decides whether executing a run again is expensive counts both."""
-    d = drive(steps, 3)
+def test_work_estimate_counts_events_and_commands(drive: Drive) -> None:
+    """A worker decides by this estimate whether re-execution of a run is expensive."""
+    d = drive(many_activities, 3)
     d.begin()
     for _ in range(3):
         before = d.run.work
@@ -47,8 +45,7 @@ def test_work_grows_with_events_and_commands(drive: Drive) -> None:
         assert d.run.work == before + 1 + len(commands)
 
 
-def test_resumed_activation_executes_code_once(drive: Drive) -> None:
-    """With live fibers each step of the workflow's code runs once, however many activations there are."""
+def test_live_fibers_execute_workflow_code_once(drive: Drive) -> None:
     executed: list[int] = []
 
     @workflow.defn
@@ -64,9 +61,7 @@ def test_resumed_activation_executes_code_once(drive: Drive) -> None:
     assert executed == list(range(200))
 
 
-def test_long_run_keeps_no_finished_fibers(drive: Drive) -> None:
-    """Fibers that ended, timers that fired and conditions that held are forgotten."""
-
+def test_long_run_keeps_no_finished_fibers_timers_or_conditions(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         for _ in range(100):

@@ -1,5 +1,6 @@
-"""I8: every kind of event is handled, and every kind of command is issued by workflow code; `tests/architecture/test_kinds.py`
-has the rest.
+"""I8: every kind of event is handled, and workflow code can issue every kind of command.
+
+`tests/architecture/test_kinds.py` checks the other parts.
 """
 
 from __future__ import annotations
@@ -22,79 +23,65 @@ CANCELLED = Failure("cancelled", CanceledFailure())
 
 
 @workflow.defn
-class Everything:
-    """Does one thing of each kind, as it is told."""
+class EveryCommand:
+    """Calls the method that its argument names."""
 
     @workflow.run
-    def run(self, what: str) -> Any:
-        """One thing."""
+    def run(self, method: str) -> Any:
         try:
-            return getattr(self, what)()
+            return getattr(self, method)()
         except (FailureError, ServiceError) as error:
             return type(error).__name__
 
     def timer(self) -> None:
-        """A timer."""
         workflow.sleep(1)
 
     def activity(self) -> Any:
-        """An activity, after a patch."""
         workflow.patched("p")
         return charge("a")
 
     def local(self) -> Any:
-        """A local activity."""
         return charge.local("a")
 
-    def note(self) -> None:
-        """Notes for those who look."""
+    def upsert(self) -> None:
         workflow.upsert_memo({"a": 1})
         workflow.upsert_search_attributes({"Region": "eu"})
 
     def child(self) -> Any:
-        """A child."""
         return workflow.execute_child_workflow("c", id="c", result_type=str)
 
     def operation(self) -> Any:
-        """A Nexus operation."""
         return workflow.create_nexus_client("bank", endpoint="e").execute_operation("pay", 1, result_type=str)
 
-    def tell(self) -> None:
-        """A signal to another workflow."""
+    def signal_other(self) -> None:
         workflow.get_external_workflow_handle("o").signal("s")
 
-    def stop_other(self) -> None:
-        """A request to cancel another workflow."""
+    def cancel_other(self) -> None:
         workflow.get_external_workflow_handle("o").cancel()
 
     def fail(self) -> None:
-        """A failure that gets out."""
         raise SystemError
 
-    def again(self) -> None:
-        """The next run."""
+    def continue_as_new(self) -> None:
         workflow.continue_as_new("timer")
 
     @workflow.signal
     def broken(self) -> None:
-        """Fails the run."""
         raise ApplicationError("no")
 
     @workflow.update
-    def change(self, well: bool) -> None:
-        """Changes nothing."""
-        if not well:
+    def change(self, succeed: bool) -> None:
+        if not succeed:
             raise ApplicationError("no")
 
     @workflow.query
-    def ask(self) -> str:
-        """Answers."""
+    def status(self) -> str:
         return "answer"
 
 
-def case(what: str, *activations: list[ev.AnyEvent]) -> tuple[str, tuple[list[ev.AnyEvent], ...]]:
-    """What the workflow does, and the activations after the first."""
-    return what, activations
+def case(method: str, *activations: list[ev.AnyEvent]) -> tuple[str, tuple[list[ev.AnyEvent], ...]]:
+    """Return the method of the workflow and the activations after the first."""
+    return method, activations
 
 
 FAILURE = Failure("no")
@@ -109,7 +96,7 @@ CASES = {
     ),
     "local activity": case("local", [ev.ActivityCompleted(1, encode("A"), True)]),
     "local activity cancelled": case("local", [cancel()], [ev.ActivityCancelled(1, CANCELLED, True)]),
-    "local activity pauses": case("local", [ev.ActivityBackedOff(1, 2, 60.0, 1)], [ev.TimerFired(1)]),
+    "local activity backs off": case("local", [ev.ActivityBackedOff(1, 2, 60.0, 1)], [ev.TimerFired(1)]),
     "child": case("child", [ev.ChildStarted(1, "r")], [ev.ChildCompleted(1, encode("C"))]),
     "child failed": case("child", [ev.ChildStarted(1, "r"), ev.ChildFailed(1, FAILURE)]),
     "child exists": case("child", [ev.ChildStartFailed(1, "c", "c")]),
@@ -123,46 +110,46 @@ CASES = {
     "operation cancelled": case(
         "operation", [ev.NexusStarted(1, "t")], [cancel()], [ev.NexusFailed(1, CANCELLED)]
     ),
-    "told": case("tell", [ev.ExternalSignalResolved(1)]),
-    "not told": case("tell", [ev.ExternalSignalResolved(1, FAILURE)]),
-    "told no more": case("tell", [cancel()], [ev.ExternalSignalResolved(1, CANCELLED)]),
-    "stopped": case("stop_other", [ev.ExternalCancelResolved(1)]),
-    "continued": case("again"),
-    "noted": case("note"),
-    "failed": case("timer", [signal("broken")]),
+    "signal sent": case("signal_other", [ev.ExternalSignalResolved(1)]),
+    "signal failed": case("signal_other", [ev.ExternalSignalResolved(1, FAILURE)]),
+    "signal cancelled": case("signal_other", [cancel()], [ev.ExternalSignalResolved(1, CANCELLED)]),
+    "external workflow cancelled": case("cancel_other", [ev.ExternalCancelResolved(1)]),
+    "continued as new": case("continue_as_new"),
+    "memo and search attributes": case("upsert"),
+    "run failed": case("timer", [signal("broken")]),
     "updated": case("timer", [update("change", True)], [update("change", False, id="2")]),
 }
 
 
 def play(d: Driver, activations: tuple[list[ev.AnyEvent], ...]) -> tuple[set[type], set[type]]:
-    """Drive a case; returns the kinds of events that were handled and of commands that were issued."""
+    """Drive a case; return the kinds of handled events and of issued commands."""
     issued = {type(command) for command in d.begin()}
     handled: set[type] = {ev.RunStarted, ev.QueryReceived}
     for events in activations:
         d.owed.clear()
         issued |= {type(command) for command in d.send(*events)}
         handled |= {type(event) for event in events}
-    issued.add(type(d.ask("ask")))
+    issued.add(type(d.answer_query("status")))
     return handled, issued
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_example_is_handled(drive: Drive, name: str) -> None:
-    """Each example goes through without a failed task, and with the same bytes when it is executed again."""
-    what, activations = CASES[name]
-    play(drive(Everything, what), activations)
+def test_event_and_command_examples_are_handled(drive: Drive, name: str) -> None:
+    method, activations = CASES[name]
+    play(drive(EveryCommand, method), activations)
 
 
-def test_examples_cover_every_kind(drive: Drive) -> None:
-    """Together the examples meet every kind of event, and issue every kind of command that authors can ask for."""
+def test_examples_cover_every_kind_of_event_and_command(drive: Drive) -> None:
     handled: set[type] = set()
     issued: set[type] = set()
-    for what, activations in CASES.values():
-        more_handled, more_issued = play(drive(Everything, what), activations)
+    for method, activations in CASES.values():
+        more_handled, more_issued = play(drive(EveryCommand, method), activations)
         handled |= more_handled
         issued |= more_issued
     missed = set(ev.EVENTS) - handled
-    assert missed == {ev.RunEvicted}, "an event wants a case in CASES; evictions are answered by the runtime"
+    assert missed == {ev.RunEvicted}, (
+        "add a case to CASES for each new kind of event (evictions are handled by the worker)"
+    )
     assert set(c.COMMANDS) == issued, (
-        "a command that authors can ask for wants a method of Everything and a case in CASES"
+        "add a method to EveryCommand and a case to CASES for each new command that workflow code can issue"
     )

@@ -1,4 +1,4 @@
-"""What a run leaves undone when it closes is said: handlers that have not finished, and messages that nobody read."""
+"""Warnings when a run closes: unfinished handlers and unread messages."""
 
 from __future__ import annotations
 
@@ -22,57 +22,55 @@ notes: Channel[str] = Channel("notes", str)
 
 
 @workflow.defn
-class Hasty:
-    """Does not wait for its handlers."""
+class IgnoresItsHandlers:
+    """Returns, fails or continues as new without waiting for its handlers."""
 
     def __init__(self) -> None:
-        self.how = ""
+        self.outcome = ""
 
     @workflow.run
     def run(self) -> str:
-        """Until it is told how to end."""
-        workflow.wait_condition(lambda: self.how)
-        if self.how == "continue":
+        workflow.wait_condition(lambda: self.outcome)
+        if self.outcome == "continue":
             workflow.continue_as_new()
-        if self.how == "fail":
+        if self.outcome == "fail":
             raise ApplicationError("by wish")
-        return self.how
+        return self.outcome
 
     @workflow.signal
-    def end(self, how: str) -> None:
-        """End."""
-        self.how = how
+    def end(self, outcome: str) -> None:
+        self.outcome = outcome
 
     @workflow.signal
     def slow(self) -> None:
-        """Takes its time."""
         work("slow")
 
     @workflow.update
     def change(self) -> None:
-        """Takes its time."""
         work("change")
 
     @workflow.update(unfinished_policy=HandlerUnfinishedPolicy.ABANDON)
-    def shrug(self) -> None:
-        """Takes its time, and may be abandoned."""
-        work("shrug")
+    def abandoned_update(self) -> None:
+        work("abandoned_update")
 
-    @shrug.validator
-    def check(self) -> None:
-        """All is well."""
+    @abandoned_update.validator
+    def check(self) -> None: ...
 
     @workflow.signal(unfinished_policy=HandlerUnfinishedPolicy.ABANDON)
-    def whisper(self) -> None:
-        """Takes its time, and may be abandoned."""
-        work("whisper")
+    def abandoned_signal(self) -> None:
+        work("abandoned_signal")
 
 
-def test_unfinished_handlers_are_named(drive: Drive) -> None:
-    """A run that returns while handlers wait says which, once; those that may be abandoned are passed over."""
-    d = drive(Hasty)
+def test_closing_run_reports_unfinished_handlers(drive: Drive) -> None:
+    """Handlers with the ABANDON policy are not reported."""
+    d = drive(IgnoresItsHandlers)
     d.begin()
-    d.send(signal("slow"), signal("whisper"), update("change", id="u1"), update("shrug", id="u2"))
+    d.send(
+        signal("slow"),
+        signal("abandoned_signal"),
+        update("change", id="u1"),
+        update("abandoned_update", id="u2"),
+    )
     assert d.run.notices == ()
     d.send(signal("end", "done"))
     (notice,) = d.run.notices
@@ -80,32 +78,30 @@ def test_unfinished_handlers_are_named(drive: Drive) -> None:
     assert "all_handlers_finished" in notice
 
 
-def test_every_kind_of_end_leaves_handlers_behind(drive: Drive) -> None:
-    """Handlers are left behind by continuing as new, failing and being cancelled, too."""
-    for how in ("continue", "fail"):
-        d = drive(Hasty)
+def test_unfinished_handlers_are_reported_for_every_kind_of_close(drive: Drive) -> None:
+    for outcome in ("continue", "fail"):
+        d = drive(IgnoresItsHandlers)
         d.begin()
         d.send(signal("slow"))
-        d.send(signal("end", how))
+        d.send(signal("end", outcome))
         assert "signal slow" in d.run.notices[0]
-    d = drive(Hasty)
+    d = drive(IgnoresItsHandlers)
     d.begin()
     d.send(signal("slow"))
     d.send(cancel())
     assert "signal slow" in d.run.notices[0]
 
 
-def test_handlers_that_finish_in_time_are_not_reported(drive: Drive) -> None:
-    """A handler that ends in the activation in which the run closes has finished."""
-    d = drive(Hasty)
+def test_handler_that_finishes_with_the_run_is_not_reported(drive: Drive) -> None:
+    d = drive(IgnoresItsHandlers)
     d.begin()
     d.send(signal("end", "done"))
     assert d.run.notices == ()
     assert d.result == "done"
 
 
-def test_unread_messages_are_counted(drive: Drive) -> None:
-    """Messages of a channel that are left when the run closes are counted, and not shown; so are unknown signals."""
+def test_closing_run_reports_the_number_of_unread_signals(drive: Drive) -> None:
+    """The report contains no payloads."""
 
     @workflow.defn
     def reads_one() -> str:
@@ -116,15 +112,14 @@ def test_unread_messages_are_counted(drive: Drive) -> None:
     d.send(signal("notes", "first"), signal("notes", "secret"), signal("notes", "third"), signal("nots", "x"))
     assert d.result == "first"
     assert [notice.partition(",")[0] for notice in d.run.notices] == [
-        "signal 'notes' was received 2×",
-        "signal 'nots' was received 1×",
+        "signal 'notes' has unread messages (2)",
+        "signal 'nots' has unread messages (1)",
     ]
     assert "secret" not in "".join(d.run.notices)
 
 
-def test_reports_are_not_repeated_by_a_reexecution(drive: Drive) -> None:
-    """A run that is executed again, up to its end, says nothing of what it said before."""
-    d = drive(Hasty)
+def test_re_execution_does_not_repeat_reports_of_unfinished_handlers(drive: Drive) -> None:
+    d = drive(IgnoresItsHandlers)
     d.begin()
     d.send(signal("slow"))
     d.send(signal("end", "done"))
@@ -135,39 +130,46 @@ def test_reports_are_not_repeated_by_a_reexecution(drive: Drive) -> None:
 
 
 @workflow.defn
-class Leaving:
-    """Ends as soon as a handler has begun."""
+class ClosesDuringAHandler:
+    """Returns as soon as a handler has begun."""
 
     begun = False
 
     @workflow.run
     def run(self) -> str:
-        """Until then."""
         workflow.wait_condition(lambda: self.begun)
         return "left"
 
     @workflow.signal
-    def told(self) -> None:
-        """Never finishes."""
+    def unfinished_signal(self) -> None:
         self.begun = True
         workflow.wait_condition(lambda: False)
 
     @workflow.update
-    def asked(self) -> None:
-        """Never finishes."""
-        self.told()
+    def unfinished_update(self) -> None:
+        self.unfinished_signal()
 
 
-def test_unfinished_handlers_warn() -> None:
-    """A filter can tell warnings of signals from those of updates; where it makes errors of them, nothing ends of it."""
+def test_warning_categories_distinguish_unfinished_signals_and_updates() -> None:
+    """A filter that turns the warnings into errors does not fail the run."""
     with warnings.catch_warnings(record=True) as caught, Environment() as env:
         warnings.simplefilter("always")
-        assert env.execute_workflow(Leaving.run, start_signal=Leaving.told) == "left"
-        assert [each.category for each in caught] == [UnfinishedSignalHandlersWarning]
-        assert "signal told" in str(caught[0].message)
-        handle = env.start_workflow(Leaving.run)
-        handle.start_update(Leaving.asked)
+        assert (
+            env.execute_workflow(
+                ClosesDuringAHandler.run, start_signal=ClosesDuringAHandler.unfinished_signal
+            )
+            == "left"
+        )
+        assert [warning.category for warning in caught] == [UnfinishedSignalHandlersWarning]
+        assert "signal unfinished_signal" in str(caught[0].message)
+        handle = env.start_workflow(ClosesDuringAHandler.run)
+        handle.start_update(ClosesDuringAHandler.unfinished_update)
         assert handle.result() == "left"
         assert caught[-1].category is UnfinishedUpdateHandlersWarning
         warnings.simplefilter("error")
-        assert env.execute_workflow(Leaving.run, start_signal=Leaving.told) == "left"
+        assert (
+            env.execute_workflow(
+                ClosesDuringAHandler.run, start_signal=ClosesDuringAHandler.unfinished_signal
+            )
+            == "left"
+        )

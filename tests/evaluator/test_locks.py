@@ -1,4 +1,4 @@
-"""`Lock`, `Semaphore`, `Event` and `Queue`: fair, and nothing is lost when a waiter is cancelled."""
+"""`Lock`, `Semaphore`, `Event` and `Queue`: fairness, and cancelled waiters."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from .conftest import Drive
 from .driver import brief
 
 
-def test_lock_is_fair(drive: Drive) -> None:
-    """Those who wait get it in the order in which they came."""
-
+def test_lock_is_acquired_in_the_order_of_waiting(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
-        lock, said = workflow.Lock(), []
+        lock, log = workflow.Lock(), []
 
-        def one(name: str) -> None:
+        def task(name: str) -> None:
             with lock:
                 work(name)
-                said.append(name)
+                log.append(name)
 
-        workflow.gather(*[workflow.spawn(one, name) for name in "abc"])
-        return [*said, str(lock.locked())]
+        workflow.gather(*[workflow.spawn(task, name) for name in "abc"])
+        return [*log, str(lock.locked())]
 
     d = drive(run)
     assert brief(d.begin()) == ["work(a)"]
@@ -37,25 +35,25 @@ def test_lock_is_fair(drive: Drive) -> None:
     assert d.result == ["a", "b", "c", "False"]
 
 
-def test_lock_survives_the_cancellation_of_a_waiter(drive: Drive) -> None:
-    """A waiter that is cancelled while it waits, or just when it was woken, does not keep the others out."""
+def test_cancelled_waiter_does_not_keep_the_lock(drive: Drive) -> None:
+    """One waiter is cancelled while it waits, another just after it was woken."""
 
     @workflow.defn
     def run() -> list[str]:
-        lock, said = workflow.Lock(), []
+        lock, log = workflow.Lock(), []
 
-        def one(name: str) -> None:
+        def task(name: str) -> None:
             with lock:
                 workflow.sleep(1)
-                said.append(name)
+                log.append(name)
 
-        tasks = [workflow.spawn(one, name) for name in "abcd"]
+        tasks = [workflow.spawn(task, name) for name in "abcd"]
         workflow.sleep(0)
-        tasks[1].cancel()  # waits
+        tasks[1].cancel()  # while it waits
         workflow.wait([tasks[0]])
-        tasks[2].cancel()  # was woken by the release
+        tasks[2].cancel()  # after the release has woken it
         workflow.wait(tasks)
-        return said
+        return log
 
     d = drive(run)
     d.begin()
@@ -65,8 +63,6 @@ def test_lock_survives_the_cancellation_of_a_waiter(drive: Drive) -> None:
 
 
 def test_releasing_an_unheld_lock_is_rejected(drive: Drive) -> None:
-    """A usage error, not a silent success."""
-
     @workflow.defn
     def run() -> str:
         try:
@@ -81,17 +77,15 @@ def test_releasing_an_unheld_lock_is_rejected(drive: Drive) -> None:
 
 
 def test_semaphore_limits_concurrency(drive: Drive) -> None:
-    """At most its value at a time, in the order of arrival."""
-
     @workflow.defn
     def run() -> None:
         semaphore = workflow.Semaphore(2)
 
-        def one(name: str) -> None:
+        def task(name: str) -> None:
             with semaphore:
                 work(name)
 
-        workflow.gather(*[workflow.spawn(one, name) for name in "abcd"])
+        workflow.gather(*[workflow.spawn(task, name) for name in "abcd"])
 
     d = drive(run)
     assert brief(d.begin()) == ["work(a)", "work(b)"]
@@ -101,24 +95,22 @@ def test_semaphore_limits_concurrency(drive: Drive) -> None:
     assert d.result is None
 
 
-def test_semaphore_keeps_its_count_when_a_waiter_is_cancelled(drive: Drive) -> None:
-    """A slot that was passed to a waiter cancelled in the same turn goes to the next waiter."""
-
+def test_cancelled_waiter_passes_its_semaphore_slot_to_the_next(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
-        semaphore, said = workflow.Semaphore(1), []
+        semaphore, log = workflow.Semaphore(1), []
 
-        def one(name: str) -> None:
+        def task(name: str) -> None:
             with semaphore:
-                said.append(name)
+                log.append(name)
                 workflow.sleep(1)
 
-        tasks = [workflow.spawn(one, name) for name in "abc"]
+        tasks = [workflow.spawn(task, name) for name in "abc"]
         workflow.wait([tasks[0]])
         tasks[1].cancel()
         workflow.wait(tasks)
         semaphore.acquire()
-        return said
+        return log
 
     d = drive(run)
     d.begin()
@@ -126,31 +118,28 @@ def test_semaphore_keeps_its_count_when_a_waiter_is_cancelled(drive: Drive) -> N
     assert d.result[-1] == "c"
 
 
-def test_negative_semaphore_is_rejected() -> None:
-    """Negative values are refused."""
+def test_semaphore_rejects_a_negative_value() -> None:
     with pytest.raises(UsageError):
         workflow.Semaphore(-1)
 
 
-def test_event_wakes_all_waiters(drive: Drive) -> None:
-    """All waiters continue in order; later tasks do not wait until the event is cleared."""
-
+def test_event_wakes_all_waiters_in_order(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
-        event, said = workflow.Event(), []
+        event, log = workflow.Event(), []
 
-        def one(name: str) -> None:
+        def task(name: str) -> None:
             event.wait()
-            said.append(name)
+            log.append(name)
 
-        tasks = [workflow.spawn(one, name) for name in "ab"]
+        tasks = [workflow.spawn(task, name) for name in "ab"]
         workflow.sleep(1)
         event.set()
         event.set()
         workflow.gather(*tasks)
         event.wait()
         event.clear()
-        return [*said, str(event.is_set())]
+        return [*log, str(event.is_set())]
 
     d = drive(run)
     d.begin()
@@ -159,24 +148,22 @@ def test_event_wakes_all_waiters(drive: Drive) -> None:
     assert d.result == ["a", "b", "False"]
 
 
-def test_queue_passes_items_in_order(drive: Drive) -> None:
-    """A bounded queue makes the producer wait, an empty one the consumer."""
-
+def test_bounded_queue_passes_items_in_order(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         queue: workflow.Queue[int] = workflow.Queue(maxsize=1)
-        got: list[Any] = []
+        received: list[Any] = []
 
         def producer() -> None:
             for number in range(4):
                 queue.put(number)
-                got.append(f"put {number}")
+                received.append(f"put {number}")
 
         workflow.spawn(producer)
         workflow.sleep(1)
-        got.append(queue.full())
-        got.extend(queue.get() for _ in range(4))
-        return [*got, queue.empty(), len(queue)]
+        received.append(queue.full())
+        received.extend(queue.get() for _ in range(4))
+        return [*received, queue.empty(), len(queue)]
 
     d = drive(run)
     d.begin()
@@ -191,46 +178,42 @@ def test_queue_passes_items_in_order(drive: Drive) -> None:
     assert d.result[:2] == ["put 0", True]
 
 
-def test_queue_nowait_methods_raise(drive: Drive) -> None:
-    """`put_nowait` on a full and `get_nowait` on an empty queue raise."""
-
+def test_queue_nowait_methods_raise_when_empty_or_full(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         queue: workflow.Queue[int] = workflow.Queue(1)
-        said = []
+        log = []
         try:
             queue.get_nowait()
         except ChannelEmptyError:
-            said.append("empty")
+            log.append("empty")
         queue.put_nowait(1)
         try:
             queue.put_nowait(2)
         except UsageError:
-            said.append("full")
-        return said
+            log.append("full")
+        return log
 
     d = drive(run)
     d.begin()
     assert d.result == ["empty", "full"]
 
 
-def test_cancelled_getter_loses_no_item(drive: Drive) -> None:
-    """An item that woke a getter which is cancelled in the same turn goes to the next getter."""
-
+def test_item_of_a_cancelled_queue_getter_goes_to_the_next(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         queue: workflow.Queue[str] = workflow.Queue()
-        got: list[Any] = []
+        received: list[Any] = []
 
-        def one(name: str) -> None:
-            got.append([name, queue.get()])
+        def task(name: str) -> None:
+            received.append([name, queue.get()])
 
-        tasks = [workflow.spawn(one, name) for name in "ab"]
+        tasks = [workflow.spawn(task, name) for name in "ab"]
         workflow.sleep(1)
         queue.put_nowait("item")
         tasks[0].cancel()
         workflow.wait(tasks)
-        return got
+        return received
 
     d = drive(run)
     d.begin()

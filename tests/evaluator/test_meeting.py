@@ -1,4 +1,4 @@
-"""I7: a cancellation and a result meet in one activation: the cancellation wins, whichever is listed first."""
+"""I7: if a cancellation and a result arrive in one activation, the cancellation wins, in either order."""
 
 from __future__ import annotations
 
@@ -20,27 +20,23 @@ from .driver import Driver, brief, cancel, encode, signal
 inbox: Channel[int] = Channel("inbox", int)
 
 
-def child() -> Any:
-    """A child's result."""
-    command = StartChildWorkflow(seq=0, workflow_id="c", workflow_type="child")
+def child_result() -> Any:
+    command = StartChildWorkflow(seq=0, workflow_id="c", workflow_type="child_result")
     return operations.start_child(command, str).result()
 
 
-def tell() -> None:
-    """A signal to another workflow."""
+def signal_other() -> None:
     operations.signal_external(SignalExternalWorkflow(seq=0, workflow_id="o", signal_name="hello"))
 
 
-def ready_flag() -> Any:
-    """A condition that an activity's end makes true."""
+def wait_for_activity_by_condition() -> Any:
     box: list[str] = []
     workflow.spawn(lambda: box.append(charge("a")))
     workflow.wait_condition(lambda: box)
     return box[0]
 
 
-def ready_flag_in_time() -> Any:
-    """The same with a timeout."""
+def wait_for_activity_by_condition_with_timeout() -> Any:
     box: list[str] = []
     workflow.spawn(lambda: box.append(charge("a")))
     workflow.wait_condition(lambda: box, timeout=99)
@@ -58,21 +54,25 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[Driver], list[AnyEvent]]]] =
         lambda d: [d.done(1, "A"), d.done(2, "B")],
     ),
     "wait": (lambda: workflow.wait([charge.start("a")]), lambda d: [d.done("charge", "A")]),
-    "condition": (ready_flag, lambda d: [d.done("charge", "A")]),
-    "condition with timeout": (ready_flag_in_time, lambda d: [d.done("charge", "A")]),
+    "condition": (wait_for_activity_by_condition, lambda d: [d.done("charge", "A")]),
+    "condition with timeout": (
+        wait_for_activity_by_condition_with_timeout,
+        lambda d: [d.done("charge", "A")],
+    ),
     "condition that times out": (
         lambda: workflow.wait_condition(lambda: False, timeout=5),
         lambda d: [d.fired()],
     ),
     "receive that times out": (lambda: inbox.receive(timeout=5), lambda d: [d.fired()]),
-    "child": (child, lambda d: [ChildCompleted(1, encode("C"))]),
+    "child_result": (child_result, lambda d: [ChildCompleted(1, encode("C"))]),
 }
 
 
 @pytest.mark.parametrize("cancel_first", [True, False], ids=["cancel first", "result first"])
 @pytest.mark.parametrize("kind", CASES)
-def test_cancellation_beats_a_result(drive: Drive, kind: str, cancel_first: bool) -> None:
-    """The body sees `Cancelled`, not the result, and its clean-up runs."""
+def test_cancellation_wins_over_a_result_of_the_same_activation(
+    drive: Drive, kind: str, cancel_first: bool
+) -> None:
     wait, answer = CASES[kind]
 
     @workflow.defn
@@ -86,7 +86,7 @@ def test_cancellation_beats_a_result(drive: Drive, kind: str, cancel_first: bool
 
     d = drive(run)
     d.begin()
-    if kind == "child":
+    if kind == "child_result":
         d.send(ChildStarted(1, "run"))
     events: list[AnyEvent] = [*answer(d), cancel()]
     d.send(*(reversed(events) if cancel_first else events))
@@ -97,9 +97,7 @@ def test_cancellation_beats_a_result(drive: Drive, kind: str, cancel_first: bool
     assert d.was_cancelled
 
 
-def test_message_is_received_before_a_cancellation(drive: Drive) -> None:
-    """Messages are handled before anything else of an activation: the one who receives gets it, and is cancelled next."""
-
+def test_signal_is_received_before_a_cancellation_of_the_same_activation(drive: Drive) -> None:
     @workflow.defn
     def run() -> int:
         got = inbox.receive()
@@ -115,13 +113,11 @@ def test_message_is_received_before_a_cancellation(drive: Drive) -> None:
     assert d.result == 7
 
 
-def test_external_signal_result_and_cancellation_together(drive: Drive) -> None:
-    """The cancellation is not lost, though the signal cannot be taken back any more."""
-
+def test_cancellation_that_arrives_with_an_external_signal_result_is_delivered(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         try:
-            tell()
+            signal_other()
             workflow.sleep(5)
         except workflow.Cancelled:
             return "saw it"
@@ -135,9 +131,7 @@ def test_external_signal_result_and_cancellation_together(drive: Drive) -> None:
     assert d.result == "saw it"
 
 
-def test_closed_run_issues_no_commands(drive: Drive) -> None:
-    """A fiber that reacts after the body has returned is muted: later activations yield no commands."""
-
+def test_fiber_of_a_closed_run_issues_no_commands(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         def side() -> None:

@@ -1,4 +1,4 @@
-"""Calls of Nexus operations: their start, their result, and each way in which they fail."""
+"""Calls of Nexus operations: start, result and failures."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FAILURE = Failure("no such service", ApplicationFailure(type="NotFound"))
 
 
 @workflow.defn
-def calls() -> list[Any]:
-    """Report the token of an operation, and its result or the cause of its failure."""
+def call_operation() -> list[Any]:
+    """Return the token of an operation, and its result or the cause of its failure."""
     client = workflow.create_nexus_client("payments", endpoint="bank")
     try:
         handle = client.start_operation("charge", 5, result_type=int)
@@ -31,9 +31,8 @@ def calls() -> list[Any]:
         return [handle.operation_token, str(error.cause)]
 
 
-def test_operation_returns_its_result(drive: Drive) -> None:
-    """The command names the operation; the token is known from the start on."""
-    d = drive(calls)
+def test_nexus_operation_returns_its_token_and_result(drive: Drive) -> None:
+    d = drive(call_operation)
     (command,) = d.begin()
     assert isinstance(command, c.ScheduleNexusOperation)
     assert (command.endpoint, command.service, command.operation) == ("bank", "payments", "charge")
@@ -43,25 +42,21 @@ def test_operation_returns_its_result(drive: Drive) -> None:
     assert d.result == ["token-1", 10]
 
 
-def test_operation_that_completes_at_once_has_no_token(drive: Drive) -> None:
-    """Start and result come together."""
-    d = drive(calls)
+def test_synchronous_nexus_operation_has_no_token(drive: Drive) -> None:
+    d = drive(call_operation)
     (command,) = d.begin()
     d.send(ev.NexusStarted(command.seq, ""), ev.NexusCompleted(command.seq, encode(10)))
     assert d.result == [None, 10]
 
 
-def test_operation_that_fails_to_start(drive: Drive) -> None:
-    """The call raises the error, and nothing waits for the operation any more."""
-    d = drive(calls)
+def test_nexus_operation_that_fails_to_start_raises(drive: Drive) -> None:
+    d = drive(call_operation)
     (command,) = d.begin()
     d.send(ev.NexusStartFailed(command.seq, FAILURE))
     assert d.result == ["not started", "no such service"]
 
 
-def test_operation_that_failed_to_start_is_not_cancelled(drive: Drive) -> None:
-    """A later cancellation of the run reaches only what is still open."""
-
+def test_nexus_operation_that_failed_to_start_is_not_cancelled_with_the_run(drive: Drive) -> None:
     @workflow.defn
     def continues() -> None:
         client = workflow.create_nexus_client("payments", endpoint="bank")
@@ -72,12 +67,11 @@ def test_operation_that_failed_to_start_is_not_cancelled(drive: Drive) -> None:
     d = drive(continues)
     (command,) = d.begin()
     d.send(ev.NexusStartFailed(command.seq, FAILURE))
-    assert [type(each) for each in d.send(ev.CancelRequested())] == [c.CancelTimer, c.CancelRun]
+    assert [type(command) for command in d.send(ev.CancelRequested())] == [c.CancelTimer, c.CancelRun]
 
 
-def test_operation_that_fails_after_its_start(drive: Drive) -> None:
-    """The result raises; the token stays."""
-    d = drive(calls)
+def test_nexus_operation_that_fails_after_its_start_raises_at_result(drive: Drive) -> None:
+    d = drive(call_operation)
     (command,) = d.begin()
     d.send(ev.NexusStarted(command.seq, "token-1"))
     d.send(ev.NexusFailed(command.seq, FAILURE))

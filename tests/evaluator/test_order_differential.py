@@ -1,8 +1,7 @@
-"""I1 by comparison: random programs run under Temporal's own instance and under ours, on the same activations.
+"""I1 by comparison: random programs, executed by temporalio and by Hourglass on the same activations.
 
-The commands, their numbers and their arguments must be equal, activation by activation. Runs with no flag of ours are compared
-as they replay (a foreign history), with each combination of temporalio's flags; live runs are compared too, up to where they
-follow a rule of ours that is not temporalio's.
+Commands, sequence numbers and arguments must be equal in every activation. Histories of temporalio are replayed with each
+combination of its flags. Live runs are compared up to the point where our order of events differs on purpose.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ relaxed = settings(
 
 
 FLAGS: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (1, 2))
-"""Of temporalio's flags each combination."""
+"""Every combination of temporalio's flags."""
 
 
 def compare(
@@ -42,9 +41,9 @@ def compare(
     flags: tuple[int, ...],
     turns: str = OLDER,
 ) -> None:
-    """Drive both with the same events until the run closes or the script ends.
+    """Deliver the same events to both until the run closes or the script ends.
 
-    `turns` says whose asyncio temporalio's instance has.
+    `turns` selects the version of asyncio under temporalio.
     """
     with turns_of(turns):
         _compare(program, script, replaying=replaying, flags=flags, newer_turns=turns == NEWER)
@@ -73,7 +72,7 @@ def _compare(
             produced = brief_of_ours(completion.commands)
             assert produced == expected, f"activation {number}: {activation.events}"
             for command in completion.commands:
-                engine.issued(command)
+                engine.record_command(command)
             if any(isinstance(command, TERMINAL) for command in completion.commands):
                 break
     finally:
@@ -83,12 +82,10 @@ def _compare(
 
 @relaxed
 @given(programs(), steps)
-def test_foreign_histories_replay_in_the_same_order(
+def test_replayed_programs_issue_the_commands_of_temporalio(
     program: dict[str, Any], script: list[tuple[list[int], int]]
 ) -> None:
-    """A random program issues the same commands as temporalio's, when replaying what another SDK recorded: with each combination
-    of temporalio's flags, and whichever asyncio it had. (To make a program takes longer than to run it.)
-    """
+    """All flags and versions of asyncio share one generated program, because generation takes longer than execution."""
     for flags, turns in product(FLAGS, (OLDER, NEWER)):
         note(f"with temporalio's flags {flags}, and asyncio {turns}")
         compare(program, script, replaying=True, flags=flags, turns=turns)
@@ -96,13 +93,14 @@ def test_foreign_histories_replay_in_the_same_order(
 
 @relaxed
 @given(programs(ours=True), steps)
-def test_live_runs_take_the_same_order(program: dict[str, Any], script: list[tuple[list[int], int]]) -> None:
-    """A live run issues the same commands as temporalio's (but where our flag says otherwise)."""
+def test_live_programs_issue_the_commands_of_temporalio(
+    program: dict[str, Any], script: list[tuple[list[int], int]]
+) -> None:
     compare(program, script, replaying=False, flags=())
 
 
-# Programs on which the two once differed, as they were found.
-FOUND: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
+# Programs for which the two once differed, as Hypothesis found them.
+REPLAY_DIFFERENCES: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
     "a child's start with its cancellation": (
         [["child", "try"], ["act", "try"]],
         [([0], 2), ([0], 0)],
@@ -111,11 +109,11 @@ FOUND: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
         [["limit", 1, [["limit", 1, [["act", "try"]]], ["act", "try"]]]],
         [([2, 1], 9), ([0], 9), ([0], 9)],
     ),
-    "a timeout that fires behind its block": (
+    "a timeout that fires after its block": (
         [["limit", 1, [["cancel_other"]]], ["act", "try"]],
         [([0, 0], 9), ([0], 9)],
     ),
-    "the end of a pause with a cancellation": (
+    "the end of a back-off with a cancellation": (
         [["local", "try"]],
         [([9], 9), ([0], 2), ([0], 9)],
     ),
@@ -123,18 +121,18 @@ FOUND: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
         [["turn"], ["first", [[["until", 1, 3], ["act", "try"]]], "FIRST_COMPLETED", 0]],
         [([0], 2), ([0], 0)],
     ),
-    "an inner timeout while the outer one is cleaned up after": (
+    "an inner timeout during the cleanup of the outer one": (
         [["limit", 1, [["limit", 1, [["timed", "try", 3]]], ["until", 0, 3]]]],
         [([1], 9), ([0], 9), ([0], 9), ([0], 9)],
     ),
-    "a task that asks itself to stop in a block whose time is up": (
+    "a task that cancels itself in a timed-out block": (
         [
             ["spawn", [["limit", 3, [["timed", "try", 3], ["cancel", 0]]], ["local", "try"], ["act", "try"]]],
             ["sleep", 3],
         ],
         [([0, 1], 9), ([0], 9), ([0], 9)],
     ),
-    "the same as hypothesis met it": (
+    "a task that cancels itself, not minimized": (
         [
             ["until", 0, 3],
             ["timed", "try", 3],
@@ -152,19 +150,19 @@ FOUND: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
         ],
         [([0], 0), ([0, 0, 0, 0], 0), ([0], 0), ([0], 0)],
     ),
-    "one who waits with a limit is cancelled, and then what it waits for": (
+    "a wait with a timeout is cancelled, then the awaited activity": (
         [["first", [[["timed", "try", 3]], [["cancel", 0], ["cancel", 2]]], "FIRST_COMPLETED", 0]],
         [([0], 9)],
     ),
-    "a limit of nothing": (
+    "a timeout of zero": (
         [["limit", 0, [["act", "try"]]], ["limit", 0, [["add", 1]]], ["act", "try"]],
         [([0], 9), ([0], 9)],
     ),
-    "a signal to another within a limit that runs out": (
+    "an external signal in a block that times out": (
         [["limit", 2, [["signal"], ["act", "try"]]]],
         [([1], 9), ([0], 2)],
     ),
-    "a child's start within a limit, and a cancellation": (
+    "a child's start in a timeout block, and a cancellation": (
         [["limit", 3, [["child", "wait"], ["act", "try"]]]],
         [([1], 9), ([0], 2)],
     ),
@@ -172,7 +170,7 @@ FOUND: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
         [["draw"], ["sleep", 1], ["draw"], ["act", "try"]],
         [([0], 3), ([0], 9)],
     ),
-    "a gather of what is done": (
+    "a gather of finished tasks": (
         [
             ["spawn", [["act", "try"], ["again", False], ["act", "try"]]],
             ["sleep", 1],
@@ -184,11 +182,11 @@ FOUND: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
     ),
 }
 
-# The same of live runs.
-FOUND_LIVE: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
-    "a limit of nothing": FOUND["a limit of nothing"],
-    "a reset's seed with a signal": FOUND["a reset's seed with a signal"],
-    "a limit that begins while one cleans up after a cancellation": (
+# Programs for which live runs once differed.
+LIVE_DIFFERENCES: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
+    "a timeout of zero": REPLAY_DIFFERENCES["a timeout of zero"],
+    "a reset's seed with a signal": REPLAY_DIFFERENCES["a reset's seed with a signal"],
+    "a timeout that begins during cleanup after a cancellation": (
         [["try", [["until", 1, 0]], [["limit", 1, [["act", "try"]]]]]],
         [([0], 2), ([4, 1], 9)],
     ),
@@ -197,17 +195,15 @@ FOUND_LIVE: dict[str, tuple[list[Any], list[tuple[list[int], int]]]] = {
 
 @pytest.mark.parametrize("turns", [OLDER, NEWER])
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
-@pytest.mark.parametrize("name", FOUND)
-def test_fixed_replay_differences_stay_fixed(name: str, flags: tuple[int, ...], turns: str) -> None:
-    """Small programs whose order once differed from temporalio's."""
-    main, script = FOUND[name]
+@pytest.mark.parametrize("name", REPLAY_DIFFERENCES)
+def test_replay_order_differences_do_not_recur(name: str, flags: tuple[int, ...], turns: str) -> None:
+    main, script = REPLAY_DIFFERENCES[name]
     program = {"main": main, "handlers": [[["draw"]], []], "limit": 40}
     compare(program, script, replaying=True, flags=flags, turns=turns)
 
 
-@pytest.mark.parametrize("name", FOUND_LIVE)
-def test_fixed_live_differences_stay_fixed(name: str) -> None:
-    """Small programs whose live runs once differed from temporalio's."""
-    main, script = FOUND_LIVE[name]
+@pytest.mark.parametrize("name", LIVE_DIFFERENCES)
+def test_live_order_differences_do_not_recur(name: str) -> None:
+    main, script = LIVE_DIFFERENCES[name]
     compare({"main": main, "handlers": [[["draw"]], []], "limit": 40}, script, replaying=False, flags=())
     assert not departures

@@ -1,4 +1,4 @@
-"""Queries: they look at a run and leave no trace."""
+"""Queries: their answers, and that they do not change the run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from .driver import as_bytes, run_settings, signal
 
 @workflow.defn
 class Counter:
-    """Counts, and answers."""
-
     def __init__(self) -> None:
         self.count = 0
         self.box: list[int] = []
 
     @workflow.run
     def run(self) -> int:
-        """Three steps."""
         for _ in range(3):
             work("step")
             self.count += 1
@@ -39,43 +36,36 @@ class Counter:
 
     @workflow.query
     def broken(self) -> int:
-        """A query that fails."""
         raise ValueError("no answer")
 
     @workflow.query
     def durable(self) -> str:
-        """A query that does what it must not."""
         return charge("x")
 
     @workflow.query
     def random(self) -> float:
-        """A query that draws a number."""
         return workflow.random().random()
 
     @workflow.query
     def waits(self) -> None:
-        """A query that waits."""
         workflow.sleep(0)
 
     @workflow.query
     def facts(self) -> list[Any]:
-        """What may be looked at."""
         return [workflow.info().workflow_id, workflow.now().year, workflow.is_replaying()]
 
     @workflow.query(dynamic=True)
-    def any(self, name: str, arguments: list[Any]) -> str:
-        """All other questions."""
+    def dynamic(self, name: str, arguments: list[Any]) -> str:
         return f"{name} {[argument.decode() for argument in arguments]}"
 
 
 @pytest.fixture(params=[True, False], ids=["verified", "plain"])
 def settings(request: pytest.FixtureRequest) -> Any:
-    """Queries are answered on a copy where determinism is checked, on the live fibers elsewhere."""
+    """Queries are answered on a copy of the run if determinism is verified, otherwise on its live fibers."""
     return run_settings(verify=request.param)
 
 
-def test_queries_of_a_class(drive: Drive, settings: Any) -> None:
-    """Answers follow the run, arguments are bound, defaults filled in."""
+def test_query_sees_the_current_state_and_binds_arguments(drive: Drive, settings: Any) -> None:
     d = drive(Counter, settings=settings)
     d.begin()
     assert (d.query("get"), d.query("get", 5)) == (0, 0)
@@ -84,17 +74,16 @@ def test_queries_of_a_class(drive: Drive, settings: Any) -> None:
     assert d.query("facts") == ["workflow-1", 2023, False]
 
 
-def test_queries_have_no_effect_on_the_run(drive: Drive, settings: Any) -> None:
-    """Neither the journal nor later commands depend on queries."""
-    asked, silent = drive(Counter, settings=settings), drive(Counter, settings=settings)
-    for d in (asked, silent):
+def test_queries_change_neither_the_journal_nor_later_commands(drive: Drive, settings: Any) -> None:
+    queried, unqueried = drive(Counter, settings=settings), drive(Counter, settings=settings)
+    for d in (queried, unqueried):
         d.begin()
     for name in ("get", "broken", "durable", "random", "waits", "unknown"):
-        asked.ask(name)
-    assert asked.run.state.journal == silent.run.state.journal
-    for d in (asked, silent):
+        queried.answer_query(name)
+    assert queried.run.state.journal == unqueried.run.state.journal
+    for d in (queried, unqueried):
         d.finish()
-    assert as_bytes(asked.completions) == as_bytes(silent.completions)
+    assert as_bytes(queried.completions) == as_bytes(unqueried.completions)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +95,9 @@ def test_queries_have_no_effect_on_the_run(drive: Drive, settings: Any) -> None:
         ("waits", "is not allowed in query waits"),
     ],
 )
-def test_forbidden_call_fails_only_the_query(drive: Drive, settings: Any, name: str, expected: str) -> None:
-    """The answer is a failure with the reason; the run is not affected."""
+def test_durable_or_random_call_fails_only_the_query(
+    drive: Drive, settings: Any, name: str, expected: str
+) -> None:
     d = drive(Counter, settings=settings)
     d.begin()
     with pytest.raises(ApplicationError, match=expected):
@@ -116,16 +106,13 @@ def test_forbidden_call_fails_only_the_query(drive: Drive, settings: Any, name: 
     assert d.query("get") == 1
 
 
-def test_dynamic_query_handles_unknown_names(drive: Drive) -> None:
-    """Unknown names go to the dynamic handler, with undecoded arguments."""
+def test_dynamic_query_handler_receives_unknown_queries(drive: Drive) -> None:
     d = drive(Counter)
     d.begin()
     assert d.query("what", 1, "a") == "what [1, 'a']"
 
 
-def test_unknown_query_lists_the_known_ones(drive: Drive, settings: Any) -> None:
-    """Without a dynamic handler the answer says what could be asked."""
-
+def test_error_of_an_unknown_query_lists_the_known_queries(drive: Drive, settings: Any) -> None:
     @workflow.defn
     def run() -> None:
         @workflow.query
@@ -141,8 +128,7 @@ def test_unknown_query_lists_the_known_ones(drive: Drive, settings: Any) -> None
         d.query("stats")
 
 
-def test_several_queries_in_one_activation(drive: Drive, settings: Any) -> None:
-    """Each is answered, by its id."""
+def test_queries_of_one_activation_are_answered_by_id(drive: Drive, settings: Any) -> None:
     d = drive(Counter, settings=settings)
     d.begin()
     completion = d.run.activate(
@@ -155,8 +141,7 @@ def test_several_queries_in_one_activation(drive: Drive, settings: Any) -> None:
     assert [answer.failure is None for answer in answers] == [True, False, True]  # type: ignore[attr-defined]
 
 
-def test_closed_run_answers_queries(drive: Drive, settings: Any) -> None:
-    """Also after its fibers were dropped."""
+def test_closed_and_dropped_run_answers_queries(drive: Drive, settings: Any) -> None:
     d = drive(Counter, settings=settings)
     d.begin()
     d.finish()
@@ -165,9 +150,7 @@ def test_closed_run_answers_queries(drive: Drive, settings: Any) -> None:
     assert d.query("get") == 3
 
 
-def test_stack_trace_shows_every_fiber(drive: Drive, settings: Any) -> None:
-    """`__stack_trace` names the function and line where each line of execution stands."""
-
+def test_stack_trace_query_shows_every_fiber(drive: Drive, settings: Any) -> None:
     def helper() -> None:
         workflow.sleep(50)
 
@@ -183,36 +166,32 @@ def test_stack_trace_shows_every_fiber(drive: Drive, settings: Any) -> None:
     assert "in helper" in trace
 
 
-def test_metadata_lists_the_handlers(drive: Drive) -> None:
-    """What Temporal's UI asks for: names and descriptions."""
+def test_metadata_query_lists_handlers_with_descriptions(drive: Drive) -> None:
+    """Temporal's UI requests it."""
     d = drive(Counter)
     d.begin()
-    answer = d.ask("__temporal_workflow_metadata")
+    answer = d.answer_query("__temporal_workflow_metadata")
     assert answer.result.encoding == "json/protobuf"
     assert b"The count." in answer.result.data
 
 
-def test_query_keeps_a_waiting_signal(drive: Drive, settings: Any) -> None:
-    """A signal that waits for its handler is still there after a query."""
-
+def test_signal_without_a_handler_is_kept_after_a_query(drive: Drive, settings: Any) -> None:
     @workflow.defn
     def run() -> list[str]:
         work("x")
-        got: list[str] = []
-        workflow.signal(name="add")(lambda item: got.append(item))
-        workflow.wait_condition(lambda: got)
-        return got
+        received: list[str] = []
+        workflow.signal(name="add")(lambda item: received.append(item))
+        workflow.wait_condition(lambda: received)
+        return received
 
     d = drive(run, settings=settings)
     d.begin(signal("add", "a"))
-    d.ask("nothing")
+    d.answer_query("nothing")
     d.send(d.done("work"))
     assert d.result == ["a"]
 
 
-def test_unread_signals_are_counted_by_name(drive: Drive, settings: Any) -> None:
-    """`__hourglass_unread_signals` counts signals that neither a handler nor a channel has read."""
-
+def test_unread_signals_query_counts_signals_by_name(drive: Drive, settings: Any) -> None:
     @workflow.defn
     def run() -> None:
         first = workflow.Channel("coins", str)

@@ -1,4 +1,4 @@
-"""I3 and I4: an activation delivered again is answered the same; a run is never begun from the middle."""
+"""I3 and I4: a redelivered activation has the same completion, and a run never begins in the middle of its history."""
 
 from __future__ import annotations
 
@@ -17,32 +17,27 @@ from .driver import as_bytes, cancel, encode, evaluate, open_run, signal, update
 
 @workflow.defn
 class Collector:
-    """Collects signals and updates until there are three."""
-
     def __init__(self) -> None:
-        self.got: list[int] = []
+        self.numbers: list[int] = []
 
     @workflow.run
     def run(self) -> list[int]:
-        """Wait, then pay."""
-        workflow.wait_condition(lambda: len(self.got) >= 3)
+        workflow.wait_condition(lambda: len(self.numbers) >= 3)
         charge("x")
-        return self.got
+        return self.numbers
 
     @workflow.signal
     def add(self, number: int) -> None:
-        """One more."""
-        self.got.append(number)
+        self.numbers.append(number)
 
     @workflow.update
     def put(self, number: int) -> int:
-        """One more, with an answer."""
-        self.got.append(number)
-        return len(self.got)
+        self.numbers.append(number)
+        return len(self.numbers)
 
 
 def deliver_twice(d: Any, *events: Any) -> None:
-    """Deliver an activation, then the same again."""
+    """Deliver the activation of these events twice and compare the completions."""
     activation = d.activation(*events)
     first = d.run.activate(activation)
     journal = len(d.run.state.journal)
@@ -53,7 +48,7 @@ def deliver_twice(d: Any, *events: Any) -> None:
 
 @pytest.mark.parametrize("drop", [False, True], ids=["live", "dropped"])
 def test_redelivered_activation_has_the_same_completion(drive: Drive, drop: bool) -> None:
-    """The same bytes; signals and updates are not repeated."""
+    """Signals and updates are not applied again."""
     d = drive(Collector)
     deliver_twice(d, d.started, signal("add", 1))
     if drop:
@@ -65,8 +60,7 @@ def test_redelivered_activation_has_the_same_completion(drive: Drive, drop: bool
     assert d.run.state.result.result == encode([1, 2, 3])  # type: ignore[union-attr]
 
 
-def test_redelivered_last_activation_has_the_same_completion(drive: Drive) -> None:
-    """The completion that closed the run is returned again until the run is evicted."""
+def test_redelivered_last_activation_of_a_closed_run_has_the_same_completion(drive: Drive) -> None:
     d = drive(Collector)
     d.begin(signal("add", 1), signal("add", 2), signal("add", 3))
     activation = d.activation(d.done("charge", ""))
@@ -75,8 +69,7 @@ def test_redelivered_last_activation_has_the_same_completion(drive: Drive) -> No
     assert as_bytes(d.run.activate(activation)) == as_bytes(first)
 
 
-def test_redelivery_after_a_change_of_lane(drive: Drive) -> None:
-    """The lane is gone, its state is not: a redelivered activation must not count twice."""
+def test_activation_redelivered_on_another_lane_is_not_applied_twice(drive: Drive) -> None:
     d = drive(Collector)
     d.begin(signal("add", 1))
     activation = d.activation(signal("add", 2))
@@ -92,17 +85,16 @@ def test_redelivery_after_a_change_of_lane(drive: Drive) -> None:
 @pytest.mark.parametrize(
     "event", [TimerFired(1), signal("add", 1), cancel(), ActivityCompleted(1), update("put", 1)]
 )
-def test_missing_start_fails_the_task(drive: Drive, event: Any) -> None:
-    """A miss is explicit: the task fails, so that the engine sends the whole history."""
+def test_activation_without_a_start_fails_the_task(drive: Drive, event: Any) -> None:
+    """The engine then sends the whole history."""
     d = drive(Collector)
     completion = d.run.activate(d.activation(event))
     assert isinstance(completion, TaskFailed)
-    assert "never started" in completion.failure.message
+    assert "has not been started" in completion.failure.message
     assert d.run.state.journal == []
 
 
-def test_query_of_an_unknown_run_fails(drive: Drive) -> None:
-    """It fails, as query or as task, and does not begin the run."""
+def test_query_does_not_begin_a_run(drive: Drive) -> None:
     d = drive(Collector)
     completion = d.run.activate(d.activation(QueryReceived("q", "anything")))
     if isinstance(completion, Succeeded):
@@ -110,8 +102,7 @@ def test_query_of_an_unknown_run_fails(drive: Drive) -> None:
     assert d.run.state.journal == []
 
 
-def test_failed_activation_is_not_in_the_journal(drive: Drive) -> None:
-    """It is not recorded, and the run can be retried."""
+def test_failed_activation_is_not_added_to_the_journal(drive: Drive) -> None:
     d = drive(Collector)
     d.begin()
     journal = list(d.run.state.journal)
@@ -121,16 +112,13 @@ def test_failed_activation_is_not_in_the_journal(drive: Drive) -> None:
     assert len(d.run.state.journal) == 2
 
 
-def test_mixed_activations_fail_the_task(drive: Drive) -> None:
-    """The protocol forbids queries and evictions with other events."""
-    for stranger in (RunEvicted(), QueryReceived("q", "x")):
+def test_query_or_eviction_together_with_other_events_fails_the_task(drive: Drive) -> None:
+    for forbidden in (RunEvicted(), QueryReceived("q", "x")):
         d = drive(Collector)
-        assert isinstance(d.offer(d.started, stranger), TaskFailed)
+        assert isinstance(d.offer(d.started, forbidden), TaskFailed)
 
 
-def test_closed_run_issues_no_commands_when_evaluated(drive: Drive) -> None:
-    """I7 follows from the journal alone."""
-
+def test_closed_run_rebuilt_from_its_journal_issues_no_commands(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         workflow.spawn(lambda: (charge("side"), charge("side again")))

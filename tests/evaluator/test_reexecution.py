@@ -1,4 +1,4 @@
-"""I2: resuming live fibers and executing the journal again give the same completions, byte for byte, and the same state."""
+"""I2: live fibers and re-execution of the journal return the same completions, byte for byte, and the same state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ relaxed = settings(
 
 
 def execute(program: dict[str, Any], script: Script, drops: list[int]) -> tuple[Any, list[Completion]]:
-    """Run a program by a script; before the activations in `drops` its fibers are dropped."""
+    """Execute a program by a script; drop its fibers before the activations in `drops`."""
     run = open_run(InterpretedPlain, verify=True)
     engine, protocol = RandomEngine(), Protocol()
     completions: list[Completion] = []
@@ -44,26 +44,27 @@ def execute(program: dict[str, Any], script: Script, drops: list[int]) -> tuple[
         assert isinstance(completion, Succeeded), repr(run.error)
         protocol.check(completion.commands)
         for command in completion.commands:
-            engine.issued(command)
+            engine.record_command(command)
         completions.append(completion)
     return run, completions
 
 
-def derived(state: Any) -> dict[str, Any]:
-    """Return the state derived from the journal, in a comparable form."""
+def derived_state(state: Any) -> dict[str, Any]:
+    """Return the state derived_state from the journal, in a comparable form."""
     fields = msgspec.structs.asdict(state)
     return {name: value for name, value in fields.items() if name != "journal"}
 
 
 @relaxed
 @given(programs(), steps, st.lists(st.integers(1, 30), max_size=6))
-def test_dropping_fibers_changes_nothing(program: dict[str, Any], script: Script, drops: list[int]) -> None:
-    """Dropping fibers at random points changes neither the bytes of a script's outcome nor the derived state."""
+def test_dropping_fibers_changes_neither_completions_nor_state(
+    program: dict[str, Any], script: Script, drops: list[int]
+) -> None:
     kept, expected = execute(program, script, [])
     dropped, produced = execute(program, script, drops)
     try:
         assert [as_bytes(each) for each in produced] == [as_bytes(each) for each in expected]
-        assert derived(dropped.state) == derived(kept.state)
+        assert derived_state(dropped.state) == derived_state(kept.state)
     finally:
         kept.drop()
         dropped.drop()
@@ -71,37 +72,36 @@ def test_dropping_fibers_changes_nothing(program: dict[str, Any], script: Script
 
 @relaxed
 @given(programs(), steps)
-def test_rebuilt_state_is_the_same(program: dict[str, Any], script: Script) -> None:
-    """Executing the journal again arrives at the same numbers, pending resolvers, signals and result."""
+def test_rebuilding_fibers_restores_the_derived_state(program: dict[str, Any], script: Script) -> None:
     run, _ = execute(program, script, [])
-    before = derived(run.state)
+    before = derived_state(run.state)
     run.drop()
     run.rebuild()
     try:
-        assert derived(run.state) == before
+        assert derived_state(run.state) == before
     finally:
         run.drop()
 
 
 @relaxed
 @given(programs(), steps)
-def test_evaluate_equals_live_fibers(program: dict[str, Any], script: Script) -> None:
-    """`evaluate`, which goes from state to state without keeping fibers, returns the same completions."""
+def test_evaluation_without_fibers_returns_the_same_completions(
+    program: dict[str, Any], script: Script
+) -> None:
     run, expected = execute(program, script, [])
     state = state_of()
     try:
         for activation, completion in zip(run.state.journal, expected, strict=True):
             state, produced = evaluate(InterpretedPlain, state, activation)
             assert as_bytes(produced) == as_bytes(completion)
-        assert derived(state) == derived(run.state)
+        assert derived_state(state) == derived_state(run.state)
     finally:
         run.drop()
 
 
 @relaxed
 @given(programs(), steps)
-def test_verify_accepts_deterministic_runs(program: dict[str, Any], script: Script) -> None:
-    """No false alarm on random deterministic programs."""
+def test_verify_accepts_deterministic_programs(program: dict[str, Any], script: Script) -> None:
     run, _ = execute(program, script, [])
     try:
         assert verify(run) is None
@@ -111,15 +111,14 @@ def test_verify_accepts_deterministic_runs(program: dict[str, Any], script: Scri
 
 @relaxed
 @given(programs(), steps)
-def test_journal_is_restored_from_bytes(program: dict[str, Any], script: Script) -> None:
-    """A journal that was serialized and restored re-executes to the same state."""
+def test_deserialized_journal_restores_the_same_state(program: dict[str, Any], script: Script) -> None:
     run, _ = execute(program, script, [])
     journal = msgspec.msgpack.decode(msgspec.msgpack.encode(run.state.journal), type=list[Activation])
     assert journal == run.state.journal
     other = open_run(InterpretedPlain, state_of(journal))
     other.rebuild()
     try:
-        assert derived(other.state) == derived(run.state)
+        assert derived_state(other.state) == derived_state(run.state)
     finally:
         run.drop()
         other.drop()

@@ -1,4 +1,4 @@
-"""Cancellation as `with` blocks: `scope`, which is cancelled as a whole, and `shield`, which defers."""
+"""Cancellation in `with` blocks: `scope` cancels a block, `shield` defers a cancellation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from .driver import brief, cancel, signal
 
 
 @workflow.defn
-class Scoped:
-    """A block that a signal cancels."""
-
+class WaitsInAScope:
     @workflow.run
     def run(self) -> list[Any]:
-        """Work in a scope, then outside."""
         with workflow.scope() as self.block:
             self.side = workflow.spawn(self.helper)
             self.task = charge.start("started")
@@ -29,7 +26,6 @@ class Scoped:
         return [self.block.cancelled, self.side.cancelled(), self.task.cancelled(), after]
 
     def helper(self) -> None:
-        """A spawned fiber that starts things too."""
         try:
             charge("by helper")
         finally:
@@ -37,14 +33,12 @@ class Scoped:
 
     @workflow.signal
     def stop(self) -> None:
-        """Cancel the block."""
         self.block.cancel()
         self.block.cancel()
 
 
-def test_scope_cancels_its_activities_and_fibers(drive: Drive) -> None:
-    """The wait in the block, activities and spawned fibers; the block is left and the run continues."""
-    d = drive(Scoped)
+def test_cancelled_scope_cancels_its_waits_activities_and_fibers(drive: Drive) -> None:
+    d = drive(WaitsInAScope)
     assert brief(d.begin()) == ["charge(started)", "charge(waited for)", "charge(by helper)"]
     assert sorted(brief(d.send(signal("stop")))) == [
         "cancel activity 1",
@@ -57,9 +51,7 @@ def test_scope_cancels_its_activities_and_fibers(drive: Drive) -> None:
     assert d.result == [True, True, True, "A"]
 
 
-def test_uncancelled_scope_has_no_effect(drive: Drive) -> None:
-    """Results and errors pass through it."""
-
+def test_uncancelled_scope_passes_results_and_errors_through(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         result = ""
@@ -79,27 +71,23 @@ def test_uncancelled_scope_has_no_effect(drive: Drive) -> None:
     assert d.result == ["A", False]
 
 
-def test_scope_cancelled_from_within_ends_at_the_next_wait(drive: Drive) -> None:
-    """The block goes on to its next wait, and ends there."""
-
+def test_scope_cancelled_by_its_own_block_ends_at_the_next_wait(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
-        said = []
+        log = []
         with workflow.scope() as block:
             block.cancel()
-            said.append("still here")
+            log.append("still here")
             workflow.sleep(10)
-            said.append("never")
-        return said
+            log.append("never")
+        return log
 
     d = drive(run)
     assert brief(d.begin())[-1] == "CompleteRun"
     assert d.result == ["still here"]
 
 
-def test_scope_cancelled_after_its_last_wait(drive: Drive) -> None:
-    """The block ends, and later code is not cancelled."""
-
+def test_scope_cancelled_after_its_last_wait_does_not_affect_later_code(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.scope() as block:
@@ -112,40 +100,36 @@ def test_scope_cancelled_after_its_last_wait(drive: Drive) -> None:
     assert d.result == "A"
 
 
-def test_inner_scope_is_cancelled_with_the_outer(drive: Drive) -> None:
-    """Cancelling the outer block ends both; the inner one does not swallow it."""
-
+def test_cancelling_the_outer_scope_ends_both_scopes(drive: Drive) -> None:
     @workflow.defn
-    class Nested:
+    class NestedScopes:
         @workflow.run
         def run(self) -> list[str]:
-            said: list[str] = []
+            log: list[str] = []
             with workflow.scope() as self.outer:
                 with workflow.scope():
                     charge("inside")
-                    said.append("inner went on")
-                said.append("left the inner")
+                    log.append("inner went on")
+                log.append("left the inner")
                 workflow.sleep(10)
-                said.append("outer went on")
-            said.append("left the outer")
-            return said
+                log.append("outer went on")
+            log.append("left the outer")
+            return log
 
         @workflow.signal
         def stop(self) -> None:
             self.outer.cancel()
 
-    d = drive(Nested)
+    d = drive(NestedScopes)
     d.begin()
     d.send(signal("stop"))
     d.send()
     assert d.result == ["left the outer"]
 
 
-def test_cancelling_an_inner_scope_keeps_the_outer(drive: Drive) -> None:
-    """The outer block goes on."""
-
+def test_cancelling_an_inner_scope_does_not_end_the_outer(drive: Drive) -> None:
     @workflow.defn
-    class Nested:
+    class NestedScopes:
         @workflow.run
         def run(self) -> str:
             with workflow.scope():
@@ -158,14 +142,13 @@ def test_cancelling_an_inner_scope_keeps_the_outer(drive: Drive) -> None:
         def stop(self) -> None:
             self.inner.cancel()
 
-    d = drive(Nested)
+    d = drive(NestedScopes)
     d.begin()
     assert brief(d.send(signal("stop"))) == ["cancel timer 1", "charge(outer)"]
 
 
-def test_run_cancellation_passes_through_a_scope(drive: Drive) -> None:
-    """A cancellation from outside is not swallowed by a scope, also when both come together."""
-    d = drive(Scoped)
+def test_run_cancellation_is_not_swallowed_by_a_cancelled_scope(drive: Drive) -> None:
+    d = drive(WaitsInAScope)
     d.begin()
     d.send(signal("stop"), cancel())
     while d.owed:
@@ -173,11 +156,9 @@ def test_run_cancellation_passes_through_a_scope(drive: Drive) -> None:
     assert d.was_cancelled
 
 
-def test_scope_cancelled_during_clean_up_does_not_swallow_the_cancellation(drive: Drive) -> None:
-    """A cancelled run cleans up inside a scope that is cancelled then: the run still ends as cancelled."""
-
+def test_scope_cancelled_during_cleanup_does_not_swallow_the_run_cancellation(drive: Drive) -> None:
     @workflow.defn
-    class Cleaning:
+    class CleansUpInAScope:
         @workflow.run
         def run(self) -> str:
             with workflow.scope() as self.block:
@@ -191,7 +172,7 @@ def test_scope_cancelled_during_clean_up_does_not_swallow_the_cancellation(drive
         def stop(self) -> None:
             self.block.cancel()
 
-    d = drive(Cleaning)
+    d = drive(CleansUpInAScope)
     d.begin()
     d.send(cancel())
     d.send(signal("stop"))
@@ -200,9 +181,7 @@ def test_scope_cancelled_during_clean_up_does_not_swallow_the_cancellation(drive
     assert d.was_cancelled, d.terminal
 
 
-def test_scope_leaves_earlier_activities_alone(drive: Drive) -> None:
-    """An activity that was started outside continues when the block is cancelled; the wait for it ends."""
-
+def test_cancelled_scope_does_not_cancel_activities_started_outside(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         before = workflow.spawn(charge, "before")
@@ -223,14 +202,12 @@ def test_scope_leaves_earlier_activities_alone(drive: Drive) -> None:
 # --- shield -----------------------------------------------------------------------------------------------------------
 
 
-def test_shield_defers_the_cancellation(drive: Drive) -> None:
-    """It is delivered once, at the next wait after the block, and not lost."""
-
+def test_shield_defers_cancellation_to_the_next_wait_after_the_block(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.shield():
-            charge("undisturbed")
-            refund("undisturbed")
+            charge("shielded")
+            refund("shielded")
         try:
             workflow.sleep(10)
         except workflow.Cancelled:
@@ -245,9 +222,7 @@ def test_shield_defers_the_cancellation(drive: Drive) -> None:
     assert d.result == "delivered"
 
 
-def test_nested_shields_defer_to_the_end_of_the_outer(drive: Drive) -> None:
-    """The inner block's end delivers nothing while the outer one holds."""
-
+def test_nested_shields_defer_cancellation_to_the_end_of_the_outer(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.shield():
@@ -281,9 +256,7 @@ def test_shield_without_cancellation_has_no_effect(drive: Drive) -> None:
     assert d.result == "fine"
 
 
-def test_shield_in_finally_protects_the_clean_up(drive: Drive) -> None:
-    """A second request during a shielded clean-up waits for its end."""
-
+def test_shield_in_finally_defers_a_second_cancellation_request(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         try:
@@ -302,9 +275,7 @@ def test_shield_in_finally_protects_the_clean_up(drive: Drive) -> None:
     assert d.was_cancelled
 
 
-def test_timeout_inside_a_shield_still_works(drive: Drive) -> None:
-    """A shield holds back requests to stop, not the limits that its own block sets."""
-
+def test_timeout_inside_a_shield_ends_its_block(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.shield():
@@ -318,6 +289,6 @@ def test_timeout_inside_a_shield_still_works(drive: Drive) -> None:
     d = drive(run)
     d.begin()
     d.send(d.fired(1))
-    assert d.owed, "the block was not ended"
+    assert d.owed, "the timeout did not cancel the activity"
     d.send()
     assert d.result == "late"

@@ -1,4 +1,4 @@
-"""Signals: handlers on classes and local functions, channels, what waits for whom, and what is dropped."""
+"""Signals: handlers of classes and local functions, channels, order, and dropped signals."""
 
 from __future__ import annotations
 
@@ -19,42 +19,34 @@ numbers: Channel[int] = Channel("numbers", int)
 
 @workflow.defn
 class Basket:
-    """Collects what it is told."""
-
     def __init__(self) -> None:
         self.items: list[str] = []
         self.closed = False
 
     @workflow.run
     def run(self) -> list[str]:
-        """Wait until closed."""
         workflow.wait_condition(lambda: self.closed)
         workflow.wait_condition(workflow.all_handlers_finished)
         return self.items
 
     @workflow.signal
     def add(self, item: str, twice: bool = False) -> None:
-        """Add an item."""
         self.items += [item] * (2 if twice else 1)
 
     @workflow.signal(name="pay-for")
     def pay(self, item: str) -> None:
-        """A handler that waits."""
         self.items.append(charge(item))
 
     @workflow.signal
     def close(self) -> None:
-        """Enough."""
         self.closed = True
 
     @workflow.signal
     def fail(self) -> None:
-        """A handler that fails the run."""
         raise ApplicationError("by signal")
 
 
-def test_handlers_run_in_the_order_of_arrival(drive: Drive) -> None:
-    """Signals of one activation are handled in their order, arguments bound by signature."""
+def test_signal_handlers_run_in_the_order_of_arrival(drive: Drive) -> None:
     d = drive(Basket)
     d.begin()
     d.send(signal("add", "a"), signal("add", "b", True))
@@ -62,30 +54,27 @@ def test_handlers_run_in_the_order_of_arrival(drive: Drive) -> None:
     assert d.result == ["a", "b", "b", "c"]
 
 
-def test_signals_that_come_with_the_start_are_seen_by_the_body(drive: Drive) -> None:
-    """A handler of a class runs before the body begins."""
-
+def test_signal_that_arrives_with_the_start_is_handled_before_the_body(drive: Drive) -> None:
     @workflow.defn
-    class Seen:
+    class RecordsSignals:
         def __init__(self) -> None:
-            self.said: list[str] = []
+            self.log: list[str] = []
 
         @workflow.run
         def run(self) -> list[str]:
-            self.said.append("body")
-            return self.said
+            self.log.append("body")
+            return self.log
 
         @workflow.signal
         def say(self, word: str) -> None:
-            self.said.append(word)
+            self.log.append(word)
 
-    d = drive(Seen)
+    d = drive(RecordsSignals)
     d.begin(signal("say", "first"))
     assert d.result == ["first", "body"]
 
 
-def test_signal_handlers_may_wait(drive: Drive) -> None:
-    """A handler is a line of execution of its own; `all_handlers_finished` tells whether one still runs."""
+def test_all_handlers_finished_waits_for_a_signal_handler(drive: Drive) -> None:
     d = drive(Basket)
     d.begin()
     assert brief(d.send(signal("pay-for", "book"), signal("close"))) == ["charge(book)"]
@@ -93,19 +82,16 @@ def test_signal_handlers_may_wait(drive: Drive) -> None:
     assert d.result == ["paid"]
 
 
-def test_handler_failure_fails_the_run(drive: Drive) -> None:
-    """What a signal's handler lets out decides the run's fate, as if the body had raised it."""
+def test_failure_in_a_signal_handler_fails_the_run(drive: Drive) -> None:
     d = drive(Basket)
     d.begin()
     d.send(signal("fail"))
     assert str(d.failure) == "by signal"
 
 
-def test_first_terminal_command_is_the_result(drive: Drive) -> None:
-    """The body returns and a handler fails in one activation: engines take the first, and so does the state."""
-
+def test_first_of_two_terminal_commands_is_the_result(drive: Drive) -> None:
     @workflow.defn
-    class Both:
+    class ReturnsAndFails:
         def __init__(self) -> None:
             self.go = False
 
@@ -123,18 +109,16 @@ def test_first_terminal_command_is_the_result(drive: Drive) -> None:
             workflow.wait_condition(lambda: True)
             raise ApplicationError("too late")
 
-    d = drive(Both)
+    d = drive(ReturnsAndFails)
     d.begin()
     assert brief(d.send(signal("end"))) == ["CompleteRun", "FailRun"]
     assert d.result == "done"
     assert d.run.state.result == d.terminal
 
 
-def test_cancelled_run_does_not_cancel_its_handlers(drive: Drive) -> None:
-    """A workflow's cancellation reaches the body, not the handlers of signals."""
-
+def test_run_cancellation_does_not_reach_signal_handlers(drive: Drive) -> None:
     @workflow.defn
-    class Careful:
+    class WaitsForItsHandlers:
         @workflow.run
         def run(self) -> str:
             try:
@@ -147,7 +131,7 @@ def test_cancelled_run_does_not_cancel_its_handlers(drive: Drive) -> None:
         def pay(self) -> None:
             charge("a")
 
-    d = drive(Careful)
+    d = drive(WaitsForItsHandlers)
     d.begin()
     d.send(signal("pay"))
     assert brief(d.send(cancel())) == ["cancel timer 1"]
@@ -155,9 +139,7 @@ def test_cancelled_run_does_not_cancel_its_handlers(drive: Drive) -> None:
     assert d.result == "after the handler"
 
 
-def test_local_functions_handle_signals(drive: Drive) -> None:
-    """In function style the body registers its handlers; what came before waits, and is handled in order."""
-
+def test_signals_wait_until_a_local_function_handles_them(drive: Drive) -> None:
     @workflow.defn
     def basket() -> list[str]:
         items: list[str] = []
@@ -181,7 +163,7 @@ def test_local_functions_handle_signals(drive: Drive) -> None:
 
 
 def test_undecodable_signal_is_dropped_and_logged(drive: Drive) -> None:
-    """A signal with wrong arguments is dropped with a notice that does not show them; the run continues."""
+    """The log message does not contain the arguments."""
     d = drive(Basket)
     d.begin()
     secret = SignalReceived("add", (Payload(b"{'secret"),))
@@ -192,26 +174,24 @@ def test_undecodable_signal_is_dropped_and_logged(drive: Drive) -> None:
     assert "secret" not in "".join(d.run.notices)
 
 
-def test_dynamic_handler_receives_unknown_signals(drive: Drive) -> None:
-    """It receives the name and undecoded arguments of signals without a handler."""
-
+def test_dynamic_signal_handler_receives_unknown_signals(drive: Drive) -> None:
     @workflow.defn
     class Dynamic:
         def __init__(self) -> None:
-            self.got: list[Any] = []
+            self.received: list[Any] = []
 
         @workflow.run
         def run(self) -> list[Any]:
-            workflow.wait_condition(lambda: len(self.got) == 3)
-            return self.got
+            workflow.wait_condition(lambda: len(self.received) == 3)
+            return self.received
 
         @workflow.signal
         def known(self) -> None:
-            self.got.append("known")
+            self.received.append("known")
 
         @workflow.signal(dynamic=True)
         def other(self, name: str, arguments: list[RawPayload]) -> None:
-            self.got.append([name, *(argument.decode() for argument in arguments)])
+            self.received.append([name, *(argument.decode() for argument in arguments)])
 
     d = drive(Dynamic)
     d.begin()
@@ -222,9 +202,7 @@ def test_dynamic_handler_receives_unknown_signals(drive: Drive) -> None:
 # --- channels ---------------------------------------------------------------------------------------------------------
 
 
-def test_channel_is_read_in_order(drive: Drive) -> None:
-    """`receive` takes one message at a time, those first that came first, and waits while there is none."""
-
+def test_channel_receives_signals_in_order(drive: Drive) -> None:
     @workflow.defn
     def reader() -> list[int]:
         return [numbers.receive() for _ in range(3)]
@@ -235,9 +213,7 @@ def test_channel_is_read_in_order(drive: Drive) -> None:
     assert d.result == [1, 2, 3]
 
 
-def test_receive_times_out(drive: Drive) -> None:
-    """`TimeoutError`, and a later message stays for the next reader."""
-
+def test_channel_receive_times_out_and_keeps_later_messages(drive: Drive) -> None:
     @workflow.defn
     def reader() -> list[Any]:
         try:
@@ -255,9 +231,7 @@ def test_receive_times_out(drive: Drive) -> None:
     assert d.result == ["late", 8]
 
 
-def test_receive_in_time_cancels_its_timer(drive: Drive) -> None:
-    """A message that arrives in time leaves no timer."""
-
+def test_channel_receive_cancels_its_timer_when_a_message_arrives(drive: Drive) -> None:
     @workflow.defn
     def reader() -> int:
         return numbers.receive(timeout=5)
@@ -267,9 +241,7 @@ def test_receive_in_time_cancels_its_timer(drive: Drive) -> None:
     assert brief(d.send(signal("numbers", 8))) == ["cancel timer 1", "CompleteRun"]
 
 
-def test_receive_nowait_and_drain(drive: Drive) -> None:
-    """Looking without waiting: one message or `ChannelEmptyError`; all that are there."""
-
+def test_channel_receive_nowait_and_drain_do_not_wait(drive: Drive) -> None:
     @workflow.defn
     def reader() -> list[Any]:
         work("x")
@@ -288,15 +260,15 @@ def test_receive_nowait_and_drain(drive: Drive) -> None:
     assert d.result == [1, [2, 3], []]
 
 
-def test_several_receivers_get_one_message_each(drive: Drive) -> None:
-    """Those who wait longest are served first, and nobody twice."""
-
+def test_channel_receivers_get_one_message_each_in_order_of_waiting(drive: Drive) -> None:
     @workflow.defn
     def readers() -> list[list[Any]]:
-        got: list[list[Any]] = []
-        tasks = [workflow.spawn(lambda name: got.append([name, numbers.receive()]), name) for name in "abc"]
+        received: list[list[Any]] = []
+        tasks = [
+            workflow.spawn(lambda name: received.append([name, numbers.receive()]), name) for name in "abc"
+        ]
         workflow.gather(*tasks)
-        return got
+        return received
 
     d = drive(readers)
     d.begin()
@@ -305,23 +277,21 @@ def test_several_receivers_get_one_message_each(drive: Drive) -> None:
     assert d.result == [["a", 1], ["b", 2], ["c", 3]]
 
 
-def test_cancelled_receiver_loses_no_message(drive: Drive) -> None:
-    """A receiver is cancelled in the activation in which its message arrives: the next receiver gets it."""
-
+def test_message_of_a_cancelled_channel_receiver_goes_to_the_next(drive: Drive) -> None:
     @workflow.defn
     class Readers:
         def __init__(self) -> None:
-            self.got: list[Any] = []
+            self.received: list[Any] = []
             self.tasks: list[Any] = []
 
         @workflow.run
         def run(self) -> list[Any]:
             self.tasks = [workflow.spawn(self.read, name) for name in "ab"]
-            workflow.wait_condition(lambda: self.got)
-            return self.got
+            workflow.wait_condition(lambda: self.received)
+            return self.received
 
         def read(self, name: str) -> None:
-            self.got.append([name, numbers.receive()])
+            self.received.append([name, numbers.receive()])
 
         @workflow.signal
         def stop(self) -> None:
@@ -333,9 +303,7 @@ def test_cancelled_receiver_loses_no_message(drive: Drive) -> None:
     assert d.result == [["b", 5]]
 
 
-def test_channel_message_of_a_wrong_type_is_logged(drive: Drive) -> None:
-    """It is dropped with a notice; the receiver continues to wait."""
-
+def test_channel_message_of_the_wrong_type_is_dropped_and_logged(drive: Drive) -> None:
     @workflow.defn
     def reader() -> int:
         return numbers.receive()
@@ -348,8 +316,7 @@ def test_channel_message_of_a_wrong_type_is_logged(drive: Drive) -> None:
     assert d.result == 4
 
 
-def test_notices_are_not_repeated_by_a_re_execution(drive: Drive) -> None:
-    """What was dropped and reported once is not reported again when the fibers are rebuilt."""
+def test_re_execution_does_not_repeat_log_messages_of_dropped_signals(drive: Drive) -> None:
     d = drive(Basket)
     d.begin()
     d.send(signal("add", [1]))

@@ -1,4 +1,4 @@
-"""Cancellation as `with` blocks: `timeout`, alone, nested and against a cancelled run."""
+"""`workflow.timeout` blocks: alone, nested, and in a cancelled run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from .driver import brief, cancel, signal
 inbox: workflow.Channel[int] = workflow.Channel("inbox", int)
 
 
-def test_timeout_block_in_time_cancels_its_timer(drive: Drive) -> None:
-    """A block that ends in time leaves no timer."""
-
+def test_timeout_block_cancels_its_timer_when_it_ends_in_time(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         with workflow.timeout(60) as limit:
@@ -33,9 +31,7 @@ def test_timeout_block_in_time_cancels_its_timer(drive: Drive) -> None:
     assert d.result == ["A", False]
 
 
-def test_timeout_block_raises_timeout_error(drive: Drive) -> None:
-    """The waits in the block are cancelled, its `finally` runs, and `TimeoutError` is raised."""
-
+def test_expired_timeout_block_cancels_its_waits_and_raises_timeout_error(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         limit = workflow.timeout(60)
@@ -58,8 +54,7 @@ def test_timeout_block_raises_timeout_error(drive: Drive) -> None:
 
 
 @workflow.defn
-def within_nothing() -> str:
-    """Sleeps where there is no time for it."""
+def zero_timeout() -> str:
     try:
         with workflow.timeout(0):
             workflow.sleep(10)
@@ -68,16 +63,14 @@ def within_nothing() -> str:
     return ""
 
 
-def test_timeout_of_zero_ends_the_first_wait(drive: Drive) -> None:
-    """A timeout of 0 starts no timer: it expires a turn later, as with `asyncio.timeout`."""
-    d = drive(within_nothing)
+def test_timeout_of_zero_cancels_the_first_wait_without_a_timer(drive: Drive) -> None:
+    """It expires one turn later, as with `asyncio.timeout`."""
+    d = drive(zero_timeout)
     assert brief(d.begin()) == ["timer 1", "cancel timer 1", "CompleteRun"]
     assert d.result == "late"
 
 
-def test_timeout_of_zero_without_a_wait(drive: Drive) -> None:
-    """A block that has ended before its turn is not cancelled later."""
-
+def test_timeout_of_zero_does_not_expire_without_a_wait(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.timeout(0) as limit:
@@ -92,23 +85,21 @@ def test_timeout_of_zero_without_a_wait(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 2], ids=["the outer", "the inner"])
-def test_nested_timeouts_end_their_own_block(drive: Drive, first: int) -> None:
-    """Each `TimeoutError` comes out of the block whose time ran out."""
-
+def test_nested_timeouts_raise_from_their_own_blocks(drive: Drive, first: int) -> None:
     @workflow.defn
     def run() -> list[str]:
-        said: list[str] = []
+        log: list[str] = []
         try:
             with workflow.timeout(60):
                 try:
                     with workflow.timeout(30):
                         workflow.sleep(100)
                 except TimeoutError:
-                    said.append("inner")
+                    log.append("inner")
                     workflow.sleep(100)
         except TimeoutError:
-            said.append("outer")
-        return said
+            log.append("outer")
+        return log
 
     d = drive(run)
     d.begin()
@@ -119,9 +110,9 @@ def test_nested_timeouts_end_their_own_block(drive: Drive, first: int) -> None:
 
 
 @pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["outer first", "inner first"])
-def test_both_timeouts_at_once_end_the_outer_block(drive: Drive, order: tuple[int, int]) -> None:
-    """Two limits that run out in one activation: the outer block must end, whichever timer fired first."""
-
+def test_nested_timeouts_that_expire_together_end_the_outer_block(
+    drive: Drive, order: tuple[int, int]
+) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -143,9 +134,7 @@ def test_both_timeouts_at_once_end_the_outer_block(drive: Drive, order: tuple[in
     assert d.result == "outer"
 
 
-def test_inner_timeout_during_clean_up_does_not_swallow_the_outer(drive: Drive) -> None:
-    """The outer limit was delivered and the block cleans up when the inner one runs out: the outer block must still end."""
-
+def test_inner_timeout_during_cleanup_does_not_swallow_the_outer_timeout(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -172,9 +161,7 @@ def test_inner_timeout_during_clean_up_does_not_swallow_the_outer(drive: Drive) 
     assert d.result == "outer"
 
 
-def test_timeout_during_clean_up_does_not_swallow_the_cancellation(drive: Drive) -> None:
-    """A cancelled run cleans up inside a block whose time runs out: it ends as cancelled, not as timed out."""
-
+def test_timeout_during_cleanup_does_not_swallow_the_run_cancellation(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         with workflow.timeout(60):
@@ -192,9 +179,7 @@ def test_timeout_during_clean_up_does_not_swallow_the_cancellation(drive: Drive)
     assert d.was_cancelled, d.terminal
 
 
-def test_timer_of_a_finished_block_has_no_effect(drive: Drive) -> None:
-    """The result and the timer arrive together, and the block ends first."""
-
+def test_timeout_that_fires_with_the_result_of_its_block_has_no_effect(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.timeout(60):
@@ -208,9 +193,7 @@ def test_timer_of_a_finished_block_has_no_effect(drive: Drive) -> None:
     assert d.result == "fine"
 
 
-def test_message_together_with_the_timer_of_a_block(drive: Drive) -> None:
-    """All events of an activation are applied before any code runs (flag 2)."""
-
+def test_flag_2_applies_a_message_before_the_timeout_of_its_block(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         with workflow.timeout(60):
@@ -224,9 +207,7 @@ def test_message_together_with_the_timer_of_a_block(drive: Drive) -> None:
     assert d.result == "fine"
 
 
-def test_message_beats_a_timeout_in_the_same_activation(drive: Drive) -> None:
-    """Messages are handled before the timer of the same activation is looked at."""
-
+def test_message_wins_over_a_timeout_of_the_same_activation(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -241,9 +222,7 @@ def test_message_beats_a_timeout_in_the_same_activation(drive: Drive) -> None:
     assert brief(d.send(signal("inbox", 1), d.fired(1))) == ["cancel timer 1", "charge(after)"]
 
 
-def test_run_cancellation_is_not_a_timeout(drive: Drive) -> None:
-    """A cancellation from outside goes through a timeout block as what it is."""
-
+def test_run_cancellation_in_a_timeout_block_raises_no_timeout_error(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         try:
@@ -260,9 +239,7 @@ def test_run_cancellation_is_not_a_timeout(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
-def test_cancellation_and_timeout_together_cancel_the_run(drive: Drive, cancel_first: bool) -> None:
-    """When both come in one activation the cancellation from outside wins."""
-
+def test_cancellation_wins_over_a_timeout_of_the_same_activation(drive: Drive, cancel_first: bool) -> None:
     @workflow.defn
     def run() -> str:
         try:
@@ -279,9 +256,7 @@ def test_cancellation_and_timeout_together_cancel_the_run(drive: Drive, cancel_f
     assert d.was_cancelled
 
 
-def test_swallowed_timeout_is_not_delivered_later(drive: Drive) -> None:
-    """A block that swallows its cancellation ends as it likes, and nothing strikes afterwards."""
-
+def test_swallowed_timeout_is_not_delivered_again(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         with workflow.timeout(60) as limit:
@@ -299,12 +274,10 @@ def test_swallowed_timeout_is_not_delivered_later(drive: Drive) -> None:
     assert d.result == [True]
 
 
-def test_timeout_blocks_are_entered_once(drive: Drive) -> None:
-    """A timeout or scope object serves one block."""
-
+def test_timeout_and_scope_objects_cannot_be_entered_twice(drive: Drive) -> None:
     @workflow.defn
     def run() -> int:
-        refused = 0
+        rejected = 0
         for block in (workflow.timeout(5), workflow.scope()):
             with block:
                 pass
@@ -312,16 +285,15 @@ def test_timeout_blocks_are_entered_once(drive: Drive) -> None:
                 with block:
                     pass
             except UsageError:
-                refused += 1
-        return refused
+                rejected += 1
+        return rejected
 
     d = drive(run)
     d.begin()
     assert d.result == 2
 
 
-def test_timeout_blocks_need_a_workflow() -> None:
-    """Outside a workflow there is no time to limit and nothing to cancel."""
+def test_timeout_scope_and_shield_are_rejected_outside_a_workflow() -> None:
     for block in (workflow.timeout(1), workflow.scope(), workflow.shield()):
         with pytest.raises(NotInWorkflowError), block:
             pass

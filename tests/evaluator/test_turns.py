@@ -1,7 +1,7 @@
-"""I1, the frozen table: how many turns pass from an event to the fiber that waits for it.
+"""I1, the frozen table: the number of turns from an event to the fiber that waits for it.
 
-Each row is a kind of wait. A fiber that waits for it races, within one activation, against a ladder of fibers that give way
-once, twice, … `sleep(0)` after a common beginning; the place where it comes out tells its number of turns.
+Each row is a kind of wait. In one activation, a fiber that waits so races against fibers that yield once, twice, … by
+`sleep(0)` after a common beginning. Its position among them is its number of turns.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from .acts import charge
 from .conftest import Drive
 from .driver import Driver, brief, encode, signal
 
-LADDER = 6
+MAX_TURNS = 6
 
 
 def child_result() -> None:
-    """A child that has started already."""
+    """Wait for the result of a child."""
     operations.start_child(StartChildWorkflow(seq=0, workflow_id="c", workflow_type="c"), Any).result()
 
 
 def child_start() -> None:
-    """A child's start."""
+    """Wait for the start of a child."""
     operations.start_child(StartChildWorkflow(seq=0, workflow_id="c", workflow_type="c"), Any)
 
 
 def external_signal() -> None:
-    """A signal to another workflow."""
     operations.signal_external(SignalExternalWorkflow(seq=0, workflow_id="o", signal_name="s"))
 
 
@@ -100,8 +99,7 @@ def _swallow_timeout() -> None:
 
 
 @pytest.mark.parametrize("kind", TABLE)
-def test_waits_take_the_documented_turns(drive: Drive, kind: str) -> None:
-    """From its event a wait takes exactly the frozen number of turns."""
+def test_each_kind_of_wait_takes_the_documented_number_of_turns(drive: Drive, kind: str) -> None:
     wait, before, answer, turns = TABLE[kind]
 
     @workflow.defn
@@ -110,9 +108,9 @@ def test_waits_take_the_documented_turns(drive: Drive, kind: str) -> None:
             wait()
             charge.start("subject")
 
-        def rung(number: int) -> None:
-            # `cancel_external` is answered in one turn: the foot of the ladder.
-            operations.cancel_external("foot", "", "")
+        def reference(number: int) -> None:
+            # `cancel_external` resolves in one turn, so the references start here.
+            operations.cancel_external("other", "", "")
             for _ in range(number - 1):
                 workflow.sleep(0)
             charge.start(f"turn {number}")
@@ -120,7 +118,7 @@ def test_waits_take_the_documented_turns(drive: Drive, kind: str) -> None:
         tasks = [workflow.spawn(subject)]
         workflow.sleep(0)
         workflow.sleep(0)
-        tasks += [workflow.spawn(rung, number) for number in range(1, LADDER + 1)]
+        tasks += [workflow.spawn(reference, number) for number in range(1, MAX_TURNS + 1)]
         workflow.gather(*tasks)
 
     d = drive(run)
@@ -128,18 +126,20 @@ def test_waits_take_the_documented_turns(drive: Drive, kind: str) -> None:
     if events := before(d):
         d.send(*events)
     taken = 1 if kind == "external cancel" else 0
-    feet: list[AnyEvent] = [ExternalCancelResolved(number + taken) for number in range(1, LADDER + 1)]
-    order = [word for word in brief(d.send(*answer(d), *feet)) if word.startswith("charge(")]
+    reference_starts: list[AnyEvent] = [
+        ExternalCancelResolved(number + taken) for number in range(1, MAX_TURNS + 1)
+    ]
+    order = [word for word in brief(d.send(*answer(d), *reference_starts)) if word.startswith("charge(")]
     assert order.index("charge(subject)") + 1 == turns, order
-    assert [word for word in order if "turn" in word] == [f"charge(turn {n})" for n in range(1, LADDER + 1)]
+    assert [word for word in order if "turn" in word] == [
+        f"charge(turn {n})" for n in range(1, MAX_TURNS + 1)
+    ]
 
 
 @pytest.mark.parametrize("events", [["signal", "activity"], ["activity", "signal"]])
-def test_handlers_run_before_other_events(drive: Drive, events: list[str]) -> None:
-    """Handlers run until they block before any other event of the activation is applied."""
-
+def test_signal_handler_runs_before_other_events_of_the_activation(drive: Drive, events: list[str]) -> None:
     @workflow.defn
-    class Both:
+    class SignalAndActivity:
         @workflow.run
         def run(self) -> None:
             charge("first")
@@ -152,15 +152,16 @@ def test_handlers_run_before_other_events(drive: Drive, events: list[str]) -> No
                 workflow.sleep(0)
             charge.start("handler")
 
-    d = drive(Both)
+    d = drive(SignalAndActivity)
     d.begin()
-    given: dict[str, AnyEvent] = {"signal": signal("poke"), "activity": d.done("charge", "")}
-    assert brief(d.send(*[given[name] for name in events]))[:2] == ["charge(handler)", "charge(body)"]
+    events_by_name: dict[str, AnyEvent] = {"signal": signal("poke"), "activity": d.done("charge", "")}
+    assert brief(d.send(*[events_by_name[name] for name in events]))[:2] == [
+        "charge(handler)",
+        "charge(body)",
+    ]
 
 
-def test_conditions_are_checked_when_no_fiber_is_ready(drive: Drive) -> None:
-    """A condition that became true early is seen only when the queue is empty."""
-
+def test_conditions_are_checked_only_when_no_fiber_is_ready(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         box: list[int] = []
@@ -180,9 +181,7 @@ def test_conditions_are_checked_when_no_fiber_is_ready(drive: Drive) -> None:
     assert brief(drive(run).begin())[:2] == ["charge(long)", "charge(condition)"]
 
 
-def test_tasks_begin_breadth_first(drive: Drive) -> None:
-    """Tasks of one level begin before the tasks that those spawn."""
-
+def test_spawned_tasks_begin_before_the_tasks_that_they_spawn(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         def inner(name: str) -> None:

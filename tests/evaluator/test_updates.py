@@ -1,4 +1,4 @@
-"""Updates: accepted, rejected without a trace, answered in their own activation."""
+"""Updates: acceptance, rejection without effect, completion in the same activation."""
 
 from __future__ import annotations
 
@@ -19,32 +19,27 @@ from .driver import as_bytes, brief, decode, signal, update
 
 @workflow.defn
 class Account:
-    """A balance that is changed by updates."""
-
     def __init__(self) -> None:
         self.balance = 0
-        self.looks = 0
+        self.checks = 0
 
     @workflow.run
     def run(self) -> list[Any]:
-        """Wait until rich."""
         workflow.wait_condition(self.rich)
         return [self.balance, workflow.random().random()]
 
     def rich(self) -> bool:
-        """The condition; it counts how often it was looked at, which only tests may do."""
-        self.looks += 1
+        """Count the checks of the condition, which real workflows must not do."""
+        self.checks += 1
         return self.balance >= 100
 
     @workflow.update
     def deposit(self, amount: int, tags: list[str] | None = None) -> int:
-        """Put something in."""
         self.balance += amount
         return self.balance if tags is None else len(tags)
 
     @deposit.validator
     def check(self, amount: int, tags: list[str] | None = None) -> None:
-        """Refuse what is not positive, and meddle with the arguments."""
         if tags is not None:
             tags.clear()
         if amount == 13:
@@ -54,19 +49,16 @@ class Account:
 
     @workflow.update
     def pay(self, what: str) -> str:
-        """An update that waits."""
         return charge(what)
 
     @workflow.update
     def fails(self, how: str) -> None:
-        """An update that raises."""
         if how == "application":
             raise ApplicationError("refused after all")
         raise ValueError("a bug")
 
 
-def test_accepted_update_completes_at_once(drive: Drive) -> None:
-    """Accepted, then completed with its result, in the activation in which it came."""
+def test_update_is_accepted_and_completed_in_one_activation(drive: Drive) -> None:
     d = drive(Account)
     d.begin()
     accepted, completed = d.send(update("deposit", 5))
@@ -75,8 +67,7 @@ def test_accepted_update_completes_at_once(drive: Drive) -> None:
     assert decode(completed.result) == 5
 
 
-def test_update_handler_may_wait(drive: Drive) -> None:
-    """Accepted now, completed when its handler returns."""
+def test_update_completes_after_its_handler_has_waited(drive: Drive) -> None:
     d = drive(Account)
     d.begin()
     assert brief(d.send(update("pay", "book"))) == ["AcceptUpdate", "charge(book)"]
@@ -85,8 +76,7 @@ def test_update_handler_may_wait(drive: Drive) -> None:
     assert decode(completed.result) == "paid"
 
 
-def test_validator_rejects_an_update(drive: Drive) -> None:
-    """What it raises is the reason; the handler does not run."""
+def test_exception_in_a_validator_rejects_the_update(drive: Drive) -> None:
     d = drive(Account)
     d.begin()
     (rejected,) = d.send(update("deposit", -1))
@@ -94,8 +84,7 @@ def test_validator_rejects_an_update(drive: Drive) -> None:
     assert rejected.failure.message == "must be positive"
 
 
-def test_validator_cannot_change_the_arguments(drive: Drive) -> None:
-    """The handler gets arguments of its own."""
+def test_validator_cannot_change_the_arguments_of_the_update_handler(drive: Drive) -> None:
     d = drive(Account)
     d.begin()
     completed = d.send(update("deposit", 1, ["a", "b"]))[-1]
@@ -103,21 +92,20 @@ def test_validator_cannot_change_the_arguments(drive: Drive) -> None:
     assert decode(completed.result) == 2
 
 
-def test_replay_skips_the_validator(drive: Drive) -> None:
-    """What was accepted once is not validated again."""
+def test_replay_skips_the_update_validator(drive: Drive) -> None:
     d = drive(Account)
     d.begin()
     assert brief(d.send(update("deposit", -1, run_validator=False))) == ["AcceptUpdate", "CompleteUpdate"]
 
 
-def test_rejected_update_changes_nothing(drive: Drive) -> None:
-    """No journal entry, no check of a condition, no randomness, no number."""
+def test_rejected_update_leaves_no_trace_in_the_run(drive: Drive) -> None:
+    """It adds no journal entry, checks no condition, and uses neither randomness nor sequence numbers."""
     rejected, clean = drive(Account), drive(Account)
     for d in (rejected, clean):
         d.begin()
     journal = list(rejected.run.state.journal)
-    unfit = UpdateReceived(id="x", protocol_instance_id="x", name="pay")
-    for bad in (update("deposit", 0, id="a"), update("nobody", id="b"), unfit):
+    missing_argument = UpdateReceived(id="x", protocol_instance_id="x", name="pay")
+    for bad in (update("deposit", 0, id="a"), update("unknown", id="b"), missing_argument):
         assert brief(rejected.send(bad)) == ["RejectUpdate"]
     assert rejected.run.state.journal == journal
     commands = [d.send(update("deposit", 100)) for d in (rejected, clean)]
@@ -125,9 +113,7 @@ def test_rejected_update_changes_nothing(drive: Drive) -> None:
     assert as_bytes(commands[0]) == as_bytes(commands[1])
 
 
-def test_rejected_update_does_not_check_conditions(drive: Drive) -> None:
-    """A condition that has become true by itself is not let through by an update that history will not know."""
-
+def test_rejected_update_does_not_wake_a_condition_that_has_become_true(drive: Drive) -> None:
     @workflow.defn
     class Patient:
         def __init__(self) -> None:
@@ -156,8 +142,7 @@ def test_rejected_update_does_not_check_conditions(drive: Drive) -> None:
     assert d.terminal is None
 
 
-def test_invalid_arguments_reject_the_update(drive: Drive) -> None:
-    """Arguments that cannot be decoded reject the update, and do not show themselves."""
+def test_undecodable_arguments_reject_the_update_without_showing_them(drive: Drive) -> None:
     d = drive(Account)
     d.begin()
     event = UpdateReceived(id="u", protocol_instance_id="u", name="deposit", arguments=(Payload(b"secret{"),))
@@ -166,8 +151,7 @@ def test_invalid_arguments_reject_the_update(drive: Drive) -> None:
     assert "secret" not in repr(rejected)
 
 
-def test_unknown_update_lists_the_known_ones(drive: Drive) -> None:
-    """The reason lists what could be asked for."""
+def test_rejection_of_an_unknown_update_lists_the_known_updates(drive: Drive) -> None:
     d = drive(Account)
     d.begin()
     (rejected,) = d.send(update("withdraw"))
@@ -175,8 +159,7 @@ def test_unknown_update_lists_the_known_ones(drive: Drive) -> None:
     assert "deposit, fails, pay" in rejected.failure.message
 
 
-def test_durable_call_in_a_validator_fails_the_task(drive: Drive) -> None:
-    """It is a bug, not a rejection."""
+def test_durable_call_in_an_update_validator_fails_the_task(drive: Drive) -> None:
     d = drive(Account)
     d.begin()
     assert isinstance(d.offer(update("deposit", 13)), TaskFailed)
@@ -184,7 +167,6 @@ def test_durable_call_in_a_validator_fails_the_task(drive: Drive) -> None:
 
 
 def test_failure_in_an_update_handler_fails_only_the_update(drive: Drive) -> None:
-    """An `ApplicationError` goes to the one who asked; the run goes on."""
     d = drive(Account)
     d.begin()
     accepted, rejected = d.send(update("fails", "application"))
@@ -195,16 +177,13 @@ def test_failure_in_an_update_handler_fails_only_the_update(drive: Drive) -> Non
 
 
 def test_bug_in_an_update_handler_parks_the_run(drive: Drive) -> None:
-    """Any other exception fails the task, as in the body."""
     d = drive(Account)
     d.begin()
     assert isinstance(d.offer(update("fails", "bug")), TaskFailed)
     assert isinstance(d.run.error, ValueError)
 
 
-def test_handler_registered_by_the_body_answers_the_first_update(drive: Drive) -> None:
-    """Update-with-start: the update waits until the body has blocked, and is answered in the same activation."""
-
+def test_update_with_start_waits_for_a_handler_registered_by_the_body(drive: Drive) -> None:
     @workflow.defn
     def account() -> int:
         total = 0
@@ -224,15 +203,13 @@ def test_handler_registered_by_the_body_answers_the_first_update(drive: Drive) -
         return total
 
     d = drive(account)
-    commands = d.begin(update("deposit", 4, id="a"), update("deposit", -4, id="b"), update("nobody", id="c"))
+    commands = d.begin(update("deposit", 4, id="a"), update("deposit", -4, id="b"), update("unknown", id="c"))
     assert brief(commands) == ["AcceptUpdate", "CompleteUpdate", "RejectUpdate", "RejectUpdate"]
     d.send(update("deposit", 9, id="d"))
     assert d.result == 13
 
 
-def test_foreign_history_rejects_an_unhandled_update_at_once(drive: Drive) -> None:
-    """In a run that another SDK began, an update without a handler is rejected where that SDK rejected it."""
-
+def test_replay_of_another_sdk_rejects_an_update_before_its_handler_exists(drive: Drive) -> None:
     @workflow.defn
     def account() -> None:
         workflow.update(name="late")(lambda: None)
@@ -244,7 +221,6 @@ def test_foreign_history_rejects_an_unhandled_update_at_once(drive: Drive) -> No
 
 @pytest.mark.parametrize("names", [["a", "b"], ["b", "a"]])
 def test_updates_are_handled_in_the_order_of_arrival(drive: Drive, names: list[str]) -> None:
-    """Several updates of one activation run in their order."""
     d = drive(Account)
     d.begin()
     commands = d.send(*[update("deposit", 1, id=name) for name in names])

@@ -1,4 +1,4 @@
-"""Determinism checked by re-execution: injected faults are found, and the report names file and line."""
+"""Determinism checked by re-execution: detection of injected faults, and reports with file and line."""
 
 from __future__ import annotations
 
@@ -21,21 +21,19 @@ flags: list[bool] = []
 
 @workflow.defn
 def global_counter() -> None:
-    """Asks for another thing each time it is executed."""
     charge("a")
     work(f"tick {next(ticks)}")  # the fault
 
 
 @workflow.defn
 def changed_duration() -> None:
-    """Sleeps another time when executed again."""
     charge("a")
     workflow.sleep(1 + next(ticks))  # the fault
 
 
 @workflow.defn
 def set_order() -> None:
-    """Walks a set of objects in the order of their addresses."""
+    """Iterates over a set of objects in the order of their addresses."""
     charge("a")
     flip = next(ticks) % 2
     for name in sorted({"x", "y"}, reverse=bool(flip)):
@@ -43,8 +41,7 @@ def set_order() -> None:
 
 
 @workflow.defn
-def fewer() -> None:
-    """Does something only once."""
+def missing_command() -> None:
     charge("a")
     if not flags:
         flags.append(True)
@@ -53,59 +50,54 @@ def fewer() -> None:
 
 
 @workflow.defn
-def another_result() -> int:
-    """Returns something else."""
+def changed_result() -> int:
     charge("a")
     return next(ticks)  # the fault
 
 
 @workflow.defn
-def raises_later() -> None:
-    """Raises when executed again."""
+def raises_on_re_execution() -> None:
     charge("a")
     if next(ticks) > 100:
         raise ValueError("only the second time")
     workflow.sleep(5)
 
 
-FAULTY: list[Any] = [global_counter, changed_duration, set_order, fewer, another_result]
+FAULTY: list[Any] = [global_counter, changed_duration, set_order, missing_command, changed_result]
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> None:
-    """Each test begins with the same outside world."""
+def reset_globals() -> None:
     global ticks
     ticks = itertools.count()
     flags.clear()
 
 
 def line_of_the_fault(fn: Any) -> int:
-    """The line that the report must name."""
+    """Return the line that the report must name."""
     lines = Path(__file__).read_text().splitlines()
     first = fn.fn.__code__.co_firstlineno
     return next(n for n in range(first, len(lines)) if "# the fault" in lines[n - 1])
 
 
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda w: w.name)
-def test_verify_finds_an_injected_difference(drive: Drive, faulty: Any) -> None:
-    """The report has the expected command, the actual one, and the place."""
+def test_verify_reports_a_changed_command_with_file_and_line(drive: Drive, faulty: Any) -> None:
     d = drive(faulty, shadow=False)
     d.begin()
     assert verify(d.run) is None
     d.send(d.done("charge", ""))
     found = verify(d.run)
     assert isinstance(found, NondeterminismError)
-    if faulty is not another_result:  # a result has no line of its own: the body has returned
+    if faulty is not changed_result:  # a result has no line of its own: the body has returned
         assert Path(found.file) == Path(__file__)
         assert f"{Path(__file__).name}:{line_of_the_fault(faulty)}" in str(found)
-    if faulty not in (another_result, fewer):  # there `line` is where the code stands now: behind the fault
+    if faulty not in (changed_result, missing_command):  # in these two the reported line follows the fault
         assert found.line == line_of_the_fault(faulty)
 
 
-def test_verify_finds_an_exception_of_the_second_execution(drive: Drive) -> None:
-    """An exception only in the second execution is nondeterminism too."""
+def test_verify_reports_an_exception_raised_only_on_re_execution(drive: Drive) -> None:
     global ticks
-    d = drive(raises_later, shadow=False)
+    d = drive(raises_on_re_execution, shadow=False)
     d.begin()
     d.send(d.done("charge", ""))
     ticks = itertools.count(1000)
@@ -115,7 +107,7 @@ def test_verify_finds_an_exception_of_the_second_execution(drive: Drive) -> None
 
 
 def test_verify_reports_contain_no_payloads(drive: Drive) -> None:
-    """Arguments are described only by their sizes."""
+    """Arguments are described by their sizes."""
     d = drive(global_counter, shadow=False)
     d.begin()
     d.send(d.done("charge", ""))
@@ -125,8 +117,7 @@ def test_verify_reports_contain_no_payloads(drive: Drive) -> None:
     assert "bytes" in str(found)
 
 
-def test_nothing_is_recorded_without_verify(drive: Drive) -> None:
-    """Without `verify` nothing is kept for a comparison."""
+def test_commands_are_not_recorded_for_comparison_without_verify(drive: Drive) -> None:
     d = drive(global_counter, shadow=False, settings=run_settings())
     d.begin()
     d.send(d.done("charge", ""))

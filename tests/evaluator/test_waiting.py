@@ -1,4 +1,4 @@
-"""Waiting, and doing several things at once: sleep, spawn, gather, map, wait, as_completed, wait_condition."""
+"""Waiting and concurrency: sleep, spawn, gather, map, wait, as_completed, wait_condition."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from .conftest import Drive
 from .driver import brief, signal
 
 
-def test_sleep_is_a_timer(drive: Drive) -> None:
-    """Durations are timedeltas or seconds, and arrive in nanoseconds."""
-
+def test_sleep_starts_a_timer_of_the_exact_duration(drive: Drive) -> None:
     @workflow.defn
     def nap() -> float:
         begin = workflow.time()
@@ -34,15 +32,13 @@ def test_sleep_is_a_timer(drive: Drive) -> None:
 
 
 def test_sleep_of_zero_yields_without_a_timer(drive: Drive) -> None:
-    """`sleep(0)` lets the others run for a turn, without a command."""
-
     @workflow.defn
     def nap() -> list[str]:
-        said: list[str] = []
-        workflow.spawn(lambda: said.append("other"))
+        log: list[str] = []
+        workflow.spawn(lambda: log.append("other"))
         workflow.sleep(0)
-        said.append("me")
-        return said
+        log.append("me")
+        return log
 
     d = drive(nap)
     assert brief(d.begin()) == ["CompleteRun"]
@@ -50,40 +46,34 @@ def test_sleep_of_zero_yields_without_a_timer(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("duration", [-1, float("nan"), float("inf"), "1", True, 10.0**12])
-def test_invalid_durations_are_rejected(drive: Drive, duration: Any) -> None:
-    """Negative, infinite and wrong durations are rejected, and no timer is started."""
-
+def test_sleep_rejects_invalid_durations(drive: Drive, duration: Any) -> None:
     @workflow.defn
     def nap() -> str:
         try:
             workflow.sleep(duration)
         except UsageError:
-            return "refused"
+            return "rejected"
         return ""
 
     d = drive(nap)
     assert brief(d.begin()) == ["CompleteRun"]
 
 
-def test_spawned_functions_begin_when_the_spawner_waits(drive: Drive) -> None:
-    """A task begins at the next free turn, in the order of spawning, with its arguments."""
-
+def test_spawned_functions_begin_in_order_when_the_spawner_waits(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
-        said: list[str] = []
-        tasks = [workflow.spawn(lambda name, end: said.append(name + end), name, end="!") for name in "ab"]
-        said.append("main")
+        log: list[str] = []
+        tasks = [workflow.spawn(lambda name, end: log.append(name + end), name, end="!") for name in "ab"]
+        log.append("main")
         workflow.gather(*tasks)
-        return said
+        return log
 
     d = drive(run)
     d.begin()
     assert d.result == ["main", "a!", "b!"]
 
 
-def test_gather_returns_results_in_the_given_order(drive: Drive) -> None:
-    """Results are in the order of the tasks, not of their completion; a task passed twice has two results."""
-
+def test_gather_returns_results_in_the_order_of_its_arguments(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         a, b = charge.start("a"), charge.start("b")
@@ -96,9 +86,7 @@ def test_gather_returns_results_in_the_given_order(drive: Drive) -> None:
     assert d.result == ["A", "B", "A", "c", "A"]
 
 
-def test_gather_without_tasks(drive: Drive) -> None:
-    """An empty list, without waiting."""
-
+def test_gather_without_tasks_returns_an_empty_list(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         return workflow.gather()
@@ -108,9 +96,7 @@ def test_gather_without_tasks(drive: Drive) -> None:
     assert d.result == []
 
 
-def test_gather_raises_the_first_failure(drive: Drive) -> None:
-    """The other tasks are neither cancelled nor lost."""
-
+def test_gather_raises_the_first_failure_and_keeps_other_tasks(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         a, b = charge.start("a"), charge.start("b")
@@ -127,9 +113,7 @@ def test_gather_raises_the_first_failure(drive: Drive) -> None:
     assert d.result == ["b broke", "A"]
 
 
-def test_gather_can_return_errors_in_place(drive: Drive) -> None:
-    """With `return_exceptions` errors stand where results would."""
-
+def test_gather_returns_exceptions_as_results_on_request(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         def broken() -> None:
@@ -155,9 +139,7 @@ def test_gather_can_return_errors_in_place(drive: Drive) -> None:
     assert d.result == ["ActivityError", "ApplicationError", "TaskCancelledError", "B"]
 
 
-def test_gather_of_a_task_cancelled_elsewhere_raises_an_ordinary_error(drive: Drive) -> None:
-    """A cancelled child does not cancel the gathering task, which receives `TaskCancelledError`."""
-
+def test_gather_of_a_cancelled_task_raises_task_cancelled_error(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         task = workflow.spawn(workflow.sleep, 100)
@@ -170,12 +152,12 @@ def test_gather_of_a_task_cancelled_elsewhere_raises_an_ordinary_error(drive: Dr
 
     d = drive(run)
     assert brief(d.begin())[-1] == "charge(after)"
-    d.send(d.done(2, "goes on"))
-    assert d.result == "goes on"
+    d.send(d.done(2, "continued"))
+    assert d.result == "continued"
 
 
-def test_gather_accepts_only_tasks(drive: Drive) -> None:
-    """The usual mistake, calling instead of starting, is named."""
+def test_gather_of_a_value_explains_activity_start(drive: Drive) -> None:
+    """The usual mistake is to call an activity instead of starting it."""
 
     @workflow.defn
     def run() -> str:
@@ -190,9 +172,7 @@ def test_gather_accepts_only_tasks(drive: Drive) -> None:
     assert "activity.start" in d.result
 
 
-def test_map_keeps_the_limit_and_the_order(drive: Drive) -> None:
-    """Never more than `limit` at a time; results in the order of the items."""
-
+def test_map_limits_concurrency_and_keeps_the_order_of_results(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         return workflow.map(charge, ["a", "b", "c", "d"], limit=2)
@@ -206,8 +186,6 @@ def test_map_keeps_the_limit_and_the_order(drive: Drive) -> None:
 
 
 def test_map_cancels_pending_calls_after_a_failure(drive: Drive) -> None:
-    """The first error is raised."""
-
     @workflow.defn
     def run() -> list[str]:
         return workflow.map(charge, ["a", "b", "c"])
@@ -221,24 +199,20 @@ def test_map_cancels_pending_calls_after_a_failure(drive: Drive) -> None:
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_map_rejects_a_limit_below_one(drive: Drive, limit: int) -> None:
-    """`map` would never finish with a limit below one."""
-
     @workflow.defn
     def run() -> str:
         try:
             workflow.map(charge, ["a"], limit=limit)
         except UsageError:
-            return "refused"
+            return "rejected"
         return ""
 
     d = drive(run)
     d.begin()
-    assert d.result == "refused"
+    assert d.result == "rejected"
 
 
-def test_map_without_items(drive: Drive) -> None:
-    """An empty list, without waiting."""
-
+def test_map_without_items_returns_an_empty_list(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[str]:
         return workflow.map(charge, [], limit=3)
@@ -248,21 +222,20 @@ def test_map_without_items(drive: Drive) -> None:
     assert d.result == []
 
 
-def waiter(mode: Any) -> Any:
-    """A workflow that waits for three activities in one mode, at most 60 s."""
+def waiting_for_three(mode: Any) -> Any:
+    """Return a workflow that waits for three activities in one mode, at most 60 s."""
 
     @workflow.defn
     def run() -> list[list[int]]:
         tasks = [charge.start(name) for name in "abc"]
-        done, rest = workflow.wait(tasks, timeout=60, return_when=mode)
-        return [[tasks.index(task) for task in done], [tasks.index(task) for task in rest]]
+        done, pending = workflow.wait(tasks, timeout=60, return_when=mode)
+        return [[tasks.index(task) for task in done], [tasks.index(task) for task in pending]]
 
     return run
 
 
-def test_wait_all_completed(drive: Drive) -> None:
-    """ALL_COMPLETED waits for every task, including failed ones, and cancels the timer."""
-    d = drive(waiter("ALL_COMPLETED"))
+def test_wait_all_completed_waits_for_every_task_and_cancels_the_timer(drive: Drive) -> None:
+    d = drive(waiting_for_three("ALL_COMPLETED"))
     d.begin()
     d.send(d.failed(2))
     d.send(d.done(3))
@@ -270,44 +243,39 @@ def test_wait_all_completed(drive: Drive) -> None:
     assert d.result == [[0, 1, 2], []]
 
 
-def test_wait_first_completed(drive: Drive) -> None:
-    """FIRST_COMPLETED returns the tasks completed by then, in the order of the arguments."""
-    d = drive(waiter("FIRST_COMPLETED"))
+def test_wait_first_completed_returns_finished_tasks_in_argument_order(drive: Drive) -> None:
+    d = drive(waiting_for_three("FIRST_COMPLETED"))
     d.begin()
     d.send(d.done(3), d.done(1))
     assert d.result == [[0, 2], [1]]
 
 
-def test_wait_first_exception(drive: Drive) -> None:
-    """FIRST_EXCEPTION lets successes pass and returns on the first failure."""
-    d = drive(waiter("FIRST_EXCEPTION"))
+def test_wait_first_exception_returns_on_the_first_failure(drive: Drive) -> None:
+    d = drive(waiting_for_three("FIRST_EXCEPTION"))
     d.begin()
     assert d.send(d.done(1)) == ()
     d.send(d.failed(3))
     assert d.result == [[0, 2], [1]]
 
 
-def test_wait_times_out(drive: Drive) -> None:
-    """After the timeout `wait` returns the finished tasks; nothing is cancelled or raised."""
-    d = drive(waiter("ALL_COMPLETED"))
+def test_wait_returns_finished_tasks_after_its_timeout(drive: Drive) -> None:
+    d = drive(waiting_for_three("ALL_COMPLETED"))
     d.begin()
     d.send(d.done(2))
     assert brief(d.send(d.fired())) == ["CompleteRun"]
     assert d.result == [[1], [0, 2]]
 
 
-def test_invalid_wait_arguments_are_rejected(drive: Drive) -> None:
-    """No tasks and unknown modes are refused."""
-
+def test_wait_rejects_no_tasks_and_unknown_modes(drive: Drive) -> None:
     @workflow.defn
     def run() -> int:
-        refused = 0
+        rejected = 0
         for tasks, mode in (([], "ALL_COMPLETED"), ([charge.start("a")], "SOME")):
             try:
                 workflow.wait(tasks, return_when=mode)  # type: ignore[arg-type]
             except UsageError:
-                refused += 1
-        return refused
+                rejected += 1
+        return rejected
 
     d = drive(run)
     d.begin()
@@ -315,8 +283,6 @@ def test_invalid_wait_arguments_are_rejected(drive: Drive) -> None:
 
 
 def test_as_completed_yields_in_completion_order(drive: Drive) -> None:
-    """Tasks come as they end; those that ended together in the order of their ends."""
-
     @workflow.defn
     def run() -> list[str]:
         return [task.result() for task in workflow.as_completed([charge.start(name) for name in "abc"])]
@@ -328,17 +294,17 @@ def test_as_completed_yields_in_completion_order(drive: Drive) -> None:
     assert d.result == ["C", "A", "B"]
 
 
-def test_condition_that_already_holds_still_takes_a_turn(drive: Drive) -> None:
-    """With a timeout it also uses a timer's sequence number, and cancels the timer at once."""
+def test_condition_that_already_holds_takes_one_turn(drive: Drive) -> None:
+    """With a timeout it also uses a sequence number for its timer, and cancels it."""
 
     @workflow.defn
     def run() -> list[str]:
-        said: list[str] = []
-        workflow.spawn(lambda: said.append("other"))
+        log: list[str] = []
+        workflow.spawn(lambda: log.append("other"))
         workflow.wait_condition(lambda: True, timeout=5)
-        said.append("me")
+        log.append("me")
         workflow.sleep(1)
-        return said
+        return log
 
     d = drive(run)
     assert brief(d.begin()) == ["timer 1", "cancel timer 1", "timer 2"]
@@ -346,9 +312,7 @@ def test_condition_that_already_holds_still_takes_a_turn(drive: Drive) -> None:
     assert d.result == ["other", "me"]
 
 
-def test_condition_made_true_by_another_fiber(drive: Drive) -> None:
-    """Conditions are checked whenever no fiber is ready."""
-
+def test_condition_made_true_by_another_fiber_ends_the_wait(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
         box: list[str] = []
@@ -362,18 +326,16 @@ def test_condition_made_true_by_another_fiber(drive: Drive) -> None:
     assert d.result == "A"
 
 
-def test_wait_condition_times_out(drive: Drive) -> None:
-    """`TimeoutError` is raised, and the condition is no longer checked."""
-
+def test_timed_out_condition_is_no_longer_checked(drive: Drive) -> None:
     @workflow.defn
     def run() -> str:
-        looks: list[int] = []
+        checks: list[int] = []
         try:
-            workflow.wait_condition(lambda: looks.append(1), timeout=5)
+            workflow.wait_condition(lambda: checks.append(1), timeout=5)
         except TimeoutError:
-            before = len(looks)
+            before = len(checks)
             work("x")
-            return "late" if len(looks) == before else "looked on"
+            return "late" if len(checks) == before else "checked again"
         return ""
 
     d = drive(run)
@@ -383,9 +345,7 @@ def test_wait_condition_times_out(drive: Drive) -> None:
     assert d.result == "late"
 
 
-def test_condition_must_not_issue_commands(drive: Drive) -> None:
-    """A durable call in a condition is rejected, and an exception is raised in the waiting fiber."""
-
+def test_durable_call_in_a_condition_is_rejected(drive: Drive) -> None:
     @workflow.defn
     def run() -> None:
         workflow.wait_condition(lambda: charge("a"))
@@ -396,30 +356,28 @@ def test_condition_must_not_issue_commands(drive: Drive) -> None:
     assert "a condition" in str(d.run.error)
 
 
-def test_conditions_are_checked_in_the_order_of_registration(drive: Drive) -> None:
-    """Two that become true together wake in the order in which they were registered."""
-
+def test_conditions_wake_in_the_order_of_registration(drive: Drive) -> None:
     @workflow.defn
-    class Waiters:
+    class WaitingTasks:
         def __init__(self) -> None:
             self.go = False
 
         @workflow.run
         def run(self) -> list[str]:
-            said: list[str] = []
+            log: list[str] = []
 
-            def one(name: str) -> None:
+            def wait(name: str) -> None:
                 workflow.wait_condition(lambda: self.go)
-                said.append(name)
+                log.append(name)
 
-            workflow.gather(*[workflow.spawn(one, name) for name in "abc"])
-            return said
+            workflow.gather(*[workflow.spawn(wait, name) for name in "abc"])
+            return log
 
         @workflow.signal
         def start(self) -> None:
             self.go = True
 
-    d = drive(Waiters)
+    d = drive(WaitingTasks)
     d.begin()
     d.send(signal("start"))
     assert d.result == ["a", "b", "c"]
@@ -436,7 +394,7 @@ def test_task_cannot_wait_for_itself(drive: Drive) -> None:
             try:
                 box[0].result()
             except UsageError:
-                return "refused"
+                return "rejected"
             return ""
 
         box.append(workflow.spawn(me))
@@ -444,12 +402,10 @@ def test_task_cannot_wait_for_itself(drive: Drive) -> None:
 
     d = drive(run)
     d.begin()
-    assert d.result == "refused"
+    assert d.result == "rejected"
 
 
-def test_outcome_of_a_task(drive: Drive) -> None:
-    """`done`, `cancelled`, `exception` and `result` can be called repeatedly."""
-
+def test_task_outcome_can_be_read_repeatedly(drive: Drive) -> None:
     @workflow.defn
     def run() -> list[Any]:
         def broken() -> None:

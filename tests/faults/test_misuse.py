@@ -101,7 +101,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "argument as an option": (
         lambda c: c.start_workflow(takes_two, one=1),
         UsageError,
-        "'one', which is an argument of workflow takes_two: a workflow's own arguments are given by position",
+        "'one', which is an argument of workflow takes_two: pass the workflow's own arguments by position",
     ),
     "option of another client": (
         lambda c: c.start_workflow(takes_two, 1, "2", workflow_id="x"),
@@ -128,7 +128,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "dict that is no such class": (
         lambda c: c.start_workflow(takes_item, {"name": "pen"}),
         ArgumentError,
-        "argument 'item' of workflow takes_item: Item is missing its field 'cents'",
+        "argument 'item' of workflow takes_item: Item: field 'cents' is missing",
     ),
     "nothing for something": (
         lambda c: c.execute_workflow(takes_item, None),
@@ -155,7 +155,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "argument 'one'",
     ),
     "workflow called": (lambda c: takes_two(1, "2"), UsageError, "client.start_workflow"),
-    "worker with nothing": (lambda c: _Worker(c), UsageError, "needs workflows or activities"),
+    "worker with nothing": (lambda c: _Worker(c), UsageError, "needs workflows, activities"),
     "worker with undecorated": (lambda c: _Worker(c, workflows=[plain]), DefinitionError, "@workflow.defn"),
     "worker with both lists swapped": (
         lambda c: _Worker(c, workflows=[good], activities=[takes_two]),
@@ -170,22 +170,22 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "worker with a name": (
         lambda c: _Worker(c, workflows=["takes_two"]),
         DefinitionError,
-        r"the text 'takes_two' is no workflow: give the function itself, workflows=\[takes_two\]",
+        r"'takes_two' is a str, not a workflow: pass the function itself, workflows=\[takes_two\]",
     ),
     "worker with a module in a list": (
         lambda c: _Worker(c, workflows=[takes_two], activities=[pytest]),
         DefinitionError,
-        r"pytest is a module: give it as modules=\[pytest\], or the activities in it",
+        r"pytest is a module: pass it as modules=\[pytest\], or pass its activities",
     ),
     "worker with nothing in a list": (
         lambda c: _Worker(c, workflows=[None]),
         DefinitionError,
-        "None is no workflow",
+        "None is not a workflow",
     ),
     "worker with a result": (
         lambda c: _Worker(c, workflows=[takes_two], activities=[3]),
         DefinitionError,
-        "not what a call of it returns",
+        "not the result of calling it",
     ),
     "worker with a text for a client": (
         lambda c: _Worker("local:", workflows=[takes_two]),
@@ -208,7 +208,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "worker with no module": (
         lambda c: _Worker(c, modules=["no.such"]),
         DefinitionError,
-        "no module 'no.such'",
+        "module 'no.such' was not found",
     ),
     "worker with no client": (lambda c: _Worker(None, workflows=[takes_two]), UsageError, "needs a Client"),
     "async generator workflow": (lambda c: workflow.defn(_async_body), DefinitionError, "yield"),
@@ -258,7 +258,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         TargetError,
         "without a scheme",
     ),
-    "target that is a number": (lambda c: _connect(7233), TargetError, "a target is a str"),
+    "target that is a number": (lambda c: _connect(7233), TargetError, "a target must be a str"),
     "target without its colon": (lambda c: _connect("local"), TargetError, r"did you mean local:\?"),
     "target of another library": (
         lambda c: _connect("sqlite:///shop.db"),
@@ -266,7 +266,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         "for a file: local:shop.db",
     ),
     "port out of range": (lambda c: _connect("example.com:99999"), TargetError, "1 to 65535"),
-    "target that is empty": (lambda c: _connect(""), TargetError, "is empty, and has no port: a target is"),
+    "target that is empty": (lambda c: _connect(""), TargetError, "is empty; a target is"),
     "target of SQLite's": (lambda c: _connect(":memory:"), TargetError, r"did you mean local:\?"),
     "misspelt memory": (lambda c: _connect("locl:"), TargetError, r"did you mean local:\?"),
     "port left out": (lambda c: _connect("localhost:"), TargetError, r"did you mean localhost:7233\?"),
@@ -283,12 +283,12 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "path as a value": (
         lambda c: c.start_workflow(errs, Path("a.csv")),
         EncodeError,
-        r"PosixPath at \$ has no JSON form: pass str\(path\)",
+        r"PosixPath at \$ cannot be represented in JSON: pass str\(path\)",
     ),
     "open file as a value": (
         lambda c: c.start_workflow(errs, io.BytesIO()),
         EncodeError,
-        "open files do not travel, pass the path",
+        "an open file cannot be sent, so pass its path",
     ),
     "error as a value": (lambda c: c.start_workflow(errs, ValueError("x")), EncodeError, r"str\(error\)"),
     "array as a value": (lambda c: c.start_workflow(errs, Array()), EncodeError, r"pass value\.tolist\(\)"),
@@ -380,7 +380,7 @@ def test_unstartable_run_names_the_argument(local: Client, caplog: pytest.LogCap
     found = " ".join(each.getMessage() for each in told)
     for words in (
         "begin-0, run ",
-        "cannot start: argument 'item' of workflow takes_item: Item is missing its field 'cents' (json/plain as Item). ",
+        "cannot start: argument 'item' of workflow takes_item: Item: field 'cents' is missing (json/plain as Item). ",
         "cannot start: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 0. ",
         "cannot start: workflow takes_item takes 1 to 3 arguments (item, most, tags), got 4. ",
     ):
@@ -441,4 +441,4 @@ def test_exiting_workflow_is_parked_with_its_line(caplog: pytest.LogCaptureFixtu
         handle.terminate()
     line = leaves_a_workflow.fn.__code__.co_firstlineno + 2
     assert f"is parked: SystemExit at {__file__}:{line}" in caplog.text
-    assert "A workflow ends by `return`" in caplog.text
+    assert "Use `return` to complete" in caplog.text

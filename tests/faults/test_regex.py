@@ -94,7 +94,7 @@ def test_hung_process_is_replaced_and_other_runs_continue(
     assert f"shop.py:{line} in catastrophe" in failure["message"]
     # A failed task is sent again at once; after this second time its run is not executed any more.
     worker.wait_for("a process hung while the code of workflow catastrophe")
-    worker.wait_for("2 times now: it is not executed again")
+    worker.wait_for("2 times so far: the run is quarantined")
     worker.wait_running(3)
     handle.terminate("seen enough")
     worker.signal(signal.SIGTERM)

@@ -74,7 +74,7 @@ def test_guarded_process_with_stuck_threads_is_replaced(quick_server: DevServer,
             client.start_workflow("naps", id=f"{queue}-{number}", task_queue=queue) for number in range(_RUNS)
         ]
         worker.wait_for(
-            "asked to be replaced: too many of its threads cannot be stopped; another one starts in 1 s"
+            "requested its replacement: too many of its threads cannot be stopped; a new process starts in 1 s"
         )
         worker.wait_running(2)
         found = client.start_workflow("checkout", "1", id=f"{queue}-checkout", task_queue=queue)

@@ -1,4 +1,4 @@
-"""Limits on every engine, on virtual time and in real time."""
+"""Tests of limits on every engine, on virtual time and in real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded engine keeps limits itself: through kills, without a worker, beside workflows that keep the same key."""
+"""Limits kept by the embedded engine: after kills, without a worker, and together with keeper workflows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hourglass.progress import Progress
 from hourglass.replay import Replayer
 from hourglass.testing import Environment
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 inside = Progress("inside", str)
 go = workflow.Channel("go", str)
@@ -68,8 +68,8 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-def rows(path: Path) -> list[str]:
-    """The names under which the engine keeps limits in a file."""
+def stored_limits(path: Path) -> list[str]:
+    """Return the names of the limits in a file."""
     with sqlite3.connect(path) as connection:
         return [
             name for (name,) in connection.execute("SELECT name FROM meta WHERE name LIKE ?", (f"{NOTE}%",))
@@ -77,22 +77,19 @@ def rows(path: Path) -> list[str]:
 
 
 def wait_for_lines(journal: Path, count: int, process: subprocess.Popen[bytes]) -> None:
-    """Until a file has so many lines, or the process has ended."""
-    until = time.monotonic() + PATIENCE
-    while process.poll() is None and len(read(journal)) < count:
+    """Wait until the file has this number of lines or the process has ended."""
+    until = time.monotonic() + TIMEOUT
+    while process.poll() is None and len(read_lines(journal)) < count:
         assert time.monotonic() < until
         time.sleep(0.01)
 
 
-def read(journal: Path) -> list[str]:
-    """The lines of a file."""
+def read_lines(journal: Path) -> list[str]:
     return journal.read_text().split("\n")[:-1] if journal.exists() else []
 
 
-def test_kills_neither_lose_nor_duplicate_slots(tmp_path: Path) -> None:
-    """A process is killed again and again while eight runs go through two slots: never are three inside, all get through, and
-    nothing is left of the slots.
-    """
+def test_slots_survive_repeated_kills_of_the_process(tmp_path: Path) -> None:
+    """Two slots serve eight runs while the process is killed repeatedly. No slot remains in the file."""
     journal, path = tmp_path / "journal", tmp_path / "limits.db"
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -103,134 +100,133 @@ def test_kills_neither_lose_nor_duplicate_slots(tmp_path: Path) -> None:
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait()
-    visits = read(journal)
+    visits = read_lines(journal)
     assert visits[-1] == "done"
-    there: set[str] = set()
-    for what, _, name in (line.partition(" ") for line in visits):
-        if what == "in":
-            there.add(name)
+    holders: set[str] = set()
+    for action, _, name in (line.partition(" ") for line in visits):
+        if action == "in":
+            holders.add(name)
         else:
-            there.discard(name)
-        assert len(there) <= 2
-    assert {name for what, _, name in (line.partition(" ") for line in visits) if what == "out"} == {
+            holders.discard(name)
+        assert len(holders) <= 2
+    assert {name for action, _, name in (line.partition(" ") for line in visits) if action == "out"} == {
         f"visit-{number}" for number in range(8)
     }
-    assert [name for name in rows(path) if "slots" in name] == []
+    assert [name for name in stored_limits(path) if "slots" in name] == []
 
 
 @workflow.defn
-def held(key: str) -> str:
-    """Hold a slot until told."""
+def hold_until_signalled(key: str) -> str:
     with limits.slot(key):
         inside.publish("in")
         return go.receive()
 
 
 @workflow.defn
-def last(value: int) -> int:
-    """What it was called with."""
+def return_argument(value: int) -> int:
     return value
 
 
-def test_slot_of_a_run_terminated_without_a_worker_is_free(tmp_path: Path) -> None:
-    """A holder is terminated while no process owns the file: the next run enters when a worker is back."""
+def test_slot_of_a_run_terminated_without_an_owner_is_freed(tmp_path: Path) -> None:
     target = f"local:{tmp_path / 'limits.db'}"
     with Client.connect(target) as client:
-        with Worker(client, workflows=[held]):
-            holder = client.start_workflow(held, "k", id="holder")
-            assert next(inside.follow(holder, timeout=PATIENCE)) == "in"
-            waiting = client.start_workflow(held, "k", id="waiting")
-            until = time.monotonic() + PATIENCE
+        with Worker(client, workflows=[hold_until_signalled]):
+            holder = client.start_workflow(hold_until_signalled, "k", id="holder")
+            assert next(inside.follow(holder, timeout=TIMEOUT)) == "in"
+            waiting = client.start_workflow(hold_until_signalled, "k", id="waiting")
+            until = time.monotonic() + TIMEOUT
             table = client.get_workflow_handle("hourglass.slots:k")
             while not table.query(SlotKeeper.slots).waiting:
                 assert time.monotonic() < until
-        assert sorted(rows(tmp_path / "limits.db")) == sorted(
-            f"{NOTE}hourglass.slots:k\n{each.run_id}" for each in (holder, waiting)
+        assert sorted(stored_limits(tmp_path / "limits.db")) == sorted(
+            f"{NOTE}hourglass.slots:k\n{run.run_id}" for run in (holder, waiting)
         )
     with Client.connect(target) as client:
         client.get_workflow_handle("holder").terminate("gone")
-        assert rows(tmp_path / "limits.db") == [f"{NOTE}hourglass.slots:k\n{waiting.run_id}"]
-        with Worker(client, workflows=[held]):
-            again: WorkflowHandle[str] = client.get_workflow_handle("waiting")
-            assert next(inside.follow(again, timeout=PATIENCE)) == "in"
-            again.signal(go, "out")
-            assert again.result(timeout=PATIENCE) == "out"
-    assert rows(tmp_path / "limits.db") == []
+        assert stored_limits(tmp_path / "limits.db") == [f"{NOTE}hourglass.slots:k\n{waiting.run_id}"]
+        with Worker(client, workflows=[hold_until_signalled]):
+            reopened: WorkflowHandle[str] = client.get_workflow_handle("waiting")
+            assert next(inside.follow(reopened, timeout=TIMEOUT)) == "in"
+            reopened.signal(go, "out")
+            assert reopened.result(timeout=TIMEOUT) == "out"
+    assert stored_limits(tmp_path / "limits.db") == []
 
 
-def test_debounce_without_a_worker(tmp_path: Path) -> None:
-    """Calls of several clients without a worker become one run when a worker starts."""
+def test_calls_debounced_without_a_worker_become_one_run(tmp_path: Path) -> None:
     target = f"local:{tmp_path / 'limits.db'}"
     for value in range(3):
         with Client.connect(target) as client:
-            limits.debounce(client, last, value, key="k", wait=0)
-    with Client.connect(target) as client, Worker(client, workflows=[last]):
-        call = limits.debounce(client, last, 3, key="other", wait=0)
+            limits.debounce(client, return_argument, value, key="k", wait=0)
+    with Client.connect(target) as client, Worker(client, workflows=[return_argument]):
+        call = limits.debounce(client, return_argument, 3, key="other", wait=0)
         assert call.result() == 3
-        until = time.monotonic() + PATIENCE
-        while not (found := [each for each in client.list_workflows() if each.id.startswith("k:")]):
+        until = time.monotonic() + TIMEOUT
+        while not (runs := [run for run in client.list_workflows() if run.id.startswith("k:")]):
             assert time.monotonic() < until
-        assert client.get_workflow_handle(found[0].id).result(timeout=PATIENCE) == 2
+        assert client.get_workflow_handle(runs[0].id).result(timeout=TIMEOUT) == 2
         assert client.count_workflows() == 2
 
 
-def test_unreadable_limit_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged row is logged; the file can be opened, and other limits work."""
+def test_damaged_limit_in_the_file_is_logged_and_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "limits.db"
-    with Client.connect(f"local:{path}") as client, Worker(client, workflows=[held]):
-        client.start_workflow(last, 1, id="any")
+    with Client.connect(f"local:{path}") as client, Worker(client, workflows=[hold_until_signalled]):
+        client.start_workflow(return_argument, 1, id="any")
     with sqlite3.connect(path) as connection:
         for name in (f"{NOTE}hourglass.slots:bad\nrun", f"{NOTE}hourglass.throttle:bad", f"{NOTE}other"):
             connection.execute("INSERT INTO meta (name, value) VALUES (?, ?)", (name, b"\xff"))
     with (
         caplog.at_level(logging.ERROR),
         Client.connect(f"local:{path}") as client,
-        Worker(client, workflows=[held]),
+        Worker(client, workflows=[hold_until_signalled]),
     ):
-        holder = client.start_workflow(held, "good")
-        assert next(inside.follow(holder, timeout=PATIENCE)) == "in"
-    assert sum("cannot be read and is dropped" in each.message for each in caplog.records) >= 3
+        holder = client.start_workflow(hold_until_signalled, "good")
+        assert next(inside.follow(holder, timeout=TIMEOUT)) == "in"
+    assert sum("cannot be read and is discarded" in record.message for record in caplog.records) >= 3
 
 
-class Reversed:
-    """Turns data round."""
+class ReversingCodec:
+    """Reverses the data of payloads."""
 
     def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Turn it round."""
         return [
-            Payload(each.data[::-1], "test/reversed", {"was": each.encoding.encode()}) for each in payloads
+            Payload(payload.data[::-1], "test/reversed", {"was": payload.encoding.encode()})
+            for payload in payloads
         ]
 
     def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """And back."""
-        return [Payload(each.data[::-1], (each.metadata or {})["was"].decode()) for each in payloads]
+        return [Payload(payload.data[::-1], (payload.metadata or {})["was"].decode()) for payload in payloads]
 
 
-def test_keeper_workflow_with_a_codec() -> None:
-    """The engine cannot read the messages of runs: a keeper answers, as on a server."""
-    with Client.connect("local:", codec=Reversed()) as client, Worker(client, workflows=[held, last]):
-        holder = client.start_workflow(held, "k", id="holder")
-        assert next(inside.follow(holder, timeout=PATIENCE)) == "in"
-        waiting = client.start_workflow(held, "k", id="waiting")  # only now, or it may be the first to ask
+def test_limits_use_keeper_workflows_if_a_codec_hides_messages() -> None:
+    with (
+        Client.connect("local:", codec=ReversingCodec()) as client,
+        Worker(client, workflows=[hold_until_signalled, return_argument]),
+    ):
+        holder = client.start_workflow(hold_until_signalled, "k", id="holder")
+        assert next(inside.follow(holder, timeout=TIMEOUT)) == "in"
+        waiting = client.start_workflow(
+            hold_until_signalled, "k", id="waiting"
+        )  # started later, so that its request is second
         for handle in (holder, waiting):
             handle.signal(go, "out")
-            assert handle.result(timeout=PATIENCE) == "out"
-        assert limits.debounce(client, last, 3, key="k", wait=0).result() == 3
+            assert handle.result(timeout=TIMEOUT) == "out"
+        assert limits.debounce(client, return_argument, 3, key="k", wait=0).result() == 3
         assert client.count_workflows("WorkflowType = 'hourglass.slots'") == 1
         assert client.count_workflows("WorkflowType = 'hourglass.debounce'") == 1
 
 
 @workflow.defn
 def hold(seconds: float) -> tuple[float, float]:
-    """Hold a slot for a while."""
     with limits.slot("k"):
         entered = workflow.time()
         workflow.sleep(seconds)
         return entered, workflow.time()
 
 
-def test_open_keeper_workflow_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a keeper is open, runs use it; after its end the engine keeps the key. Histories replay."""
+def test_open_keeper_workflow_is_used_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards the engine keeps the limit. The histories replay."""
     with Environment() as env:
         with monkeypatch.context() as patch:
             patch.setattr(Keepers, "read", lambda *_: None)
@@ -250,18 +246,16 @@ def test_open_keeper_workflow_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @workflow.defn
-def again_and_again(key: str, count: int) -> None:
-    """So many turns in a row, and nothing else."""
+def throttle_repeatedly(key: str, count: int) -> None:
     for _ in range(count):
         limits.throttle(key, 5, per=1)
 
 
-def test_loan_of_a_terminated_run_ends() -> None:
-    """A key is lent to a busy run; when that is terminated, another run gets turns at once."""
+def test_terminating_a_busy_run_releases_its_throttle() -> None:
     with Environment() as env:
-        lent = env.start_workflow(again_and_again, "k", 10_000)
+        busy = env.start_workflow(throttle_repeatedly, "k", 10_000)
         env.skip(10)
-        lent.terminate()
+        busy.terminate()
         begin = env.now().timestamp()
-        env.execute_workflow(again_and_again, "k", 1)
+        env.execute_workflow(throttle_repeatedly, "k", 1)
         assert env.now().timestamp() - begin <= 1.0

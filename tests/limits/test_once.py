@@ -1,4 +1,4 @@
-"""`limits.once` on virtual time: what is the same run, and for how long."""
+"""`limits.once` on virtual time: which calls return the same run, and for how long."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ def pay(invoice: str) -> str:
 
 @workflow.defn
 def fail(invoice: str) -> str:
-    """Never work."""
     raise ApplicationError("no money")
 
 
-def test_same_key_returns_the_open_or_closed_run() -> None:
-    """A later call gets the existing run and its result, whatever the arguments."""
+def test_once_returns_the_existing_run_of_its_key() -> None:
+    """The run may be open or closed, and the arguments may differ."""
     with Environment() as env:
         first = once(env.client, pay, "i-1", key="k")
         second = once(env.client, pay, "i-2", key="k")
@@ -37,8 +36,8 @@ def test_same_key_returns_the_open_or_closed_run() -> None:
         assert third.result() == "i-1"
 
 
-def test_window_of_a_closed_run_ends() -> None:
-    """A closed run counts for the window from its start; an open run always counts."""
+def test_once_starts_a_new_run_after_the_window_of_a_closed_run() -> None:
+    """The window begins with the start of the run. An open run always counts."""
     with Environment() as env:
         first = once(env.client, pay, "i-1", key="k", window=30)
         env.skip(45)
@@ -51,8 +50,7 @@ def test_window_of_a_closed_run_ends() -> None:
         assert once(env.client, pay, "i-3", key="k", window=60).result() == "i-3"
 
 
-def test_failed_run_counts_without_retry_failed() -> None:
-    """A failure is a result too; `retry_failed` starts a new run."""
+def test_once_replaces_a_failed_run_only_with_retry_failed() -> None:
     with Environment() as env:
         first = once(env.client, fail, "i", key="k")
         with pytest.raises(WorkflowFailedError):
@@ -64,7 +62,6 @@ def test_failed_run_counts_without_retry_failed() -> None:
             again.result()
 
 
-def test_id_policies_are_rejected() -> None:
-    """The key is the id."""
-    with Environment() as env, pytest.raises(UsageError, match="the key is the id"):
+def test_once_rejects_a_workflow_id() -> None:
+    with Environment() as env, pytest.raises(UsageError, match="the key is the workflow id"):
         once(env.client, pay, "i", key="k", id="other")

@@ -1,4 +1,4 @@
-"""What limits leave in histories, and how runs with many tasks share a key."""
+"""Events that limits add to histories, and fairness between runs with many tasks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ left = Progress("left", float)
 
 @activity.defn
 def work(number: int) -> int:
-    """One item."""
     return number
 
 
 @workflow.defn
 def tasks(key: str, limit: int, count: int, seconds: float) -> list[Span]:
-    """So many tasks at once, each in a slot."""
+    """Run `count` concurrent tasks, each in a slot."""
 
-    def one(_: int) -> Span:
+    def hold(_: int) -> Span:
         with limits.slot(key, limit):
             begin = workflow.time()
             entered.publish(begin)
@@ -39,12 +38,12 @@ def tasks(key: str, limit: int, count: int, seconds: float) -> list[Span]:
             left.publish(workflow.time())
             return begin, workflow.time()
 
-    return workflow.map(one, range(count))
+    return workflow.map(hold, range(count))
 
 
 @workflow.defn
 def loop(key: str, limit: int, count: int, seconds: float) -> list[Span]:
-    """The same one after the other."""
+    """Enter a slot `count` times in sequence."""
     spans = []
     for _ in range(count):
         with limits.slot(key, limit):
@@ -56,7 +55,7 @@ def loop(key: str, limit: int, count: int, seconds: float) -> list[Span]:
 
 @workflow.defn
 def turns(key: str, limit: int, per: float, count: int, pause: float, smooth: bool = False) -> list[float]:
-    """So many turns, with pauses."""
+    """Take `count` turns, with pauses."""
     moments = []
     for _ in range(count):
         limits.throttle(key, limit, per=per, smooth=smooth)
@@ -69,9 +68,9 @@ def turns(key: str, limit: int, per: float, count: int, pause: float, smooth: bo
 
 @workflow.defn
 def items(kind: str, count: int) -> int:
-    """An activity for each item, limited or not; one after the other, or ten at a time."""
+    """Execute an activity per item, with or without a limit, in sequence or concurrently."""
 
-    def one(number: int) -> int:
+    def limited_work(number: int) -> int:
         if "slot" in kind:
             with limits.slot(kind, 5):
                 return work(number)
@@ -80,17 +79,17 @@ def items(kind: str, count: int) -> int:
         return work(number)
 
     if kind.startswith("loop"):
-        return len([one(number) for number in range(count)])
-    return len(workflow.map(one, range(count), limit=5 if "slot" not in kind else None))
+        return len([limited_work(number) for number in range(count)])
+    return len(workflow.map(limited_work, range(count), limit=5 if "slot" not in kind else None))
 
 
 def most_at_once(spans: list[Span]) -> int:
-    """How many spans there were at the same time."""
+    """Return the maximum number of overlapping spans."""
     return max(sum(begin <= moment < end - 1e-6 for begin, end in spans) for moment, _ in spans)
 
 
-def events_of(env: Environment, kind: str, kept_by: str) -> int:
-    """How many events the run has, and the workflow that keeps its limit."""
+def count_events(env: Environment, kind: str, kept_by: str) -> int:
+    """Count the events of the run and of its keeper workflow."""
     run = env.start_workflow(items, kind, 200)
     assert run.result() == 200
     keeper = {"slot": "slots", "turn": "throttle"}.get(kind[-4:]) if kept_by == "workflow" else None
@@ -102,44 +101,40 @@ def events_of(env: Environment, kind: str, kept_by: str) -> int:
 @pytest.mark.parametrize(
     ("plain", "limited"), [("map", "map slot"), ("loop", "loop slot"), ("loop", "loop turn")]
 )
-def test_limits_add_few_events(plain: str, limited: str, kept_by: str) -> None:
-    """The histories of a run with limits, and of its keeper, are hardly longer than without."""
+def test_limits_add_at_most_10_percent_of_events(plain: str, limited: str, kept_by: str) -> None:
     with Environment() as env:
         env.fake(work, lambda number: number, takes=0.01)
-        assert events_of(env, limited, kept_by) <= 1.1 * events_of(env, plain, kept_by)
+        assert count_events(env, limited, kept_by) <= 1.1 * count_events(env, plain, kept_by)
 
 
-def test_waiting_tasks_come_before_a_later_run() -> None:
-    """Tasks of one run that wait come first; tasks that ask later come after the other run."""
+def test_waiting_tasks_of_a_run_enter_before_a_later_run() -> None:
     with Environment() as env:
         begin = env.now().timestamp()
-        many = env.start_workflow(tasks, "k", 1, 5, 10.0)
+        first = env.start_workflow(tasks, "k", 1, 5, 10.0)
         env.skip(1)
-        other = env.start_workflow(tasks, "k", 1, 1, 10.0)
-        assert other.result()[0][0] - begin == 50
-        assert most_at_once([*many.result(), *other.result()]) == 1
+        second = env.start_workflow(tasks, "k", 1, 1, 10.0)
+        assert second.result()[0][0] - begin == 50
+        assert most_at_once([*first.result(), *second.result()]) == 1
 
 
-def test_loop_does_not_starve_another_run() -> None:
-    """A run that enters repeatedly does not keep another one out."""
+def test_run_that_enters_repeatedly_does_not_starve_another_run() -> None:
     with Environment() as env:
         begin = env.now().timestamp()
-        many = env.start_workflow(loop, "k", 1, 10, 10.0)
+        first = env.start_workflow(loop, "k", 1, 10, 10.0)
         env.skip(1)
-        other = env.start_workflow(loop, "k", 1, 1, 10.0)
-        assert other.result()[0][0] - begin == 10
-        assert most_at_once([*many.result(), *other.result()]) == 1
+        second = env.start_workflow(loop, "k", 1, 1, 10.0)
+        assert second.result()[0][0] - begin == 10
+        assert most_at_once([*first.result(), *second.result()]) == 1
 
 
-def test_kept_slot_is_given_to_another_run_at_once() -> None:
-    """An unused slot goes to a run that asks, however recently it was used."""
+def test_recently_used_slot_is_granted_to_another_run_without_delay() -> None:
     with Environment() as env:
-        keeps = env.start_workflow(loop, "k", 2, 2, 1.0)
-        keeps.result()
+        idle_run = env.start_workflow(loop, "k", 2, 2, 1.0)
+        idle_run.result()
         assert is_idle(env.client.get_workflow_handle("hourglass.slots:k").query(SlotKeeper.slots))
-        before_it = env.now().timestamp()
+        before = env.now().timestamp()
         spans = env.execute_workflow(loop, "k", 2, 1, 1.0)
-        assert spans[0][0] == before_it
+        assert spans[0][0] == before
 
 
 SUPPRESSED = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
@@ -159,10 +154,10 @@ RUNS = st.lists(
 
 @settings(max_examples=cases(8, 200), deadline=None, suppress_health_check=SUPPRESSED)
 @given(RUNS, st.integers(1, 3))
-def test_never_more_than_the_limit_with_tasks_and_loops(
+def test_slot_limit_holds_with_many_tasks_and_random_faults(
     kept_by: str, runs: list[tuple[float, int, float, bool, str]], limit: int
 ) -> None:
-    """Runs with many tasks, loops, ends of all kinds and crashes: never more than the limit, and all who stay are served."""
+    """Every run that is neither cancelled nor terminated is served."""
     with Environment() as env:
         handles: list[WorkflowHandle[list[Span]]] = []
         ended: set[int] = set()
@@ -197,10 +192,9 @@ TURNS = st.lists(
 
 @settings(max_examples=cases(8, 200), deadline=None, suppress_health_check=SUPPRESSED)
 @given(TURNS, st.integers(1, 3), st.floats(0.5, 4), st.booleans())
-def test_loans_never_exceed_the_rate(
+def test_throttle_rate_holds_for_runs_with_many_turns_and_random_faults(
     kept_by: str, runs: list[tuple[float, int, float, str]], limit: int, per: float, smooth: bool
 ) -> None:
-    """With several runs, ends and crashes no period holds more than the limit."""
     with Environment() as env:
         handles = []
         for gap, count, pause, fate in runs:
@@ -218,8 +212,7 @@ def test_loans_never_exceed_the_rate(
         assert all(later - sooner >= per - 2e-6 for sooner, later in spans)
 
 
-def test_loan_is_shared_with_another_run() -> None:
-    """Two busy runs share the rate, and the second does not wait for the end of the first."""
+def test_busy_run_shares_its_throttle_with_a_later_run() -> None:
     with Environment() as env:
         first = env.start_workflow(turns, "k", 2, 1.0, 40, 0.0)
         env.skip(5)
@@ -244,8 +237,7 @@ def test_loan_is_shared_with_another_run() -> None:
         ("WorkflowType = 'hourglass.slots'", "WorkflowType = 'hourglass.slots'"),
     ],
 )
-def test_lists_hide_keepers_by_default(query: str, filtered: str) -> None:
-    """A filter that names a keeper type shows it."""
+def test_workflow_list_hides_keepers_unless_the_filter_names_them(query: str, filtered: str) -> None:
     kinds = ("hourglass.debounce", "hourglass.slots", "hourglass.throttle")
     others = " AND ".join(f"WorkflowType != '{kind}'" for kind in kinds)
     assert without_keepers(query) == filtered.format(others)

@@ -1,4 +1,4 @@
-"""Who serves the workflows behind the limits: every worker, without being told."""
+"""The built-in workflows that keep limits, which every worker serves."""
 
 from __future__ import annotations
 
@@ -15,25 +15,21 @@ from hourglass.workflow import VersioningBehavior
 
 
 @workflow.defn
-def mine() -> None:
-    """A workflow of the author's."""
+def own_workflow() -> None: ...
 
 
 @pytest.mark.parametrize("name", ["hourglass.debounce", "hourglass.slots", "hourglass.throttle"])
-def test_worker_serves_built_in_workflows(name: str) -> None:
-    """They are found by their names, whatever the worker's workflows."""
-    assert Resolver(workflows=[mine], built_in=BUILT_IN).workflow(name).name == name
+def test_worker_resolves_built_in_workflows_by_name(name: str) -> None:
+    assert Resolver(workflows=[own_workflow], built_in=BUILT_IN).workflow(name).name == name
 
 
-def test_no_other_built_in_workflows() -> None:
-    """Other names with our prefix are unknown."""
+def test_unknown_name_with_the_built_in_prefix_is_rejected() -> None:
     assert sorted(BUILT_IN) == ["hourglass.debounce", "hourglass.slots", "hourglass.throttle"]
     with pytest.raises(UnknownTypeError):
-        Resolver(workflows=[mine], built_in=BUILT_IN).workflow("hourglass.other")
+        Resolver(workflows=[own_workflow], built_in=BUILT_IN).workflow("hourglass.other")
 
 
-def test_built_in_workflows_are_imported_on_demand() -> None:
-    """A process that never imported the limits imports them with the first run of one."""
+def test_limits_are_imported_only_when_a_built_in_workflow_runs() -> None:
     program = """
 import sys
 from hourglass._built_in import BUILT_IN
@@ -46,6 +42,6 @@ assert BUILT_IN["hourglass.slots"]().name == "hourglass.slots"
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
-def test_keepers_upgrade_to_the_current_version(name: str) -> None:
-    """A keeper outlives the version of the run that started it, and must not stay with workers that are gone."""
+def test_keeper_workflows_use_auto_upgrade_versioning(name: str) -> None:
+    """A keeper may outlive all workers of the version that started it."""
     assert BUILT_IN[name]().versioning_behavior is VersioningBehavior.AUTO_UPGRADE

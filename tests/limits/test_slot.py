@@ -1,4 +1,4 @@
-"""`limits.slot` on virtual time: who enters when, who gives up, who is gone, and what the keeper costs."""
+"""`limits.slot` on virtual time: order, timeouts, cancelled and terminated runs, and keeper workflows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ inside = Progress("inside", float)
 
 @workflow.defn
 def hold(key: str, limit: int, seconds: float) -> Span:
-    """Hold a slot for a while; when it was entered and left."""
+    """Hold a slot; return the times of entering and leaving."""
     with slot(key, limit):
         entered = workflow.time()
         inside.publish(entered)
@@ -34,19 +34,16 @@ def hold(key: str, limit: int, seconds: float) -> Span:
 
 
 @workflow.defn
-def hurry(key: str, seconds: float) -> str:
-    """Wait for a slot for a limited time only."""
+def enter_or_time_out(key: str, seconds: float) -> str:
     try:
         with slot(key, timeout=seconds):
             return "entered"
     except TimeoutError:
-        return "gave up"
+        return "timed out"
 
 
 @workflow.defn
-def scoped(key: str) -> str:
-    """Start a keeper in a scope, and cancel the scope."""
-
+def hold_in_a_cancelled_scope(key: str) -> str:
     def later() -> None:
         workflow.sleep(5)
         scope.cancel()
@@ -58,8 +55,7 @@ def scoped(key: str) -> str:
 
 
 @workflow.defn
-def timed(key: str) -> str:
-    """Limit waiting and holding together."""
+def hold_with_timeout(key: str) -> str:
     try:
         with workflow.timeout(5), slot(key, 2):
             workflow.sleep(1000)
@@ -69,35 +65,32 @@ def timed(key: str) -> str:
 
 
 @workflow.defn
-def many(key: str, limit: int, count: int) -> list[Span]:
-    """Several tasks of one run that want slots of one key."""
+def hold_in_many_tasks(key: str, limit: int, count: int) -> list[Span]:
+    """Enter slots of one key in concurrent tasks of one run."""
 
-    def one(_: int) -> Span:
+    def task(_: int) -> Span:
         with slot(key, limit):
             entered = workflow.time()
             workflow.sleep(10)
             return entered, workflow.time()
 
-    return workflow.map(one, range(count))
+    return workflow.map(task, range(count))
 
 
 @workflow.defn
-def nested(key: str) -> None:
-    """Ask for a slot while holding one."""
+def enter_nested_slots(key: str) -> None:
     with slot(key, 2), slot(key, 2):
         pass
 
 
 @workflow.defn
-def two_keys() -> str:
-    """Hold slots of two keys at once."""
+def hold_two_keys() -> str:
     with slot("one"), slot("other"):
         return "both"
 
 
 @workflow.defn
-def chain(left: int) -> int:
-    """Continue as new out of the block."""
+def continue_as_new_in_a_slot(left: int) -> int:
     with slot("chain"):
         if left:
             workflow.continue_as_new(left - 1)
@@ -105,8 +98,7 @@ def chain(left: int) -> int:
 
 
 @workflow.defn
-def again_and_again(key: str, times: int) -> int:
-    """Enter and leave many times in one run."""
+def enter_repeatedly(key: str, times: int) -> int:
     for _ in range(times):
         with slot(key):
             workflow.sleep(1)
@@ -114,32 +106,28 @@ def again_and_again(key: str, times: int) -> int:
 
 
 @workflow.defn
-class Dynamic:
-    """A workflow that takes every signal there is."""
-
+class HandlesEverySignal:
     @workflow.init
     def __init__(self) -> None:
         self.seen: list[str] = []
 
     @workflow.signal(dynamic=True)
     def anything(self, name: str, arguments: list[workflow.RawPayload]) -> None:
-        """Take it."""
         self.seen.append(name)
 
     @workflow.run
     def run(self) -> list[str]:
-        """Hold a slot meanwhile."""
         with slot("dynamic"):
             return self.seen
 
 
 def most_at_once(spans: list[Span]) -> int:
-    """How many spans there were at the same time; less than a microsecond, which `env.now()` does not tell, is no time."""
+    """Return the maximum number of overlapping spans; shorter ones than a microsecond, which `env.now()` omits, do not count."""
     return max(sum(entered <= moment < left - 1e-6 for entered, left in spans) for moment, _ in spans)
 
 
 def keeper(env: Environment, key: str) -> WorkflowHandle[None]:
-    """The workflow that keeps a key."""
+    """Return a handle of the keeper workflow of a key."""
     return env.client.get_workflow_handle(f"hourglass.slots:{key}", workflow=SlotKeeper.run)
 
 
@@ -153,33 +141,29 @@ def test_slots_are_entered_in_order(kept_by: str) -> None:
         assert most_at_once(spans) == 2
 
 
-def test_slots_of_other_keys_are_independent() -> None:
-    """A run may hold slots of several keys."""
+def test_slots_of_different_keys_are_independent() -> None:
     with Environment() as env:
         handles = [env.start_workflow(hold, key, 1, 10.0) for key in "abc"]
         assert most_at_once([handle.result() for handle in handles]) == 3
-        assert env.execute_workflow(two_keys) == "both"
+        assert env.execute_workflow(hold_two_keys) == "both"
 
 
-def test_tasks_of_one_run_share_the_limit() -> None:
-    """Concurrent tasks of one workflow share the limit as runs do."""
+def test_concurrent_tasks_of_one_run_share_the_slot_limit() -> None:
     with Environment() as env:
-        assert most_at_once(env.execute_workflow(many, "m", 3, 10)) == 3
+        assert most_at_once(env.execute_workflow(hold_in_many_tasks, "m", 3, 10)) == 3
 
 
-def test_slot_wait_times_out() -> None:
-    """`TimeoutError`, and the next in the queue is not delayed."""
+def test_slot_timeout_does_not_delay_the_next_run() -> None:
     with Environment() as env:
         holder = env.start_workflow(hold, "t", 1, 30.0)
-        hasty = env.start_workflow(hurry, "t", 10.0)
+        hasty = env.start_workflow(enter_or_time_out, "t", 10.0)
         patient = env.start_workflow(hold, "t", 1, 5.0)
-        assert hasty.result() == "gave up"
+        assert hasty.result() == "timed out"
         assert len(keeper(env, "t").query(SlotKeeper.slots).waiting) == 1
         assert patient.result()[0] == holder.result()[1]
 
 
-def test_cancelled_waiter_leaves_the_queue() -> None:
-    """A run that is cancelled in the queue ends at once, and those behind it move up."""
+def test_run_cancelled_while_waiting_for_a_slot_ends_immediately() -> None:
     with Environment() as env:
         holder = env.start_workflow(hold, "x", 1, 30.0)
         waiting = env.start_workflow(hold, "x", 1, 30.0)
@@ -191,8 +175,7 @@ def test_cancelled_waiter_leaves_the_queue() -> None:
         assert behind.result()[0] == holder.result()[1]
 
 
-def test_cancelled_holder_returns_its_slot() -> None:
-    """A run that is cancelled inside the block leaves it, and the next enters at that moment."""
+def test_cancelled_run_releases_its_slot() -> None:
     with Environment() as env:
         holder = env.start_workflow(hold, "h", 1, 1000.0)
         behind = env.start_workflow(hold, "h", 1, 5.0)
@@ -202,11 +185,11 @@ def test_cancelled_holder_returns_its_slot() -> None:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_cancelled_scope_returns_its_slot() -> None:
-    """A timeout or a cancelled scope ends the block and returns the slot, without an effect on the keeper."""
+def test_timed_out_or_cancelled_scope_releases_its_slot() -> None:
+    """The keeper is not cancelled with the scope."""
     with Environment() as env:
-        assert env.execute_workflow(scoped, "b") == "left"
-        assert env.execute_workflow(timed, "b") == "too long"
+        assert env.execute_workflow(hold_in_a_cancelled_scope, "b") == "left"
+        assert env.execute_workflow(hold_with_timeout, "b") == "too long"
         assert is_idle(keeper(env, "b").query(SlotKeeper.slots))
         kinds = [event["eventType"] for event in keeper(env, "b").history().events]
         assert "EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED" not in kinds
@@ -214,25 +197,24 @@ def test_cancelled_scope_returns_its_slot() -> None:
         env.start_workflow(hold, "b", 2, 100.0)
         env.start_workflow(hold, "b", 2, 100.0)
         env.skip(1)
-        assert env.execute_workflow(timed, "b") == "too long"
+        assert env.execute_workflow(hold_with_timeout, "b") == "too long"
         assert len(keeper(env, "b").query(SlotKeeper.slots).held) == 2
 
 
-@pytest.mark.parametrize("waited", [0.0, 3600.0])
-def test_terminated_holder_loses_its_slot(waited: float, kept_by: str) -> None:
-    """Nobody hears from a run that was terminated: the slot is free within `notice`, at once where nobody had looked for long."""
+@pytest.mark.parametrize("idle", [0.0, 3600.0])
+def test_slot_of_a_terminated_run_is_freed_within_the_notice(idle: float, kept_by: str) -> None:
+    """Without recent checks the slot is free immediately."""
     with Environment() as env:
         holder = env.start_workflow(hold, "dead", 1, 1e6)
-        env.skip(waited)
+        env.skip(idle)
         holder.terminate("out of patience")
         before = env.now().timestamp()
         entered, _ = env.execute_workflow(hold, "dead", 1, 1.0)
-        assert entered - before <= (0.0 if waited or kept_by == "engine" else 10.0)
+        assert entered - before <= (0.0 if idle or kept_by == "engine" else 10.0)
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_busy_key_does_not_delay_the_check_of_holders() -> None:
-    """Frequent requests do not postpone the check."""
+def test_frequent_slot_requests_do_not_delay_the_check_of_holders() -> None:
     with Environment() as env:
         holder = env.start_workflow(hold, "busy", 1, 1e6)
         holder.terminate()
@@ -245,22 +227,20 @@ def test_busy_key_does_not_delay_the_check_of_holders() -> None:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_other_slots_do_not_delay_the_check_of_holders() -> None:
-    """Runs that enter beside it do not postpone the check either."""
+def test_runs_entering_other_slots_do_not_delay_the_check_of_holders() -> None:
     with Environment() as env:
-        holder = env.start_workflow(hold, "beside", 2, 1e6)
+        holder = env.start_workflow(hold, "shared", 2, 1e6)
         holder.terminate()
         for _ in range(60):
-            env.start_workflow(hold, "beside", 2, 1.0)
+            env.start_workflow(hold, "shared", 2, 1.0)
         env.skip(20)
-        places = keeper(env, "beside").query(SlotKeeper.slots)
-        assert places.waiting
-        assert holder.id not in {place.workflow_id for place in places.held}
+        slots = keeper(env, "shared").query(SlotKeeper.slots)
+        assert slots.waiting
+        assert holder.id not in {claim.workflow_id for claim in slots.held}
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_living_holder_keeps_its_slot() -> None:
-    """However often it is checked, a holder keeps its slot until it leaves, and is checked less and less often."""
+def test_running_holder_keeps_its_slot_and_is_checked_less_often() -> None:
     with Environment() as env:
         holder = env.start_workflow(hold, "alive", 1, 7200.0)
         behind = env.start_workflow(hold, "alive", 1, 1.0)
@@ -271,8 +251,7 @@ def test_living_holder_keeps_its_slot() -> None:
         assert 60 < len(signals) < 70
 
 
-def test_terminated_waiter_is_skipped() -> None:
-    """A run that was terminated in the queue does not delay those behind it."""
+def test_run_terminated_while_waiting_for_a_slot_is_skipped() -> None:
     with Environment() as env:
         holder = env.start_workflow(hold, "q", 1, 10.0)
         waiting = env.start_workflow(hold, "q", 1, 10.0)
@@ -282,22 +261,20 @@ def test_terminated_waiter_is_skipped() -> None:
 
 
 def test_nested_slot_of_the_same_key_is_rejected() -> None:
-    """A block that would wait for itself raises an error."""
+    """Otherwise the block would wait for itself."""
     with Environment() as env:
         with pytest.raises(WorkflowParked) as caught:
-            env.execute_workflow(nested, "n")
+            env.execute_workflow(enter_nested_slots, "n")
         assert isinstance(caught.value.__cause__, UsageError)
         assert "inside a block that already holds one" in str(caught.value.__cause__)
 
 
-def test_continue_as_new_leaves_the_block() -> None:
-    """A run that continues as new out of the block has given its slot back, and its successor gets one."""
+def test_continue_as_new_in_a_slot_releases_it_for_the_next_run() -> None:
     with Environment() as env:
-        assert env.execute_workflow(chain, 3) == 0
+        assert env.execute_workflow(continue_as_new_in_a_slot, 3) == 0
 
 
-def test_slots_survive_a_worker_crash() -> None:
-    """Holders, waiters and the keeper are rebuilt from their histories."""
+def test_slots_survive_worker_crashes() -> None:
     with Environment() as env:
         handles = [env.start_workflow(hold, "crash", 2, 10.0) for _ in range(6)]
         for _ in range(5):
@@ -307,16 +284,15 @@ def test_slots_survive_a_worker_crash() -> None:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_keeper_continues_as_new_and_ends_when_unused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its history stays short however often the key is used, and it goes when nobody has used it for a while."""
+def test_slot_keeper_continues_as_new_and_ends_when_unused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 7)
     with Environment() as env:
-        handles = [env.start_workflow(again_and_again, "long", 10) for _ in range(3)]
+        handles = [env.start_workflow(enter_repeatedly, "long", 10) for _ in range(3)]
         assert [handle.result() for handle in handles] == [10, 10, 10]
         last = keeper(env, "long")
         assert last.describe().status is WorkflowStatus.RUNNING
         assert len(last.history().events) < 200
-        runs = [each for each in env.client.list_workflows() if each.id == "hourglass.slots:long"]
+        runs = [run for run in env.client.list_workflows() if run.id == "hourglass.slots:long"]
         assert len(runs) >= 5
         env.skip(timedelta(minutes=2))
         assert last.describe().status is WorkflowStatus.COMPLETED
@@ -324,8 +300,7 @@ def test_keeper_continues_as_new_and_ends_when_unused(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_keeper_ignores_cancellation() -> None:
-    """Cancelling the keeper does not strand the waiting runs."""
+def test_cancelled_slot_keeper_still_serves_waiting_runs() -> None:
     with Environment() as env:
         holder = env.start_workflow(hold, "k", 1, 10.0)
         behind = env.start_workflow(hold, "k", 1, 1.0)
@@ -333,8 +308,7 @@ def test_keeper_ignores_cancellation() -> None:
         assert behind.result()[0] == holder.result()[1]
 
 
-def test_terminated_keeper_is_replaced(kept_by: str) -> None:
-    """Those who wait ask again after a while, and a new keeper serves them."""
+def test_waiting_run_requests_its_slot_again_after_the_keeper_was_terminated(kept_by: str) -> None:
     with Environment() as env:
         env.start_workflow(hold, "gone", 1, 5.0)
         waiting = env.start_workflow(hold, "gone", 1, 1.0)
@@ -344,9 +318,8 @@ def test_terminated_keeper_is_replaced(kept_by: str) -> None:
 
 
 def test_dynamic_signal_handler_does_not_receive_limit_messages() -> None:
-    """Messages of a keeper do not reach the author's handlers."""
     with Environment() as env:
-        assert env.execute_workflow(Dynamic.run) == []
+        assert env.execute_workflow(HandlesEverySignal.run) == []
 
 
 @pytest.mark.parametrize(
@@ -354,15 +327,14 @@ def test_dynamic_signal_handler_does_not_receive_limit_messages() -> None:
     [("", 1, "must be a non-empty str"), ("k" * 201, 1, "at most 200"), ("k", 0, "at least 1")],
 )
 def test_invalid_slot_arguments_are_rejected(key: str, limit: int, words: str) -> None:
-    """A key or limit that makes no sense is told in the workflow that gives it."""
     with Environment() as env:
         with pytest.raises(WorkflowParked) as caught:
             env.execute_workflow(hold, key, limit, 1.0)
         assert words in str(caught.value.__cause__)
 
 
-Life = tuple[float, float, str]
-LIVES = st.lists(
+RunPlan = tuple[float, float, str]
+RUNS = st.lists(
     st.tuples(
         st.floats(0, 20),
         st.floats(0.1, 15),
@@ -378,15 +350,13 @@ LIVES = st.lists(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-@given(LIVES, st.integers(1, 3))
-def test_slot_limit_holds_under_random_faults(kept_by: str, lives: list[Life], limit: int) -> None:
-    """With runs that come, are cancelled or terminated and workers that crash, no more than the limit hold slots, and all who
-    stay get one.
-    """
+@given(RUNS, st.integers(1, 3))
+def test_slot_limit_holds_under_random_faults(kept_by: str, runs: list[RunPlan], limit: int) -> None:
+    """Every run that is neither cancelled nor terminated gets a slot."""
     with Environment() as env:
         handles: list[WorkflowHandle[Span]] = []
         ended: dict[int, float] = {}
-        for number, (gap, seconds, fate) in enumerate(lives):
+        for number, (gap, seconds, fate) in enumerate(runs):
             handles.append(env.start_workflow(hold, "p", limit, seconds))
             env.skip(gap)
             if fate == "crash":

@@ -1,4 +1,4 @@
-"""`limits.throttle` on virtual time: who goes on when, and what happens to those who do not want to wait."""
+"""`limits.throttle` on virtual time: times of turns, timeouts, faults and wrong clocks."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ from hourglass.testing import Environment
 
 @workflow.defn
 def turn(key: str, limit: int, per: float, smooth: bool = False) -> float:
-    """Wait for a turn; when it went on."""
+    """Wait for a turn and return its time."""
     throttle(key, limit, per=per, smooth=smooth)
     return workflow.time()
 
 
 @workflow.defn
-def impatient(key: str, limit: int, per: float, patience: float) -> str:
-    """Go on only if the turn comes soon."""
+def throttle_with_timeout(key: str, limit: int, per: float, patience: float) -> str:
     try:
         throttle(key, limit, per=per, timeout=patience)
     except TimeoutError:
         return f"too late at {workflow.time():g}"
-    return f"went on at {workflow.time():g}"
+    return f"continued at {workflow.time():g}"
 
 
 @workflow.defn
-def loop(key: str, times: int) -> list[float]:
-    """Many turns in one run."""
+def throttle_repeatedly(key: str, times: int) -> list[float]:
+    """Return the times of many turns."""
     moments = []
     for _ in range(times):
         throttle(key, 5, per=1)
@@ -54,7 +53,6 @@ def test_throttle_limits_calls_per_period(kept_by: str) -> None:
 
 
 def test_smooth_throttle_spreads_turns_evenly() -> None:
-    """Four per second are a quarter of a second apart."""
     with Environment() as env:
         begin = env.now().timestamp()
         handles = [env.start_workflow(turn, "s", 4, 1.0, True) for _ in range(5)]
@@ -62,17 +60,15 @@ def test_smooth_throttle_spreads_turns_evenly() -> None:
         assert moments == pytest.approx([0, 0.25, 0.5, 0.75, 1], abs=1e-6)
 
 
-def test_throttle_timeout_raises_at_once_without_using_a_turn() -> None:
-    """A turn that would come too late raises `TimeoutError` now, and goes to the next run."""
+def test_throttle_timeout_raises_immediately_without_using_a_turn() -> None:
     with Environment() as env:
         begin = env.now().timestamp()
-        assert env.execute_workflow(impatient, "i", 1, 60.0, 0.0) == f"went on at {begin:g}"
-        assert env.execute_workflow(impatient, "i", 1, 60.0, 59.0) == f"too late at {begin:g}"
+        assert env.execute_workflow(throttle_with_timeout, "i", 1, 60.0, 0.0) == f"continued at {begin:g}"
+        assert env.execute_workflow(throttle_with_timeout, "i", 1, 60.0, 59.0) == f"too late at {begin:g}"
         assert env.execute_workflow(turn, "i", 1, 60.0) - begin == 60
 
 
-def test_cancelled_throttle_ends_the_run() -> None:
-    """A run that is cancelled before its turn ends at once."""
+def test_run_cancelled_while_throttled_ends_immediately() -> None:
     with Environment() as env:
         env.execute_workflow(turn, "c", 1, 60.0)
         waiting = env.start_workflow(turn, "c", 1, 60.0)
@@ -84,11 +80,11 @@ def test_cancelled_throttle_ends_the_run() -> None:
 
 
 @pytest.mark.usefixtures("by_workflow")
-def test_keeper_state_survives_crashes_and_continue_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit holds across the keeper's runs and a worker's death; when it is not needed any more the keeper ends."""
+def test_throttle_keeper_survives_crashes_and_continue_as_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper ends when it is no longer needed."""
     monkeypatch.setattr(_keepers, "_MANY_MESSAGES", 7)
     with Environment() as env:
-        handles = [env.start_workflow(loop, "l", 10) for _ in range(3)]
+        handles = [env.start_workflow(throttle_repeatedly, "l", 10) for _ in range(3)]
         env.skip(1.5)
         env.crash()
         moments = sorted(moment for handle in handles for moment in handle.result())
@@ -98,16 +94,14 @@ def test_keeper_state_survives_crashes_and_continue_as_new(monkeypatch: pytest.M
         assert keeper.describe().status is WorkflowStatus.COMPLETED
 
 
-def test_keeper_remembers_a_long_period(kept_by: str) -> None:
-    """A daily limit holds although nobody asked for hours."""
+def test_daily_throttle_holds_after_hours_without_requests(kept_by: str) -> None:
     with Environment() as env:
         first = env.execute_workflow(turn, "day", 1, 86_400.0)
         env.skip(hours=20)
         assert env.execute_workflow(turn, "day", 1, 86_400.0) - first == 86_400
 
 
-def test_keeper_remembers_future_turns(kept_by: str) -> None:
-    """Granted turns count although nobody has asked for a while."""
+def test_throttle_counts_turns_granted_in_the_future(kept_by: str) -> None:
     with Environment() as env:
         begin = env.now().timestamp()
         for _ in range(5):
@@ -121,7 +115,6 @@ def test_keeper_remembers_future_turns(kept_by: str) -> None:
     [(0, 1.0, "at least 1"), (1, 0.0, "more than 0"), (1001, 1.0, "smooth=True")],
 )
 def test_invalid_throttle_arguments_are_rejected(limit: int, per: float, words: str) -> None:
-    """A rate that makes no sense is told in the workflow that gives it."""
     with Environment() as env:
         with pytest.raises(WorkflowParked) as caught:
             env.execute_workflow(turn, "n", limit, per)
@@ -135,10 +128,10 @@ def test_invalid_throttle_arguments_are_rejected(limit: int, per: float, words: 
     st.floats(0.5, 5),
     st.booleans(),
 )
-def test_no_period_exceeds_the_limit(
+def test_throttle_rate_holds_under_random_crashes(
     arrivals: list[tuple[float, bool]], limit: int, per: float, smooth: bool
 ) -> None:
-    """Also with workers that crash (except for the rounding to a microsecond)."""
+    """Tolerates rounding to a microsecond."""
     with Environment() as env:
         handles = []
         for gap, crash in arrivals:
@@ -151,7 +144,7 @@ def test_no_period_exceeds_the_limit(
         assert all(later - sooner >= per - 2e-6 for sooner, later in spans)
 
 
-# --- clocks that were wrong -----------------------------------------------------------------------
+# --- wrong clocks ---------------------------------------------------------------------------------
 
 
 HOURS = 3 * 3600
@@ -160,7 +153,7 @@ stamps: list[float] = []
 
 @activity.defn
 def stamp() -> None:
-    """The engine's time: that of a run's events does not go back."""
+    """Record the engine's time, which unlike that of a run's events can go back."""
     stamps.append(activity_time())
 
 
@@ -168,8 +161,8 @@ activity_time = lambda: 0.0  # noqa: E731
 
 
 @workflow.defn
-def stamped(key: str, times: int, pause: float = 0.0) -> None:
-    """So many turns, three in ten seconds."""
+def throttle_and_stamp(key: str, times: int, pause: float = 0.0) -> None:
+    """Take `times` turns, three in ten seconds."""
     for _ in range(times):
         throttle(key, 3, per=10)
         stamp()
@@ -177,8 +170,8 @@ def stamped(key: str, times: int, pause: float = 0.0) -> None:
 
 
 @workflow.defn
-def no_slot(key: str) -> str:
-    """Hold a slot for a day, or say that there was none in five seconds."""
+def hold_or_time_out(key: str) -> str:
+    """Hold a slot for a day; return "none" if there is none within five seconds."""
     try:
         with slot(key, timeout=5):
             workflow.sleep(86_400)
@@ -188,7 +181,7 @@ def no_slot(key: str) -> str:
 
 
 def set_clock(env: Environment, by: float) -> None:
-    """Set the clock of the environment's engine, as if the wall clock had been set."""
+    """Move the clock of the environment's engine, as if the wall clock had been set."""
     driver = env._fixture.driver
     driver.clock._now += int(by * SECOND)
     driver.horizon_ns += int(by * SECOND)
@@ -201,7 +194,7 @@ def set_clock(env: Environment, by: float) -> None:
 
 @pytest.fixture
 def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
-    """An environment whose time is stamped, from its start on."""
+    """Return an environment that stamps times relative to its start."""
     with Environment() as env:
         begin = env.now().timestamp()
         stamps.clear()
@@ -209,47 +202,47 @@ def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[Environment]:
         yield env
 
 
-def test_turns_after_a_clock_jump_are_corrected(env: Environment) -> None:
-    """The clock is hours ahead for a while: afterwards runs wait as long as the rate demands, and no longer."""
+def test_throttle_wait_is_corrected_after_a_fast_clock_is_set_back(env: Environment) -> None:
     set_clock(env, HOURS)
-    ahead = [env.start_workflow(stamped, "k", 1) for _ in range(5)]
+    ahead = [env.start_workflow(throttle_and_stamp, "k", 1) for _ in range(5)]
     env.skip(1)
     assert len(stamps) == 3  # two wait for their turn
     stamps.clear()
     set_clock(env, -HOURS)
-    later = [env.start_workflow(stamped, "k", 1) for _ in range(4)]
+    later = [env.start_workflow(throttle_and_stamp, "k", 1) for _ in range(4)]
     for handle in (*ahead, *later):
         handle.result()
     assert len(stamps) == 6
     assert max(stamps) < 40
-    assert all(there - here >= 10 - 2e-6 for here, there in zip(stamps, stamps[3:], strict=False))
+    assert all(later - earlier >= 10 - 2e-6 for earlier, later in zip(stamps, stamps[3:], strict=False))
 
 
 @pytest.mark.parametrize("pause", [0.0, 1.0])
-def test_run_started_while_the_clock_was_ahead_keeps_the_rate(env: Environment, pause: float) -> None:
-    """A run began while the clock was ahead, so that its own time stands still when that is set right: it waits for every turn
-    as long as the rate wants, with the key on loan or not, and beside a run that began later.
-    """
+def test_run_started_by_a_fast_clock_keeps_the_rate_after_it_is_set_back(
+    env: Environment, pause: float
+) -> None:
+    """The run's own time stands still then. The rate holds whether or not the key is on loan to it, and with a later run."""
     set_clock(env, HOURS)
-    first = env.start_workflow(stamped, "k", 20, pause)
-    env.skip(25)  # it has the key on loan by now
+    first = env.start_workflow(throttle_and_stamp, "k", 20, pause)
+    env.skip(25)  # by now the key is on loan to it
     set_clock(env, -HOURS)
-    second = env.start_workflow(stamped, "k", 5, pause)
+    second = env.start_workflow(throttle_and_stamp, "k", 5, pause)
     first.result()
     second.result()
-    since = [each for each in stamps if each < HOURS]
+    stamps_after = [moment for moment in stamps if moment < HOURS]
     assert len(stamps) == 25
-    assert len(since) >= 15
-    assert max(since) < 25 + 10 * len(since) / 3 + 15
-    assert all(there - here >= 10 - 2e-6 for here, there in zip(since, since[3:], strict=False))
+    assert len(stamps_after) >= 15
+    assert max(stamps_after) < 25 + 10 * len(stamps_after) / 3 + 15
+    assert all(
+        later - earlier >= 10 - 2e-6 for earlier, later in zip(stamps_after, stamps_after[3:], strict=False)
+    )
 
 
-def test_slot_timeout_holds_after_the_clock_was_set_back(env: Environment) -> None:
-    """A wait that may take five seconds, begun while the clock was ahead, takes no hours once it is right again."""
+def test_slot_timeout_begun_by_a_fast_clock_ends_after_it_is_set_back(env: Environment) -> None:
     set_clock(env, HOURS)
-    env.start_workflow(no_slot, "k")
+    env.start_workflow(hold_or_time_out, "k")
     env.skip(1)
-    waits = env.start_workflow(no_slot, "k")
+    waits = env.start_workflow(hold_or_time_out, "k")
     env.skip(1)
     set_clock(env, -HOURS)
     begin = env.now()
@@ -258,18 +251,20 @@ def test_slot_timeout_holds_after_the_clock_was_set_back(env: Environment) -> No
 
 
 @workflow.defn
-def many(key: str, count: int) -> None:
-    """Tasks that come one after the other, all the time."""
+def throttle_many_tasks(key: str, count: int) -> None:
+    """Run a steady stream of throttled tasks."""
 
-    def one(number: int) -> None:
+    def task(number: int) -> None:
         throttle(key, 100, per=1)
         workflow.sleep(0.05 + 0.01 * (number % 7))
 
-    workflow.map(one, range(count), limit=20)
+    workflow.map(task, range(count), limit=20)
 
 
-def test_loan_with_a_slow_keeper(by_workflow: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While an answer is pending, other tasks of the run want a turn: they wait for it, and the loan serves them too."""
+def test_slow_throttle_keeper_serves_many_tasks_with_few_signals(
+    by_workflow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that request a turn while an answer is pending wait for it and share the loan."""
     serve = TurnKeeper._serve
 
     def slow(keeper: TurnKeeper) -> bool:
@@ -278,7 +273,7 @@ def test_loan_with_a_slow_keeper(by_workflow: None, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(TurnKeeper, "_serve", slow)
     with Environment() as env:
-        handle = env.start_workflow(many, "k", 200)
+        handle = env.start_workflow(throttle_many_tasks, "k", 200)
         handle.result()
         kinds = [event["eventType"] for event in handle.history().events]
     assert kinds.count("EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED") <= 5

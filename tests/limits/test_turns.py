@@ -1,4 +1,4 @@
-"""The decisions about turns: pure, so tried with whatever comes."""
+"""The pure decisions about the turns of a throttle, with random requests."""
 
 from __future__ import annotations
 
@@ -19,54 +19,52 @@ from hourglass._contract.limits import (
 GAPS = st.lists(st.integers(0, 300), min_size=1, max_size=60)
 
 
-def take(gaps: list[int], rate: Rate) -> list[tuple[int, int]]:
-    """Ask after each gap; when each asked, and when its turn is."""
-    turns, now, found = Turns(), 1_000, []
+def request_turns(gaps: list[int], rate: Rate) -> list[tuple[int, int]]:
+    """Request a turn after each gap; return the times of the requests and of the turns."""
+    turns, now, granted = Turns(), 1_000, []
     for number, gap in enumerate(gaps):
         now += gap
         turns, at = next_turn(turns, f"ticket-{number}", rate, now, None)
         assert at is not None
-        found.append((now, at))
-    return found
+        granted.append((now, at))
+    return granted
 
 
 @given(GAPS, st.integers(1, 6), st.integers(1, 500), st.booleans())
-def test_turns_respect_the_rate(gaps: list[int], limit: int, period: int, smooth: bool) -> None:
-    """Of any `limit` + 1 turns in a row the last is a whole period after the first, and none is before its request."""
-    found = take(gaps, Rate(limit, period, smooth))
-    at = [turn for _, turn in found]
-    assert all(turn >= asked for asked, turn in found)
+def test_throttle_turns_respect_the_rate(gaps: list[int], limit: int, period: int, smooth: bool) -> None:
+    """Any `limit` + 1 consecutive turns span at least a period, and no turn precedes its request."""
+    granted = request_turns(gaps, Rate(limit, period, smooth))
+    at = [turn for _, turn in granted]
+    assert all(turn >= requested for requested, turn in granted)
     assert at == sorted(at)
     assert all(later - sooner >= period for sooner, later in zip(at, at[limit:], strict=False))
 
 
 @given(GAPS, st.integers(1, 6), st.integers(1, 500))
-def test_turns_are_as_early_as_possible(gaps: list[int], limit: int, period: int) -> None:
-    """A turn is delayed only as far as the order or the limit demands."""
-    found = take(gaps, Rate(limit, period))
-    at = [turn for _, turn in found]
-    for number, (asked, turn) in enumerate(found):
-        needed = [asked, *at[max(0, number - 1) : number]]
+def test_throttle_turns_are_as_early_as_order_and_rate_allow(
+    gaps: list[int], limit: int, period: int
+) -> None:
+    granted = request_turns(gaps, Rate(limit, period))
+    at = [turn for _, turn in granted]
+    for number, (requested, turn) in enumerate(granted):
+        earliest = [requested, *at[max(0, number - 1) : number]]
         if number >= limit:
-            needed.append(at[number - limit] + period)
-        assert turn == max(needed)
+            earliest.append(at[number - limit] + period)
+        assert turn == max(earliest)
 
 
-def test_smooth_turns_are_spread_evenly() -> None:
-    """Ten a second are a tenth of a second apart, and a period that does not divide is rounded up, never down."""
-    assert [at for _, at in take([0] * 4, Rate(10, 1000, smooth=True))] == [1000, 1100, 1200, 1300]
-    assert [at for _, at in take([0] * 4, Rate(3, 100, smooth=True))] == [1000, 1034, 1068, 1102]
+def test_smooth_throttle_rounds_the_distance_of_turns_up() -> None:
+    assert [at for _, at in request_turns([0] * 4, Rate(10, 1000, smooth=True))] == [1000, 1100, 1200, 1300]
+    assert [at for _, at in request_turns([0] * 4, Rate(3, 100, smooth=True))] == [1000, 1034, 1068, 1102]
 
 
-def test_repeated_request_returns_the_same_turn() -> None:
-    """A repeated request uses up nothing."""
+def test_repeated_throttle_request_returns_the_same_turn() -> None:
     turns, first = next_turn(Turns(), "a", Rate(1, 100), 1000, None)
     same, again = next_turn(turns, "a", Rate(1, 100), 1050, None)
     assert (first, again, same) == (1000, 1000, turns)
 
 
-def test_late_turn_is_not_granted() -> None:
-    """The caller gets none, and the turn is still available for others."""
+def test_turn_after_the_deadline_is_left_for_other_requests() -> None:
     turns, _ = next_turn(Turns(), "a", Rate(1, 100), 1000, None)
     same, none = next_turn(turns, "b", Rate(1, 100), 1000, 1099)
     assert none is None
@@ -74,8 +72,7 @@ def test_late_turn_is_not_granted() -> None:
     assert next_turn(turns, "c", Rate(1, 100), 1000, 1100)[1] == 1100
 
 
-def test_past_turns_count_for_one_period() -> None:
-    """Before the last turn is a period old it still counts."""
+def test_last_turn_of_a_throttle_is_kept_for_one_period() -> None:
     turns, _ = next_turn(Turns(), "a", Rate(1, 100), 1000, None)
     assert is_forgettable(Turns(), 100, 0)
     assert not is_forgettable(turns, 100, 1099)
@@ -83,22 +80,20 @@ def test_past_turns_count_for_one_period() -> None:
 
 
 @given(st.lists(st.integers(0, 3_000_000), max_size=12), st.integers(1, 4), st.booleans(), st.booleans())
-def test_turns_are_corrected_after_the_clock_was_wrong(
-    gaps: list[int], limit: int, smooth: bool, stored: bool
+def test_turns_granted_by_a_fast_clock_are_corrected_after_it_is_set_back(
+    gaps: list[int], limit: int, smooth: bool, reload: bool
 ) -> None:
-    """Whatever was given while the clock was ahead: set right, the next turn is as near as it would have been by that clock,
-    also where a process that never saw the wrong clock has read it from the disk.
-    """
+    """The next turn is as near as it was by the fast clock, also in a process that has only read the turns from disk."""
     book, rate, now = TurnBook(), Rate(limit, 10_000_000, smooth), 10**15
     for number, gap in enumerate([0, *gaps]):
         now += gap
         book.open.append(TurnAsk(SlotClaim(f"t{number}", "w", "r", "pool"), rate, None, 1))
         book.serve(now)
-    would_be = _next(TurnBook(book.throttle), rate, now) - now
-    if stored:
+    expected = _next(TurnBook(book.throttle), rate, now) - now
+    if reload:
         book = TurnBook(msgspec.json.decode(msgspec.json.encode(book.throttle), type=type(book.throttle)))
-    back = now - 3 * 3600 * 1_000_000
-    assert _next(book, rate, back) - back == would_be
+    corrected_now = now - 3 * 3600 * 1_000_000
+    assert _next(book, rate, corrected_now) - corrected_now == expected
 
 
 def _next(book: TurnBook, rate: Rate, now: int) -> int:

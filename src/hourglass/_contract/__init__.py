@@ -2,6 +2,7 @@
 
 handle       a worker's open connection to an engine, for one task queue
 tuning       the number of concurrent tasks and polls of a worker
+engine_status  the state of an engine, as far as a process knows it
 service      `Request`, and the protocol of a connection
 request_checks  validation of requests by the annotations of their fields
 ids          new ids of runs and requests

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
+from hourglass._contract.engine_status import QueueStats
 from hourglass._contract.service import Effect, Nothing, Request
 from hourglass._evaluator.specs import WorkerDeploymentVersion
 
@@ -185,29 +186,6 @@ class Poller(msgspec.Struct, frozen=True):
     process_id: int = 0
     is_owner: bool = False
     in_hand: int = 0
-
-
-class WorkerProcess(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that uses a file, and its work in progress. `is_owner` is whether the engine runs in this process.
-    `pid_namespace` is the PID namespace of its process id, or 0 if unknown.
-    """
-
-    process_id: int
-    pid_namespace: int = 0
-    identities: tuple[str, ...] = ()
-    is_owner: bool = False
-    task_queues: tuple[str, ...] = ()
-    tasks: int = 0
-    attempts: int = 0
-
-
-class QueueStats(msgspec.Struct, frozen=True):
-    """Statistics of a task queue: backlog size, age of the oldest task, and recent add and dispatch rates per second."""
-
-    backlog: int = 0
-    age: float = 0.0
-    add_rate: float = 0.0
-    dispatch_rate: float = 0.0
 
 
 class Pollers(msgspec.Struct, frozen=True):

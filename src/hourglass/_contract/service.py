@@ -14,7 +14,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, runtime
 
 import msgspec
 
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import Handle, HandleConfig
+from hourglass.metrics import Family
 
 A = TypeVar("A")
 
@@ -22,9 +24,11 @@ A = TypeVar("A")
 class Effect(Enum):
     """The effect of a request, and of sending it again after its answer was lost."""
 
-    CHANGE = "changes something, and must do so once"
-    IDEMPOTENT = "may be carried out twice: the engine knows it by an id, or nothing comes of the second time"
-    READ = "only reads what is stored: it can be answered while nothing can be written"
+    CHANGE = "changes state, and must be executed only once"
+    IDEMPOTENT = (
+        "may be executed twice: the engine recognizes it by an id, or the second execution has no effect"
+    )
+    READ = "only reads stored data, and can be answered while the store cannot write"
 
 
 class Request(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
@@ -97,6 +101,14 @@ class Connection(EngineService, Protocol):
 
     async def open_handle(self, config: HandleConfig) -> Handle:
         """Open a handle for a task queue. Raise `ServiceError` if the engine rejects the handle."""
+        ...
+
+    def status(self) -> EngineStatus:
+        """Return the state of the engine, as far as this process knows it. May be called in any thread."""
+        ...
+
+    def metrics(self) -> list[Family]:
+        """Return the metrics that the engine records itself. May be called in any thread."""
         ...
 
     async def close(self) -> None:

@@ -24,6 +24,7 @@ from temporalio.api.operatorservice.v1 import (
 from hourglass._contract import deployments as dp
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
+from hourglass._contract.engine_status import QueueStats
 from hourglass._contract.progress import ProgressRead, PublishedItem, ReadProgress, carried_by, new_items
 from hourglass._evaluator.specs import ParentClosePolicy
 from hourglass._temporal.calls import LONG_POLL, ORDINARY, PATIENT, CallScope, Rpc, put_execution
@@ -181,12 +182,12 @@ def pollers(request: dp.GetPollers, scope: CallScope) -> Rpc:
     return Rpc("describe_task_queue", message, read)
 
 
-def _stats(answer: ws.DescribeTaskQueueResponse) -> dp.QueueStats | None:
+def _stats(answer: ws.DescribeTaskQueueResponse) -> QueueStats | None:
     """Return the statistics of a queue, or None if the server does not report them (before 1.28)."""
     if not answer.HasField("stats"):
         return None
     stats = answer.stats
-    return dp.QueueStats(
+    return QueueStats(
         backlog=stats.approximate_backlog_count,
         age=stats.approximate_backlog_age.ToNanoseconds() / 1e9,
         add_rate=stats.tasks_add_rate,

@@ -21,6 +21,7 @@ import temporalio.api.workflowservice.v1 as ws
 
 from hourglass._contract import service as sv
 from hourglass._contract import workflows as wf
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import HandleConfig, WorkKind
 from hourglass._contract.limits import KeptLimits, ListLimits
 from hourglass._contract.transport import USUAL, TLSConfig, Transport
@@ -181,7 +182,7 @@ async def connect(
     """
     check_target(target)
     if not namespace:
-        raise TargetError("a namespace must have a name, such as default")
+        raise TargetError('the namespace must not be empty; the usual namespace is "default"')
     identity = identity or f"{os.getpid()}@{socket.gethostname()}"
     settings = client_settings(
         target,
@@ -212,7 +213,7 @@ async def connect(
     except RuntimeError as error:
         raise connection_refused(str(error), target, namespace) from None
     except ValueError as error:
-        raise TargetError(f"Core cannot use this configuration for {target}: {error}") from None
+        raise TargetError(f"invalid configuration of the connection to {target}: {error}") from None
 
 
 class TemporalConnection:
@@ -233,7 +234,11 @@ class TemporalConnection:
         if core.metrics() is not None and not self._client.gone:
             self._fetching = asyncio.get_running_loop().call_later(FETCH_EVERY, self._fetch_metrics)
 
-    def families(self) -> list[Family]:
+    def status(self) -> EngineStatus:
+        """Return the defaults, because a server does not report its state here."""
+        return EngineStatus()
+
+    def metrics(self) -> list[Family]:
         """Return the metrics that Core has recorded in this process."""
         recorded = core.metrics()
         return [] if recorded is None else recorded.families()
@@ -311,9 +316,7 @@ class TemporalConnection:
                 case "UNAUTHENTICATED":
                     raise denied(refusal.status, refusal.message, self.namespace, self._target) from None
                 case "INVALID_ARGUMENT":
-                    raise TargetError(
-                        f"{self.namespace!r} cannot be a namespace: {refusal.message}"
-                    ) from None
+                    raise TargetError(f"invalid namespace {self.namespace!r}: {refusal.message}") from None
                 case _:
                     raise unreachable(self._target, f"{refusal.message} ({refusal.status})") from None
 
@@ -325,7 +328,8 @@ class TemporalConnection:
             worker = core.new_worker(self._client, settings)
         except (RuntimeError, ValueError) as error:
             raise ServiceError(
-                f"no handle on the task queue {config.task_queue!r}: {error}", status="FAILED_PRECONDITION"
+                f"a worker for the task queue {config.task_queue!r} could not be registered: {error}",
+                status="FAILED_PRECONDITION",
             ) from None
         handle = CoreHandle(worker, config, self.namespace)
         try:
@@ -337,7 +341,8 @@ class TemporalConnection:
                 raise unreachable(self._target, f"no answer within {DEADLINE:g} s") from None
             if isinstance(error, RuntimeError):
                 raise ServiceError(
-                    f"no handle on the task queue {config.task_queue!r}: {error}", status="UNKNOWN"
+                    f"a worker for the task queue {config.task_queue!r} could not be registered: {error}",
+                    status="UNKNOWN",
                 ) from None
             raise
         handle.serve_nexus()

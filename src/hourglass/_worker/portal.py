@@ -76,7 +76,7 @@ class Portal:
         """Return the portal of this process. Create it if necessary."""
         with cls._lock:
             if cls._exiting:
-                raise UsageError("the interpreter is exiting: Hourglass cannot be used any more")
+                raise UsageError("Hourglass cannot be used while the interpreter is exiting")
             if cls._current is None or cls._current._closed:
                 cls._current = cls()
             return cls._current
@@ -108,7 +108,9 @@ class Portal:
         """
         if self.on_control_thread:
             coro.close()
-            raise InternalError("a blocking call from the control loop's own thread would wait for itself")
+            raise InternalError(
+                "a blocking call was made on the control loop's own thread, where it would wait for itself"
+            )
         self._warn_of_running_loop()
         call = BlockingCall(coro)
         self._begin(call, coro)
@@ -188,7 +190,7 @@ class Portal:
         except UsageError:
             return  # already closed, or the portal of another process
         except TimeoutError:
-            logger.warning("the control loop is blocked: not everything was closed at exit")
+            logger.warning("the control loop is blocked; some resources were not closed at exit")
         with self._state_lock:
             if self._closed:
                 return
@@ -222,7 +224,10 @@ class Portal:
         if self._pid != _forks.here:
             _reject(
                 coro,
-                "this was made before the process forked and cannot be used in the child: connect again there",
+                (
+                    "this object was created before the process forked and cannot be used in the child process: connect again "
+                    "in the child"
+                ),
             )
 
     def _check_open(self, coro: Coroutine[Any, Any, T] | None = None) -> None:
@@ -238,7 +243,7 @@ class Portal:
             if deadline is not None and monotonic() >= deadline:
                 raise TimeoutError(f"no answer within {timeout:g} s")
             if not self._thread.is_alive():
-                raise InternalError("the control loop's thread has ended while a call was waiting for it")
+                raise InternalError("the control loop's thread ended while a call was waiting for its result")
 
     def _warn_of_running_loop(self) -> None:
         if self._warned_of_running_loop or asyncio._get_running_loop() is None:
@@ -246,8 +251,8 @@ class Portal:
         self._warned_of_running_loop = True
         # This is logged and not issued as a warning, because the call would fail if warnings are errors.
         logger.warning(
-            "a blocking call of Hourglass was made in a thread that runs an event loop, which it blocks; "
-            "AsyncClient has the same methods as coroutines (this is logged once)"
+            "a blocking call of Hourglass was made in a thread that runs an event loop, and blocks that loop: use "
+            "AsyncClient, which has the same methods as coroutines (this is logged once)"
         )
 
     def _run(self) -> None:
@@ -259,7 +264,7 @@ class Portal:
                 except (KeyboardInterrupt, SystemExit):
                     # asyncio raises these two exceptions from the loop as well as from the task, which keeps
                     # the exception for its caller.
-                    logger.error("a task tried to end the control loop, which continues")
+                    logger.error("a task raised KeyboardInterrupt or SystemExit; the control loop continues")
             _finish(self._loop)
         finally:
             self._ended = True
@@ -291,7 +296,7 @@ def _reject(coro: Coroutine[Any, Any, T] | None, reason: str) -> NoReturn:
 
 
 def _closed_error() -> UsageError:
-    return UsageError("the control loop was closed while this call waited")
+    return UsageError("the control loop was closed while this call was waiting")
 
 
 def _name(closer: Closer) -> str:

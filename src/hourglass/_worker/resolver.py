@@ -168,9 +168,7 @@ class Resolver:
         try:
             self.activity(name)
         except UnknownTypeError as error:
-            raise UsageError(
-                f"a local activity runs on the worker that has its workflow, but {error}"
-            ) from None
+            raise UsageError(f"a local activity runs on the worker of its workflow, but {error}") from None
 
     def workflow(self, name: str) -> WorkflowDefinition:
         """Return the workflow of this type. May import modules under the roots."""
@@ -209,9 +207,10 @@ class Resolver:
     def _check_behavior(self, definition: WorkflowDefinition) -> None:
         if self._needs_behavior and not definition.versioning_behavior and definition.config is None:
             raise DefinitionError(
-                f"workflow {definition.name} ({definition.where}) does not declare what happens to its runs when another "
-                "version of the worker becomes current: @workflow.defn(versioning_behavior=VersioningBehavior.PINNED) or "
-                "AUTO_UPGRADE, or a default_versioning_behavior for the worker"
+                f"workflow {definition.name} ({definition.where}) has no versioning behavior, which decides what happens to "
+                "its runs when another worker version becomes current: use "
+                "@workflow.defn(versioning_behavior=VersioningBehavior.PINNED) or AUTO_UPGRADE, or set "
+                "default_versioning_behavior of the worker"
             )
 
     def _add_workflow(self, obj: object) -> None:
@@ -227,8 +226,8 @@ class Resolver:
         elif definition.needs_instance:
             owner = definition.fn.__qualname__.rpartition(".")[0]
             raise DefinitionError(
-                f"activities=[…]: {definition.place} is a method and needs an instance: give {owner}(…) for all activities of "
-                f"the class, or {owner}(…).{definition.fn.__name__} for this one"
+                f"activities=[…]: {definition.place} is a method and needs an instance: pass {owner}(…) for all activities "
+                f"of the class, or {owner}(…).{definition.fn.__name__} for this one"
             )
         else:
             self._activities.add(obj, definition)
@@ -242,7 +241,7 @@ class Resolver:
         methods = [] if isinstance(obj, (type, ModuleType)) else list(_activity_methods(type(obj)))
         if isinstance(obj, type) and any(_activity_methods(obj)):
             raise DefinitionError(
-                f"activities=[…]: {place(obj)} is a class: give an object of it, {obj.__name__}(…)"
+                f"activities=[…]: {place(obj)} is a class: pass an instance, {obj.__name__}(…)"
             )
         if not methods:
             raise DefinitionError(f"activities=[…]: {_misfit(obj, 'activity')}")
@@ -323,24 +322,24 @@ class Resolver:
         types = sorted(table.entries)
         kinds = "workflows" if table.kind == "workflow" else "activities"
         shown = f"{name[:100]!r}" + ("…" if len(name) > 100 else "")
-        parts = [f"this worker knows no {table.kind} type {shown}"]
+        parts = [f"{table.kind} type {shown} is not registered with this worker"]
         near = difflib.get_close_matches(name[:100], types, n=3)
         if near:
             parts.append(f"did you mean {' or '.join(map(repr, near))}?")
         more = f" and {len(types) - _LISTED} more" if len(types) > _LISTED else ""
-        parts.append(f"it knows {', '.join(types[:_LISTED]) + more if types else f'no {kinds} at all'}")
+        parts.append(f"registered {kinds}: {', '.join(types[:_LISTED]) + more if types else 'none'}")
         if table.kind == "activity" and name in self._classes_by_method:
             owner = self._classes_by_method[name]
             parts.append(
-                f"it is a method of {owner}: give the worker an instance, activities=[{owner.rpartition('.')[2]}(…)]"
+                f"it is a method of {owner}: pass an instance to the worker, activities=[{owner.rpartition('.')[2]}(…)]"
             )
         else:
-            parts.append(f"give it to the worker: {kinds}=[…], or modules=[…] with the package that holds it")
+            parts.append(f"pass it to the worker: {kinds}=[…], or modules=[…] with its package")
         if self._unimportable:
             parts.append(f"these modules could not be imported: {', '.join(self._unimportable[:_LISTED])}")
         if self._private:
             names = ", ".join(self._private[:_LISTED])
-            parts.append(f"private modules are not imported to look into them: {names}")
+            parts.append(f"private modules are not searched: {names}")
         return "; ".join(parts)
 
 
@@ -372,20 +371,21 @@ def _same(first: object, second: object) -> bool:
 def _misfit(obj: object, kind: str) -> str:
     """Return an error message about an object that is not a workflow or activity, with a correction."""
     listed = {"workflow": "workflows", "activity": "activities"}[kind]
+    article = {"workflow": "a", "activity": "an"}[kind]
     match obj:
         case str():
             name = obj if obj.isidentifier() else "…"
-            return f"the text {obj!r:.60} is no {kind}: give the function itself, {listed}=[{name}]"
+            return f"{obj!r:.60} is a str, not {article} {kind}: pass the function itself, {listed}=[{name}]"
         case ModuleType():
-            return f"{obj.__name__} is a module: give it as modules=[{obj.__name__.rpartition('.')[2]}], or the {listed} in it"
+            return f"{obj.__name__} is a module: pass it as modules=[{obj.__name__.rpartition('.')[2]}], or pass its {listed}"
         case None:
-            return f"None is no {kind}: give the decorated function itself (does a decorator of yours return nothing?)"
+            return f"None is not {article} {kind}: pass the decorated function itself (does one of its decorators return None?)"
     if activity_definition(obj) is not None:
         return f"{place(obj)} is an activity: it belongs in activities=[…]; a workflow is decorated with @workflow.defn"
     if workflow_definition(obj) is not None:
         return f"{place(obj)} is a workflow: it belongs in workflows=[…]; an activity is decorated with @activity.defn"
     if not callable(obj) and type(obj).__module__ == "builtins":
-        return f"{place(obj)} is no {kind}: give the decorated function itself, not what a call of it returns"
+        return f"{place(obj)} is not {article} {kind}: pass the decorated function itself, not the result of calling it"
     if kind == "workflow":
         return f"{place(obj)} is not decorated with @workflow.defn"
     return f"{place(obj)} is neither decorated with @activity.defn nor an object with such methods"
@@ -405,7 +405,7 @@ def _import_root(module: str | ModuleType) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(f"{error.name}.")):
-            raise DefinitionError(f"modules=[…]: there is no module {module!r} to import") from error
+            raise DefinitionError(f"modules=[…]: module {module!r} was not found") from error
         raise
 
 

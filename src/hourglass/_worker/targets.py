@@ -116,8 +116,8 @@ async def open_connection(target: Target, identity: str, timeout: float) -> Conn
     )
     if _sends_a_secret_in_clear(target):
         logger.warning(
-            "the key for %s is sent without TLS: everyone between this machine and the server can read it. "
-            "Remove tls=False, or use a server on this machine",
+            "the API key for %s is sent without TLS and can be read on the network: remove tls=False, or use a server on "
+            "this machine",
             target,
         )
     if target.kind == "memory":
@@ -186,14 +186,16 @@ def _named(origin: str) -> str:
 
 def _parse(target: str, origin: str, environ: Mapping[str, str]) -> Target:
     if not isinstance(target, str):
-        raise TargetError(f"a target is a str, {_CHOICES}, not {type(target).__name__}")
+        raise TargetError(f"a target must be a str, {_CHOICES}, not {type(target).__name__}")
     kind, colon, name = target.partition(":")
     match kind if colon else "":
         case "local":
             return _local(name, origin)
         case "profile":
             if not name:
-                raise TargetError(f"{_named(origin)}: name the profile, as in profile:prod")
+                raise TargetError(
+                    f"{_named(origin)}: the name of the profile is missing; write for example profile:prod"
+                )
             profile = ClientConfigProfile.load(name, disable_env=True, override_env_vars=environ)
             address = profile.address or "localhost:7233"  # Temporal's own default
             return _temporal(address, f"profile {name!r}", profile)
@@ -205,7 +207,9 @@ def _local(path: str, origin: str) -> Target:
     if not path:
         return Target(kind="memory", origin=origin)
     if path in _IN_MEMORY:
-        raise TargetError(f"{_named(origin)}: the target of an engine in memory is `local:`, without a path")
+        raise TargetError(
+            f"{_named(origin)}: write the target of an engine in memory as `local:`, without a path"
+        )
     if path.startswith("//"):
         raise TargetError(
             f"{_named(origin)}: write the file as local:path.db, without a scheme, not {'local:' + path!r}"
@@ -245,7 +249,7 @@ def _checked_address(address: str, origin: str) -> str:
             f"{_named(origin)}: write the address as host:port, without a scheme, not {address!r}{hint}"
         )
     if not address:
-        raise TargetError(f"{_named(origin)} is empty, and has no port: a target is {_CHOICES}")
+        raise TargetError(f"{_named(origin)} is empty; a target is {_CHOICES}")
     host, colon, port = address.rpartition(":")
     if address.startswith("[") and address.endswith("]"):
         host, colon, port = address, "", ""
@@ -266,7 +270,7 @@ def _checked_address(address: str, origin: str) -> str:
             hint = f" (did you mean {'local:' if is_local else f'{host}:7233'}?)"
         raise TargetError(f"{_named(origin)}: the port of {address!r} must be a number from 1 to 65535{hint}")
     if not _is_host(host):
-        brackets = " (an IPv6 address stands in brackets: [::1]:7233)" if ":" in host else ""
+        brackets = " (write an IPv6 address in brackets: [::1]:7233)" if ":" in host else ""
         raise TargetError(
             f"{_named(origin)}: {host!r} is not a host name or address{brackets}; a target is {_CHOICES}"
         )
@@ -308,7 +312,7 @@ def is_loopback(host: str) -> bool:
 def check_target(target: Target) -> Target:
     """Return the target if it is valid. Raise `TargetError` otherwise."""
     if not isinstance(target.namespace, str) or not target.namespace.strip():
-        raise TargetError("the namespace must have a name")
+        raise TargetError("the namespace must be a non-empty str")
     if not isinstance(target.tls, (bool, TLSConfig, type(None))):
         raise TargetError(f"tls must be True, False or a TLSConfig, not {type(target.tls).__name__}")
     if target.api_key is not None and (not isinstance(target.api_key, str) or not target.api_key.strip()):

@@ -44,10 +44,10 @@ _DAY = 86_400_000_000_000  # in nanoseconds
 _LONGEST_MESSAGE = 1000
 _MOST_CAUSES = 5
 _NO_MORE = {
-    RetryState.NON_RETRYABLE_FAILURE: "it is not to be retried",
+    RetryState.NON_RETRYABLE_FAILURE: "the error is non-retryable",
     RetryState.MAXIMUM_ATTEMPTS_REACHED: "no attempts are left",
     RetryState.TIMEOUT: "no time is left for another attempt",
-    RetryState.CANCEL_REQUESTED: "it was asked to cancel",
+    RetryState.CANCEL_REQUESTED: "its cancellation was requested",
 }
 
 
@@ -130,11 +130,11 @@ def log_failed(task: ActivityTask, result: AttemptFailed, now_ns: int, cancel_re
 def log_unwanted(task: ActivityTask, reason: str, seconds: float) -> None:
     """Log that the engine no longer waits for an attempt, which has run for `seconds` and may still be running."""
     if reason == "TIMED_OUT":
-        what = f"timed out{_limits(task)}: the engine has given it up"
+        what = f"timed out{_limits(task)}; the engine no longer waits for it"
     else:
-        what = "is dropped: the engine does not wait for it any more, because it timed out or its workflow has ended"
+        what = "is abandoned: it timed out, or its workflow has ended"
     logger.warning(
-        "%s %s after %.1f s. It is asked to stop; its result no longer counts",
+        "%s %s after %.1f s. Its cancellation was requested, and its result will be ignored",
         named(task),
         what,
         seconds,
@@ -202,7 +202,7 @@ def _chain(failure: Failure) -> Iterator[str]:
     """Yield the failure and its causes, each with the author's frames."""
     for depth, link in enumerate(causes(failure)):
         if depth == _MOST_CAUSES:
-            yield "caused by more, left out here"
+            yield "caused by further errors, which are not shown"
             return
         yield ("caused by " if depth else "") + _message_of(link)
         if link.stack_trace:

@@ -11,7 +11,7 @@ or, as a separate program, `Worker(client, modules=["app"]).run()`, which ends o
 
 from __future__ import annotations
 
-from hourglass._contract.deployments import WorkerProcess
+from hourglass._contract.engine_status import WorkerProcess
 from hourglass._contract.tuning import (
     ActivitySlotInfo,
     CustomSlotSupplier,

@@ -1,7 +1,7 @@
-"""Histories that the in-memory engine writes are Temporal's: `temporalio` reads them and Core replays them.
+"""Histories written by the in-memory engine are Temporal's: `temporalio` reads them and Core replays them.
 
-The run is driven by an equivalent of each `temporalio` workflow, written as commands by hand; then Core replays the
-exported history against the real workflow class. Core refuses whatever does not fit: ids, links, order, markers.
+Commands equivalent to each `temporalio` workflow drive a run; then Core replays the exported history against the
+workflow class. Core rejects wrong ids, links, order and markers.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def drive_steps(world: World) -> None:
     await world.activation()
     await world.complete(run_id)
     while (activation := await world.activation()).is_replaying:
-        await _again(world, activation)
+        await _repeat_commands(world, activation)
     await world.call(
         SignalWorkflow(workflow_id="w", signal_name="poke", request_id="1", arguments=(text("p"),))
     )
@@ -109,8 +109,8 @@ async def drive_steps(world: World) -> None:
     )
 
 
-async def _again(world: World, activation: e.Activation) -> None:
-    """The commands of `Steps` once more, for the worker that lost its cache."""
+async def _repeat_commands(world: World, activation: e.Activation) -> None:
+    """Repeat the commands of `Steps` for the worker that lost its cache."""
     act = {"activity_type": "act", "start_to_close_timeout": 60.0}
     match activation.events[-1]:
         case e.RunStarted():
@@ -126,7 +126,7 @@ async def _again(world: World, activation: e.Activation) -> None:
 
 @workflow.defn(name="Cancelling")
 class Cancelling:
-    """Activities cancelled in the three ways, running and not yet started; then the run itself is cancelled."""
+    """Activities cancelled in the three ways, started and not yet started; then the run itself is cancelled."""
 
     @workflow.run
     async def run(self) -> None:
@@ -141,7 +141,7 @@ class Cancelling:
             handle.cancel()
             with pytest.raises(ActivityError):
                 await handle
-        waiting = workflow.start_activity("act", start_to_close_timeout=MINUTE, task_queue="nobody")
+        waiting = workflow.start_activity("act", start_to_close_timeout=MINUTE, task_queue="unserved")
         await asyncio.sleep(1)
         waiting.cancel()
         with pytest.raises(ActivityError):
@@ -156,13 +156,13 @@ async def drive_cancelling(world: World) -> None:
     for seq, kind in enumerate(specs.ActivityCancellationType, start=1):
         task = await world.activity()
         world.clock.advance(1)
-        await _until(world, e.TimerFired)
+        await _expect_event(world, e.TimerFired)
         await world.complete(run_id, c.RequestCancelActivity(seq))
         end = AttemptCancelled(task.token, Failure(info=CanceledFailure()))
         if kind is specs.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED:
             await world.cancel()
             await world.handle.complete_activity(end)
-        await _until(world, e.ActivityCancelled)
+        await _expect_event(world, e.ActivityCancelled)
         await world.complete(run_id, _cancellable(seq + 1), c.StartTimer(seq + 1, 10**9))
         if kind is specs.ActivityCancellationType.TRY_CANCEL:
             await world.cancel()
@@ -170,18 +170,18 @@ async def drive_cancelling(world: World) -> None:
         if kind is specs.ActivityCancellationType.ABANDON:
             await world.handle.complete_activity(ActivityOk(task.token))
     world.clock.advance(1)
-    await _until(world, e.TimerFired)
+    await _expect_event(world, e.TimerFired)
     await world.complete(run_id, c.RequestCancelActivity(4))
-    await _until(world, e.ActivityCancelled)
+    await _expect_event(world, e.ActivityCancelled)
     await world.complete(run_id, c.StartTimer(5, 1000 * 10**9))
     await world.call(CancelWorkflow(workflow_id="w", request_id=""))
-    await _until(world, e.CancelRequested)
+    await _expect_event(world, e.CancelRequested)
     await world.complete(run_id, c.CancelTimer(5), c.CancelRun())
 
 
 def _cancellable(seq: int) -> c.ScheduleActivity:
     kind = specs.ActivityCancellationType(seq - 1 if seq < 4 else 0)
-    queue = "nobody" if seq == 4 else ""
+    queue = "unserved" if seq == 4 else ""
     return made(
         c.ScheduleActivity,
         seq=seq,
@@ -193,15 +193,13 @@ def _cancellable(seq: int) -> c.ScheduleActivity:
     )
 
 
-async def _until(world: World, kind: type[e.Event]) -> None:
+async def _expect_event(world: World, kind: type[e.Event]) -> None:
     activation = await world.activation()
     assert isinstance(activation.events[-1], kind), activation.events
 
 
 @workflow.defn(name="Ends")
 class Ends:
-    """Ends as its argument says."""
-
     @workflow.run
     async def run(self, how: str) -> None:
         if how == "fail":
@@ -245,7 +243,6 @@ def drive_end(how: str) -> Callable[[World], Coroutine[Any, Any, None]]:
 async def test_core_replays_embedded_histories(
     drive: Callable[[World], Coroutine[Any, Any, None]], definition: type, last: str
 ) -> None:
-    """Core replays the exported history of a driven run against the equivalent `temporalio` workflow."""
     world = await World.new()
     first = world.connection.engine.current
     await drive(world)
@@ -265,7 +262,6 @@ async def test_core_replays_embedded_histories(
 
 
 async def test_random_seed_matches_core() -> None:
-    """A `temporalio` workflow that Core replays draws the number that our seed of the run gives."""
     world = await World.new()
     await drive_steps(world)
     record = world.connection.engine.current("w")
@@ -278,8 +274,8 @@ async def test_random_seed_matches_core() -> None:
     await world.close()
 
 
-async def test_core_refuses_a_history_of_another_workflow() -> None:
-    """The proof above can fail: a history whose activity has another id does not replay."""
+async def test_core_rejects_a_history_with_another_activity_id() -> None:
+    """Shows that the tests above can fail."""
     world = await World.new()
     await drive_steps(world)
     events = [json.loads(each) for each in await world.history()]

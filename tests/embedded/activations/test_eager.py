@@ -1,4 +1,4 @@
-"""What a worker's answer leads to is taken at once, in the same step, if that worker waits for it."""
+"""Eager dispatch: a completion also starts the attempts and the task that it causes, if its worker has free slots."""
 
 from __future__ import annotations
 
@@ -33,32 +33,31 @@ def eager(attempts: int = 9, queue: str = "q", limits: Limits = LIMITS) -> Eager
     return Eager("me", queue, limits, attempts)
 
 
-def answered(life: Life, *commands: c.Command, at_once: Eager | None) -> Change:
+def complete(life: Life, *commands: c.Command, eager_worker: Eager | None) -> Change:
     answer = tasks.TaskAnswer(commands=tuple(map(tasks.Sent, commands)), identity="me")
-    return tasks.complete_task(life.run, answer, "", LIMITS, at_once, NOW)
+    return tasks.complete_task(life.run, answer, "", LIMITS, eager_worker, NOW)
 
 
-def with_task() -> Life:
+def life_with_started_task() -> Life:
     life = Life("r")
     life.take_task()
     return life
 
 
-def begun(step: Change) -> list[int]:
-    return [event_id for event_id, each in step.run.activities.items() if each.started_ns]
+def started_attempts(step: Change) -> list[int]:
+    return [event_id for event_id, activity in step.run.activities.items() if activity.started_ns]
 
 
-async def started(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+async def start_waiting(call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     task = asyncio.ensure_future(call)
     await settle()
     return task
 
 
-def test_eager_attempts_equal_separate_starts() -> None:
-    """An answer that takes its own attempts leaves the same run and events as the answer and then each attempt."""
-    life = with_task()
-    both = answered(life, activity(1), activity(2), at_once=eager())
-    step = answered(life, activity(1), activity(2), at_once=None)
+def test_eager_attempts_write_the_same_events_as_separate_starts() -> None:
+    life = life_with_started_task()
+    both = complete(life, activity(1), activity(2), eager_worker=eager())
+    step = complete(life, activity(1), activity(2), eager_worker=None)
     run = step.run
     for event_id in tuple(run.activities):
         run = transitions.start_attempt(run, run.activities[event_id], "me", NOW).run
@@ -67,10 +66,9 @@ def test_eager_attempts_equal_separate_starts() -> None:
     assert both.touched == step.touched == set(run.activities)
 
 
-def test_eager_task_equals_separate_start() -> None:
-    """The end of an attempt and the start of the task that it leads to are the same as one step or as two."""
-    life = with_task()
-    run = answered(life, activity(1), at_once=eager()).run
+def test_eager_task_start_writes_the_same_events_as_a_separate_start() -> None:
+    life = life_with_started_task()
+    run = complete(life, activity(1), eager_worker=eager()).run
     (pending,) = run.activities.values()
     both = transitions.complete_activity(run, pending, text("r"), "me", eager(), NOW)
     first = transitions.complete_activity(run, pending, text("r"), "me", None, NOW)
@@ -80,26 +78,26 @@ def test_eager_task_equals_separate_start() -> None:
     assert both.events == first.events + second.events
 
 
-def test_eager_attempts_use_only_free_slots() -> None:
-    """Of three activities two are taken, the first ones; the third waits."""
-    step = answered(with_task(), activity(1), activity(2), activity(3), at_once=eager(2))
-    assert begun(step) == sorted(step.run.activities)[:2]
+def test_eager_dispatch_starts_no_more_attempts_than_free_slots() -> None:
+    step = complete(life_with_started_task(), activity(1), activity(2), activity(3), eager_worker=eager(2))
+    assert started_attempts(step) == sorted(step.run.activities)[:2]
 
 
-def test_eager_attempts_skip_other_queues() -> None:
-    """An activity on a queue that the worker does not serve waits for somebody who does."""
-    step = answered(with_task(), activity(1, task_queue="other"), activity(2), at_once=eager())
-    assert [step.run.activities[event_id].spec.task_queue for event_id in begun(step)] == ["q"]
+def test_eager_dispatch_skips_activities_of_other_task_queues() -> None:
+    step = complete(
+        life_with_started_task(), activity(1, task_queue="other"), activity(2), eager_worker=eager()
+    )
+    assert [step.run.activities[event_id].spec.task_queue for event_id in started_attempts(step)] == ["q"]
 
 
-def test_overgrown_run_gets_no_eager_attempts() -> None:
-    """A run that has outgrown its limits is ended by whoever deals with it next, so nobody takes anything of it."""
-    step = answered(with_task(), activity(1), at_once=eager(limits=Limits(history_events=3)))
-    assert begun(step) == []
+def test_run_over_its_history_limit_gets_no_eager_attempts() -> None:
+    step = complete(
+        life_with_started_task(), activity(1), eager_worker=eager(limits=Limits(history_events=3))
+    )
+    assert started_attempts(step) == []
 
 
-async def test_worker_without_a_poll_gets_no_eager_attempts() -> None:
-    """Without a poll that waits an attempt is offered, and the first poll that comes gets it."""
+async def test_activity_is_queued_if_no_worker_polls() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
@@ -110,7 +108,7 @@ async def test_worker_without_a_poll_gets_no_eager_attempts() -> None:
 
 
 class TasksOnly(DispatchPolicy):
-    """No attempt may be taken."""
+    """A policy that allows workflow tasks and no attempts."""
 
     is_selective = True
 
@@ -118,12 +116,11 @@ class TasksOnly(DispatchPolicy):
         return scheduled_event_id == 0
 
 
-async def test_dispatch_policy_applies_to_waiting_polls() -> None:
-    """Where it decides what is taken when, nothing passes it by."""
+async def test_dispatch_policy_applies_to_eager_attempts() -> None:
     policy = TasksOnly()
     world = await World.new(policy=policy)
     run_id = (await world.start()).run_id
-    poll = await started(world.handle.poll_activity())
+    poll = await start_waiting(world.handle.poll_activity())
     await world.activation()
     await world.complete(run_id, activity(1))
     await settle()
@@ -134,11 +131,10 @@ async def test_dispatch_policy_applies_to_waiting_polls() -> None:
     await world.close()
 
 
-async def test_waiting_attempts_come_before_eager_ones() -> None:
-    """An attempt that waits already is not passed by one that is asked for later."""
+async def test_queued_attempts_are_dispatched_before_eager_ones() -> None:
     world = await World.new(max_concurrent_activities=1)
     ids = [(await world.start(name)).run_id for name in ("a", "b", "c")]
-    polls = [await started(world.handle.poll_activity()) for _ in ids]
+    polls = [await start_waiting(world.handle.poll_activity()) for _ in ids]
     for _ in ids:
         await world.activation()
     for run_id in ids:
@@ -154,14 +150,13 @@ async def test_waiting_attempts_come_before_eager_ones() -> None:
     await world.close()
 
 
-async def test_results_during_a_task_are_held() -> None:
-    """The first of two results brings a task at once; the second, which comes while that is out, the next one."""
+async def test_activity_result_during_a_workflow_task_is_delivered_in_the_next_task() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
     await world.complete(run_id, activity(1), activity(2))
     items = [await world.handle.poll_activity() for _ in range(2)]
-    poll = await started(world.activation())
+    poll = await start_waiting(world.activation())
     for item in items:
         await world.handle.complete_activity(ActivityOk(item.token, text(item.token.decode()[-3:-1])))
     first = await poll
@@ -184,10 +179,10 @@ async def test_results_during_a_task_are_held() -> None:
     length=st.integers(5, 12),
     value=st.sampled_from([None, text("1")]),
 )
-def test_fast_completion_equals_completion_then_task(
+def test_fast_activity_completion_equals_the_general_builder(
     now: int, latest: int, began: int, after: int, length: int, value: Payload | None
 ) -> None:
-    """The short way of an activity's end to the worker's next task leads to the same step as a builder does."""
+    """`complete_activity` takes a shorter path than `ChangeBuilder`; the resulting change must be equal."""
     started = h.WorkflowExecutionStarted(
         workflow_id="w",
         workflow_type="t",

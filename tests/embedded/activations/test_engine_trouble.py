@@ -1,4 +1,4 @@
-"""Trouble inside the engine at the worst instant: it is one run's, or the polls', and of nobody who happened to be near."""
+"""Errors inside the engine affect only one run or one poll."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DONE = c.CompleteRun(text("done"))
 
 
 class Bug(Exception):
-    """Ours."""
+    pass
 
 
 def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, run_id: str = "") -> None:
-    """Have a method raise, the first time, or the first time for this run."""
+    """Replace a method by one that raises on its first call, or on the first call for this run."""
     real = getattr(owner, name)
     broken: list[bool] = []
 
@@ -38,10 +38,10 @@ def break_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, run_id: s
     monkeypatch.setattr(owner, name, method)
 
 
-def test_applied_answer_is_not_rejected_by_a_later_error(
+def test_error_after_a_completion_does_not_reject_the_completion(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run closes, and the look for more work raises: the worker hears that the run is forgotten all the same."""
+    """The run closes; then the search for more tasks raises."""
 
     async def body() -> None:
         world = await World.new()
@@ -62,11 +62,9 @@ def test_applied_answer_is_not_rejected_by_a_later_error(
         run_async(body)
 
 
-def test_failing_poller_does_not_keep_others_from_waking(
+def test_error_of_one_poller_does_not_block_other_pollers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A poller that cannot look keeps no other from looking."""
-
     async def body() -> None:
         world = await World.new()
         second = PolledEngine(
@@ -90,10 +88,10 @@ def test_failing_poller_does_not_keep_others_from_waking(
 
 
 @pytest.mark.parametrize("method", ["next_activation", "step_over"])
-def test_run_with_a_broken_history_affects_no_other(
+def test_run_with_unreadable_history_does_not_affect_other_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
 ) -> None:
-    """Its task fails or was answered, it is evicted and told again from its beginning; others are served meanwhile."""
+    """The run is evicted and delivered again from its beginning."""
 
     async def body() -> None:
         world = await World.new()

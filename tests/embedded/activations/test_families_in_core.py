@@ -1,4 +1,4 @@
-"""Made-up families, lived on the embedded engine and replayed by Core: both tell a run the same things in the same order."""
+"""Generated families of workflows: run on the embedded engine and replayed by Core, with equal activations."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ SEEDS = 40
 
 
 async def replay(handle: ReplayHandle, member: Member) -> tuple[list[Batch], e.RunEvicted]:
-    """What Core tells a run, and its verdict."""
-    told: list[Batch] = []
+    """Replay one run. Return the batches of events that Core delivered, and its eviction."""
+    batches: list[Batch] = []
     while True:
         activation = await handle.next_activation()
         first = activation.events[0]
         if isinstance(first, e.RunEvicted):
             await handle.complete(c.Succeeded(activation.run_id))
-            return told, first
-        told.append((activation.events, activation.timestamp_ns, activation.history_length))
+            return batches, first
+        batches.append((activation.events, activation.timestamp_ns, activation.history_length))
         await handle.complete(c.Succeeded(activation.run_id, tuple(member.answer(activation))))
 
 
 @pytest.mark.parametrize("part", range(4))
-async def test_core_replays_parents_and_children(part: int) -> None:
-    """Every run of forty families is replayed by Core without complaint, and Core's activations are the engine's."""
+async def test_core_replays_generated_parents_and_children(part: int) -> None:
     handle = ReplayHandle()
     kinds: set[type[e.Event]] = set()
     for seed in range(part * SEEDS // 4, (part + 1) * SEEDS // 4):
@@ -49,11 +48,11 @@ async def test_core_replays_parents_and_children(part: int) -> None:
             history = GetHistory(workflow_id=run.started.workflow_id, run_id=run.run_id)
             recorded = History.from_events("w", (await world.call(history)).events)
             await handle.push(run.started.workflow_id, recorded.replayable)
-            told, verdict = await replay(handle, Member(seed))
+            batches, verdict = await replay(handle, Member(seed))
             assert verdict.reason in ("WORKFLOW_EXECUTION_ENDING", "CACHE_FULL", "LANG_REQUESTED"), verdict
-            told = told[: _settled(record, told)]
-            assert _without_start(told) == _without_start(family.known[run.run_id][: len(told)])
-            kinds.update(type(event) for events, _, _ in told for event in events)
+            batches = batches[: _settled(record, batches)]
+            assert _without_start(batches) == _without_start(family.known[run.run_id][: len(batches)])
+            kinds.update(type(event) for events, _, _ in batches for event in events)
         await world.close()
     assert {e.ChildStarted, e.ChildStartFailed, e.ExternalCancelResolved} <= kinds
     handle.initiate_shutdown()
@@ -62,21 +61,23 @@ async def test_core_replays_parents_and_children(part: int) -> None:
     await handle.finalize()
 
 
-def _settled(record: LoadedRun, told: list[Batch]) -> int:
-    """How much of what Core told counts: at the end of a history that goes on it gives out what no task has seen."""
+def _settled(record: LoadedRun, batches: list[Batch]) -> int:
+    """Return how many batches count: at the end of an open run's history Core delivers events that no task has
+    delivered yet.
+    """
     if not record.run.is_open:
-        return len(told)
+        return len(batches)
     started = [
         each.attributes.started_event_id
         for each in record.events
         if isinstance(each.attributes, h.WorkflowTaskCompleted)
     ]
-    return sum(length < started[-1] for _, _, length in told)
+    return sum(length < started[-1] for _, _, length in batches)
 
 
-def _without_start(told: list[Batch]) -> list[Batch]:
-    """The start says where it runs, which differs in replay."""
+def _without_start(batches: list[Batch]) -> list[Batch]:
+    """Remove the start event, whose task queue differs in replay."""
     return [
         (tuple(event for event in events if not isinstance(event, e.RunStarted)), at, length)
-        for events, at, length in told
+        for events, at, length in batches
     ]

@@ -1,4 +1,4 @@
-"""What is left of a run at a worker when it closes: an engine in the same process says so with the answer it takes."""
+"""Eviction of closed runs: a worker in the engine's process learns from its completion that the run has closed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ from ..store.store_conformance import activity
 DONE = c.CompleteRun(text("done"))
 
 
-async def given(world: World) -> e.Activation:
+async def first_activation(world: World) -> e.Activation:
     await world.start()
     return await world.activation()
 
 
 def evictions(activations: list[e.Activation]) -> list[str]:
-    return [each.reason for one in activations for each in one.events if isinstance(each, e.RunEvicted)]
+    return [
+        event.reason
+        for activation in activations
+        for event in activation.events
+        if isinstance(event, e.RunEvicted)
+    ]
 
 
-async def test_closed_run_is_forgotten_with_its_answer() -> None:
-    """The engine says that it has forgotten the run, and gives out no eviction."""
+async def test_worker_of_the_same_process_drops_a_closed_run_without_an_eviction() -> None:
     world = await World.new()
-    run_id = (await given(world)).run_id
+    run_id = (await first_activation(world)).run_id
     assert world.handle.forgets(Succeeded(run_id, (DONE,)))
     assert world.handle.take_all() == []
     assert not world.has_out
@@ -35,10 +39,9 @@ async def test_closed_run_is_forgotten_with_its_answer() -> None:
     await world.close()
 
 
-async def test_plain_completion_of_a_closed_run_leads_to_eviction() -> None:
-    """Without the calls of an engine in the same process a closed run is evicted as ever."""
+async def test_polling_worker_receives_an_eviction_for_a_closed_run() -> None:
     world = await World.new()
-    run_id = (await given(world)).run_id
+    run_id = (await first_activation(world)).run_id
     await world.complete(run_id, DONE)
     assert evictions(world.handle.take_all()) == ["WORKFLOW_EXECUTION_ENDING"]
     assert world.has_out
@@ -47,10 +50,9 @@ async def test_plain_completion_of_a_closed_run_leads_to_eviction() -> None:
     await world.close()
 
 
-async def test_open_run_is_not_forgotten() -> None:
-    """An answer that does not close its run says nothing of the kind, and the worker's next task brings only what is new."""
+async def test_open_run_stays_cached_after_a_completion() -> None:
     world = await World.new()
-    run_id = (await given(world)).run_id
+    run_id = (await first_activation(world)).run_id
     assert not world.handle.forgets(Succeeded(run_id, (activity(1),)))
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="1"))
     (activation,) = world.handle.take_all()
@@ -58,10 +60,9 @@ async def test_open_run_is_not_forgotten() -> None:
     await world.close()
 
 
-async def test_rejected_close_leads_to_eviction() -> None:
-    """A signal that came meanwhile keeps the run from closing: the worker must begin again, and is told so."""
+async def test_close_rejected_because_of_a_new_signal_evicts_the_run() -> None:
     world = await World.new()
-    run_id = (await given(world)).run_id
+    run_id = (await first_activation(world)).run_id
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="1"))
     assert not world.handle.forgets(Succeeded(run_id, (DONE,)))
     assert evictions(world.handle.take_all()) == ["UNHANDLED_COMMAND"]
@@ -71,11 +72,10 @@ async def test_rejected_close_leads_to_eviction() -> None:
     await world.close()
 
 
-async def test_waiting_query_is_answered_before_the_run_is_forgotten() -> None:
-    """Who asked while the last task was out is answered from what the worker still has, and then it may forget."""
+async def test_pending_query_is_answered_before_a_closed_run_is_evicted() -> None:
     world = await World.new()
-    run_id = (await given(world)).run_id
-    asked = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
+    run_id = (await first_activation(world)).run_id
+    call = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     await settle()
     assert not world.handle.forgets(Succeeded(run_id, (DONE,)))
     (activation,) = world.handle.take_all()
@@ -83,27 +83,25 @@ async def test_waiting_query_is_answered_before_the_run_is_forgotten() -> None:
     assert isinstance(query, e.QueryReceived)
     answer = c.AnswerQuery(query.id, text("here"))
     assert world.handle.forgets(Succeeded(run_id, (answer,)))
-    assert await asked
+    assert await call
     assert world.handle.take_all() == []
     await world.close()
 
 
-async def test_run_terminated_from_outside_is_evicted() -> None:
-    """The worker has nothing to answer then, so that an activation must tell it."""
+async def test_terminated_run_is_evicted_from_its_worker() -> None:
     world = await World.new()
-    run_id = (await given(world)).run_id
+    run_id = (await first_activation(world)).run_id
     world.handle.forgets(Succeeded(run_id, (activity(1),)))
     await world.call(TerminateWorkflow(workflow_id="w"))
     assert evictions(world.handle.take_all()) == ["WORKFLOW_EXECUTION_ENDING"]
     await world.close()
 
 
-async def test_query_between_tasks_sees_the_same_state_live_and_replayed() -> None:
-    """What the last answer led to is behind the worker already, but a query is asked where the last task stood."""
+async def test_query_sees_the_same_history_length_live_and_in_replay() -> None:
     world = await World.new()
-    first = await given(world)
+    first = await first_activation(world)
     world.handle.forgets(Succeeded(first.run_id, (activity(1),), (7,)))
-    asked = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
+    query_of_live_run = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     await settle()
     (live,) = world.handle.take_all()
     assert live.history_length == first.history_length
@@ -111,12 +109,12 @@ async def test_query_between_tasks_sees_the_same_state_live_and_replayed() -> No
     world.handle.request_eviction(first.run_id)
     world.handle.take_all()
     world.handle.forgets(Succeeded(first.run_id))
-    again = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
+    query_of_replayed_run = asyncio.ensure_future(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     await settle()
     world.handle.take_all()
     world.handle.forgets(Succeeded(first.run_id, (activity(1),), (7,)))
     (replayed,) = world.handle.take_all()
     assert (replayed.history_length, replayed.flags) == (live.history_length, live.flags)
     world.handle.forgets(Succeeded(first.run_id))
-    await asyncio.gather(asked, again, return_exceptions=True)
+    await asyncio.gather(query_of_live_run, query_of_replayed_run, return_exceptions=True)
     await world.close()

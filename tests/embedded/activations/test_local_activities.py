@@ -1,4 +1,4 @@
-"""Local activities on the embedded engine: attempts, pauses, limits, heartbeats of tasks, and what a crash does to them."""
+"""Local activities on the embedded engine: attempts, backoff, timeouts, task heartbeats and crashes."""
 
 from __future__ import annotations
 
@@ -40,16 +40,15 @@ def local(seq: int = 1, **more: Any) -> c.ScheduleLocalActivity:
     return made(c.ScheduleLocalActivity, seq=seq, activity_id=str(seq), activity_type="a", **options)
 
 
-async def begun(world: World, *commands: c.Command, **more: Any) -> str:
-    """A run whose first task asks for something."""
+async def start_run(world: World, *commands: c.Command, **more: Any) -> str:
+    """Start a run whose first workflow task is completed with these commands."""
     run_id = (await world.start(**more)).run_id
     await world.activation()
     await world.complete(run_id, *commands)
     return run_id
 
 
-async def ends(world: World, run_id: str) -> None:
-    """The run returns at its next activation, and is evicted."""
+async def complete_run(world: World, run_id: str) -> None:
     await world.activation()
     await world.complete(run_id, c.CompleteRun(text("end")))
     evicted = await world.activation()
@@ -57,37 +56,35 @@ async def ends(world: World, run_id: str) -> None:
     await world.complete(run_id)
 
 
-async def told(world: World) -> e.Event:
-    """The only event of the next activation."""
+async def next_event(world: World) -> e.Event:
     (event,) = (await world.activation()).events
     return event
 
 
-async def beats(world: World) -> None:
-    """A signal reaches the run by the next heartbeat of its task."""
+async def signal_by_heartbeat(world: World) -> None:
+    """Send a signal, which reaches the run with the next heartbeat of its workflow task."""
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
     world.clock.advance(8)
-    assert isinstance(await told(world), e.SignalReceived)
+    assert isinstance(await next_event(world), e.SignalReceived)
 
 
 async def markers(world: World) -> list[dict[str, Any]]:
-    found = []
+    details = []
     for event in map(json.loads, await world.history()):
         attributes = event.get("markerRecordedEventAttributes")
         if attributes is not None:
-            found.append(json.loads(b64decode(attributes["details"]["data"]["payloads"][0]["data"])))
-    return found
+            details.append(json.loads(b64decode(attributes["details"]["data"]["payloads"][0]["data"])))
+    return details
 
 
-async def test_local_activity_result_is_recorded_in_the_same_task() -> None:
-    """The attempt is handed out at once; its result comes in the next activation, and one task is enough."""
+async def test_local_activity_result_is_recorded_in_the_same_workflow_task() -> None:
     world = await World.new()
-    run_id = await begun(world, local(arguments=(text("x"),), summary=text("s")))
+    run_id = await start_run(world, local(arguments=(text("x"),), summary=text("s")))
     task = await world.activity()
     assert (task.is_local, task.activity_type, task.arguments, task.attempt) == (True, "a", (text("x"),), 1)
     assert (task.run_id, task.workflow_id, task.spec.task_queue) == (run_id, "w", "q")
     await world.handle.complete_activity(ActivityOk(task.token, text("y")))
-    assert await told(world) == e.ActivityCompleted(1, text("y"), is_local=True)
+    assert await next_event(world) == e.ActivityCompleted(1, text("y"), is_local=True)
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert world.kinds() == [
         "WorkflowExecutionStarted",
@@ -110,11 +107,10 @@ async def test_local_activity_result_is_recorded_in_the_same_task() -> None:
     await world.close()
 
 
-async def test_short_backoff_passes_within_the_task() -> None:
-    """A failed attempt is made again after its pause, with a new token and the next number."""
+async def test_local_activity_with_short_backoff_retries_within_the_task() -> None:
     world = await World.new()
     rule = RetryRule(initial_interval=2.0, maximum_attempts=3)
-    run_id = await begun(world, local(retry_policy=rule))
+    run_id = await start_run(world, local(retry_policy=rule))
     for number in (1, 2):
         task = await world.activity()
         assert task.attempt == number
@@ -125,7 +121,7 @@ async def test_short_backoff_passes_within_the_task() -> None:
     task = await world.activity()
     assert task.attempt == 3
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("never")))
-    assert await told(world) == e.ActivityFailed(1, app_failure("never"), is_local=True)
+    assert await next_event(world) == e.ActivityFailed(1, app_failure("never"), is_local=True)
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert [each["attempt"] for each in await markers(world)] == [3]
     await world.close()
@@ -139,29 +135,28 @@ async def test_short_backoff_passes_within_the_task() -> None:
         Failure("no", ApplicationFailure(type="never")),
     ],
 )
-async def test_nonretryable_local_activity_is_not_retried(failure: Failure) -> None:
-    """By the failure itself, or by its name in the policy, in whatever case."""
+async def test_nonretryable_failure_ends_a_local_activity(failure: Failure) -> None:
     world = await World.new()
-    await begun(world, local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
+    await start_run(world, local(retry_policy=RetryRule(non_retryable_error_types=("Never",))))
     task = await world.activity()
     await world.handle.complete_activity(AttemptFailed(task.token, failure))
-    assert await told(world) == e.ActivityFailed(1, failure, is_local=True)
+    assert await next_event(world) == e.ActivityFailed(1, failure, is_local=True)
     await world.close()
 
 
-async def test_long_backoff_becomes_a_timer_of_the_run() -> None:
-    """Beyond the threshold the run is told how long to wait, and asks again under another number."""
+async def test_local_activity_with_long_backoff_waits_by_a_timer() -> None:
+    """Beyond `local_retry_threshold` the run receives the duration of the pause and schedules the next attempt itself."""
     world = await World.new()
-    run_id = await begun(world, local(local_retry_threshold=0.5))
+    run_id = await start_run(world, local(local_retry_threshold=0.5))
     task = await world.activity()
-    asked_ns = world.clock.now_ns()
+    scheduled_ns = world.clock.now_ns()
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
-    event = await told(world)
-    assert event == e.ActivityBackedOff(1, 2, 1.0, asked_ns)
+    event = await next_event(world)
+    assert event == e.ActivityBackedOff(1, 2, 1.0, scheduled_ns)
     await world.complete(run_id, c.StartTimer(1, 1_000_000_000))
     world.clock.advance(1)
-    assert await told(world) == e.TimerFired(1)
-    await world.complete(run_id, local(2, attempt=2, original_schedule_time_ns=asked_ns))
+    assert await next_event(world) == e.TimerFired(1)
+    await world.complete(run_id, local(2, attempt=2, original_schedule_time_ns=scheduled_ns))
     assert (await world.activity()).attempt == 2
     (data,) = await markers(world)
     assert data["backoff"] == {"seconds": 1, "nanos": 0}
@@ -171,14 +166,13 @@ async def test_long_backoff_becomes_a_timer_of_the_run() -> None:
 @pytest.mark.parametrize(
     "limit", [TimeoutType.START_TO_CLOSE, TimeoutType.SCHEDULE_TO_CLOSE, TimeoutType.SCHEDULE_TO_START]
 )
-async def test_every_timeout_ends_a_local_activity(limit: TimeoutType) -> None:
-    """The run is told which limit passed; who works on it is told to stop."""
+async def test_local_activity_fails_on_each_timeout(limit: TimeoutType) -> None:
     world = await World.new()
     options = {f"{limit.name.lower()}_timeout": 3.0, "retry_policy": RetryRule(maximum_attempts=1)}
-    await begun(world, local(**options))
+    await start_run(world, local(**options))
     task = None if limit is TimeoutType.SCHEDULE_TO_START else await world.activity()
     world.clock.advance(3)
-    event = await told(world)
+    event = await next_event(world)
     assert isinstance(event, e.ActivityFailed)
     assert event.failure.message == "Local Activity timed out"
     assert event.failure.cause is not None
@@ -189,23 +183,21 @@ async def test_every_timeout_ends_a_local_activity(limit: TimeoutType) -> None:
     await world.close()
 
 
-async def test_schedule_to_close_timeout_includes_backoff() -> None:
-    """A pause that outlasts schedule-to-close ends with it."""
+async def test_schedule_to_close_timeout_ends_the_backoff_of_a_local_activity() -> None:
     world = await World.new()
-    await begun(world, local(schedule_to_close_timeout=5.0, retry_policy=RetryRule(initial_interval=7.0)))
+    await start_run(world, local(schedule_to_close_timeout=5.0, retry_policy=RetryRule(initial_interval=7.0)))
     task = await world.activity()
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
     world.clock.advance(5)
-    event = await told(world)
+    event = await next_event(world)
     assert isinstance(event, e.ActivityFailed)
     assert event.failure.message == "Local Activity timed out"
     await world.close()
 
 
 async def test_local_attempts_are_limited_by_slots() -> None:
-    """No more attempts are out than the worker has places."""
     world = await World.new(max_concurrent_local_activities=1)
-    await begun(world, local(1), local(2))
+    await start_run(world, local(1), local(2))
     first = await world.activity()
     assert world.handle._local.next_item() is None
     await world.handle.complete_activity(ActivityOk(first.token))
@@ -214,12 +206,11 @@ async def test_local_attempts_are_limited_by_slots() -> None:
 
 
 @pytest.mark.parametrize("kind", Kind)
-async def test_local_activity_is_cancelled_by_its_type(kind: Kind) -> None:
-    """Waiting, the run hears of it when it has stopped; else at once. Who is abandoned is not told."""
+async def test_local_activity_is_cancelled_according_to_its_cancellation_type(kind: Kind) -> None:
     world = await World.new()
-    run_id = await begun(world, local(cancellation_type=kind))
+    run_id = await start_run(world, local(cancellation_type=kind))
     task = await world.activity()
-    await beats(world)
+    await signal_by_heartbeat(world)
     await world.complete(run_id, c.RequestCancelLocalActivity(1))
     if kind is not Kind.ABANDON:
         assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
@@ -227,7 +218,7 @@ async def test_local_activity_is_cancelled_by_its_type(kind: Kind) -> None:
         await world.handle.complete_activity(
             AttemptCancelled(task.token, Failure("stopped", CanceledFailure()))
         )
-    event = await told(world)
+    event = await next_event(world)
     assert isinstance(event, e.ActivityCancelled)
     assert event.failure.message == "Local Activity cancelled"
     await world.complete(run_id, c.CompleteRun(text("end")))
@@ -235,33 +226,32 @@ async def test_local_activity_is_cancelled_by_its_type(kind: Kind) -> None:
     await world.close()
 
 
-async def test_cancelled_local_activity_is_not_retried() -> None:
-    """An attempt that was told to stop and fails is the last one."""
+async def test_local_activity_is_not_retried_after_cancellation() -> None:
     world = await World.new()
     waiting = Kind.WAIT_CANCELLATION_COMPLETED
-    run_id = await begun(world, local(cancellation_type=waiting))
+    run_id = await start_run(world, local(cancellation_type=waiting))
     task = await world.activity()
-    await beats(world)
+    await signal_by_heartbeat(world)
     await world.complete(run_id, c.RequestCancelLocalActivity(1))
     await world.cancel()
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("broke")))
-    assert await told(world) == e.ActivityFailed(1, app_failure("broke"), is_local=True)
+    assert await next_event(world) == e.ActivityFailed(1, app_failure("broke"), is_local=True)
     await world.close()
 
 
-async def test_long_local_activity_sends_task_heartbeats() -> None:
-    """After 0.8 of its time the task is answered and asked for again; what arrived meanwhile is told."""
+async def test_long_local_activity_heartbeats_its_workflow_task() -> None:
+    """After 0.8 of the task timeout the task is completed and scheduled again, with events that arrived meanwhile."""
     world = await World.new()
-    run_id = await begun(world, local())
+    run_id = await start_run(world, local())
     task = await world.activity()
     world.clock.advance(7.9)
     await world.call(SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))
     assert world.kinds()[-1] == "WorkflowTaskStarted"
     world.clock.advance(0.1)
-    event = await told(world)
+    event = await next_event(world)
     assert isinstance(event, e.SignalReceived)
     await world.complete(run_id)
-    polling = asyncio.create_task(ends(world, run_id))
+    polling = asyncio.create_task(complete_run(world, run_id))
     for _ in range(3):
         await settle()
         world.clock.advance(8)
@@ -281,10 +271,9 @@ async def test_long_local_activity_sends_task_heartbeats() -> None:
     await world.close()
 
 
-async def test_result_between_two_tasks_waits_for_the_next_task() -> None:
-    """Nobody polls for the task that a heartbeat asked for: the result is told when somebody does."""
+async def test_local_activity_result_without_a_started_task_is_delivered_with_the_next_task() -> None:
     world = await World.new()
-    run_id = await begun(world, local())
+    run_id = await start_run(world, local())
     task = await world.activity()
     world.clock.advance(8)
     await world.handle.complete_activity(ActivityOk(task.token, text("y")))
@@ -297,28 +286,27 @@ async def test_result_between_two_tasks_waits_for_the_next_task() -> None:
     await world.close()
 
 
-async def test_query_is_answered_at_a_task_heartbeat() -> None:
-    """While a local activity runs, queries wait for the next heartbeat, and for no longer."""
+async def test_query_is_answered_at_the_heartbeat_of_a_workflow_task() -> None:
     world = await World.new()
-    run_id = await begun(world, local())
+    run_id = await start_run(world, local())
     task = await world.activity()
-    asking = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
+    query = asyncio.create_task(world.call(QueryWorkflow(workflow_id="w", query_name="q")))
     await settle()
     assert not world.handle._cache.ready.items
     world.clock.advance(8)
-    question = await told(world)
-    assert isinstance(question, e.QueryReceived)
-    await world.complete(run_id, c.AnswerQuery(question.id, text("so")))
-    assert (await asking).result == (text("so"),)
+    query_event = await next_event(world)
+    assert isinstance(query_event, e.QueryReceived)
+    await world.complete(run_id, c.AnswerQuery(query_event.id, text("so")))
+    assert (await query).result == (text("so"),)
     await world.handle.complete_activity(ActivityOk(task.token, text("y")))
-    await ends(world, run_id)
+    await complete_run(world, run_id)
     await world.close()
 
 
-async def test_local_activity_runs_again_after_a_crash() -> None:
-    """What was recorded is replayed, what was not is executed again by the next worker."""
+async def test_unrecorded_local_activity_runs_again_after_a_crash() -> None:
+    """Recorded results are replayed."""
     first = await World.new()
-    run_id = await begun(first, local(1))
+    run_id = await start_run(first, local(1))
     task = await first.activity()
     await first.handle.complete_activity(ActivityOk(task.token, text("one")))
     await first.activation()
@@ -330,29 +318,28 @@ async def test_local_activity_runs_again_after_a_crash() -> None:
     started = await world.activation()
     assert isinstance(started.events[0], e.RunStarted)
     await world.complete(run_id, local(1))
-    assert await told(world) == e.ActivityCompleted(1, text("one"), is_local=True)
+    assert await next_event(world) == e.ActivityCompleted(1, text("one"), is_local=True)
     await world.complete(run_id, local(2))
     again = await world.activity()
     assert (again.activity_id, again.attempt) == ("2", 1)
     await world.handle.complete_activity(ActivityOk(again.token, text("two")))
-    assert await told(world) == e.ActivityCompleted(2, text("two"), is_local=True)
+    assert await next_event(world) == e.ActivityCompleted(2, text("two"), is_local=True)
     await world.close()
 
 
-async def test_replay_keeps_results_in_their_activations() -> None:
-    """Two that ended in different activations of one task come in two activations when replayed."""
+async def test_replay_delivers_local_results_in_their_original_activations() -> None:
     world = await World.new(max_cached_workflows=0)
-    run_id = await begun(world, local(1), local(2), local(3))
+    run_id = await start_run(world, local(1), local(2), local(3))
     tasks = [await world.activity() for _ in range(3)]
     await world.handle.complete_activity(ActivityOk(tasks[1].token, text("2")))
-    assert await told(world) == e.ActivityCompleted(2, text("2"), is_local=True)
+    assert await next_event(world) == e.ActivityCompleted(2, text("2"), is_local=True)
     for task in (tasks[2], tasks[0]):
         await world.handle.complete_activity(ActivityOk(task.token, text("x")))
     await world.complete(run_id)
     live = await world.activation()
     assert [event.seq for event in live.events] == [3, 1]  # type: ignore[union-attr]
     await world.complete(run_id, c.StartTimer(1, 1))
-    assert isinstance(await told(world), e.RunEvicted)
+    assert isinstance(await next_event(world), e.RunEvicted)
     await world.complete(run_id)
     world.clock.advance(1)
     again = await world.activation()
@@ -366,20 +353,19 @@ async def test_replay_keeps_results_in_their_activations() -> None:
     assert [event.seq for event in replayed.events] == [3, 1]  # type: ignore[union-attr]
     assert replayed.timestamp_ns == live.timestamp_ns
     await world.complete(run_id, c.StartTimer(1, 1))
-    assert await told(world) == e.TimerFired(1)
+    assert await next_event(world) == e.TimerFired(1)
     await world.close()
 
 
 @pytest.mark.parametrize("change", [{"activity_type": "b"}, {"activity_id": "other"}, None])
 async def test_changed_local_activity_is_nondeterminism(change: dict[str, str] | None) -> None:
-    """A replay that asks for another one, or for none, fails its task."""
     world = await World.new(max_cached_workflows=0)
-    run_id = await begun(world, local())
+    run_id = await start_run(world, local())
     task = await world.activity()
     await world.handle.complete_activity(ActivityOk(task.token, text("y")))
     await world.activation()
     await world.complete(run_id, c.StartTimer(1, 1))
-    await told(world)
+    await next_event(world)
     await world.complete(run_id)
     world.clock.advance(1)
     await world.activation()
@@ -389,18 +375,17 @@ async def test_changed_local_activity_is_nondeterminism(change: dict[str, str] |
         await world.complete(run_id, msgspec.structs.replace(local(), **change))
         await world.activation()
         await world.complete(run_id, c.StartTimer(1, 1))
-    evicted = await told(world)
+    evicted = await next_event(world)
     assert isinstance(evicted, e.RunEvicted)
     assert evicted.reason == "NONDETERMINISM"
     await world.close()
 
 
-async def test_closed_run_forgets_its_local_activities() -> None:
-    """They are cancelled; what they say afterwards is of no interest, and leaves no marker."""
+async def test_closing_a_run_cancels_its_local_activities() -> None:
     world = await World.new()
-    run_id = await begun(world, local())
+    run_id = await start_run(world, local())
     task = await world.activity()
-    await beats(world)
+    await signal_by_heartbeat(world)
     await world.complete(run_id, c.CompleteRun(text("end")))
     assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
     await world.handle.complete_activity(ActivityOk(task.token, text("late")))
@@ -409,23 +394,21 @@ async def test_closed_run_forgets_its_local_activities() -> None:
     await world.close()
 
 
-async def test_terminated_run_stops_its_local_activity() -> None:
-    """The worker is told to forget it, and to stop the attempt."""
+async def test_terminating_a_run_cancels_its_local_activity() -> None:
     world = await World.new()
-    run_id = await begun(world, local())
+    run_id = await start_run(world, local())
     task = await world.activity()
     await world.call(TerminateWorkflow(workflow_id="w"))
-    assert isinstance(await told(world), e.RunEvicted)
+    assert isinstance(await next_event(world), e.RunEvicted)
     assert await world.cancel() == ActivityCancel(task.token, "CANCELLED")
     await world.complete(run_id)
     await world.handle.complete_activity(ActivityOk(task.token))
     await world.close()
 
 
-async def test_stopping_worker_hands_over_local_retries() -> None:
-    """While an attempt pauses nobody waits for it: the run's task is asked for again, by whoever comes."""
+async def test_worker_shutdown_hands_over_pending_local_retries() -> None:
     world = await World.new()
-    await begun(world, local())
+    await start_run(world, local())
     task = await world.activity()
     await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no")))
     world.handle.initiate_shutdown()
@@ -437,16 +420,15 @@ async def test_stopping_worker_hands_over_local_retries() -> None:
     await world.close()
 
 
-async def test_stopping_worker_waits_for_local_attempts() -> None:
-    """An attempt that is being made may end; its run goes on with it."""
+async def test_worker_shutdown_waits_for_running_local_attempts() -> None:
     world = await World.new()
-    run_id = await begun(world, local())
+    run_id = await start_run(world, local())
     task = await world.activity()
     world.handle.initiate_shutdown()
     await world.handle.complete_activity(ActivityOk(task.token, text("y")))
-    assert isinstance(await told(world), e.ActivityCompleted)
+    assert isinstance(await next_event(world), e.ActivityCompleted)
     await world.complete(run_id, c.CompleteRun(text("end")))
-    assert isinstance(await told(world), e.RunEvicted)
+    assert isinstance(await next_event(world), e.RunEvicted)
     await world.complete(run_id)
     for poll in (world.handle.poll_activation, world.handle.poll_activity):
         with pytest.raises(Shutdown):
@@ -455,13 +437,13 @@ async def test_stopping_worker_waits_for_local_attempts() -> None:
     await world.close()
 
 
-async def test_requested_eviction_ends_a_waiting_task() -> None:
-    """The task is given back with what there is, and the next one executes the local activity again."""
+async def test_eviction_abandons_a_running_local_activity() -> None:
+    """The next worker executes it again."""
     world = await World.new()
-    run_id = await begun(world, local())
+    run_id = await start_run(world, local())
     task = await world.activity()
     world.handle.request_eviction(run_id)
-    assert isinstance(await told(world), e.RunEvicted)
+    assert isinstance(await next_event(world), e.RunEvicted)
     assert isinstance(await world.cancel(), ActivityCancel)
     await world.handle.complete_activity(ActivityOk(task.token, text("lost")))
     await world.complete(run_id)
@@ -472,22 +454,20 @@ async def test_requested_eviction_ends_a_waiting_task() -> None:
 
 
 async def test_local_activity_cannot_complete_asynchronously() -> None:
-    """A local activity that leaves itself to others fails, and says why."""
     world = await World.new()
-    await begun(world, local())
+    await start_run(world, local())
     task = await world.activity()
     await world.handle.complete_activity(ActivityDeferred(task.token))
-    event = await told(world)
+    event = await next_event(world)
     assert isinstance(event, e.ActivityFailed)
-    assert "cannot be completed later" in event.failure.message
+    assert "cannot be completed asynchronously" in event.failure.message
     await world.close()
 
 
-async def test_local_activity_without_a_timeout_is_rejected() -> None:
-    """As Core does it: the task fails."""
+async def test_local_activity_without_a_timeout_fails_its_workflow_task() -> None:
     world = await World.new()
-    await begun(world, local(start_to_close_timeout=None))
-    evicted = await told(world)
+    await start_run(world, local(start_to_close_timeout=None))
+    evicted = await next_event(world)
     assert isinstance(evicted, e.RunEvicted)
-    assert "no time limit" in evicted.message
+    assert "has no timeout" in evicted.message
     await world.close()

@@ -1,4 +1,4 @@
-"""Local activities, cron schedules and facts of workflows, through the whole of Hourglass, on virtual time."""
+"""Local activities, cron schedules and update info of workflows in the test environment, on virtual time."""
 
 from __future__ import annotations
 
@@ -12,28 +12,25 @@ from hourglass.testing import Environment
 
 @activity.defn(retry_policy=RetryPolicy(initial_interval=10, backoff_coefficient=3.0, maximum_attempts=4))
 def fetch(name: str) -> str:
-    """Never called for real here."""
     raise NotImplementedError(name)
 
 
 @workflow.defn
 def fetches(name: str) -> str:
-    """One local activity."""
     return fetch.local(name)
 
 
-def test_local_backoff_takes_virtual_time() -> None:
-    """10 and 30 seconds pass within the task, 90 as a timer: nobody waits for real."""
+def test_local_activity_backoff_uses_virtual_time() -> None:
+    """Pauses of 10 s and 30 s pass within the workflow task; the pause of 90 s becomes a timer."""
     with Environment() as env:
         env.fake(fetch, returns="here", raises=[ApplicationError("no")] * 3)
         before = env.now()
         assert env.execute_workflow(fetches, "x") == "here"
         assert env.now() - before == timedelta(seconds=130)
-        assert [each.attempt for each in env.calls(fetch)] == [1, 2, 3, 4]
+        assert [call.attempt for call in env.calls(fetch)] == [1, 2, 3, 4]
 
 
-def test_long_local_activity_sends_task_heartbeats_on_virtual_time() -> None:
-    """A local activity that takes a minute of virtual time keeps its task alive by heartbeats."""
+def test_long_local_activity_heartbeats_its_workflow_task() -> None:
     with Environment() as env:
         env.fake(fetch, returns="late", takes=60)
         handle = env.start_workflow(fetches, "x")
@@ -43,8 +40,7 @@ def test_long_local_activity_sends_task_heartbeats_on_virtual_time() -> None:
         assert "EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT" not in kinds
 
 
-def test_lost_local_activity_runs_again() -> None:
-    """What a worker lost with its process is executed by the next."""
+def test_local_activity_runs_again_after_worker_crash() -> None:
     with Environment() as env:
         env.fake(fetch, returns="again", takes=5)
         handle = env.start_workflow(fetches, "x")
@@ -55,8 +51,7 @@ def test_lost_local_activity_runs_again() -> None:
 
 
 @workflow.defn
-def fails_locally() -> list[Any]:
-    """Says how its local activity failed."""
+def fails_with_local_timeout() -> list[Any]:
     try:
         fetch.options(start_to_close_timeout=5, retry_policy=RetryPolicy(maximum_attempts=1)).local("x")
     except ActivityError as error:
@@ -65,16 +60,13 @@ def fails_locally() -> list[Any]:
 
 
 def test_local_activity_times_out_on_virtual_time() -> None:
-    """An attempt that takes longer than it may."""
     with Environment() as env:
         env.fake(fetch, returns="late", takes=60)
-        assert env.execute_workflow(fails_locally) == ["Local Activity timed out", "TimedOutError"]
+        assert env.execute_workflow(fails_with_local_timeout) == ["Local Activity timed out", "TimedOutError"]
 
 
 @workflow.defn
-class Facts:
-    """Tells which update it works for."""
-
+class UpdateInfoWorkflow:
     def __init__(self) -> None:
         self.seen: list[Any] = []
 
@@ -86,36 +78,42 @@ class Facts:
         return [*self.seen, info.priority_key, dict(info.headers), info.parent_namespace]
 
     @workflow.update
-    def tell(self) -> None:
+    def record_update_info(self) -> None:
         own = workflow.current_update_info()
         assert own is not None
         self.seen.append([own.id, own.name])
-        self.seen.append(workflow.spawn(self.inner).result())
+        self.seen.append(workflow.spawn(self.update_info_of_fiber).result())
 
-    def inner(self) -> list[str]:
+    def update_info_of_fiber(self) -> list[str]:
         workflow.sleep(1)
         own = workflow.current_update_info()
         assert own is not None
         return [own.id, own.name]
 
-    @tell.validator
+    @record_update_info.validator
     def check(self) -> None:
         own = workflow.current_update_info()
         assert own is not None
-        assert own.name == "tell"
+        assert own.name == "record_update_info"
 
 
-def test_update_info_is_known_to_its_handler() -> None:
-    """A handler, its validator and what it spawned know their update; the body has none."""
+def test_current_update_info_is_available_in_handler_validator_and_fiber() -> None:
     with Environment() as env:
-        handle = env.start_workflow(Facts.run)
-        handle.execute_update(Facts.tell, id="u-1")
-        assert handle.result() == [None, ["u-1", "tell"], ["u-1", "tell"], 0, {}, None]
+        handle = env.start_workflow(UpdateInfoWorkflow.run)
+        handle.execute_update(UpdateInfoWorkflow.record_update_info, id="u-1")
+        assert handle.result() == [
+            None,
+            ["u-1", "record_update_info"],
+            ["u-1", "record_update_info"],
+            0,
+            {},
+            None,
+        ]
 
 
 @workflow.defn
 def counts() -> int:
-    """How many runs there were; fails at the third, and begins anew."""
+    """Return the number of runs so far; fail in the third."""
     before = workflow.last_completion_result(int)
     failure = workflow.last_failure()
     if failure is not None:
@@ -127,10 +125,9 @@ def counts() -> int:
     return (before or 0) + 1
 
 
-def test_daily_schedule_on_virtual_time() -> None:
-    """A run a day; each knows what the last one returned, and how the one before it failed."""
+def test_cron_run_receives_last_result_and_last_failure() -> None:
     with Environment() as env:
         env.start_workflow(counts, id="daily", cron_schedule="0 0 * * *")
         env.skip(timedelta(days=5))
         runs = list(env.client.list_workflows('WorkflowId = "daily"'))
-        assert sorted(each.status.name for each in runs) == ["COMPLETED", "COMPLETED", "FAILED", "RUNNING"]
+        assert sorted(run.status.name for run in runs) == ["COMPLETED", "COMPLETED", "FAILED", "RUNNING"]

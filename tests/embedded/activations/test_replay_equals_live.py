@@ -1,4 +1,4 @@
-"""A worker that lost its cache sees what one that kept it saw: generated runs, evicted and failed at random."""
+"""Replay equals first execution: generated runs, evicted and failed at random."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Batch = tuple[tuple[e.Event, ...], int, int]
 
 @dataclass
 class Program:
-    """A made-up workflow: what it asks for depends only on its seed and on what it was told."""
+    """A deterministic workflow: its commands depend only on its seed and on the events so far."""
 
     seed: int
     activations: int = 0
@@ -36,19 +36,21 @@ class Program:
     open_timers: list[int] = field(default_factory=list)
     open_activities: list[int] = field(default_factory=list)
     patches: set[str] = field(default_factory=set)
-    told: list[Batch] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
 
     def answer(self, activation: e.Activation) -> list[c.Command]:
         for event in activation.events:
-            self._hear(event)
+            self._apply(event)
         rng = Random(self.seed * 1000 + self.activations)
         self.activations += 1
-        commands = [command for _ in range(rng.randint(0, 3)) for command in self._ask(rng, activation)]
+        commands = [
+            command for _ in range(rng.randint(0, 3)) for command in self._draw_commands(rng, activation)
+        ]
         if rng.random() < 0.08:
             commands.insert(rng.randint(0, len(commands)), c.CompleteRun(text("end")))
         return commands
 
-    def _hear(self, event: e.Event) -> None:
+    def _apply(self, event: e.Event) -> None:
         match event:
             case e.TimerFired(seq):
                 self.open_timers.remove(seq)
@@ -59,7 +61,7 @@ class Program:
             case _:
                 pass
 
-    def _ask(self, rng: Random, activation: e.Activation) -> list[c.Command]:
+    def _draw_commands(self, rng: Random, activation: e.Activation) -> list[c.Command]:
         match rng.randint(0, 5):
             case 0 | 1:
                 self.activities += 1
@@ -98,7 +100,7 @@ def _batch(activation: e.Activation) -> Batch:
 
 
 class Life:
-    """One run, its worker, and the world's whims."""
+    """One run, its worker, and random events from outside."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world = world
@@ -110,8 +112,8 @@ class Life:
         self.attempts: list[ActivityTask] = []
         self.evictions: list[str] = []
 
-    async def work(self) -> None:
-        """Answer what is there, now and then by failing."""
+    async def complete_tasks(self) -> None:
+        """Complete the available workflow tasks; fail some of them at random."""
         while (activation := self.handle.stepper.next_activation()) is not None:
             if isinstance(activation.events[0], e.RunEvicted):
                 self.evictions.append(activation.events[0].reason)
@@ -122,7 +124,7 @@ class Life:
             self._compare(activation)
             commands = self.program.answer(activation)
             if self.rng.random() < 0.15:
-                await self.happen()
+                await self.apply_random_event()
             if not activation.is_replaying and self.rng.random() < 0.1:
                 await self.world.fail(activation.run_id)
             else:
@@ -135,8 +137,7 @@ class Life:
         else:
             self.known[place:] = [_batch(activation)]
 
-    async def happen(self) -> None:
-        """Something happens to the run."""
+    async def apply_random_event(self) -> None:
         match self.rng.randint(0, 6):
             case 0:
                 self.world.clock.advance(self.rng.randint(0, 8))
@@ -149,9 +150,9 @@ class Life:
             case 3:
                 await self.world.call(CancelWorkflow(workflow_id="w", request_id=""))
             case _:
-                await self._attempt()
+                await self._complete_random_attempt()
 
-    async def _attempt(self) -> None:
+    async def _complete_random_attempt(self) -> None:
         while (item := self.handle.stepper.next_activity()) is not None:
             if isinstance(item, ActivityCancel):
                 continue
@@ -167,16 +168,16 @@ class Life:
     async def live(self, steps: int) -> None:
         self.run_id = (await self.world.start()).run_id
         for _ in range(steps):
-            await self.work()
-            await self.happen()
+            await self.complete_tasks()
+            await self.apply_random_event()
             await asyncio.sleep(0)
-        await self.work()
+        await self.complete_tasks()
 
 
 @settings(max_examples=cases(50, 1000), deadline=None)
 @given(seed=st.integers(0, 10**6), cache=st.sampled_from([0, 1, 1000]))
-def test_replay_equals_live(seed: int, cache: int) -> None:
-    """Events, their order, times and lengths are the same when replayed; the program is never found nondeterministic."""
+def test_replayed_activations_equal_the_live_ones(seed: int, cache: int) -> None:
+    """Events, their order, times and history lengths are compared."""
 
     async def body() -> None:
         world = await World.new(max_cached_workflows=cache)

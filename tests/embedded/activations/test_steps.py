@@ -1,4 +1,4 @@
-"""The steps of a run through an engine: eager dispatch, executions, and what is held until it is durable."""
+"""Eager dispatch and combined start-and-wait requests in the embedded engine."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def scheduled(seq: int, **more: Any) -> c.ScheduleActivity:
     return c.ScheduleActivity(seq, str(seq), "echo", spec, (text("x"),), {"h": text("1")})
 
 
-def test_paused_run_starts_no_attempt() -> None:
-    """A worker that completes the task of a run which was paused meanwhile receives no attempt with it."""
+def test_paused_run_starts_no_attempts() -> None:
+    """The run was paused while its workflow task was in progress."""
     life = Life("r")
     life.take_task()
     paused = msgspec.structs.replace(life.run, paused=Pause())
@@ -67,7 +67,7 @@ def test_paused_run_starts_no_attempt() -> None:
 
 
 class Numbered(DispatchPolicy):
-    """Run ids that are the same in every world."""
+    """A policy that numbers run ids, so that they are equal in every world."""
 
     def __init__(self) -> None:
         numbers = itertools.count(1)
@@ -75,37 +75,37 @@ class Numbered(DispatchPolicy):
 
 
 class Worker:
-    """Answers what a handle gives it, in an order that chance decides: each run asks for some activities, one or two at a
-    time, and returns.
+    """A worker that answers its items in random order: each run schedules activities, one or two at a time, and
+    completes.
     """
 
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.chance = world, random.Random(seed)
         self.activations: list[Activation] = []
         self.attempts: list[ActivityItem] = []
-        self.heard: list[Activation] = []
-        self.handed: list[ActivityItem] = []
-        self.asked: dict[str, int] = {}
-        self.ended: dict[str, int] = {}
-        world.handle.start(self._activated, self._handed)
+        self.all_activations: list[Activation] = []
+        self.all_attempts: list[ActivityItem] = []
+        self.scheduled_count: dict[str, int] = {}
+        self.completed_count: dict[str, int] = {}
+        world.handle.start(self._activated, self._received)
 
     def _activated(self, given: Sequence[Activation]) -> None:
         self.activations += given
-        self.heard += given
+        self.all_activations += given
 
-    def _handed(self, given: Sequence[ActivityItem]) -> None:
+    def _received(self, given: Sequence[ActivityItem]) -> None:
         self.attempts += given
-        self.handed += given
+        self.all_attempts += given
 
-    async def work(self, signals: int) -> None:
-        """Until nothing is left to do; so many signals come at any time."""
+    async def run_to_completion(self, signals: int) -> None:
+        """Work until nothing is left to do, and send that many signals at random times."""
         await settle()
         while self.activations or self.attempts:
             if signals and self.chance.random() < 0.1:
                 signals -= 1
                 await self._signal(signals)
             elif self.activations and (not self.attempts or self.chance.random() < 0.5):
-                self._answer(self.activations.pop(self.chance.randrange(len(self.activations))))
+                self._complete(self.activations.pop(self.chance.randrange(len(self.activations))))
             else:
                 item = self.attempts.pop(self.chance.randrange(len(self.attempts)))
                 self.world.handle.inner.complete_activity(ActivityOk(item.token, text("r")))
@@ -116,53 +116,55 @@ class Worker:
         with contextlib.suppress(WorkflowNotFoundError):
             await self.world.call(request)
 
-    def _answer(self, activation: Activation) -> None:
+    def _complete(self, activation: Activation) -> None:
         run_id, events = activation.run_id, activation.events
         if isinstance(events[0], RunStarted):  # it may be executed again
-            self.asked[run_id] = self.ended[run_id] = 0
-        self.ended[run_id] = self.ended.get(run_id, 0) + sum(isinstance(e, ActivityCompleted) for e in events)
-        asked = self.asked.get(run_id, 0)
+            self.scheduled_count[run_id] = self.completed_count[run_id] = 0
+        self.completed_count[run_id] = self.completed_count.get(run_id, 0) + sum(
+            isinstance(e, ActivityCompleted) for e in events
+        )
+        scheduled_count = self.scheduled_count.get(run_id, 0)
         commands: list[c.Command] = []
-        if isinstance(events[0], RunEvicted) or asked > self.ended[run_id]:
+        if isinstance(events[0], RunEvicted) or scheduled_count > self.completed_count[run_id]:
             pass
-        elif asked < 5:
-            commands = [scheduled(asked + 1 + number) for number in range(2 if asked % 3 == 1 else 1)]
-            self.asked[run_id] = asked + len(commands)
+        elif scheduled_count < 5:
+            commands = [
+                scheduled(scheduled_count + 1 + number)
+                for number in range(2 if scheduled_count % 3 == 1 else 1)
+            ]
+            self.scheduled_count[run_id] = scheduled_count + len(commands)
         else:
-            commands = [c.CompleteRun(text(str(asked)))]
+            commands = [c.CompleteRun(text(str(scheduled_count)))]
         self.world.handle.inner.complete_workflow_task(
-            Succeeded(run_id, tuple(commands), () if asked else (1001,))
+            Succeeded(run_id, tuple(commands), () if scheduled_count else (1001,))
         )
 
 
-async def _led(seed: int) -> tuple[object, ...]:
-    """All that can be seen of a few runs, from their starts to their ends."""
+async def _run_scenario(seed: int) -> tuple[object, ...]:
+    """Run three workflows from start to completion. Return everything observable."""
     store = memory_store()
     world = await World.new(store=store, policy=Numbered())
     worker = Worker(world, seed)
     await settle()
     for number in range(3):
         await world.start(f"w{number}")
-    await worker.work(signals=3)
+    await worker.run_to_completion(signals=3)
     runs = [store.load(f"run-{number}") for number in (1, 2, 3)]
     await world.close()
-    return runs, worker.heard, worker.handed
+    return runs, worker.all_activations, worker.all_attempts
 
 
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=cases(15, 250))
 def test_eager_dispatch_has_no_visible_effect(seed: int) -> None:
-    """Runs get the same activations and attempts and leave the same in the store, whether their worker receives tasks and
-    attempts together with the change that leads to them or afterwards.
-    """
-    eager = run_async(lambda: _led(seed))
+    """Activations, attempts and stored runs are equal with and without eager dispatch."""
+    eager = run_async(lambda: _run_scenario(seed))
     with patched(ActivityDispatch, "eager", lambda *_: None), patched(TaskDispatch, "eager", lambda *_: None):
-        assert run_async(lambda: _led(seed)) == eager
+        assert run_async(lambda: _run_scenario(seed)) == eager
     assert all(stored is not None and not stored.run.is_open for stored in eager[0])  # type: ignore[attr-defined]
 
 
-async def test_unencodable_answer_fails_only_its_own_task() -> None:
-    """What is raised in the midst of the short way fails the task of that run; it is offered again."""
+async def test_unencodable_command_fails_only_its_own_workflow_task() -> None:
     world = await World.new()
     worker = Worker(world, 1)
     await settle()
@@ -176,10 +178,7 @@ async def test_unencodable_answer_fails_only_its_own_task() -> None:
     await world.close()
 
 
-async def test_execute_workflow_is_answered_once_at_its_end() -> None:
-    """A start and its wait are one request, which says which run it was and how it ended; the same request again says
-    the same.
-    """
+async def test_repeated_execute_workflow_returns_the_same_result() -> None:
     world = await World.new()
     worker = Worker(world, 1)
     await settle()
@@ -189,15 +188,14 @@ async def test_execute_workflow_is_answered_once_at_its_end() -> None:
     call = asyncio.ensure_future(answer_request(world.engine, ExecuteWorkflow(start=request)))
     await settle()
     assert not call.done()
-    await worker.work(signals=0)
+    await worker.run_to_completion(signals=0)
     answer = await call
     assert isinstance(answer.outcome, RunCompleted)
     assert await answer_request(world.engine, ExecuteWorkflow(start=request)) == answer
     await world.close()
 
 
-async def test_execute_workflow_is_answered_after_its_end_is_durable() -> None:
-    """The run has closed in memory, and its caller still waits: for the commit of the close."""
+async def test_execute_workflow_returns_after_the_close_is_durable() -> None:
     store = ScriptedStore()
     world = await World.new(store=store)
     request = StartWorkflow(
@@ -216,8 +214,7 @@ async def test_execute_workflow_is_answered_after_its_end_is_durable() -> None:
     await world.close()
 
 
-async def test_execute_workflow_rejection_waits_until_it_is_durable() -> None:
-    """That the id is taken is said when the start that took it is durable, not before."""
+async def test_execute_workflow_is_rejected_after_the_conflicting_start_is_durable() -> None:
     store = ScriptedStore()
     world = await World.new(store=store)
     started = asyncio.ensure_future(world.start())

@@ -1,4 +1,4 @@
-"""Generated runs with updates: a worker that lost its cache sees what one that kept it saw, but for refusals."""
+"""Replay equals first execution for generated runs with updates, except that rejected updates are not replayed."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from ..memory_world import World, app_failure, run_async, text
 from .test_replay_equals_live import Batch, Life, Program
 
 
-def is_refused(update_id: str) -> bool:
-    """What a validator would say: it depends on the update alone."""
+def is_rejected(update_id: str) -> bool:
+    """Return the decision of the validator, which depends only on the update id."""
     return crc32(update_id.encode()) % 3 == 0
 
 
 class Updated(Program):
-    """Accepts or refuses by the id, and completes sooner or later."""
+    """Accepts or rejects updates by their ids, and completes accepted ones at random."""
 
     def answer(self, activation: e.Activation) -> list[c.Command]:
-        """A refusal is no reason for anything else."""
-        asked = [event for event in activation.events if isinstance(event, e.UpdateReceived)]
-        refusals: list[c.Command] = [
-            c.RejectUpdate(each.id, app_failure("no")) for each in asked if is_refused(each.id)
+        """Return only rejections if all events are rejected updates: these cause no other commands."""
+        updates = [event for event in activation.events if isinstance(event, e.UpdateReceived)]
+        rejections: list[c.Command] = [
+            c.RejectUpdate(update.id, app_failure("no")) for update in updates if is_rejected(update.id)
         ]
-        if len(refusals) == len(activation.events):
-            return refusals
-        accepted = [each.id for each in asked if not is_refused(each.id)]
+        if len(rejections) == len(activation.events):
+            return rejections
+        accepted = [call.id for call in updates if not is_rejected(call.id)]
         answers: list[c.Command] = [c.AcceptUpdate(update_id) for update_id in accepted]
         self.open_updates = [*getattr(self, "open_updates", []), *accepted]
         rng = Random(self.seed * 77 + self.activations)
@@ -46,19 +46,19 @@ class Updated(Program):
                 self.open_updates.remove(update_id)
                 end: c.Command = c.CompleteUpdate(update_id, text("r"))
                 answers.append(end if rng.random() < 0.7 else c.RejectUpdate(update_id, app_failure("late")))
-        return [*refusals, *answers, *commands]
+        return [*rejections, *answers, *commands]
 
 
 class UpdatedLife(Life):
-    """A run that is asked for updates."""
+    """A run that receives updates."""
 
     def __init__(self, world: World, seed: int) -> None:
         super().__init__(world, seed)
         self.program = Updated(seed)
-        self.asked: list[asyncio.Task[UpdateState]] = []
+        self.update_calls: list[asyncio.Task[UpdateState]] = []
 
-    async def work(self) -> None:
-        """Answer what is there, now and then by failing."""
+    async def complete_tasks(self) -> None:
+        """Complete the available workflow tasks; fail some of them at random."""
         while (activation := self.handle.stepper.next_activation()) is not None:
             if isinstance(activation.events[0], e.RunEvicted):
                 self.evictions.append(activation.events[0].reason)
@@ -71,23 +71,23 @@ class UpdatedLife(Life):
             if self.program.activations > place:
                 self._compare_at(place, activation)
             if self.rng.random() < 0.15:
-                await self.happen()
+                await self.apply_random_event()
             if not activation.is_replaying and self.rng.random() < 0.1:
                 await self.world.fail(activation.run_id)
             else:
                 await self.world.complete(activation.run_id, *commands)
 
     def _compare_at(self, place: int, activation: e.Activation) -> None:
-        batch = without_refused(activation)
+        batch = without_rejected(activation)
         if activation.is_replaying:
             assert self.known[place] == batch
         else:
             self.known[place:] = [batch]
 
-    async def happen(self) -> None:
-        """Something happens to the run: often an update."""
+    async def apply_random_event(self) -> None:
+        """Send an update in half of the cases."""
         if self.rng.random() < 0.5:
-            await super().happen()
+            await super().apply_random_event()
         elif isinstance(await self.world.outcome(), StillOpen):
             request = UpdateWorkflow(
                 workflow_id="w",
@@ -95,26 +95,26 @@ class UpdatedLife(Life):
                 update_name="do",
                 wait_stage=UpdateStage.COMPLETED,
             )
-            self.asked.append(asyncio.ensure_future(self.world.call(request)))
+            self.update_calls.append(asyncio.ensure_future(self.world.call(request)))
             await asyncio.sleep(0)
 
 
-def without_refused(activation: e.Activation) -> Batch:
-    """What a replay must say again."""
-    told: list[e.Event] = []
+def without_rejected(activation: e.Activation) -> Batch:
+    """Return the events that a replay must repeat."""
+    events: list[e.Event] = []
     for event in activation.events:
         if isinstance(event, e.UpdateReceived):
-            if not is_refused(event.id):
-                told.append(e.UpdateReceived(id=event.id, protocol_instance_id=event.id, name="do"))
+            if not is_rejected(event.id):
+                events.append(e.UpdateReceived(id=event.id, protocol_instance_id=event.id, name="do"))
         elif not isinstance(event, e.PatchNoticed):
-            told.append(event)
-    return tuple(told), activation.timestamp_ns, activation.history_length
+            events.append(event)
+    return tuple(events), activation.timestamp_ns, activation.history_length
 
 
 @settings(max_examples=cases(30, 600), deadline=None)
 @given(seed=st.integers(0, 10**6), cache=st.sampled_from([0, 1, 1000]))
-def test_replay_equals_live_with_updates(seed: int, cache: int) -> None:
-    """Events, order, times and lengths are the same; each accepted update is there once, no refused one ever is."""
+def test_replayed_activations_with_updates_equal_the_live_ones(seed: int, cache: int) -> None:
+    """Each accepted update is in the history once, rejected ones never."""
 
     async def body() -> None:
         world = await World.new(max_cached_workflows=cache)
@@ -129,15 +129,15 @@ def test_replay_equals_live_with_updates(seed: int, cache: int) -> None:
             if isinstance(event.attributes, u.WorkflowExecutionUpdateAccepted)
         ]
         assert len(accepted) == len(set(accepted))
-        assert not any(map(is_refused, accepted))
-        for each in life.asked:
-            each.cancel()
-        outcomes = await asyncio.gather(*life.asked, return_exceptions=True)
+        assert not any(map(is_rejected, accepted))
+        for call in life.update_calls:
+            call.cancel()
+        outcomes = await asyncio.gather(*life.update_calls, return_exceptions=True)
         unexpected = [
-            each
-            for each in outcomes
-            if isinstance(each, BaseException)
-            and not isinstance(each, (ServiceError, asyncio.CancelledError))
+            call
+            for call in outcomes
+            if isinstance(call, BaseException)
+            and not isinstance(call, (ServiceError, asyncio.CancelledError))
         ]
         assert not unexpected
         await world.close()

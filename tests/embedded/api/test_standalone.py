@@ -1,4 +1,4 @@
-"""Activities without a workflow on a file: they outlive the client that started them; lists of workflows do not show them."""
+"""Standalone activities on a file: they outlive their client and are not listed as workflows."""
 
 from __future__ import annotations
 
@@ -19,18 +19,16 @@ LIMIT = 60
 
 @activity.defn
 def doubles(number: int) -> int:
-    """Twice as much."""
     return 2 * number
 
 
 @workflow.defn
-def waits_for_one(number: int) -> int:
-    """One activity of a workflow."""
+def waits_for_activity(number: int) -> int:
     return doubles.options(task_queue="nobody", activity_id="a")(number)
 
 
 def test_standalone_activity_survives_process_restarts(tmp_path: Path) -> None:
-    """Started, paused and changed while no worker is there, by clients that come and go; a worker that comes later runs it."""
+    """It is started, paused and changed by separate clients without a worker; a later worker executes it."""
     target = f"local:{tmp_path / 'alone.db'}"
     with Client.connect(target) as client:
         handle = client.start_activity(doubles, 4, id="d-1", task_queue="nobody", request_id="r")
@@ -53,7 +51,7 @@ def test_standalone_activity_survives_process_restarts(tmp_path: Path) -> None:
 
 
 @workflow.defn
-def reaches_for_one(step: str) -> str:
+def targets_standalone_activity(step: str) -> str:
     """Signal or cancel a standalone activity by the id of its run, or start a child with such an id."""
     match step:
         case "signal":
@@ -61,7 +59,7 @@ def reaches_for_one(step: str) -> str:
         case "cancel":
             workflow.get_external_workflow_handle("__activity/held").cancel()
         case _:
-            workflow.execute_child_workflow(reaches_for_one, "none", id="__activity/child")
+            workflow.execute_child_workflow(targets_standalone_activity, "none", id="__activity/child")
     return step
 
 
@@ -83,8 +81,11 @@ def reaches_for_one(step: str) -> str:
 def test_workflow_requests_do_not_reach_a_standalone_activity(
     request_: Callable[[WorkflowHandle], object],
 ) -> None:
-    """No request to a workflow reaches a standalone activity by the id of its run: a task for it would never be completed."""
-    with Client.connect("local:") as client, Worker(client, workflows=[waits_for_one], activities=[doubles]):
+    """A workflow task for it would never be completed."""
+    with (
+        Client.connect("local:") as client,
+        Worker(client, workflows=[waits_for_activity], activities=[doubles]),
+    ):
         handle = client.start_activity(doubles, 4, id="held", start_delay=0.5)
         with pytest.raises(WorkflowNotFoundError):
             request_(client.get_workflow_handle("__activity/held"))
@@ -92,30 +93,28 @@ def test_workflow_requests_do_not_reach_a_standalone_activity(
 
 
 def test_workflow_ids_of_standalone_activities_are_reserved(tmp_path: Path) -> None:
-    """Clients and workflows can neither start a workflow with such an id nor signal or cancel one."""
     with (
         Client.connect(f"local:{tmp_path / 'ids.db'}") as client,
-        Worker(client, workflows=[reaches_for_one], activities=[doubles]),
+        Worker(client, workflows=[targets_standalone_activity], activities=[doubles]),
     ):
         held = client.start_activity(doubles, 4, id="held", start_delay=3600)
         with pytest.raises(ServiceError, match="choose another id"):
-            client.start_workflow(reaches_for_one, "none", id="__activity/new")
+            client.start_workflow(targets_standalone_activity, "none", id="__activity/new")
         for step in ("signal", "cancel"):
             with pytest.raises(WorkflowFailedError, match="not found"):
-                client.execute_workflow(reaches_for_one, step, id=step)
-        child = client.start_workflow(reaches_for_one, "child", id="child")
+                client.execute_workflow(targets_standalone_activity, step, id=step)
+        child = client.start_workflow(targets_standalone_activity, "child", id="child")
         until(lambda: "BadStartChild" in str(child.describe().reported_problems), "the start was taken")
         assert held.describe().status == ActivityExecutionStatus.RUNNING
         assert client.count_workflows("WorkflowId STARTS_WITH '__activity/'") == 0
 
 
-def test_options_of_a_workflow_activity_can_be_changed(tmp_path: Path) -> None:
-    """Its options can be changed while it waits, so that a worker gets it; paused, it gets none."""
+def test_options_of_a_pending_workflow_activity_can_be_changed(tmp_path: Path) -> None:
     with (
         Client.connect(f"local:{tmp_path / 'theirs.db'}") as client,
-        Worker(client, workflows=[waits_for_one], activities=[doubles]),
+        Worker(client, workflows=[waits_for_activity], activities=[doubles]),
     ):
-        handle = client.start_workflow(waits_for_one, 3, id="w")
+        handle = client.start_workflow(waits_for_activity, 3, id="w")
         for event in handle.history_events(wait_new_event=True):
             if event["eventType"] == "EVENT_TYPE_ACTIVITY_TASK_SCHEDULED":
                 break
@@ -130,7 +129,7 @@ def test_options_of_a_workflow_activity_can_be_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "of_them"),
+    ("query", "workflow_query"),
     [
         ("", ""),
         ("ActivityId = 'ActivityId';", "RootWorkflowId = 'ActivityId';"),
@@ -140,6 +139,5 @@ def test_options_of_a_workflow_activity_can_be_changed(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_filters_of_standalone_activities(query: str, of_them: str) -> None:
-    """The names that a filter uses, and not its texts, are those of activities."""
-    assert named_as_runs(query) == of_them
+def test_activity_filter_is_translated_to_workflow_attributes(query: str, workflow_query: str) -> None:
+    assert named_as_runs(query) == workflow_query

@@ -1,5 +1,5 @@
-"""However much of one kind waits, what else there is comes soon: between priorities, fairness keys, types, new work and
-backlogs; and what is due comes into memory as it is served.
+"""Fair dispatch: priorities, fairness keys, types, new tasks and backlogs take turns; the backlog is loaded as it is
+served.
 """
 
 from __future__ import annotations
@@ -27,81 +27,76 @@ from ..memory_world import World, run_async, settle
 DONE = c.CompleteRun(None)
 
 
-def taken(queue: PriorityQueue[str], count: int) -> list[str]:
-    """What a handle takes, one after the other."""
-    found = []
+def take(queue: PriorityQueue[str], count: int) -> list[str]:
+    """Take `count` keys one after the other, as a handle does."""
+    keys = []
     for _ in range(count):
         key = next(iter(queue))
         queue.drop(key)
-        found.append(key)
-    return found
+        keys.append(key)
+    return keys
 
 
 # --- a queue ------------------------------------------------------------------------------------------------
 
 
-def test_flood_of_one_type_does_not_delay_others() -> None:
-    """Behind a thousand of one type comes one of another: it is the next but one."""
+def test_flood_of_one_type_does_not_delay_other_types() -> None:
     queue: PriorityQueue[str] = PriorityQueue()
     for number in range(1000):
         queue.put(f"flood-{number}", 3, ("", "Flood", ""))
-    assert taken(queue, 2) == ["flood-0", "flood-1"]
+    assert take(queue, 2) == ["flood-0", "flood-1"]
     queue.put("other", 3, ("", "Other", ""))
-    assert "other" in taken(queue, 2)
-    assert taken(queue, 2) == ["flood-3", "flood-4"]
+    assert "other" in take(queue, 2)
+    assert take(queue, 2) == ["flood-3", "flood-4"]
 
 
-def test_fairness_keys_take_turns_by_weight() -> None:
-    """Three tenants with many each, one of weight 2: it has half of the turns, the others a quarter each; each in order."""
+def test_fairness_keys_are_served_by_weight() -> None:
     queue: PriorityQueue[str] = PriorityQueue()
     for tenant, weight in (("a", 0.0), ("b", 2.0), ("c", 1.0)):
         for number in range(100):
             queue.put(f"{tenant}-{number}", 3, (tenant, "", ""), weight=weight)
-    found = taken(queue, 40)
-    assert Counter(each[0] for each in found) == {"a": 10, "b": 20, "c": 10}
+    keys = take(queue, 40)
+    assert Counter(each[0] for each in keys) == {"a": 10, "b": 20, "c": 10}
     for tenant in "abc":
-        mine = [int(each[2:]) for each in found if each[0] == tenant]
+        mine = [int(each[2:]) for each in keys if each[0] == tenant]
         assert mine == sorted(mine)
 
 
-def test_late_fairness_key_does_not_catch_up() -> None:
-    """A sharer that was away begins where the others are: it is not served alone until it has caught up."""
+def test_returning_fairness_key_gets_no_extra_turns() -> None:
     queue: PriorityQueue[str] = PriorityQueue()
     for number in range(300):
         queue.put(f"a-{number}", 3, ("a", "", ""))
     queue.put("b-first", 3, ("b", "", ""))
-    taken(queue, 100)
+    take(queue, 100)
     for number in range(10):
         queue.put(f"b-{number}", 3, ("b", "", ""))
-    assert Counter(each[0] for each in taken(queue, 10)) == {"a": 5, "b": 5}
+    assert Counter(each[0] for each in take(queue, 10)) == {"a": 5, "b": 5}
 
 
-def test_new_tasks_and_backlog_alternate_within_a_type() -> None:
-    """Of one type a hundred are late already; a new one is the next but one, and the late ones go on, too."""
+def test_new_tasks_and_backlog_of_a_type_alternate() -> None:
     queue: PriorityQueue[str] = PriorityQueue()
     for number in range(100):
         queue.put(f"late-{number}", 3, ("", "W", ""), late=True)
-    taken(queue, 1)
+    take(queue, 1)
     for number in range(3):
         queue.put(f"new-{number}", 3, ("", "W", ""))
-    found = taken(queue, 6)
-    assert [each for each in found if each.startswith("new")] == ["new-0", "new-1", "new-2"]
-    assert sum(each.startswith("late") for each in found) == 3
+    keys = take(queue, 6)
+    assert [each for each in keys if each.startswith("new")] == ["new-0", "new-1", "new-2"]
+    assert sum(each.startswith("late") for each in keys) == 3
     assert (queue.late(), len(queue)) == (96, 96)
 
 
-def test_priority_comes_before_fairness() -> None:
-    """What is more urgent comes first, all of it, whosever it is."""
+def test_priority_takes_precedence_over_fairness() -> None:
     queue: PriorityQueue[str] = PriorityQueue()
     queue.put("usual", 3, ("a", "", ""))
     queue.put("urgent-0", 1, ("b", "", ""))
     queue.put("urgent-1", 1, ("b", "", ""), late=True)
-    assert set(taken(queue, 2)) == {"urgent-0", "urgent-1"}
-    assert taken(queue, 1) == ["usual"]
+    assert set(take(queue, 2)) == {"urgent-0", "urgent-1"}
+    assert take(queue, 1) == ["usual"]
 
 
-def test_iteration_yields_each_task_once() -> None:
-    """Iterating gives each once; `urgent` leaves out what is late and what stands in a long line."""
+def test_queue_iteration_yields_each_task_once() -> None:
+    """`urgent` omits the backlog and long queues."""
     queue: PriorityQueue[str] = PriorityQueue()
     names = [f"{tenant}-{number}" for tenant in "abc" for number in range(priority_queue.MANY + 1)]
     for name in names:
@@ -112,8 +107,7 @@ def test_iteration_yields_each_task_once() -> None:
     assert list(queue.urgent()) == ["d"]
 
 
-def test_task_requested_by_a_client_is_no_longer_late() -> None:
-    """Put again as new work it waits as such, and at its place no more."""
+def test_task_added_as_new_is_removed_from_the_backlog() -> None:
     queue: PriorityQueue[str] = PriorityQueue()
     queue.put("x", 3, ("", "W", ""), late=True)
     queue.put("x", 3, ("", "W", ""))
@@ -123,8 +117,8 @@ def test_task_requested_by_a_client_is_no_longer_late() -> None:
 # --- what is due --------------------------------------------------------------------------------------------
 
 
-async def filled(count: int, **queues: str) -> Store:
-    """A store in which so many runs wait for a worker, on queue `q` or on those that are given by workflow id."""
+async def store_with_waiting_runs(count: int, **queues: str) -> Store:
+    """Return a store in which `count` runs wait on queue `q`, and others on the queues given by workflow id."""
     store = memory_store()
     world = await World.new(store=store)
     world.handle.initiate_shutdown()
@@ -136,24 +130,22 @@ async def filled(count: int, **queues: str) -> Store:
     return store
 
 
-async def opened(store: Store, **config: Any) -> World:
+async def open_world(store: Store, **config: Any) -> World:
     clock: Any = RealClock()
     return await World.new(store=store, clock=clock, opened=True, **config)
 
 
-def brought_in(engine: Engine) -> int:
+def loaded_run_count(engine: Engine) -> int:
     return sum(1 for _ in engine.runs.records())
 
 
 async def test_backlog_is_loaded_as_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many runs that wait when the file is opened a window is in memory; the others follow as workers take them, and none
-    is forgotten.
-    """
+    """Only a window of a large backlog is in memory."""
     monkeypatch.setattr(upkeep, "WINDOW", 20)
     monkeypatch.setattr(upkeep, "SOME", 5)
 
-    world = await opened(await filled(200))
-    assert brought_in(world.engine) <= 25
+    world = await open_world(await store_with_waiting_runs(200))
+    assert loaded_run_count(world.engine) <= 25
     seen, most = set(), 0
     for _ in range(200):
         activation = await world.activation()
@@ -168,10 +160,9 @@ async def test_backlog_is_loaded_as_it_is_served(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While hundreds wait, a new workflow of the same type on the same queue is given to a worker among the next few."""
     monkeypatch.setattr(upkeep, "WINDOW", 50)
 
-    world = await opened(await filled(300))
+    world = await open_world(await store_with_waiting_runs(300))
     for _ in range(3):
         await world.complete((await world.activation()).run_id)
     run_id = (await world.start("new")).run_id
@@ -183,14 +174,12 @@ async def test_new_workflow_does_not_wait_for_the_backlog(monkeypatch: pytest.Mo
     await world.close()
 
 
-async def test_queue_without_a_worker_does_not_delay_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More wait on a queue that no worker serves than may come at a time: what waits on another comes all the same, and of the
-    first some more come with every second.
-    """
+async def test_queue_without_a_worker_does_not_delay_other_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its backlog exceeds the window, and grows in memory by a slice per second."""
     monkeypatch.setattr(upkeep, "WINDOW", 10)
     monkeypatch.setattr(upkeep, "SOME", 4)
 
-    world = await opened(await filled(100, other="o"), queue="o")
+    world = await open_world(await store_with_waiting_runs(100, other="o"), queue="o")
     activation = await world.activation()
     await world.complete(activation.run_id, DONE)
     before = len(world.engine.queues.of("q").tasks)
@@ -201,14 +190,13 @@ async def test_queue_without_a_worker_does_not_delay_others(monkeypatch: pytest.
     await world.close()
 
 
-async def test_due_run_is_found_behind_a_backlog_of_another_queue(
+async def test_run_is_loaded_from_behind_the_backlog_of_another_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run of another queue stands in the store behind many that are served one after the other: it does not wait for them."""
     monkeypatch.setattr(upkeep, "WINDOW", 10)
     monkeypatch.setattr(upkeep, "PAGE", 20)
 
-    world = await opened(await filled(300, last="o"))
+    world = await open_world(await store_with_waiting_runs(300, last="o"))
     handle = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="o", identity="other")))
     other = asyncio.create_task(handle.poll_activation())
     served = 0
@@ -221,13 +209,12 @@ async def test_due_run_is_found_behind_a_backlog_of_another_queue(
     await world.close()
 
 
-async def test_new_worker_loads_the_rest_of_its_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a worker begins to serve a queue, what waits for it in the store is brought in for it."""
+async def test_new_worker_loads_the_remaining_backlog_of_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "WINDOW", 10)
     monkeypatch.setattr(upkeep, "FEW", 4)
 
-    store = await filled(60)
-    world = await opened(store, queue="o")
+    store = await store_with_waiting_runs(60)
+    world = await open_world(store, queue="o")
     handle = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q", identity="later")))
     seen = set()
     for _ in range(60):
@@ -238,11 +225,10 @@ async def test_new_worker_loads_the_rest_of_its_backlog(monkeypatch: pytest.Monk
     await world.close()
 
 
-async def test_late_tasks_wait_while_the_store_is_behind(
+async def test_backlog_waits_while_the_store_is_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While the store is behind, a worker is given new work and nothing of the backlog; then both."""
-    world = await opened(await filled(20))
+    world = await open_world(await store_with_waiting_runs(20))
     behind = True
     world.engine.queues.is_paced = True
     monkeypatch.setattr(world.engine.writes, "is_behind", lambda: behind)
@@ -257,9 +243,7 @@ async def test_late_tasks_wait_while_the_store_is_behind(
     await world.close()
 
 
-def test_simultaneous_timers_let_others_run() -> None:
-    """A thousand callbacks are due at once: what else waits on the loop runs after a few of them, not after all."""
-
+def test_simultaneous_timers_do_not_block_the_event_loop() -> None:
     async def body() -> None:
         clock, called = RealClock(), 0
 

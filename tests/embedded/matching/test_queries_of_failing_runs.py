@@ -1,4 +1,4 @@
-"""Queries of runs whose workflow task fails: they wait for one retry, and are rejected when that has failed, too."""
+"""Queries of runs whose workflow task fails wait for one retry, and are rejected when that has failed, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUERY = QueryWorkflow(workflow_id="w", query_name="q")
 
 
 async def fail_task(world: World, run_id: str) -> None:
-    """Fail the next task of the run, and let the time of its retry come."""
+    """Fail the next workflow task of the run, and advance the clock to its retry."""
     assert (await world.activation()).run_id == run_id
     await world.fail(run_id)
     evicted = await world.activation()
@@ -27,8 +27,8 @@ async def fail_task(world: World, run_id: str) -> None:
     await settle()
 
 
-async def queried(world: World) -> tuple[str, asyncio.Future[QueryAnswer]]:
-    """Start a run that has a second task, and query it. Return the run id and the answer to come."""
+async def start_query(world: World) -> tuple[str, asyncio.Future[QueryAnswer]]:
+    """Start a run that has a second task, and query it. Return the run id and the pending answer."""
     run_id = (await world.start()).run_id
     await world.activation()
     await world.complete(run_id)
@@ -38,10 +38,9 @@ async def queried(world: World) -> tuple[str, asyncio.Future[QueryAnswer]]:
     return run_id, waiting
 
 
-async def test_query_waits_for_the_second_attempt() -> None:
-    """A bug may be gone, or a worker with other code there: the answer comes with the task that succeeds."""
+async def test_query_waits_for_the_retry_of_a_failed_task() -> None:
     world = await World.new()
-    run_id, waiting = await queried(world)
+    run_id, waiting = await start_query(world)
     await fail_task(world, run_id)
     assert not waiting.done()
     while not isinstance(query := (await world.activation()).events[0], e.QueryReceived):
@@ -51,10 +50,9 @@ async def test_query_waits_for_the_second_attempt() -> None:
     await world.close()
 
 
-async def test_queries_are_rejected_after_the_second_failure() -> None:
-    """One that waits, and each that comes later."""
+async def test_queries_are_rejected_after_the_second_task_failure() -> None:
     world = await World.new()
-    run_id, waiting = await queried(world)
+    run_id, waiting = await start_query(world)
     await fail_task(world, run_id)
     await fail_task(world, run_id)
     for query in (waiting, world.call(QUERY)):

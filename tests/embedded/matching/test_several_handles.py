@@ -1,6 +1,4 @@
-"""Several handles on one queue, as several processes have them: which takes what, and what becomes of the work of one that is
-lost.
-"""
+"""Several handles of one task queue, as of several processes: distribution of tasks, and tasks of a lost worker."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from ..memory_world import World, settle, text
 
 
 class Receiver:
-    """A worker in a process of its own: the items that its handle delivers are kept here."""
+    """A worker of another process, which collects the items that its handle delivers."""
 
     def __init__(self, world: World, *, process_id: int = 4711, **config: Any) -> None:
         config.setdefault("identity", "other")
@@ -52,8 +50,7 @@ def kinds(world: World, run_id: str) -> list[str]:
     return [kind_of(event.attributes) for event in record.events]
 
 
-async def test_backlog_is_spread_over_workers() -> None:
-    """Two workers that have nothing in hand get the same number of runs, whichever of them polled first."""
+async def test_workflow_tasks_are_spread_over_idle_workers() -> None:
     world = await World.new()
     world.handle.initiate_shutdown()
     one, two = Receiver(world, identity="one"), Receiver(world, identity="two")
@@ -64,8 +61,7 @@ async def test_backlog_is_spread_over_workers() -> None:
     assert (len(one.activations), len(two.activations)) == (3, 3)
 
 
-async def test_attempts_of_one_run_are_spread() -> None:
-    """Of eight activities that a run asks for at once its own worker takes one at once, and in the end each has four."""
+async def test_activities_of_one_run_are_spread_over_workers() -> None:
     world = await World.new()
     world.handle.initiate_shutdown()
     one, two = Receiver(world), Receiver(world)
@@ -78,7 +74,6 @@ async def test_attempts_of_one_run_are_spread() -> None:
 
 
 async def test_sequential_activities_stay_with_one_worker() -> None:
-    """A run whose activities come one by one has all of it done by the worker that began it, while that has nothing else."""
     world = await World.new()
     world.handle.initiate_shutdown()
     one, two = Receiver(world), Receiver(world)
@@ -97,8 +92,8 @@ async def test_sequential_activities_stay_with_one_worker() -> None:
     assert not other.activities
 
 
-async def test_cached_run_stays_with_its_worker() -> None:
-    """Its tasks wait for that worker while it is full, although another has nothing to do."""
+async def test_cached_run_waits_for_its_busy_worker() -> None:
+    """Its tasks go to another worker only when the first one is lost."""
     world = await World.new()
     world.handle.initiate_shutdown()
     one = Receiver(world, max_concurrent_workflow_tasks=1)
@@ -125,8 +120,8 @@ async def test_cached_run_stays_with_its_worker() -> None:
     assert {each.run_id for each in two.activations} == {first.run_id}, "no worker knows it any more"
 
 
-async def test_task_of_a_lost_worker_is_redelivered_at_once() -> None:
-    """Another worker replays the run and continues it; later answers of the lost worker are ignored."""
+async def test_workflow_task_of_a_lost_worker_is_redelivered() -> None:
+    """Later completions of the lost worker are ignored."""
     world = await World.new()
     world.handle.initiate_shutdown()
     one, two = Receiver(world), Receiver(world)
@@ -145,9 +140,6 @@ async def test_task_of_a_lost_worker_is_redelivered_at_once() -> None:
 
 
 async def test_tasks_of_a_lost_worker_keep_their_fairness_weight() -> None:
-    """Tasks that waited for the worker with the cached runs are shared as if they had always waited for any
-    worker.
-    """
     world = await World.new()
     world.handle.initiate_shutdown()
     one = Receiver(world, identity="one", max_concurrent_workflow_tasks=100)
@@ -179,7 +171,7 @@ async def test_tasks_of_a_lost_worker_keep_their_fairness_weight() -> None:
 
 
 async def test_attempt_of_a_lost_worker_is_retried() -> None:
-    """It is tried again elsewhere at once; if that worker is lost, too, after the pause of its policy: it may be to blame."""
+    """The first loss is retried immediately, the second after the backoff of the retry policy."""
     world = await World.new()
     world.handle.initiate_shutdown()
     two = Receiver(world, activities=False)
@@ -204,8 +196,7 @@ async def test_attempt_of_a_lost_worker_is_retried() -> None:
     assert two.activations[-1].events == (e.ActivityCompleted(1, text("done")),)
 
 
-async def test_attempt_without_retries_fails_with_its_worker() -> None:
-    """Its run hears of it at once, and no other worker tries it."""
+async def test_attempt_without_retries_fails_when_its_worker_is_lost() -> None:
     world = await World.new()
     world.handle.initiate_shutdown()
     one, two = Receiver(world, workflows=False), Receiver(world, activities=False)
@@ -221,7 +212,6 @@ async def test_attempt_without_retries_fails_with_its_worker() -> None:
 
 
 async def test_query_of_a_lost_worker_is_answered_by_another() -> None:
-    """The client that sent the query does not notice."""
     world = await World.new()
     world.handle.initiate_shutdown()
     one = Receiver(world)
@@ -243,7 +233,6 @@ async def test_query_of_a_lost_worker_is_answered_by_another() -> None:
 
 
 async def test_local_activity_of_a_lost_worker_runs_again() -> None:
-    """It counts with its task: the next worker asks for it again."""
     world = await World.new()
     world.handle.initiate_shutdown()
     one = Receiver(world)
@@ -265,8 +254,8 @@ async def test_local_activity_of_a_lost_worker_runs_again() -> None:
     assert two.activations[-1].events == (e.ActivityCompleted(1, text("done"), is_local=True),)
 
 
-async def test_worker_receives_only_types_that_it_knows() -> None:
-    """A task or an attempt goes to a worker that knows its type, however busy that is; what none knows goes to any."""
+async def test_worker_receives_only_registered_types() -> None:
+    """A type that no worker has registered goes to any worker."""
     world = await World.new()
     world.handle.initiate_shutdown()
     old = Receiver(world, workflow_types=frozenset({"W"}), activity_types=frozenset({"act"}))
@@ -292,8 +281,7 @@ async def test_worker_receives_only_types_that_it_knows() -> None:
     assert len(old.activations) == 2, "it has less in hand, and says loudly what it lacks"
 
 
-async def test_worker_in_a_busy_engine_process_receives_less() -> None:
-    """What it has in hand weighs as much more as the engine keeps its process busy."""
+async def test_worker_in_a_busy_engine_process_receives_fewer_tasks() -> None:
     world = await World.new()
     world.engine.queues.pollers.handicap = 3.0
     other = Receiver(world)
@@ -307,8 +295,8 @@ async def test_worker_in_a_busy_engine_process_receives_less() -> None:
     assert (len(world.seen), len(other.activations)) == (2, 6)
 
 
-async def test_light_work_stays_in_the_engine_process() -> None:
-    """Where nothing weighs there, what comes is the engine's own worker's, and another process gets what it has no room for."""
+async def test_light_load_stays_in_the_engine_process() -> None:
+    """Another process receives only what exceeds the slots of the engine's own worker."""
     world = await World.new("another")
     other, here = Receiver(world), Receiver(world, process_id=0, max_concurrent_workflow_tasks=6)
     world.engine.queues.pollers.handicap = 0.0
@@ -319,10 +307,8 @@ async def test_light_work_stays_in_the_engine_process() -> None:
     assert (len(here.activations), len(other.activations)) == (6, 2)
 
 
-async def test_idle_worker_in_the_engine_process_comes_first() -> None:
-    """It receives all runs that start one at a time, even if another worker registered first, because no data must be
-    sent to it.
-    """
+async def test_idle_worker_in_the_engine_process_is_preferred() -> None:
+    """Sending to another process costs time, even if its worker registered first."""
     world = await World.new("another")
     other, here = Receiver(world), Receiver(world, process_id=0)
     await settle()
@@ -335,14 +321,14 @@ async def test_idle_worker_in_the_engine_process_comes_first() -> None:
     assert not other.activations
 
 
-def use(share: float, control: float) -> ProcessorUse:
+def processor_use(share: float, control: float) -> ProcessorUse:
     found = ProcessorUse()
     found.share, found.control = share, control
     return found
 
 
-def after_looks(ours: ProcessorUse, *others: ProcessorUse) -> float:
-    """What the handicap comes to while the processes stay as they are."""
+def handicap_after(ours: ProcessorUse, *others: ProcessorUse) -> float:
+    """Return the handicap after 40 updates with constant loads."""
     handicap = 1.0
     for _ in range(40):
         handicap = next_handicap(handicap, ours, others)
@@ -350,30 +336,28 @@ def after_looks(ours: ProcessorUse, *others: ProcessorUse) -> float:
 
 
 def test_handicap_follows_the_load_of_the_engine_process() -> None:
-    """Code that computes is sent away while the engine's process is busier than the others; light code stays, for to send it
-    costs as much; a process that has time gets as much as the others; all of it is found again when the load changes.
+    """Heavy code is sent to idle processes, light code stays because sending costs as much, an idle engine process gets
+    an equal share.
     """
-    computing, idle = use(1.0, 0.15), use(0.3, 0.1)
-    assert after_looks(computing, idle) > 10
-    assert after_looks(use(1.0, 0.15), use(1.0, 0.1)) == 1.0
-    light = after_looks(use(1.0, 0.6), use(0.4, 0.3))
-    assert light == after_looks(use(1.0, 0.6), idle, idle) == 0.0
+    computing, idle = processor_use(1.0, 0.15), processor_use(0.3, 0.1)
+    assert handicap_after(computing, idle) > 10
+    assert handicap_after(processor_use(1.0, 0.15), processor_use(1.0, 0.1)) == 1.0
+    light = handicap_after(processor_use(1.0, 0.6), processor_use(0.4, 0.3))
+    assert light == handicap_after(processor_use(1.0, 0.6), idle, idle) == 0.0
     assert next_handicap(light, computing, [idle]) >= 1.0
     for before in (1.0, 50.0):
-        nearly_all = next_handicap(before, use(1.0, 0.6), [use(0.4, 0.3)])
-        assert next_handicap(nearly_all, use(1.0, 0.6), [idle]) == 0.0, "a second look is enough"
-    assert light == after_looks(use(0.4, 0.3), idle), "also where others take the processors"
-    at_leisure = use(0.1, 0.08)
+        nearly_all = next_handicap(before, processor_use(1.0, 0.6), [processor_use(0.4, 0.3)])
+        assert next_handicap(nearly_all, processor_use(1.0, 0.6), [idle]) == 0.0, "a second look is enough"
+    assert light == handicap_after(processor_use(0.4, 0.3), idle), "also where others take the processors"
+    at_leisure = processor_use(0.1, 0.08)
     handicap = light
     for _ in range(40):
         handicap = next_handicap(handicap, at_leisure, [idle])
-    assert handicap == after_looks(at_leisure, idle) == 1.0
+    assert handicap == handicap_after(at_leisure, idle) == 1.0
 
 
 def test_processor_use_is_computed_from_reports() -> None:
-    """Seconds that were used, as a part of the time that passed; a clock that goes back, or an older process that says
-    nothing of its control loop, does no harm.
-    """
+    """A clock that goes back, or an older process without the second value, does no harm."""
     noted = ProcessorUse()
     noted.note(5.0, 3.0)
     assert (noted.share, noted.control) == (0.0, 0.0)
@@ -383,8 +367,7 @@ def test_processor_use_is_computed_from_reports() -> None:
     assert 0.0 <= noted.control == noted.share < 1.0
 
 
-async def test_undelivered_attempt_is_not_lost() -> None:
-    """A worker that ends before an attempt may leave the engine has never had it: the same attempt goes to another."""
+async def test_attempt_taken_but_not_delivered_goes_to_another_worker() -> None:
     world = await World.new()
     world.handle.initiate_shutdown()
     one = Receiver(world, activities=False)

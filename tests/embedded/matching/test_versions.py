@@ -1,4 +1,4 @@
-"""Versions of workers on the embedded engine: what waits for whom, what survives, what costs nothing when nobody uses it."""
+"""Worker versions on the embedded engine: routing, pinning, persistence and validation."""
 
 from __future__ import annotations
 
@@ -33,23 +33,20 @@ go = workflow.Channel("go", str)
 
 
 def version(build_id: str) -> WorkerDeploymentVersion:
-    """A version of the shop."""
     return WorkerDeploymentVersion("shop", build_id)
 
 
 def build() -> str:
-    """Whose code runs."""
     return workflow.info().get_current_build_id()
 
 
 @activity.defn
 def packed() -> str:
-    """Some work."""
     return "packed"
 
 
 def tour(stops: int) -> list[str]:
-    """Says where it runs at each stop."""
+    """Return the build ids that executed the run at each stop."""
     seen = [build()]
 
     @workflow.query
@@ -63,34 +60,30 @@ def tour(stops: int) -> list[str]:
 
 
 @workflow.defn(versioning_behavior=PINNED)
-def stays(stops: int = 1) -> list[str]:
-    """Stays with its version."""
+def pinned_tour(stops: int = 1) -> list[str]:
     return tour(stops)
 
 
 @workflow.defn(versioning_behavior=AUTO_UPGRADE)
-def moves(stops: int = 1) -> list[str]:
-    """Moves on."""
+def upgrading_tour(stops: int = 1) -> list[str]:
     return tour(stops)
 
 
 @workflow.defn(versioning_behavior=PINNED)
-def packs_elsewhere() -> list[str]:
-    """Has its work done on another queue."""
+def pinned_with_activity_on_another_queue() -> list[str]:
     return [build(), workflow.execute_activity(packed, task_queue="packing")]
 
 
-def worker(client: Client, build_id: str, queue: str = "default", **more: Any) -> Worker:
-    """A worker of a version of the shop."""
+def versioned_worker(client: Client, build_id: str, queue: str = "default", **more: Any) -> Worker:
     config = WorkerDeploymentConfig(version(build_id))
-    flows = [stays, moves, packs_elsewhere]
+    flows = [pinned_tour, upgrading_tour, pinned_with_activity_on_another_queue]
     return Worker(
         client, queue, workflows=flows, activities=[packed], deployment_config=config, verify="always", **more
     )
 
 
-def at(handle: WorkflowHandle[Any], *builds: str) -> bool:
-    """Whether a run has been at these versions so far."""
+def has_run_on(handle: WorkflowHandle[Any], *builds: str) -> bool:
+    """Whether the run has been executed by these build ids so far."""
     return bool(handle.query("where") == list(builds))
 
 
@@ -104,82 +97,78 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
 # --- who runs what -----------------------------------------------------------------------------------------------------
 
 
-def test_run_moves_between_versions(client: Client) -> None:
-    """A run that moves with what is current goes on from what happened elsewhere, not from what a worker remembers."""
-    with worker(client, "1"), worker(client, "2"):
+def test_auto_upgrade_run_moves_between_versions(client: Client) -> None:
+    """State comes from the history, not from an outdated cache."""
+    with versioned_worker(client, "1"), versioned_worker(client, "2"):
         client.set_current_version("shop", "1")
-        handle = client.start_workflow(moves, 4)
-        until(lambda: at(handle, "1"))
+        handle = client.start_workflow(upgrading_tour, 4)
+        until(lambda: has_run_on(handle, "1"))
         seen = ["1"]
         for build_id in ("2", "1", "1", "2"):
             client.set_current_version("shop", build_id)
             handle.signal(go, "")
             seen.append(build_id)
             if len(seen) < 5:
-                until(lambda: at(handle, *seen))
+                until(lambda: has_run_on(handle, *seen))
         assert handle.result(timeout=20) == seen
 
 
-def test_pinned_run_waits_for_its_version(client: Client) -> None:
-    """With no worker of its version a pinned run waits, however many others are there; when one comes back it goes on."""
-    with worker(client, "1"):
+def test_pinned_run_waits_for_a_worker_of_its_version(client: Client) -> None:
+    with versioned_worker(client, "1"):
         client.set_current_version("shop", "1")
-        handle = client.start_workflow(stays)
-        until(lambda: at(handle, "1"))
-    with worker(client, "2"):
+        handle = client.start_workflow(pinned_tour)
+        until(lambda: has_run_on(handle, "1"))
+    with versioned_worker(client, "2"):
         client.set_current_version("shop", "2")
         handle.signal(go, "")
-        other = client.start_workflow(stays)
-        until(lambda: at(other, "2"))
-        with pytest.raises(ServiceTimeoutError, match="does one run"):
+        other = client.start_workflow(pinned_tour)
+        until(lambda: has_run_on(other, "2"))
+        with pytest.raises(ServiceTimeoutError, match="check that a worker"):
             handle.query("where", rpc_timeout=0.2)
         assert handle.describe().task_attempt == 1
-        with worker(client, "1"):
+        with versioned_worker(client, "1"):
             assert handle.result(timeout=20) == ["1", "1"]
         other.signal(go, "")
         assert other.result(timeout=20) == ["2", "2"]
 
 
-def test_activity_on_a_queue_of_another_version(client: Client) -> None:
-    """An activity on a queue that the run's version does not serve goes to whoever serves that queue."""
-    with worker(client, "1"), Worker(client, "packing", activities=[packed]):
+def test_activity_on_an_unversioned_queue_runs_for_a_pinned_workflow(client: Client) -> None:
+    with versioned_worker(client, "1"), Worker(client, "packing", activities=[packed]):
         client.set_current_version("shop", "1")
-        assert client.execute_workflow(packs_elsewhere) == ["1", "packed"]
+        assert client.execute_workflow(pinned_with_activity_on_another_queue) == ["1", "packed"]
 
 
-def test_version_that_is_not_current_receives_no_tasks(client: Client) -> None:
-    """Workers of a version take what waits only when it becomes current; those without one, only when none is."""
-    with worker(client, "1"):
-        waits = client.start_workflow(stays, 0)
-        with Worker(client, workflows=[stays]):
+def test_workers_of_a_version_that_is_not_current_receive_no_tasks(client: Client) -> None:
+    with versioned_worker(client, "1"):
+        waits = client.start_workflow(pinned_tour, 0)
+        with Worker(client, workflows=[pinned_tour]):
             assert waits.result(timeout=20) == [""]
         client.set_current_version("shop", "1")
-        with Worker(client, workflows=[stays]):
-            assert client.execute_workflow(stays, 0) == ["1"]
+        with Worker(client, workflows=[pinned_tour]):
+            assert client.execute_workflow(pinned_tour, 0) == ["1"]
             client.set_current_version("shop", None)
-            assert client.execute_workflow(stays, 0) == [""]
+            assert client.execute_workflow(pinned_tour, 0) == [""]
 
 
-def test_reset_run_stays_with_its_version(client: Client) -> None:
-    """Begun anew from one of its tasks, a pinned run is pinned as before."""
-    with worker(client, "1"), worker(client, "2"):
+def test_reset_run_stays_pinned_to_its_version(client: Client) -> None:
+    with versioned_worker(client, "1"), versioned_worker(client, "2"):
         client.set_current_version("shop", "1")
-        handle = client.start_workflow(stays, 2)
-        until(lambda: at(handle, "1"))
+        handle = client.start_workflow(pinned_tour, 2)
+        until(lambda: has_run_on(handle, "1"))
         handle.signal(go, "")
-        until(lambda: at(handle, "1", "1"))
+        until(lambda: has_run_on(handle, "1", "1"))
         client.set_current_version("shop", "2")
         again = handle.reset(event_id=8)
         again.signal(go, "")
         assert again.result(timeout=20) == ["1", "1", "1"]
 
 
-def test_runs_of_a_version_are_listed(client: Client) -> None:
-    """Lists know which version a run is of, and a version says whether pinned runs of it are open."""
-    with worker(client, "1"), worker(client, "2"):
+def test_runs_are_listed_by_version(client: Client) -> None:
+    """A version is draining while it has open pinned runs."""
+    with versioned_worker(client, "1"), versioned_worker(client, "2"):
         client.set_current_version("shop", "1")
-        pinned, moving = client.start_workflow(stays), client.start_workflow(moves)
-        until(lambda: at(pinned, "1") and at(moving, "1"))
+        pinned, moving = client.start_workflow(pinned_tour), client.start_workflow(upgrading_tour)
+        until(lambda: has_run_on(pinned, "1") and has_run_on(moving, "1"))
         client.set_current_version("shop", "2")
         found = client.list_workflows("TemporalWorkerDeploymentVersion = 'shop:1'")
         assert {each.id for each in found} == {pinned.id, moving.id}
@@ -201,43 +190,40 @@ def test_runs_of_a_version_are_listed(client: Client) -> None:
 # --- what survives -----------------------------------------------------------------------------------------------------
 
 
-def test_versions_survive_a_restart(tmp_path: Path) -> None:
-    """What is current, and whom a run belongs to, stand in the file."""
+def test_worker_versions_survive_a_restart(tmp_path: Path) -> None:
     target = f"local:{tmp_path / 'v.db'}"
-    with Client.connect(target) as client, worker(client, "1"):
+    with Client.connect(target) as client, versioned_worker(client, "1"):
         client.set_current_version("shop", "1")
-        handle = client.start_workflow(stays, id="kept")
-        until(lambda: at(handle, "1"))
+        handle = client.start_workflow(pinned_tour, id="kept")
+        until(lambda: has_run_on(handle, "1"))
     with Client.connect(target) as client:
         assert client.describe_deployment("shop").current == version("1")
-        with worker(client, "2"):
+        with versioned_worker(client, "2"):
             client.get_workflow_handle("kept").signal(go, "")
             client.set_current_version("shop", "2")
-            assert client.execute_workflow(stays, 0) == ["2"]
+            assert client.execute_workflow(pinned_tour, 0) == ["2"]
             assert client.get_workflow_handle("kept").describe().status == 1
-    with Client.connect(target) as client, worker(client, "1"):
+    with Client.connect(target) as client, versioned_worker(client, "1"):
         assert client.get_workflow_handle("kept").result(timeout=20) == ["1", "1"]
 
 
-def test_client_changes_the_current_version_without_a_worker(tmp_path: Path) -> None:
-    """Between two deploys, when no worker has the file open, versions can be looked at, made current and pinned to."""
+def test_current_version_can_be_changed_without_a_worker(tmp_path: Path) -> None:
     target = f"local:{tmp_path / 'v.db'}"
-    with Client.connect(target) as client, worker(client, "1"), worker(client, "2"):
+    with Client.connect(target) as client, versioned_worker(client, "1"), versioned_worker(client, "2"):
         client.set_current_version("shop", "1")
     with Client.connect(target) as client:
         assert client.set_current_version("shop", "2") == version("1")
         pin = PinnedVersioningOverride(version("1"))
-        handle = client.start_workflow(stays, 0, versioning_override=pin)
+        handle = client.start_workflow(pinned_tour, 0, versioning_override=pin)
         with pytest.raises(ServiceError, match="not found in Worker Deployment"):
             client.set_current_version("shop", "3", wait=0)
-        with worker(client, "1"):
+        with versioned_worker(client, "1"):
             assert handle.result(timeout=20) == ["1"]
 
 
-def test_unreadable_versions_are_reported(tmp_path: Path) -> None:
-    """What was kept of versions and cannot be read is an error that says so."""
+def test_unreadable_stored_versions_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "v.db"
-    with Client.connect(f"local:{path}") as client, worker(client, "1"):
+    with Client.connect(f"local:{path}") as client, versioned_worker(client, "1"):
         client.set_current_version("shop", "1")
     with sqlite3.connect(path) as database:
         database.execute("UPDATE meta SET value = ? WHERE name = 'deployments'", (b"\xc1",))
@@ -250,25 +236,22 @@ def test_unreadable_versions_are_reported(tmp_path: Path) -> None:
 # --- data --------------------------------------------------------------------------------------------------------------
 
 
-def test_engine_without_versions_skips_deployments() -> None:
-    """An engine without versions takes things at once, and never looks at deployments."""
-
+def test_engine_without_versions_skips_deployment_routing() -> None:
     async def engine_of(client: Client) -> Any:
         return client.connection.engine  # type: ignore[attr-defined]
 
     with Client.connect("local:") as client:
         engine = client._portal.call(engine_of(client))
-        with Worker(client, workflows=[stays]):
-            client.execute_workflow(stays, 0)
+        with Worker(client, workflows=[pinned_tour]):
+            client.execute_workflow(pinned_tour, 0)
             assert not engine.deployments.in_use
             assert not engine.queues.versioned
-        with worker(client, "1"):
+        with versioned_worker(client, "1"):
             assert engine.deployments.in_use
             assert engine.queues.versioned
 
 
-def made(override: Any = None, **fields: Any) -> Run:
-    """A run on queue `q`."""
+def made_run(override: Any = None, **fields: Any) -> Run:
     started = specs.made(
         h.WorkflowExecutionStarted,
         workflow_id="w",
@@ -282,34 +265,31 @@ def made(override: Any = None, **fields: Any) -> Run:
 
 
 def test_versioning_override_takes_precedence() -> None:
-    """What a run was told from outside comes before what its workflow says."""
     pin, free = PinnedVersioningOverride(version("1")), AutoUpgradeVersioningOverride()
-    assert pinned_version(made()) is None
-    assert pinned_version(made(version=version("2"), behavior=AUTO_UPGRADE)) is None
-    assert pinned_version(made(version=version("2"), behavior=PINNED)) == version("2")
-    assert pinned_version(made(pin, version=version("2"), behavior=AUTO_UPGRADE)) == version("1")
-    assert pinned_version(made(free, version=version("2"), behavior=PINNED)) is None
-    assert (behavior(made(pin)), behavior(made(free))) == (PINNED, AUTO_UPGRADE)
+    assert pinned_version(made_run()) is None
+    assert pinned_version(made_run(version=version("2"), behavior=AUTO_UPGRADE)) is None
+    assert pinned_version(made_run(version=version("2"), behavior=PINNED)) == version("2")
+    assert pinned_version(made_run(pin, version=version("2"), behavior=AUTO_UPGRADE)) == version("1")
+    assert pinned_version(made_run(free, version=version("2"), behavior=PINNED)) is None
+    assert (behavior(made_run(pin)), behavior(made_run(free))) == (PINNED, AUTO_UPGRADE)
 
 
-def test_version_inheritance() -> None:
-    """A version is passed on to runs on the same queue, and only an override that pins."""
+def test_version_is_inherited_only_on_the_same_queue() -> None:
     pin = PinnedVersioningOverride(version("1"))
-    assert inherited(made(pin), "q") == version("1")
-    assert inherited(made(pin), "other") is None
-    assert inherited_override(made(pin), "q") is pin
-    assert inherited_override(made(pin), "other") is None
-    assert inherited_override(made(AutoUpgradeVersioningOverride()), "q") is None
+    assert inherited(made_run(pin), "q") == version("1")
+    assert inherited(made_run(pin), "other") is None
+    assert inherited_override(made_run(pin), "q") is pin
+    assert inherited_override(made_run(pin), "other") is None
+    assert inherited_override(made_run(AutoUpgradeVersioningOverride()), "q") is None
 
 
-def test_completion_changes_the_version_of_a_run() -> None:
-    """A run takes the version of who answered its task, once; without a version it has none, and lists forget it."""
-    assert after_task(made(), None, VersioningBehavior.UNSPECIFIED) == {}
-    changed = after_task(made(), version("1"), PINNED)
+def test_workflow_task_completion_sets_the_version_of_a_run() -> None:
+    assert after_task(made_run(), None, VersioningBehavior.UNSPECIFIED) == {}
+    changed = after_task(made_run(), version("1"), PINNED)
     assert (changed["version"], changed["behavior"]) == (version("1"), PINNED)
     assert set(changed["search_attributes"]) == ATTRIBUTES
     assert without_version(changed["search_attributes"]) == {}
-    run = made(**changed)
+    run = made_run(**changed)
     assert after_task(run, version("1"), PINNED) == {}
     back = after_task(run, None, VersioningBehavior.UNSPECIFIED)
     assert set(back["search_attributes"]) == {"TemporalUsedWorkerDeploymentVersions"}
@@ -319,16 +299,15 @@ def test_completion_changes_the_version_of_a_run() -> None:
 
 
 @workflow.defn
-def undecided() -> None:
-    """Does not say whether it moves."""
+def undecided() -> None: ...
 
 
-def test_every_workflow_of_a_version_needs_a_behavior() -> None:
-    """A worker of a version needs a behaviour of each workflow, or a default."""
+def test_versioned_worker_requires_a_behavior_for_each_workflow() -> None:
     with Client.connect("local:") as client:
         config = WorkerDeploymentConfig(version("1"))
         with pytest.raises(
-            DefinitionError, match=r"workflow undecided .* does not declare what happens to its runs"
+            DefinitionError,
+            match=r"workflow undecided .* has no versioning behavior, which decides what happens to its runs",
         ):
             Worker(client, workflows=[undecided], deployment_config=config)
         Worker(client, workflows=[undecided], deployment_config=WorkerDeploymentConfig(version("1"), False))
@@ -337,45 +316,42 @@ def test_every_workflow_of_a_version_needs_a_behavior() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ("1", "must be a WorkerDeploymentConfig"),
         (WorkerDeploymentConfig("shop.1"), "must be a WorkerDeploymentVersion"),  # type: ignore[arg-type]
         (WorkerDeploymentConfig(WorkerDeploymentVersion("", "1")), "must be a non-empty str"),
-        (WorkerDeploymentConfig(WorkerDeploymentVersion("a.b", "1")), "its name has no"),
-        (WorkerDeploymentConfig(WorkerDeploymentVersion("a:b", "1")), "its name has no"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("a.b", "1")), "it must not contain"),
+        (WorkerDeploymentConfig(WorkerDeploymentVersion("a:b", "1")), "it must not contain"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "")), "build id of a version must be"),
         (WorkerDeploymentConfig(WorkerDeploymentVersion("a", "1" * 300)), "longer than 255"),
         (WorkerDeploymentConfig(version("1"), False, PINNED), "has no effect without use_worker_versioning"),
         (WorkerDeploymentConfig(version("1"), True, 1), "must be a VersioningBehavior"),  # type: ignore[arg-type]
     ],
 )
-def test_invalid_version_is_rejected(config: Any, said: str) -> None:
-    """What no engine could route by is refused where it is written."""
-    with Client.connect("local:") as client, pytest.raises(UsageError, match=said):
-        Worker(client, workflows=[stays], deployment_config=config)
+def test_invalid_deployment_config_is_rejected(config: Any, message: str) -> None:
+    with Client.connect("local:") as client, pytest.raises(UsageError, match=message):
+        Worker(client, workflows=[pinned_tour], deployment_config=config)
 
 
 def test_other_invalid_version_options_are_rejected() -> None:
-    """A build id beside a config, an override that is none, a behaviour that is none."""
     with Client.connect("local:") as client:
         with pytest.raises(UsageError, match="not both"):
             Worker(
                 client,
-                workflows=[stays],
+                workflows=[pinned_tour],
                 build_id="1",
                 deployment_config=WorkerDeploymentConfig(version("1")),
             )
         with pytest.raises(UsageError, match="versioning_override must be"):
-            client.start_workflow(stays, 0, versioning_override="pinned")  # type: ignore[call-overload]
+            client.start_workflow(pinned_tour, 0, versioning_override="pinned")  # type: ignore[call-overload]
         with pytest.raises(UsageError, match="must be a non-empty str"):
             client.set_current_version("", "1")
     with pytest.raises(UsageError, match="must be a VersioningBehavior"):
         workflow.defn(versioning_behavior=1)(tour)  # type: ignore[call-overload]
 
 
-def test_version_round_trips_as_text() -> None:
-    """A version can be written as one text and read back; the build id may hold dots."""
+def test_version_round_trips_as_canonical_string() -> None:
     one = WorkerDeploymentVersion("shop", "1.2.3")
     assert str(one) == one.to_canonical_string() == "shop.1.2.3"
     assert WorkerDeploymentVersion.from_canonical_string("shop.1.2.3") == one

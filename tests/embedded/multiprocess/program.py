@@ -167,7 +167,7 @@ async def _race(path: str) -> None:
     while line := await asyncio.to_thread(sys.stdin.readline):
         link = await connect_file(f"{path}-{line.strip()}")
         await link.open_handle(HandleConfig(task_queue="q"))
-        say(link.standing.split()[0])
+        say(link.status().role.split()[0])
         await asyncio.to_thread(sys.stdin.readline)
         await link.close()
         say("closed")

@@ -92,9 +92,9 @@ def test_second_process_works_for_the_owner(tmp_path: Path, caplog: pytest.LogCa
         async with hosts(tmp_path / "a.db", 3) as (one, two, client):
             handle = await one.open_handle(config())
             second = Polled(await two.open_handle(config()))
-            assert (one.standing, client.standing) == ("owner", "client")
-            assert two.standing.startswith("working for process ")
-            assert "gets its work from process" in caplog.text
+            assert (one.status().role, client.status().role) == ("owner", "client")
+            assert two.status().role.startswith("working for process ")
+            assert "receives its tasks from process" in caplog.text
             waiting = asyncio.create_task(poll(second))
             started = await client.calls.call(start("w"))
             watching = asyncio.create_task(client.calls.call(wf.WaitForClose(workflow_id="w")))
@@ -105,7 +105,7 @@ def test_second_process_works_for_the_owner(tmp_path: Path, caplog: pytest.LogCa
                 await poll(second)
             third = Polled(await two.open_handle(config()))
             assert await poll(third) == started.run_id, "its task is wanted again at once"
-            assert (one.standing, two.standing) == ("client", "owner")
+            assert (one.status().role, two.status().role) == ("client", "owner")
             assert "took over" in caplog.text
             await one.calls.call(wf.TerminateWorkflow(workflow_id="w", reason="enough"))
             assert await watching == wf.RunTerminated("enough")
@@ -119,7 +119,7 @@ async def test_worker_of_a_queue_unserved_by_the_owner(tmp_path: Path) -> None:
     async with hosts(tmp_path / "a.db", 2) as (one, two):
         await one.open_handle(config("q"))
         second = Polled(await two.open_handle(config("other")))
-        assert two.standing.startswith("working for process ")
+        assert two.status().role.startswith("working for process ")
         started = await one.calls.call(start("w", "other"))
         assert await poll(second) == started.run_id
         await second.complete_activation(Succeeded(started.run_id, (CompleteRun(Payload(b"1")),)))
@@ -207,7 +207,7 @@ async def test_worker_with_malformed_messages_is_disconnected(
         assert owner.is_open
         owner.send(msgspec.structs.replace(nonsense, handle=next(iter(owner._handles))))
         assert await poll(third) == started.run_id
-        assert one.standing == "owner"
+        assert one.status().role == "owner"
 
 
 async def test_task_too_large_for_another_process_fails(
@@ -235,7 +235,7 @@ async def test_task_too_large_for_another_process_fails(
                 received.add(activation.run_id)
         assert received == runs
         history = b"".join((await one.calls.call(wf.GetHistory(workflow_id="large"))).events)
-        assert b"more than the 3000 that can be sent to another process" in history
+        assert b"at most 3000 bytes can be sent to another process" in history
 
         run_id = runs.pop()
         big = ScheduleActivity(**{**made_activity(), "arguments": large})
@@ -246,7 +246,7 @@ async def test_task_too_large_for_another_process_fails(
         assert {(await handle.poll_activity()).activity_id for _ in small} == {"2", "3"}
         activation = await handle.poll_activation()
         assert [type(event) for event in activation.events] == [ActivityFailed]
-        assert "more than the 3000 that can be sent" in str(activation.events[0])
+        assert "at most 3000 bytes can be sent" in str(activation.events[0])
 
 
 async def test_worker_waits_for_an_owner_of_another_release(
@@ -269,7 +269,7 @@ async def test_worker_waits_for_an_owner_of_another_release(
             for _ in range(3):
                 await tried.acquire()
         assert await poll(handle) == started.run_id
-    assert caplog.text.count("this worker waits for") == 1
+    assert caplog.text.count("this worker waits until it can use") == 1
     assert "run the same release of Hourglass in both" in caplog.text
 
 
@@ -291,7 +291,7 @@ async def test_worker_that_the_owner_rejects_has_no_handle(
             with pytest.raises(ServiceError, match="not this worker"):
                 await two.open_handle(config("other"))
         assert not (await two.open_handle(config("other"))).is_new
-        assert two.standing.startswith("working for process")
+        assert two.status().role.startswith("working for process")
 
 
 async def test_unexpected_error_breaks_handles_and_not_the_process(
@@ -305,11 +305,11 @@ async def test_unexpected_error_breaks_handles_and_not_the_process(
     async with hosts(tmp_path / "a.db", 1) as (one,):
         with monkeypatch.context() as patch:
             patch.setattr(one._lock, "try_take", fails)
-            with pytest.raises(InternalError, match="could not be owned: LookupError"):
+            with pytest.raises(InternalError, match="as its owner failed: LookupError"):
                 await one.open_handle(config())
         assert FileLock(one.path).is_free()
         assert await one.open_handle(config())
-        assert one.standing == "owner"
+        assert one.status().role == "owner"
     assert "a bug" in caplog.text
 
 
@@ -319,7 +319,7 @@ async def test_rejected_worker_raises_the_reason(tmp_path: Path) -> None:
         await one.open_handle(config())
         owner = await two.calls.reach()
         assert owner is not None
-        with pytest.raises(ServiceError, match="the task queue must have a name"):
+        with pytest.raises(ServiceError, match="the name of the task queue must not be empty"):
             await owner.open_handle(config(" "))
         assert not (await two.open_handle(config())).is_new, "the connection goes on"
 
@@ -336,9 +336,9 @@ async def test_remote_worker_shuts_down(tmp_path: Path) -> None:
             with pytest.raises(Shutdown):
                 await each
         await second.finalize()
-        assert two.standing == "client"
+        assert two.status().role == "client"
         await handle.finalize()
-        assert two.standing == "client"
+        assert two.status().role == "client"
 
 
 def test_engine_is_reopened_after_a_store_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -380,7 +380,7 @@ async def test_wait_continues_under_the_next_owner(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         await handle.finalize()
         await two.open_handle(config())
-        assert (one.standing, two.standing) == ("client", "owner")
+        assert (one.status().role, two.status().role) == ("client", "owner")
         assert not waiting.done()
         await two.calls.call(wf.TerminateWorkflow(workflow_id="w"))
         assert isinstance(await waiting, wf.RunTerminated)
@@ -418,7 +418,7 @@ async def test_client_works_without_an_owner(tmp_path: Path) -> None:
         assert await one.calls.call(wf.WaitForClose(workflow_id="w3")) == wf.RunTerminated("enough")
         page = await one.calls.call(wf.GetHistory(workflow_id="w1"))
         assert len(page.events) == 3
-        assert (one.standing, two.standing) == ("client", "client")
+        assert (one.status().role, two.status().role) == ("client", "client")
 
 
 def test_waiting_without_an_owner_is_logged(
@@ -511,13 +511,13 @@ async def test_connections_of_a_process_share_an_engine(tmp_path: Path) -> None:
     two = await connect_file(str(tmp_path / "." / "a.db"), identity="two")
     assert isinstance(one, FileConnection)
     await one.open_handle(HandleConfig(task_queue="q"))
-    assert (two.standing, two.identity) == ("owner", "two")
+    assert (two.status().role, two.identity) == ("owner", "two")
     (tmp_path / "a.db-sock").unlink()  # so that there is no other way
     await two.call(start("w"))
-    with pytest.raises(NamespaceNotFoundError, match="a file has one namespace"):
+    with pytest.raises(NamespaceNotFoundError, match="a file has only one namespace"):
         await connect_file(str(tmp_path / "a.db"), namespace="other")
     await two.close()
-    assert one.standing == "owner"
+    assert one.status().role == "owner"
     await one.close()
     await one.close()
     with pytest.raises(ServiceError, match="the connection is closed"):
@@ -551,7 +551,7 @@ async def test_unusable_file_is_rejected(tmp_path: Path) -> None:
         assert (tmp_path / "a.db").read_bytes() == b"not a database at all" * 100
     with pytest.raises(StorageError, match="is a directory"):
         await connect_file(str(tmp_path))
-    with pytest.raises(StorageError, match="there is no directory"):
+    with pytest.raises(StorageError, match=r"the directory .* does not exist"):
         await connect_file(str(tmp_path / "none" / "a.db"))
 
 
@@ -566,7 +566,7 @@ async def test_deleted_socket_is_created_again(tmp_path: Path, monkeypatch: pyte
         await until(lambda: unix_socket.identity(one.path) is not None)
         assert (await three.calls.call(wf.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
         assert (await two.calls.call(wf.DescribeWorkflow(workflow_id="w"))).summary.workflow_id == "w"
-        assert one.standing == "owner"
+        assert one.status().role == "owner"
 
 
 def test_missing_socket_is_reported(
@@ -581,10 +581,10 @@ def test_missing_socket_is_reported(
         lock = FileLock(str(tmp_path / "a.db"))
         lock.try_take()
         async with hosts(tmp_path / "a.db", 1) as (client,):
-            with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
+            with pytest.raises(StorageError, match=r"process \d+ owns .*-sock does not exist"):
                 await client.calls.call(start("w"))
         lock.drop()
-        assert "there is no socket" in caplog.text
+        assert "db-sock does not exist" in caplog.text
 
     with caplog.at_level(logging.WARNING, "hourglass"):
         run(body)
@@ -608,10 +608,10 @@ def test_transactions_of_clients_are_not_taken_for_an_owner(
             assert lock.try_take()
             router._check_unreachable_owner(search)
             lock.drop()
-        assert "there is no socket" not in caplog.text
+        assert "db-sock does not exist" not in caplog.text
         assert lock.try_take()
         router._check_unreachable_owner(search)
-        with pytest.raises(StorageError, match=r"owned by process \d+, but there is no socket"):
+        with pytest.raises(StorageError, match=r"process \d+ owns .*-sock does not exist"):
             router._check_unreachable_owner(search)
         lock.drop()
         await router.close()
@@ -631,8 +631,8 @@ async def test_deleted_lock_file_allows_no_second_owner(
         os.unlink(f"{one.path}-lock")
         await until(lambda: os.path.exists(f"{one.path}-lock"))
         await two.open_handle(config())
-        assert one.standing == "owner"
-        assert two.standing.startswith("working for")
+        assert one.status().role == "owner"
+        assert two.status().role.startswith("working for")
 
 
 async def test_peer_does_not_take_a_deleted_lock_file(
@@ -653,8 +653,8 @@ async def test_peer_does_not_take_a_deleted_lock_file(
         await until(there)
         two._changed.ring()
         await asyncio.sleep(0.01)  # it looks, and must change nothing
-        assert one.standing == "owner"
-        assert two.standing.startswith("working for")
+        assert one.status().role == "owner"
+        assert two.status().role.startswith("working for")
 
 
 def test_former_owner_stops_at_its_next_commit(
@@ -672,16 +672,16 @@ def test_former_owner_stops_at_its_next_commit(
             os.unlink(f"{one.path}-lock")
             os.unlink(unix_socket.socket_path(one.path))
             second = Polled(await two.open_handle(config()))
-            assert (one.standing, two.standing) == ("owner", "owner")
+            assert (one.status().role, two.status().role) == ("owner", "owner")
             assert await poll(second) == first.run_id
             later = await one.calls.call(start("later"))
-            assert one.standing != "owner"
+            assert one.status().role != "owner"
             assert await poll(second) == later.run_id
             with suppress(HandleBroken):
                 while True:
                     await handle.poll_activation()
             await two.calls.call(wf.TerminateWorkflow(workflow_id="w"))
-            assert "another process owns the file" in caplog.text
+            assert "another process now owns the file" in caplog.text
             assert unix_socket.identity(two.path) is not None, (
                 "the former owner left the socket of the new one"
             )
@@ -703,7 +703,7 @@ async def test_former_owner_notices_the_loss_of_its_lock(
         one._changed.ring()
         with pytest.raises(HandleBroken):
             await handle.poll_activation()
-        assert one.standing != "owner"
+        assert one.status().role != "owner"
         other.drop()
 
 
@@ -731,7 +731,7 @@ async def test_damaged_file_is_reported_to_callers(tmp_path: Path, needs_worker:
 
         working = asyncio.create_task(work())
         request = wf.WaitForClose(workflow_id="w") if needs_worker else start("another")
-        with pytest.raises(StorageError, match="is damaged: its tables are not what they should be"):
+        with pytest.raises(StorageError, match="is damaged: tables or columns are missing"):
             await one.calls.call(request)
         working.cancel()
 

@@ -95,7 +95,7 @@ async def test_several_processes_share_the_second_store(tmp_path: Path) -> None:
     assert await complete_one(handle) == started.run_id
     handle.pause(WorkKind.WORKFLOWS)
     second = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
-    assert (one.standing, two.standing[:11]) == ("owner", "working for")
+    assert (one.status().role, two.status().role[:11]) == ("owner", "working for")
     over_the_socket = await client.calls.call(start("over the socket"))
     assert await complete_one(second) == over_the_socket.run_id, "the work comes over it, too"
     afterwards = await client.calls.call(start("afterwards"))
@@ -107,7 +107,7 @@ async def test_several_processes_share_the_second_store(tmp_path: Path) -> None:
     third = Polled(await two.open_handle(HandleConfig(task_queue="q", identity="two")))
     assert await complete_one(third) == afterwards.run_id
     assert isinstance(await waiting, wf.RunCompleted)
-    assert two.standing == "owner"
+    assert two.status().role == "owner"
     assert opener.opened == ["briefly", "to own", "to own"]
     for each in (two, client, one):
         await each.close()
@@ -122,10 +122,10 @@ async def test_reads_are_answered_by_a_read_only_store(tmp_path: Path) -> None:
     path.touch()
     client = SharedFile(opener, str(path), "default")
     await client.calls.call(start("w"))
-    opener.full = "there is no room"
+    opener.full = "its disk has no space"
     await asyncio.sleep(0.01)  # the store is closed after a moment without work
     assert (await client.calls.call(wf.CountWorkflows())).count == 1
-    with pytest.raises(StorageError, match="there is no room"):
+    with pytest.raises(StorageError, match="its disk has no space"):
         await client.calls.call(start("another"))
     assert opener.opened == ["briefly", "read only"]
     await client.close()

@@ -1,4 +1,4 @@
-"""What a thing costs grows with the work that it does: counted in reads, openings, evictions and bytes, not in seconds."""
+"""Costs in proportion to the work: counted in reads, openings, evictions and bytes, not in seconds."""
 
 from __future__ import annotations
 
@@ -35,10 +35,8 @@ from ..store.stories import Story
 DAY = 86_400
 
 
-async def test_retention_forgets_all_old_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many runs close between two ticks, all that are older than the retention are forgotten, a slice after the
-    other, without another tick.
-    """
+async def test_one_retention_tick_deletes_all_expired_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices follow each other without another tick."""
     monkeypatch.setattr(upkeep, "SLICE", 10)
 
     world = await World.new(opened=True, retention=30.0 * DAY)
@@ -57,7 +55,6 @@ async def test_retention_forgets_all_old_runs(monkeypatch: pytest.MonkeyPatch) -
 async def test_retention_waits_for_a_busy_store_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While so many runs are on their way out that the store thread has not come to, none are added."""
     monkeypatch.setattr(sqlite, "FORGETS_AHEAD", 2)
 
     store = open_sqlite(tmp_path / "a.db")
@@ -71,8 +68,7 @@ async def test_retention_waits_for_a_busy_store_thread(
     store.close()
 
 
-async def test_large_history_is_not_held_twice(tmp_path: Path) -> None:
-    """Ten megabytes of events come into memory within half as much again."""
+async def test_history_is_loaded_without_a_second_copy(tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "a.db")
     story = Story("a")
     store.append(story.start())
@@ -91,7 +87,7 @@ async def test_large_history_is_not_held_twice(tmp_path: Path) -> None:
 
 
 class _Reader:
-    """A connection of another program that has begun to read, and goes on."""
+    """A connection of another program that keeps a read transaction open."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -103,12 +99,10 @@ class _Reader:
         self._connection.close()
 
 
-async def test_commits_wait_for_a_reader_when_the_wal_is_long(
+async def test_commits_wait_for_a_reader_if_the_wal_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that readers keep from beginning anew is emptied at the end of the last of them, for which commits wait a moment;
-    nothing is lost.
-    """
+    """Readers keep the WAL from restarting; it is emptied when the last of them ends."""
     monkeypatch.setattr(commit_sink, "LONG_LOG", 100)
     monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 60_000)
     path = tmp_path / "a.db"
@@ -119,11 +113,11 @@ async def test_commits_wait_for_a_reader_when_the_wal_is_long(
     reader, waits = _Reader(path), threading.Event()
     empty_wal = store._writer.empty_wal
 
-    def noted(wait_ms: int) -> bool:
+    def record_wait(wait_ms: int) -> bool:
         waits.set()
         return empty_wal(wait_ms)
 
-    monkeypatch.setattr(store._writer, "empty_wal", noted)
+    monkeypatch.setattr(store._writer, "empty_wal", record_wait)
     other = threading.Thread(target=lambda: (waits.wait(60), reader.end()))
     other.start()
     longest = 0
@@ -139,12 +133,10 @@ async def test_commits_wait_for_a_reader_when_the_wal_is_long(
     store.close()
 
 
-async def test_long_reader_is_logged(
+async def test_long_read_transaction_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Beside a transaction that is left open the log grows: the warning says why, once, and commits go on. When it has ended,
-    the log is emptied.
-    """
+    """Commits continue, and the WAL is emptied when the reader ends."""
     monkeypatch.setattr(commit_sink, "LONG_LOG", 100)
     monkeypatch.setattr(commit_sink, "LOG_WAIT_MS", 1)
     monkeypatch.setattr(commit_sink, "LOG_PAUSE", 0.0)
@@ -154,11 +146,11 @@ async def test_long_reader_is_logged(
     story = Story("a")
     await store.durable(store.append(story.start()))
     reader = _Reader(path)
-    while "reading an old state" not in caplog.text:
+    while "reads an old state" not in caplog.text:
         await store.durable(store.append(story.signal(10_000)))
     for _ in range(10):
         await store.durable(store.append(story.signal(10_000)))
-    assert caplog.text.count("reading an old state of the file") == 1
+    assert caplog.text.count("while a connection reads an old state of the file") == 1
     grown = path.with_name("a.db-wal").stat().st_size
     reader.end()
     for _ in range(20):
@@ -168,8 +160,8 @@ async def test_long_reader_is_logged(
 
 
 def test_schedule_pages_read_only_their_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of many pages reads each schedule twice, once for the index and once to show it; the next list reads those that it
-    shows, and those that have changed.
+    """The first list reads each schedule twice, once for the index; the next one reads only shown and changed
+    schedules.
     """
 
     async def body() -> None:
@@ -180,32 +172,32 @@ def test_schedule_pages_read_only_their_schedules(monkeypatch: pytest.MonkeyPatc
         reads = 0
         find = world.engine.schedules.find
 
-        def counted(schedule_id: str) -> Any:
+        def count_read(schedule_id: str) -> Any:
             nonlocal reads
             reads += 1
             return find(schedule_id)
 
         schedules = world.engine.schedules
-        monkeypatch.setattr(schedules, "find", counted)
-        monkeypatch.setattr(schedules.listing, "_find", counted)
+        monkeypatch.setattr(schedules, "find", count_read)
+        monkeypatch.setattr(schedules.listing, "_find", count_read)
 
-        async def listed() -> list[str]:
-            found: list[str] = []
+        async def list_all() -> list[str]:
+            ids: list[str] = []
             token = b""
             while True:
                 page = await world.call(sc.ListSchedules(page_size=10, next_page_token=token))
-                found += [each.schedule_id for each in page.schedules]
+                ids += [summary.schedule_id for summary in page.schedules]
                 token = page.next_page_token
                 if not token:
-                    return found
+                    return ids
 
         names = [f"s{number:02}" for number in reversed(range(60))]
-        assert await listed() == names
+        assert await list_all() == names
         assert reads == 120
         await world.call(sc.DeleteSchedule(schedule_id="s30"))
         await world.call(hourly("s60"))
         reads = 0
-        assert await listed() == ["s60", *(name for name in names if name != "s30")]
+        assert await list_all() == ["s60", *(name for name in names if name != "s30")]
         assert reads == 60 + 2
         await world.close()
 
@@ -219,13 +211,13 @@ def _activity(seq: int = 1) -> c.ScheduleActivity:
 
 
 async def test_busy_runs_exceed_the_cache_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for two runs, and memory for four that are busy: while activities are under way none of four is evicted; of
-    those that only sleep the oldest goes.
+    """Runs with pending activities are evicted only above `max_busy_workflows`; then the oldest sleeping run is
+    evicted.
     """
     world = await World.new(max_cached_workflows=2, max_busy_workflows=4)
 
     async def begin(name: str, command: c.Command) -> list[str]:
-        """The runs that are evicted for a new one."""
+        """Return the runs that are evicted for a new one."""
         run_id = (await world.start(name)).run_id
         evicted = []
         while True:
@@ -247,34 +239,32 @@ async def test_busy_runs_exceed_the_cache_limit(monkeypatch: pytest.MonkeyPatch)
     await world.close()
 
 
-def test_cache_limit_follows_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small container keeps the usual thousand, a large machine more, and none without an end."""
-    found = []
+def test_cache_size_follows_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
     for size in (1 << 20, 1 << 31, 1 << 50):
         monkeypatch.setattr(runtime_cache, "memory_limit", lambda size=size: size)
-        found.append(runtime_cache.most_cached())
-    assert found == [1000, 8192, 100_000]
+        limits.append(runtime_cache.most_cached())
+    assert limits == [1000, 8192, 100_000]
 
 
-def test_memory_limit_of_this_process_is_known() -> None:
-    """What the machine or its control group says is a plausible number."""
+def test_memory_limit_of_this_process_is_plausible() -> None:
     assert 1 << 20 < runtime_cache.memory_limit() < 1 << 60
 
 
-async def test_ownerless_starts_share_an_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that starts one workflow after the other while no process owns the file opens it once; when it closes, or a
-    worker comes, it lets go.
-    """
+async def test_ownerless_starts_share_one_opening_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is released when the client closes or a worker opens it."""
     monkeypatch.setattr(ownerless, "_HOLD", 60.0)
     monkeypatch.setattr(ownerless, "_LINGER", 60.0)
     openings: list[bool] = []
     real = SQLITE.open
 
-    def opened(path: str, namespace: str, *, briefly: bool = False) -> Any:
+    def record_opening(path: str, namespace: str, *, briefly: bool = False) -> Any:
         openings.append(briefly)
         return real(path, namespace, briefly=briefly)
 
-    monkeypatch.setattr(SQLITE, "open", opened)
+    monkeypatch.setattr(SQLITE, "open", record_opening)
 
     file = SharedFile(SQLITE, str(tmp_path / "a.db"), "default")
     for number in range(20):
@@ -291,8 +281,7 @@ async def test_ownerless_starts_share_an_opening(tmp_path: Path, monkeypatch: py
     await handle.finalize()
 
 
-async def test_forgetting_a_run_keeps_the_earlier_one() -> None:
-    """A run that is forgotten leaves the earlier run of its workflow as the latest, if it is there."""
+async def test_forgetting_the_latest_run_makes_the_earlier_one_current() -> None:
     store = memory_store()
     for run_id, name in (("a1", "a"), ("b1", "b"), ("a2", "a")):
         story = Story(run_id, name)

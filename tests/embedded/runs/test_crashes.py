@@ -1,4 +1,6 @@
-"""Made-up programs over an engine whose process dies at any moment: what was durable is all there, what was told is true."""
+"""Generated programs over an engine whose process dies at any moment: durable state is complete, and answers to clients
+hold.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ State = tuple[Run, tuple[h.HistoryEvent, ...]]
 
 
 class Watched(ScriptedStore):
-    """Remembers how the engine's memory looked after each change."""
+    """A store that records the engine's memory after each change."""
 
     def __init__(self, disk: Store) -> None:
         super().__init__(disk)
@@ -56,7 +58,7 @@ class Watched(ScriptedStore):
 
 
 class Life:
-    """One workflow, those who signal it, its worker, and the machine that fails."""
+    """One workflow, its clients, its worker, and crashes of the process."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -64,23 +66,22 @@ class Life:
         self.disk = memory_store()
         self.clock = VirtualClock()
         self.durable: dict[str, State] = {}
-        self.asked: dict[str, asyncio.Task[Any]] = {}
-        self.owed: list[str] = []
-        self.told: set[str] = set()
+        self.pending_requests: dict[str, asyncio.Task[Any]] = {}
+        self.unanswered: list[str] = []
+        self.acknowledged: set[str] = set()
         self.known: list[Batch] = []
         self.runs: set[str] = set()
         self.signals = 0
 
-    async def begin(self) -> None:
-        """A process takes over."""
+    async def begin_process(self) -> None:
         self.store = Watched(self.disk)
         world = await self._world(self.store)
         self.world = world
         self.program = Program(self.seed)
         self.attempts: list[ActivityTask] = []
-        for request_id in self.owed:  # whoever got no answer asks again
-            self.ask(request_id)
-        self.owed = []
+        for request_id in self.unanswered:  # clients repeat requests without an answer
+            self.request(request_id)
+        self.unanswered = []
 
     async def _world(self, store: Watched) -> World:
         world = await World.new(
@@ -91,8 +92,8 @@ class Life:
         assert not any(needs_recovery(record.run) for record in world.engine.runs.records())
         return world
 
-    def ask(self, request_id: str) -> None:
-        """A start or a signal, not waited for."""
+    def request(self, request_id: str) -> None:
+        """Send a start or a signal without waiting for the answer."""
         request: s.Request[Any]
         if request_id == "start":
             request = made(
@@ -100,41 +101,40 @@ class Life:
             )
         else:
             request = wf.SignalWorkflow(workflow_id="w", signal_name=request_id, request_id=request_id)
-        self.asked[request_id] = asyncio.ensure_future(self.world.call(request))
+        self.pending_requests[request_id] = asyncio.ensure_future(self.world.call(request))
 
-    def hear(self) -> None:
-        """Take the answers that came."""
-        for request_id, task in tuple(self.asked.items()):
+    def collect_answers(self) -> None:
+        for request_id, task in tuple(self.pending_requests.items()):
             if task.done():
-                del self.asked[request_id]
+                del self.pending_requests[request_id]
                 if task.exception() is None:
-                    self.told.add(request_id)
+                    self.acknowledged.add(request_id)
                     if request_id == "start":
                         self.runs.add(task.result().run_id)
                 elif not isinstance(task.exception(), ServiceError):  # it had closed, or was never there
                     raise AssertionError(task.exception())
 
     async def crash(self) -> None:
-        """The process is gone; what is on the disk is what the engine knew at the last durable change."""
-        self.hear()
+        """End the process, and compare the disk with the engine's memory after the last durable change."""
+        self.collect_answers()
         for number in range(self.store.committed):
             self.durable |= self.store.states[number]
         for run_id, (run, events) in self.durable.items():
             stored = self.disk.load(run_id)
             assert stored is not None
             assert (stored.run, stored.events) == (run, events)
-        for request_id, task in self.asked.items():
+        for request_id, task in self.pending_requests.items():
             task.cancel()
-            self.owed.append(request_id)
-        await asyncio.gather(*self.asked.values(), return_exceptions=True)
-        self.asked = {}
+            self.unanswered.append(request_id)
+        await asyncio.gather(*self.pending_requests.values(), return_exceptions=True)
+        self.pending_requests = {}
         self.world.engine.runs.stop()
         self.world.engine._upkeep.close()
-        self.check_told()
-        await self.begin()
+        self.check_acknowledged()
+        await self.begin_process()
 
-    def check_told(self) -> None:
-        """No start or signal that was acknowledged is lost, and none is there twice."""
+    def check_acknowledged(self) -> None:
+        """Check that no acknowledged start or signal is lost, and that none is stored twice."""
         events = [event.attributes for _, events in self.durable.values() for event in events]
         ids = [each.request_id for each in events if isinstance(each, h.WorkflowExecutionSignaled)]
         held = [
@@ -145,13 +145,13 @@ class Life:
         ]
         assert len(set(ids + held)) == len(ids + held)
         open_now = any(run.is_open for run, _ in self.durable.values())
-        lost = self.told - set(ids + held) - {"start"}
+        lost = self.acknowledged - set(ids + held) - {"start"}
         assert not lost or not open_now
         assert self.runs <= set(self.durable)
         assert len(self.runs) <= 1
 
-    async def work(self) -> None:
-        """Answer what is there, now and then by failing."""
+    async def complete_tasks(self) -> None:
+        """Complete the available workflow tasks; fail some of them at random."""
         world = self.world
         while (activation := world.handle.stepper.next_activation()) is not None:
             if isinstance(activation.events[0], e.RunEvicted):
@@ -170,14 +170,13 @@ class Life:
             else:
                 await world.complete(activation.run_id, *commands)
 
-    async def happen(self) -> None:
-        """Something happens."""
+    async def apply_random_event(self) -> None:
         match self.rng.randint(0, 9):
             case 0:
                 self.clock.advance(self.rng.randint(0, 8))
             case 1:
                 self.signals += 1
-                self.ask(f"s{self.signals}")
+                self.request(f"s{self.signals}")
             case 2 | 3 | 4:
                 self.store.commit(self.rng.randint(0, len(self.store.queue)))
             case 5:
@@ -189,23 +188,22 @@ class Life:
             case 7 if self.rng.random() < 0.3:
                 self.world.engine._upkeep.tick()
             case _:
-                await self.attempt()
+                await self.complete_random_attempt()
         for _ in range(5):
             await asyncio.sleep(0)
-        self.hear()
+        self.collect_answers()
 
-    async def attempt(self) -> None:
-        """An attempt ends."""
+    async def complete_random_attempt(self) -> None:
         handle = self.world.handle
         while (item := handle.stepper.next_activity()) is not None:
             if not isinstance(item, ActivityCancel):
                 stored = self.disk.load(item.run_id)
                 assert stored is not None
-                begun = {
+                open_attempts = {
                     each.scheduled.activity_id: (each.attempt, each.started_ns)
                     for each in stored.run.activities.values()
                 }
-                attempt, started_ns = begun[item.activity_id]
+                attempt, started_ns = open_attempts[item.activity_id]
                 # It begins when it is handed out, which may be later than when it was taken for this worker.
                 assert item.attempt == attempt
                 assert 0 < started_ns <= item.started_time_ns <= self.clock.now_ns()
@@ -226,25 +224,23 @@ class Life:
 
 @settings(max_examples=cases(50, 1000), deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_durable_state_equals_memory_state(seed: int) -> None:
-    """After every crash: disk equals memory at the last durable change, replay equals what was seen, acknowledged means kept."""
-
+def test_durable_state_equals_memory_state_after_a_crash(seed: int) -> None:
     async def body() -> None:
         life = Life(seed)
-        await life.begin()
-        life.ask("start")
+        await life.begin_process()
+        life.request("start")
         for _ in range(100):
             try:
-                await life.work()
+                await life.complete_tasks()
             except HourglassError as error:  # pragma: no cover - says which seed
                 raise AssertionError(f"seed {seed}") from error
-            await life.happen()
+            await life.apply_random_event()
         life.store.commit()
         await life.crash()
         life.store.commit()
         await life.world.close()
-        for task in life.asked.values():
+        for task in life.pending_requests.values():
             task.cancel()
-        await asyncio.gather(*life.asked.values(), return_exceptions=True)
+        await asyncio.gather(*life.pending_requests.values(), return_exceptions=True)
 
     run_async(body)

@@ -1,4 +1,6 @@
-"""Dates that SQLite's 64-bit nanoseconds cannot hold, beyond April 2262, at every door: nothing stops, and the file opens."""
+"""Dates beyond April 2262, which SQLite's 64-bit nanoseconds cannot hold, from every source: other runs continue, and
+the file can be reopened.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ YEAR_1 = datetime(1, 1, 1, tzinfo=UTC)
 LATEST = datetime.fromtimestamp(LATEST_NS // SECOND, UTC)
 DONE = c.CompleteRun(text("done"))
 
-Door = Callable[[World], Awaitable[object]]
+Scenario = Callable[[World], Awaitable[object]]
 
 
 async def open_world(path: Path, **more: Any) -> World:
@@ -45,24 +47,24 @@ async def open_world(path: Path, **more: Any) -> World:
     return await World.new(store=store, clock=VirtualClock(TODAY), opened=True, **more)
 
 
-def asks(*commands: c.Command) -> Door:
-    """A workflow asks for this in its first task."""
+def completes_with(*commands: c.Command) -> Scenario:
+    """Start a workflow whose first task is completed with these commands."""
 
-    async def door(world: World) -> None:
+    async def scenario(world: World) -> None:
         started = await world.start("far")
         await world.activation()
         await world.complete(started.run_id, *commands)
 
-    return door
+    return scenario
 
 
-def starts(**options: Any) -> Door:
-    """A workflow is started with these options."""
+def starts(**options: Any) -> Scenario:
+    """Start a workflow with these options."""
 
-    async def door(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.start("far", **options)
 
-    return door
+    return scenario
 
 
 def activity(**options: Any) -> c.ScheduleActivity:
@@ -79,26 +81,26 @@ def child(**options: Any) -> c.StartChildWorkflow:
     return made(c.StartChildWorkflow, seq=1, workflow_id="child", workflow_type="W", **options)
 
 
-def fails(commands: c.Command, **failure: Any) -> Door:
-    """An activity fails, and its next attempt is far away."""
+def fails_activity(commands: c.Command, **failure: Any) -> Scenario:
+    """Fail an activity whose next attempt is far in the future."""
 
-    async def door(world: World) -> None:
-        await asks(commands)(world)
+    async def scenario(world: World) -> None:
+        await completes_with(commands)(world)
         task = await world.activity()
         await world.handle.complete_activity(AttemptFailed(task.token, app_failure("no", **failure)))
 
-    return door
+    return scenario
 
 
-def run_fails(**options: Any) -> Door:
-    """A workflow fails, and its next attempt is far away."""
+def fails_run(**options: Any) -> Scenario:
+    """Fail a workflow whose next attempt is far in the future."""
 
-    async def door(world: World) -> None:
+    async def scenario(world: World) -> None:
         started = await world.start("far", **options)
         await world.activation()
         await world.complete(started.run_id, c.FailRun(app_failure("no")))
 
-    return door
+    return scenario
 
 
 def schedule(**spec: Any) -> sc.EngineSchedule:
@@ -109,17 +111,17 @@ def schedule(**spec: Any) -> sc.EngineSchedule:
     return sc.EngineSchedule(action=action, spec=ss.ScheduleSpec(intervals=intervals, **spec))
 
 
-def schedules(*requests: s.Request[Any], **spec: Any) -> Door:
-    """A schedule is created, and further requests made."""
+def creates_schedule(*requests: s.Request[Any], **spec: Any) -> Scenario:
+    """Create a schedule, and send further requests."""
 
-    async def door(world: World) -> None:
+    async def scenario(world: World) -> None:
         await world.call(sc.CreateSchedule(schedule_id="s", schedule=schedule(**spec), request_id="1"))
         for request in requests:
             await world.call(request)
         await world.call(sc.DescribeSchedule(schedule_id="s"))
         await world.call(sc.ListSchedules())
 
-    return door
+    return scenario
 
 
 def backfills(start_at: datetime, end_at: datetime) -> sc.PatchSchedule:
@@ -130,39 +132,39 @@ def backfills(start_at: datetime, end_at: datetime) -> sc.PatchSchedule:
 RARE = RetryRule(initial_interval=LONGEST, maximum_interval=LONGEST)
 ALWAYS = RetryRule(initial_interval=LONGEST, backoff_coefficient=1e300)
 
-DOORS: dict[str, Door] = {
-    "timer": asks(c.StartTimer(1, int(LONGEST) * SECOND)),
-    "schedule_to_close": asks(activity(schedule_to_close_timeout=LONGEST)),
-    "schedule_to_start": asks(activity(schedule_to_start_timeout=LONGEST, task_queue="nobody's")),
-    "start_to_close": asks(activity()),
-    "heartbeat": asks(activity(heartbeat_timeout=LONGEST)),
-    "retry": fails(activity(retry_policy=RARE)),
-    "retry_coefficient": fails(activity(retry_policy=ALWAYS)),
-    "next_retry_delay": fails(activity(), next_retry_delay=LONGEST),
-    "child_execution": asks(child(execution_timeout=LONGEST)),
-    "child_run": asks(child(run_timeout=LONGEST)),
-    "child_retry": asks(child(retry_policy=RARE)),
-    "child_cron": asks(child(cron_schedule="@every 2500000h")),
-    "continue": asks(made(c.ContinueAsNew, run_timeout=LONGEST)),
+SCENARIOS: dict[str, Scenario] = {
+    "timer": completes_with(c.StartTimer(1, int(LONGEST) * SECOND)),
+    "schedule_to_close": completes_with(activity(schedule_to_close_timeout=LONGEST)),
+    "schedule_to_start": completes_with(activity(schedule_to_start_timeout=LONGEST, task_queue="unserved")),
+    "start_to_close": completes_with(activity()),
+    "heartbeat": completes_with(activity(heartbeat_timeout=LONGEST)),
+    "retry": fails_activity(activity(retry_policy=RARE)),
+    "retry_coefficient": fails_activity(activity(retry_policy=ALWAYS)),
+    "next_retry_delay": fails_activity(activity(), next_retry_delay=LONGEST),
+    "child_execution": completes_with(child(execution_timeout=LONGEST)),
+    "child_run": completes_with(child(run_timeout=LONGEST)),
+    "child_retry": completes_with(child(retry_policy=RARE)),
+    "child_cron": completes_with(child(cron_schedule="@every 2500000h")),
+    "continue": completes_with(made(c.ContinueAsNew, run_timeout=LONGEST)),
     "execution_timeout": starts(execution_timeout=LONGEST),
     "run_timeout": starts(run_timeout=LONGEST),
     "all_timeouts": starts(execution_timeout=LONGEST, run_timeout=LONGEST, start_delay=LONGEST),
     "start_delay": starts(start_delay=LONGEST),
     "cron": starts(cron_schedule="@every 2500000h"),
-    "run_retry": run_fails(retry_policy=RARE),
-    "run_retry_with_timeout": run_fails(retry_policy=RARE, run_timeout=LONGEST),
-    "schedule_end": schedules(end_at=YEAR_9999),
-    "schedule_start": schedules(start_at=YEAR_9999),
-    "schedule_interval": schedules(intervals=(ss.ScheduleIntervalSpec(LONGEST, LONGEST / 2),)),
-    "schedule_jitter": schedules(intervals=(ss.ScheduleIntervalSpec(LONGEST / 2),), jitter=LONGEST),
-    "schedule_update": schedules(
+    "run_retry": fails_run(retry_policy=RARE),
+    "run_retry_with_timeout": fails_run(retry_policy=RARE, run_timeout=LONGEST),
+    "schedule_end": creates_schedule(end_at=YEAR_9999),
+    "schedule_start": creates_schedule(start_at=YEAR_9999),
+    "schedule_interval": creates_schedule(intervals=(ss.ScheduleIntervalSpec(LONGEST, LONGEST / 2),)),
+    "schedule_jitter": creates_schedule(intervals=(ss.ScheduleIntervalSpec(LONGEST / 2),), jitter=LONGEST),
+    "schedule_update": creates_schedule(
         sc.UpdateSchedule(
             schedule_id="s", request_id="2", schedule=schedule(end_at=YEAR_9999, jitter=LONGEST)
         )
     ),
-    "backfill_late": schedules(backfills(LATEST - timedelta(seconds=10), YEAR_9999)),
-    "backfill_early": schedules(backfills(YEAR_1, YEAR_1 + timedelta(seconds=1))),
-    "schedule_catchup": schedules(
+    "backfill_late": creates_schedule(backfills(LATEST - timedelta(seconds=10), YEAR_9999)),
+    "backfill_early": creates_schedule(backfills(YEAR_1, YEAR_1 + timedelta(seconds=1))),
+    "schedule_catchup": creates_schedule(
         sc.UpdateSchedule(
             schedule_id="s",
             request_id="2",
@@ -176,13 +178,13 @@ DOORS: dict[str, Door] = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
-async def test_far_date_affects_no_other_run(tmp_path: Path, door: str) -> None:
-    """The caller who names it is answered, other workflows end, and so they do when the file is opened anew."""
+@pytest.mark.parametrize("scenario", SCENARIOS)
+async def test_far_date_does_not_affect_other_runs(tmp_path: Path, scenario: str) -> None:
+    """The far date is set, then other workflows complete, also after a restart."""
     for epoch in ("first", "second"):
         world = await open_world(tmp_path / "a.db")
         if epoch == "first":
-            await DOORS[door](world)
+            await SCENARIOS[scenario](world)
         started = await world.start(f"bystander of {epoch}")
         while True:
             activation = await world.activation()
@@ -200,33 +202,28 @@ async def test_far_date_affects_no_other_run(tmp_path: Path, door: str) -> None:
     ns=st.integers(0, LATEST_NS),
     seconds=st.floats(0, 1e300) | st.just(float("inf")) | st.integers(0, 10**400).map(lambda n: n % 10**30),
 )
-def test_added_times_are_bounded(ns: int, seconds: float) -> None:
-    """Whatever is added to a time, SQLite can hold it; and it is never earlier."""
+def test_sum_of_time_and_duration_fits_in_64_bits(ns: int, seconds: float) -> None:
     assert ns <= later(ns, to_ns(seconds)) <= LATEST_NS < 2**63
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), float("-inf"), 10**30, -(10**30)])
-def test_any_duration_can_be_added(seconds: float) -> None:
-    """Whatever a duration is, it can be added to a time."""
+def test_any_float_is_converted_to_a_bounded_duration(seconds: float) -> None:
     assert abs(to_ns(seconds)) <= LATEST_NS
 
 
 @given(ns=st.integers(-(10**40), 10**40))
-def test_times_from_callers_are_clamped(ns: int) -> None:
-    """A time that was given is itself, or the nearest that can be stored."""
+def test_times_from_callers_are_clamped_to_64_bits(ns: int) -> None:
     assert abs(storable(ns)) <= LATEST_NS
     assert storable(ns) == ns or abs(ns) > LATEST_NS
 
 
 @given(first=st.floats(0.001, LONGEST), coefficient=st.floats(1.0, 1e308), attempt=st.integers(1, 10**9))
-def test_backoff_never_overflows(first: float, coefficient: float, attempt: int) -> None:
-    """However steep a policy is, the longest interval is not passed."""
+def test_retry_backoff_never_overflows(first: float, coefficient: float, attempt: int) -> None:
     rule = RetryRule(initial_interval=first, backoff_coefficient=coefficient, maximum_interval=LONGEST)
     assert 0 < backoff(rule, attempt) <= LONGEST
 
 
 def test_far_dates_round_trip_between_processes() -> None:
-    """A schedule that ends in 9999 can be asked of the owner of a file; a number that fits nowhere is refused in words."""
     create = sc.CreateSchedule(
         schedule_id="s",
         schedule=schedule(end_at=YEAR_9999),
@@ -238,14 +235,13 @@ def test_far_dates_round_trip_between_processes() -> None:
     request = wire.decode_request(message)
     assert isinstance(request, sc.CreateSchedule)
     assert request == create
-    with pytest.raises(ServiceError, match="larger than 64 bits"):
+    with pytest.raises(ServiceError, match="does not fit into 64 bits"):
         wire.encode_request(1, "k", wf.ListWorkflows(page_size=10**30))
 
 
-async def test_oversized_numbers_are_rejected(tmp_path: Path) -> None:
-    """A number above 64 bits fails the request that has it, and nothing else."""
+async def test_numbers_above_64_bits_are_rejected(tmp_path: Path) -> None:
     world = await open_world(tmp_path / "a.db")
-    with pytest.raises(ServiceError, match="larger than 64 bits"):
+    with pytest.raises(ServiceError, match="does not fit into 64 bits"):
         await world.start("w", retry_policy=RetryRule(maximum_attempts=10**30))
     assert (
         await world.call(wf.ListWorkflows(page_size=10**30))
@@ -254,7 +250,7 @@ async def test_oversized_numbers_are_rejected(tmp_path: Path) -> None:
     huge = msgspec.structs.replace(schedule(), action=action)
     with pytest.raises(ServiceError, match="cannot be written"):
         await world.call(sc.CreateSchedule(schedule_id="huge", schedule=huge, request_id="1"))
-    assert [each.schedule_id for each in (await world.call(sc.ListSchedules())).schedules] == []
+    assert [summary.schedule_id for summary in (await world.call(sc.ListSchedules())).schedules] == []
     await world.start("other")
     assert (await world.activation()).run_id
     await world.close()

@@ -1,4 +1,4 @@
-"""A step costs the same however much is pending and however long the history is: operations are counted, not seconds."""
+"""Constant cost of a step with many pending items and long histories: function calls are counted, not seconds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOMY = Limits(pending=10**6, history_events=10**6)
 
 
 class Calls:
-    """How many functions of ours, and builtins called by them, ran inside a `with` block."""
+    """Counts calls of our functions, and of builtins by them, in a `with` block."""
 
     def __enter__(self) -> Calls:
         self.count = 0
@@ -45,7 +45,7 @@ class Calls:
 
 
 class Noting(MemoryStore):
-    """Keeps what it was told."""
+    """A store that records every change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,8 +56,8 @@ class Noting(MemoryStore):
         return super().append(change)
 
 
-async def steps(world: World, run_id: str, tasks: list[ActivityTask]) -> list[int]:
-    """The cost of each: an activity ends, the worker hears of it and has nothing to say."""
+async def step_costs(world: World, run_id: str, tasks: list[ActivityTask]) -> list[int]:
+    """Return the cost of completing each activity and the workflow task that it causes."""
     costs = []
     for task in tasks:
         with Calls() as calls:
@@ -69,7 +69,6 @@ async def steps(world: World, run_id: str, tasks: list[ActivityTask]) -> list[in
 
 
 async def test_step_cost_is_constant_with_many_activities() -> None:
-    """One activity after the other of 3,000 ends: the last costs what the first did, and touches itself alone."""
     store = Noting()
     world = await World.new(store=store, limits=ROOMY, max_concurrent_activities=10_000)
     run_id = (await world.start()).run_id
@@ -94,14 +93,13 @@ async def test_step_cost_is_constant_with_many_activities() -> None:
     with Calls() as last:
         tasks.append(await world.activity())
     assert abs(first.count - last.count) <= 20
-    costs = await steps(world, run_id, tasks)
+    costs = await step_costs(world, run_id, tasks)
     assert max(costs[10:]) <= min(costs) * 1.5
     assert {len(change.touched) for change in store.changes[-100:]} == {0, 1}
     await world.close()
 
 
 async def test_signal_cost_is_constant() -> None:
-    """The three thousandth signal costs what the tenth did."""
     world = await World.new(limits=ROOMY)
     await world.start()
     costs = []
@@ -115,7 +113,6 @@ async def test_signal_cost_is_constant() -> None:
 
 
 async def test_timer_cost_is_constant() -> None:
-    """Each of 2,000 timers fires alone; no firing looks at the others."""
     world = await World.new(limits=ROOMY)
     run_id = (await world.start()).run_id
     await world.activation()
@@ -143,13 +140,13 @@ def _all_ids(run: Run) -> list[int]:
     return [*run.activities, *run.timers]
 
 
-def _next_by_looking_at_all(run: Run, now: int) -> int:
-    whens = [_item_wake_ns(run, event_id, now) for event_id in _all_ids(run)] + [run_wake_ns(run, now)]
-    return min((when for when in whens if when), default=0)
+def _next_by_complete_scan(run: Run, now: int) -> int:
+    deadlines = [_item_wake_ns(run, event_id, now) for event_id in _all_ids(run)] + [run_wake_ns(run, now)]
+    return min(filter(None, deadlines), default=0)
 
 
 class Checking(MemoryStore):
-    """Compares what each change touches with what is different, and its wake time with a look at everything."""
+    """A store that compares the touched ids and the wake time of each change with a complete scan."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         super().__init__()
@@ -165,22 +162,20 @@ class Checking(MemoryStore):
         differing = {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
         assert differing <= change.touched
         if change.wake_ns > 1:
-            assert change.wake_ns == _next_by_looking_at_all(change.run, self.now())
+            assert change.wake_ns == _next_by_complete_scan(change.run, self.now())
         self.checked += 1
         return super().append(change)
 
 
 class Lazy(VirtualClock):
-    """A virtual clock on which alarms that are no longer needed are left to run, as on the real one."""
+    """A virtual clock that lets obsolete alarms run, as the real clock does."""
 
     early_is_harmless = True
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), lazy=st.booleans())
-def test_touched_sets_and_wake_times_are_exact(seed: int, lazy: bool) -> None:
-    """Whatever differs is touched, and the next wake is the earliest of all, in every step of made-up programs."""
-
+def test_touched_ids_and_wake_times_are_exact(seed: int, lazy: bool) -> None:
     async def body() -> None:
         store = Checking(lambda: world.clock.now_ns())
         world = await World.new(store=store, clock=Lazy() if lazy else None)
@@ -191,8 +186,7 @@ def test_touched_sets_and_wake_times_are_exact(seed: int, lazy: bool) -> None:
     run_async(body)
 
 
-async def test_due_deadline_is_returned_once() -> None:
-    """What was looked at is due once; what is left keeps its time."""
+async def test_elapsed_deadline_is_reported_once() -> None:
     wakes = Wakes()
     world = await World.new()
     run_id = (await world.start()).run_id

@@ -1,5 +1,7 @@
-"""Nothing that has an effect leaves the engine before what it rests on is durable, and everything does after; a dead store
-ends it. Activations have no effect but their answer: they go ahead, within a limit.
+"""Items with an effect leave the engine only after the changes they depend on are durable; a failed store ends the
+engine.
+
+Activations have no effect but their completion: they are delivered ahead of commits, up to a limit.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ from ..memory_world import World, run_async, settle, text
 from ..store.scripted_store import ScriptedStore
 
 
-async def started(task: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+async def start_waiting(task: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     made = asyncio.create_task(task)
     await settle()
     return made
@@ -76,19 +78,18 @@ def activity(seq: int = 1, **more: Any) -> c.ScheduleActivity:
     )
 
 
-async def test_acknowledgement_waits_for_the_commit() -> None:
-    """Start, signal, description, list and history are answered after the commit, in any case not before."""
+async def test_answers_to_clients_wait_for_the_commit() -> None:
     world, store = await new_world()
-    start = await started(world.start())
+    start = await start_waiting(world.start())
     assert not start.done()
     store.commit()
     run_id = (await start).run_id
     calls = [
-        await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))),
-        await started(world.call(wf.DescribeWorkflow(workflow_id="w"))),
-        await started(world.call(wf.ListWorkflows())),
-        await started(world.call(wf.CountWorkflows())),
-        await started(world.call(wf.GetHistory(workflow_id="w", run_id=run_id))),
+        await start_waiting(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"))),
+        await start_waiting(world.call(wf.DescribeWorkflow(workflow_id="w"))),
+        await start_waiting(world.call(wf.ListWorkflows())),
+        await start_waiting(world.call(wf.CountWorkflows())),
+        await start_waiting(world.call(wf.GetHistory(workflow_id="w", run_id=run_id))),
     ]
     assert [call.done() for call in calls] == [False] * 5
     store.commit()
@@ -99,16 +100,16 @@ async def test_acknowledgement_waits_for_the_commit() -> None:
     await world.close()
 
 
-async def test_step_takes_one_commit() -> None:
-    """What an attempt returned, and what the workflow then asks for, become durable together, before the next attempt."""
+async def test_each_step_takes_one_commit() -> None:
+    """The result of an attempt and the next activity become durable together, before the next attempt."""
     world, store = await new_world()
-    start = await started(world.start())
-    task = await started(world.activation())
+    start = await start_waiting(world.start())
+    task = await start_waiting(world.activation())
     run_id = (await task).run_id
     assert not start.done()
     store.commit()
     assert (await start).run_id == run_id
-    attempt = await started(world.handle.poll_activity())
+    attempt = await start_waiting(world.handle.poll_activity())
     before = store.commits
     for seq in range(1, 6):
         await world.complete(run_id, activity(seq))
@@ -116,8 +117,8 @@ async def test_step_takes_one_commit() -> None:
         assert not attempt.done()
         assert store.commit() == (1 if seq == 1 else 2)  # changes: the answer, and the result that it answers
         item = await attempt
-        attempt = await started(world.handle.poll_activity())
-        task = await started(world.activation())
+        attempt = await start_waiting(world.handle.poll_activity())
+        task = await start_waiting(world.activation())
         await world.handle.complete_activity(ActivityOk(item.token, text("r")))
         assert (await task).events == (e.ActivityCompleted(seq, text("r")),)
     assert store.commits - before == 5
@@ -125,14 +126,13 @@ async def test_step_takes_one_commit() -> None:
     await world.close()
 
 
-async def test_many_runs_share_a_commit() -> None:
-    """Their attempts wait together, and come out in order, at once."""
+async def test_attempts_of_many_runs_share_a_commit() -> None:
     world, store = await new_world()
-    starts = [await started(world.start(f"w{number}")) for number in range(20)]
+    starts = [await start_waiting(world.start(f"w{number}")) for number in range(20)]
     ids = [(await world.activation()).run_id for _ in starts]
     for run_id in ids:
         await world.complete(run_id, activity())
-    poll = await started(world.handle.poll_activity())
+    poll = await start_waiting(world.handle.poll_activity())
     assert not poll.done()
     store.commit()
     assert [(await start).run_id for start in starts] == ids
@@ -141,16 +141,15 @@ async def test_many_runs_share_a_commit() -> None:
     await world.close()
 
 
-async def test_activations_ahead_of_the_store_are_limited() -> None:
-    """While nothing becomes durable, activations are given out for a limited number of changes, and then wait."""
+async def test_number_of_activations_ahead_of_the_store_is_limited() -> None:
     world, store = await new_world()
-    start = await started(world.start())
+    start = await start_waiting(world.start())
     run_id, seq = (await world.activation()).run_id, 0
     while len(store.queue) < AHEAD:
         seq += 1
         await world.complete(run_id, c.StartTimer(seq, 10**9))
         world.clock.advance(2)
-        poll = await started(world.activation())
+        poll = await start_waiting(world.activation())
         if not poll.done():
             break
     assert AHEAD <= len(store.queue) < AHEAD + 5
@@ -160,12 +159,11 @@ async def test_activations_ahead_of_the_store_are_limited() -> None:
     await world.close()
 
 
-async def test_local_activity_waits_for_its_signal_to_be_durable() -> None:
-    """The signal that the run answers by a local activity must be durable before the activity is begun."""
+async def test_local_activity_waits_for_its_cause_to_be_durable() -> None:
     world, store = await new_world()
-    start = await started(world.start())
+    start = await start_waiting(world.start())
     run_id = (await world.activation()).run_id
-    poll = await started(world.handle.poll_activity())
+    poll = await start_waiting(world.handle.poll_activity())
     local = made(
         c.ScheduleLocalActivity, seq=1, activity_id="1", activity_type="a", start_to_close_timeout=60.0
     )
@@ -178,17 +176,16 @@ async def test_local_activity_waits_for_its_signal_to_be_durable() -> None:
     await world.close()
 
 
-async def test_cancelled_poll_loses_nothing() -> None:
-    """The item that a cancelled poll waited for is what the next poll gives, once and before the others."""
+async def test_cancelled_poll_loses_no_activity() -> None:
     world, store = await new_world()
-    starts = [await started(world.start(name)) for name in ("a", "b")]
+    starts = [await start_waiting(world.start(name)) for name in ("a", "b")]
     ids = [(await world.activation()).run_id for _ in starts]
     store.commit()
     assert [(await start).run_id for start in starts] == ids
     for run_id in ids:
         await world.complete(run_id, activity())
     for _ in range(3):
-        poll = await started(world.handle.poll_activity())
+        poll = await start_waiting(world.handle.poll_activity())
         assert not poll.done()
         poll.cancel()
         await settle()
@@ -199,18 +196,18 @@ async def test_cancelled_poll_loses_nothing() -> None:
     await world.close()
 
 
-async def test_attempt_of_a_terminated_run_is_not_sent() -> None:
-    """The run is terminated while its attempt waits for the commit: the worker does not hear of it."""
+async def test_attempt_of_a_terminated_run_is_not_delivered() -> None:
+    """The run is terminated while its attempt waits for the commit."""
     world, store = await new_world()
-    start = await started(world.start())
+    start = await start_waiting(world.start())
     store.commit()
     run_id = (await start).run_id
-    task = await started(world.activation())
+    task = await start_waiting(world.activation())
     store.commit()
     await task
     await world.complete(run_id, activity(), c.StartTimer(1, 10**9))
-    poll = await started(world.handle.poll_activity())
-    ended = await started(world.call(wf.TerminateWorkflow(workflow_id="w")))
+    poll = await start_waiting(world.handle.poll_activity())
+    ended = await start_waiting(world.call(wf.TerminateWorkflow(workflow_id="w")))
     store.commit()
     await ended
     await settle()
@@ -220,45 +217,46 @@ async def test_attempt_of_a_terminated_run_is_not_sent() -> None:
     await world.close()
 
 
-async def test_cancellation_is_sent_after_its_attempt() -> None:
-    """An attempt that is to be cancelled while it waits for the commit is given out, then its cancellation."""
+async def test_cancellation_is_delivered_after_its_attempt() -> None:
     world, store = await new_world()
-    start = await started(world.start())
-    task = await started(world.activation())
+    start = await start_waiting(world.start())
+    task = await start_waiting(world.activation())
     store.commit()
     run_id = (await start).run_id
     await task
     waits = ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
     await world.complete(run_id, activity(cancellation_type=waits))
-    poll = await started(world.handle.poll_activity())
-    signalled = await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
+    poll = await start_waiting(world.handle.poll_activity())
+    signalled = await start_waiting(
+        world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    )
     await world.activation()
     store.commit()
     await signalled
     await world.complete(run_id, c.RequestCancelActivity(1))
     item = await poll
     assert isinstance(item, ActivityTask)
-    poll = await started(world.handle.poll_activity())
+    poll = await start_waiting(world.handle.poll_activity())
     assert not poll.done()
     store.commit()
     assert await poll == ActivityCancel(item.token, "CANCELLED")
     await world.close()
 
 
-async def test_closing_handle_returns_unsent_attempts() -> None:
-    """An attempt that was taken and waits for the commit goes to another handle, as the same attempt."""
+async def test_handle_shutdown_returns_undelivered_attempts() -> None:
+    """Another handle receives the same attempt."""
     world, store = await new_world()
-    start = await started(world.start())
-    task = await started(world.activation())
+    start = await start_waiting(world.start())
+    task = await start_waiting(world.activation())
     store.commit()
     run_id = (await start).run_id
     await task
     await world.complete(run_id, activity())
-    poll = await started(world.handle.poll_activity())
+    poll = await start_waiting(world.handle.poll_activity())
     assert store.appended[-1].run.activities[5].started_ns
     world.handle.initiate_shutdown()
     other = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q", identity="other")))
-    second = await started(other.poll_activity())
+    second = await start_waiting(other.poll_activity())
     store.commit()
     item = await second
     assert (item.attempt, item.run_id) == (1, run_id)
@@ -266,12 +264,11 @@ async def test_closing_handle_returns_unsent_attempts() -> None:
     await world.close()
 
 
-async def test_timed_out_call_can_be_repeated() -> None:
-    """The limit of a call ends the wait for the commit; the same request again is answered with the same run."""
+async def test_start_can_be_repeated_after_a_timeout() -> None:
     world, store = await new_world()
     with pytest.raises(ServiceTimeoutError):
         await world.start(request_id="r", rpc_timeout=0.0)
-    again = await started(world.start(request_id="r"))
+    again = await start_waiting(world.start(request_id="r"))
     store.commit()
     assert (await world.engine.store.count("")).count == 1
     assert (await again).run_id == store.disk.current("w")
@@ -279,17 +276,19 @@ async def test_timed_out_call_can_be_repeated() -> None:
 
 
 async def test_store_failure_ends_the_engine() -> None:
-    """Whoever waits hears of it: polls break, calls are refused, queries end; nothing more is appended."""
+    """Polls break, calls fail, queries end, and nothing more is appended."""
     world, store = await new_world()
-    start = await started(world.start())
+    start = await start_waiting(world.start())
     store.commit()
     await start
-    close = await started(world.call(wf.WaitForClose(workflow_id="w")))
-    query = await started(world.call(wf.QueryWorkflow(workflow_id="w", query_name="q")))
+    close = await start_waiting(world.call(wf.WaitForClose(workflow_id="w")))
+    query = await start_waiting(world.call(wf.QueryWorkflow(workflow_id="w", query_name="q")))
     run_id = (await world.activation()).run_id
     await world.complete(run_id, activity())
-    polls = [await started(world.handle.poll_activity())]
-    signal = await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
+    polls = [await start_waiting(world.handle.poll_activity())]
+    signal = await start_waiting(
+        world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    )
     store.die("no such disk")
     await settle()
     for poll in polls:
@@ -311,13 +310,12 @@ async def test_store_failure_ends_the_engine() -> None:
     assert len(store.appended) == appended
 
 
-async def test_store_failure_is_detected_without_waiters() -> None:
-    """Nobody waits for a commit, and yet the engine finds out, by its own tick."""
+async def test_store_failure_is_detected_by_the_tick() -> None:
     world, store = await new_world(opened=True)
-    start = await started(world.start())
+    start = await start_waiting(world.start())
     store.commit()
     run_id = (await start).run_id
-    task = await started(world.activation())
+    task = await start_waiting(world.activation())
     store.commit()
     await task
     await world.complete(run_id)
@@ -328,8 +326,7 @@ async def test_store_failure_is_detected_without_waiters() -> None:
     await world.close()
 
 
-async def test_connections_share_an_engine() -> None:
-    """A connection's close ends its own handles and nothing else; closed handles are not kept."""
+async def test_closing_a_connection_closes_only_its_own_handles() -> None:
     world = await World.new()
     other = EngineConnection(world.engine)
     assert (other.target, other.namespace) == ("local:", "default")
@@ -345,9 +342,9 @@ async def test_connections_share_an_engine() -> None:
 
 
 async def test_nearly_full_store_rejects_new_runs() -> None:
-    """Starts are refused with the reason, a repeated one is answered, signals go on."""
+    """Repeated starts and signals are accepted."""
     world, store = await new_world()
-    first = await started(world.start(request_id="r"))
+    first = await start_waiting(world.start(request_id="r"))
     store.commit()
     store.refusal = "8 MB are left"
     with pytest.raises(StorageError, match="8 MB are left"):
@@ -355,32 +352,34 @@ async def test_nearly_full_store_rejects_new_runs() -> None:
     with pytest.raises(StorageError, match="8 MB are left"):
         await world.start(id_conflict_policy=wf.IdConflictPolicy.TERMINATE_EXISTING)
     assert (await world.start(request_id="r")).run_id == (await first).run_id
-    signal = await started(world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="")))
+    signal = await start_waiting(
+        world.call(wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id=""))
+    )
     store.commit()
     assert await signal == s.Nothing()
     await world.close()
 
 
-async def closed(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
-    """A run that was begun durably, and has ended, which is not durable yet."""
-    await _begun(world, store)
-    return await started(world.call(wf.TerminateWorkflow(workflow_id="w")))
+async def closed_run(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
+    """Terminate a durable run; the termination is not durable yet."""
+    await _start_durably(world, store)
+    return await start_waiting(world.call(wf.TerminateWorkflow(workflow_id="w")))
 
 
-async def _begun(world: World, store: ScriptedStore) -> str:
-    start = await started(world.start())
+async def _start_durably(world: World, store: ScriptedStore) -> str:
+    start = await start_waiting(world.start())
     store.commit()
     return str((await start).run_id)
 
 
-async def not_begun(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
-    """A run that has begun, which is not durable yet."""
-    return await started(world.start(request_id="first"))
+async def started_run(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
+    """Start a run; the start is not durable yet."""
+    return await start_waiting(world.start(request_id="first"))
 
 
-async def made_schedule(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
-    """A schedule that was made, which is not durable yet."""
-    return await started(world.call(_schedule("first")))
+async def created_schedule(world: World, store: ScriptedStore) -> asyncio.Task[Any]:
+    """Create a schedule, which is not durable yet."""
+    return await start_waiting(world.call(_schedule("first")))
 
 
 def _schedule(request_id: str) -> sc.CreateSchedule:
@@ -399,51 +398,49 @@ def _start(**more: Any) -> wf.StartWorkflow:
 
 _update = UpdateWorkflow(workflow_id="w", update_id="u", update_name="do")
 
-REFUSED = {
-    "already started": (not_begun, _start()),
+REJECTED = {
+    "already started": (started_run, _start()),
     "already started, with a signal": (
-        not_begun,
+        started_run,
         _start(signal_name="s", id_conflict_policy=wf.IdConflictPolicy.FAIL),
     ),
-    "may not be used again": (closed, _start(id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)),
+    "may not be used again": (closed_run, _start(id_reuse_policy=IdReusePolicy.REJECT_DUPLICATE)),
     "a signal to what has closed": (
-        closed,
+        closed_run,
         wf.SignalWorkflow(workflow_id="w", signal_name="s", request_id="r"),
     ),
-    "a termination of what has closed": (closed, wf.TerminateWorkflow(workflow_id="w")),
-    "an update of what has closed": (closed, _update),
-    "an update that is not there": (not_begun, PollUpdate(workflow_id="w", update_id="nobody's")),
+    "a termination of what has closed": (closed_run, wf.TerminateWorkflow(workflow_id="w")),
+    "an update of what has closed": (closed_run, _update),
+    "an update that is not there": (started_run, PollUpdate(workflow_id="w", update_id="unknown")),
     "another first run": (
-        not_begun,
+        started_run,
         wf.CancelWorkflow(workflow_id="w", request_id="r", first_execution_run_id="x"),
     ),
-    "no such activity": (closed, ac.CompleteActivity(workflow_id="w", activity_id="a")),
-    "no such point": (not_begun, ResetWorkflow(workflow_id="w", event_id=99, request_id="r")),
-    "a schedule that is there": (made_schedule, _schedule("second")),
+    "no such activity": (closed_run, ac.CompleteActivity(workflow_id="w", activity_id="a")),
+    "no such point": (started_run, ResetWorkflow(workflow_id="w", event_id=99, request_id="r")),
+    "a schedule that is there": (created_schedule, _schedule("second")),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-async def test_rejection_waits_for_its_commit(name: str) -> None:
-    """What says that something is so, or is no longer, says so only when no crash can undo it."""
-    prepare, request = REFUSED[name]
+@pytest.mark.parametrize("name", REJECTED)
+async def test_rejection_waits_for_the_commit_it_depends_on(name: str) -> None:
+    prepare, request = REJECTED[name]
 
     world, store = await new_world()
     world.handle.initiate_shutdown()  # nobody serves the queue
     waiting = await prepare(world, store)
-    refused = await started(world.call(request))
-    assert not refused.done()
+    rejected_call = await start_waiting(world.call(request))
+    assert not rejected_call.done()
     store.commit()
     with pytest.raises(HourglassError):
-        await refused
+        await rejected_call
     await waiting
     await world.close()
 
 
-async def test_every_answer_passes_through_the_outbox(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a handler says, by its answer or by an error of whichever kind, waits for what it rests on."""
+async def test_every_answer_of_a_handler_waits_for_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes: list[PendingAnswer[str] | HourglassError] = [
-        PendingAnswer("how it is", 1),
+        PendingAnswer("description", 1),
         ServiceError("it is not so", status="NOT_FOUND"),
         QueryFailedError("no"),
         UsageError("never"),
@@ -456,55 +453,52 @@ async def test_every_answer_passes_through_the_outbox(monkeypatch: pytest.Monkey
         return outcome
 
     world, store = await new_world()
-    start = await started(world.start())
+    start = await start_waiting(world.start())
     monkeypatch.setitem(HANDLERS, wf.DescribeWorkflow, handler)
-    wanted = list(outcomes)
-    calls = [await started(world.call(wf.DescribeWorkflow(workflow_id="w"))) for _ in wanted]
+    expected = list(outcomes)
+    calls = [await start_waiting(world.call(wf.DescribeWorkflow(workflow_id="w"))) for _ in expected]
     assert not any(call.done() for call in calls)
     store.commit()
     await start
-    assert await asyncio.gather(*calls, return_exceptions=True) == ["how it is", *wanted[1:]]
+    assert await asyncio.gather(*calls, return_exceptions=True) == ["description", *expected[1:]]
     await world.close()
 
 
-async def test_rejection_does_not_wait_for_other_commits() -> None:
-    """What is durable may be told while the commit of something else is on its way."""
+async def test_rejection_does_not_wait_for_unrelated_commits() -> None:
     world, store = await new_world()
-    await _begun(world, store)
-    other = await started(world.start("other"))
+    await _start_durably(world, store)
+    other = await start_waiting(world.start("other"))
     with pytest.raises(WorkflowAlreadyStartedError):
         await world.start(request_id="again")
     with pytest.raises(WorkflowNotFoundError):
-        await world.call(wf.DescribeWorkflow(workflow_id="nobody's"))
+        await world.call(wf.DescribeWorkflow(workflow_id="unknown"))
     assert not other.done()
     store.commit()
     await other
     await world.close()
 
 
-async def test_rejection_based_on_a_lost_change_fails() -> None:
-    """When the store dies first, whoever asked hears of that: nothing was started, and nobody is told that it was."""
+async def test_rejection_based_on_a_lost_change_fails_with_the_store_error() -> None:
     world, store = await new_world()
-    start = await started(world.start(request_id="first"))
-    refused = await started(world.start(request_id="second"))
+    start = await start_waiting(world.start(request_id="first"))
+    rejected_call = await start_waiting(world.start(request_id="second"))
     store.die()
-    outcomes = await asyncio.gather(start, refused, return_exceptions=True)
+    outcomes = await asyncio.gather(start, rejected_call, return_exceptions=True)
     assert [type(each) for each in outcomes] == [StorageError, StorageError]
     assert store.disk.current("w") == ""
 
 
-async def test_heartbeat_answer_waits_until_the_end_is_durable() -> None:
-    """A worker is not told to stop an attempt before the end of its run is durable."""
+async def test_cancellation_by_heartbeat_waits_until_the_run_end_is_durable() -> None:
     world, store = await new_world()
-    await _begun(world, store)
+    await _start_durably(world, store)
     activation = await world.activation()
     await world.complete(activation.run_id, activity(heartbeat_timeout=60.0))
-    attempt = await started(world.activity())
+    attempt = await start_waiting(world.activity())
     store.commit()
     item = await attempt
-    end = await started(world.call(wf.TerminateWorkflow(workflow_id="w")))
+    end = await start_waiting(world.call(wf.TerminateWorkflow(workflow_id="w")))
     world.handle.heartbeat(item.token, ())
-    poll = await started(world.handle.poll_activity())
+    poll = await start_waiting(world.handle.poll_activity())
     assert not poll.done()
     store.commit()
     await end
@@ -523,9 +517,7 @@ _STEPS = st.lists(
 
 @given(_STEPS)
 @settings(max_examples=cases(60, 2000))
-def test_no_answer_is_undone_by_a_crash(steps: list[tuple[str, int]]) -> None:
-    """Whatever is asked in whichever order, and however little of it is durable at a crash: all that was told holds."""
-
+def test_answers_to_clients_hold_after_a_crash(steps: list[tuple[str, int]]) -> None:
     async def body() -> None:
         world, store = await new_world()
         requests = {
@@ -545,7 +537,7 @@ def test_no_answer_is_undone_by_a_crash(steps: list[tuple[str, int]]) -> None:
             await settle()
         for request, call in calls:
             if call.done():
-                await _check_told(store.disk, request, call)
+                await _check_answer(store.disk, request, call)
             else:
                 call.cancel()
         await asyncio.gather(*(call for _, call in calls), return_exceptions=True)
@@ -554,8 +546,8 @@ def test_no_answer_is_undone_by_a_crash(steps: list[tuple[str, int]]) -> None:
     run_async(body)
 
 
-async def _check_told(disk: Store, request: Any, call: asyncio.Task[Any]) -> None:
-    """What a client was told is what the disk has."""
+async def _check_answer(disk: Store, request: Any, call: asyncio.Task[Any]) -> None:
+    """Check that the answer to a client agrees with the disk."""
     error = call.exception()
     answer = None if error is not None else call.result()
     closed = f"WorkflowId = '{request.workflow_id}' AND ExecutionStatus = 'Terminated'"

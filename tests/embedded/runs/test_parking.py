@@ -1,4 +1,4 @@
-"""A run whose last step cannot be stored is parked, by name, as it stood before; all others go on."""
+"""A run whose last change cannot be stored is parked in its previous state; other runs continue."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def has_timer(run: Run) -> bool:
     return bool(run.timers)
 
 
-def test_parked_run_is_logged_and_others_continue(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The worker forgets the run, who waits for it hears why, the log names it once, and a bystander ends."""
-
+def test_parked_run_is_logged_and_other_runs_continue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def body() -> None:
         world, store = await open_world(tmp_path / "a.db")
         bad, good = await world.start("bad"), await world.start("good")
@@ -68,10 +68,10 @@ def test_parked_run_is_logged_and_others_continue(tmp_path: Path, caplog: pytest
                 await world.complete(good.run_id, DONE)
                 ended = True
         assert isinstance(await world.outcome("good"), wf.RunCompleted)
-        named = [each.getMessage() for each in caplog.records if "is parked" in each.getMessage()]
-        assert len(named) == 1
-        assert bad.run_id in named[0]
-        assert "'bad'" in named[0]
+        messages = [message for message in caplog.messages if "is parked" in message]
+        assert len(messages) == 1
+        assert bad.run_id in messages[0]
+        assert "'bad'" in messages[0]
         assert world.engine.failed is None
         await world.close()
 
@@ -79,8 +79,8 @@ def test_parked_run_is_logged_and_others_continue(tmp_path: Path, caplog: pytest
         run_async(body)
 
 
-async def with_parked_run(path: Path) -> tuple[World, str]:
-    """Return a world of which a run has issued a timer that cannot be stored."""
+async def parked_run(path: Path) -> tuple[World, str]:
+    """Return a world in which a run issued a timer that cannot be stored, and the id of the run."""
     world, store = await open_world(path)
     started = await world.start("bad")
     await world.activation()
@@ -92,17 +92,17 @@ async def with_parked_run(path: Path) -> tuple[World, str]:
 
 
 async def test_run_parked_by_the_store_can_be_described_and_terminated(tmp_path: Path) -> None:
-    """It stands as before the step; signals reach it, what would wait for its code is refused, and terminate ends it."""
-    world, _ = await with_parked_run(tmp_path / "a.db")
+    """It accepts signals, and rejects requests that would wait for its code."""
+    world, _ = await parked_run(tmp_path / "a.db")
     await world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="x", request_id="1"))
     description = await world.call(wf.DescribeWorkflow(workflow_id="bad"))
     assert description.summary.status is wf.WorkflowStatus.RUNNING
-    waits = (
+    requests = (
         wf.WaitForClose(workflow_id="bad"),
         wf.QueryWorkflow(workflow_id="bad", query_name="q"),
         UpdateWorkflow(workflow_id="bad", update_id="u", update_name="u"),
     )
-    for request in waits:
+    for request in requests:
         with pytest.raises(StorageError, match="this run is parked"):
             await world.call(request)
     await world.call(wf.TerminateWorkflow(workflow_id="bad", reason="enough"))
@@ -111,8 +111,7 @@ async def test_run_parked_by_the_store_can_be_described_and_terminated(tmp_path:
 
 
 async def test_run_parked_by_the_store_is_retried_after_reopening(tmp_path: Path) -> None:
-    """Nothing of the step was kept, so that the run does it again, and goes on if it can be stored now."""
-    world, run_id = await with_parked_run(tmp_path / "a.db")
+    world, run_id = await parked_run(tmp_path / "a.db")
     await world.close()
     again, _ = await open_world(tmp_path / "a.db")
     activation = await again.activation()
@@ -126,8 +125,8 @@ async def test_run_parked_by_the_store_is_retried_after_reopening(tmp_path: Path
     await again.close()
 
 
-async def test_attempts_of_a_parked_run_are_stopped(tmp_path: Path) -> None:
-    """An attempt that a worker has of it is told to stop; its end, if the store knows the attempt, still counts."""
+async def test_parking_a_run_cancels_its_attempts(tmp_path: Path) -> None:
+    """The result of such an attempt still counts."""
     world, store = await open_world(tmp_path / "a.db")
     started = await world.start("bad")
     await world.activation()
@@ -145,8 +144,8 @@ async def test_attempts_of_a_parked_run_are_stopped(tmp_path: Path) -> None:
     await world.close()
 
 
-async def test_signal_after_parking_is_kept(tmp_path: Path) -> None:
-    """Several steps of a run are refused at once; a signal that reaches the run between two of the refusals stays."""
+async def test_signal_after_parking_is_stored(tmp_path: Path) -> None:
+    """Several changes of a run are rejected; a signal that arrives between two rejections is stored."""
     world, store = await open_world(tmp_path / "a.db")
     started = await world.start("bad")
     await world.activation()
@@ -155,22 +154,22 @@ async def test_signal_after_parking_is_kept(tmp_path: Path) -> None:
     later = asyncio.ensure_future(
         world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="stale", request_id="1"))
     )
-    tells: list[Refusal] = []
-    real, store._report = store._report, tells.append
+    refusals: list[Refusal] = []
+    real, store._report = store._report, refusals.append
     with pytest.raises(StorageError):
         await later
-    while len(tells) < 2:  # noqa: ASYNC110 - they come from another thread
+    while len(refusals) < 2:  # noqa: ASYNC110 - they come from another thread
         await asyncio.sleep(0)
     store.spoils = lambda _: False  # type: ignore[method-assign]
-    real(tells[0])
+    real(refusals[0])
     fresh = asyncio.ensure_future(
         world.call(wf.SignalWorkflow(workflow_id="bad", signal_name="fresh", request_id="2"))
     )
     await asyncio.sleep(0)
-    real(tells[1])
+    real(refusals[1])
     await fresh
     kinds = world.kinds("bad")
-    assert kinds.count("WorkflowExecutionSignaled") + _held(world) == 1
+    assert kinds.count("WorkflowExecutionSignaled") + _held_signals(world) == 1
     await world.close()
     again, _ = await open_world(tmp_path / "a.db")
     record = again.engine.current("bad")
@@ -179,14 +178,13 @@ async def test_signal_after_parking_is_kept(tmp_path: Path) -> None:
     await again.close()
 
 
-def _held(world: World) -> int:
+def _held_signals(world: World) -> int:
     record = world.engine.current("bad")
     assert record is not None
     return len(record.run.held)
 
 
-async def test_unstorable_start_is_rejected(tmp_path: Path) -> None:
-    """Its caller hears it, the id stays free, and the same id can be started when it can be stored."""
+async def test_unstorable_start_is_rejected_and_its_id_stays_free(tmp_path: Path) -> None:
     world, store = await open_world(tmp_path / "a.db")
     store.spoils = lambda run: run.started.workflow_type == "Bad"  # type: ignore[method-assign]
     with pytest.raises(StorageError, match="cannot be written"):
@@ -196,8 +194,7 @@ async def test_unstorable_start_is_rejected(tmp_path: Path) -> None:
     await world.close()
 
 
-async def test_parent_and_unstorable_child_are_parked_together(tmp_path: Path) -> None:
-    """A parent whose child cannot be stored did not start it: both are as before, and others go on."""
+async def test_parent_with_unstorable_child_is_parked_without_starting_it(tmp_path: Path) -> None:
     world, store = await open_world(tmp_path / "a.db")
     started = await world.start("parent")
     await world.activation()
@@ -221,7 +218,6 @@ async def test_parent_and_unstorable_child_are_parked_together(tmp_path: Path) -
 
 
 async def test_unstorable_schedule_update_is_rejected(tmp_path: Path) -> None:
-    """An update with a number that fits nowhere fails; the schedule is there as before, and can be updated again."""
     world, _ = await open_world(tmp_path / "a.db")
     action = made(wf.StartWorkflow, workflow_id="x", workflow_type="W", task_queue="q", request_id="")
     spec = ss.ScheduleSpec(intervals=(ss.ScheduleIntervalSpec(3600.0),))
@@ -231,8 +227,8 @@ async def test_unstorable_schedule_update_is_rejected(tmp_path: Path) -> None:
     bad = sc.EngineSchedule(action=huge, spec=spec)
     with pytest.raises(StorageError, match="the schedule s cannot be written"):
         await world.call(sc.UpdateSchedule(schedule_id="s", schedule=bad, request_id="2"))
-    found = await world.call(sc.DescribeSchedule(schedule_id="s"))
-    assert found.schedule.action.start_delay is None
+    description = await world.call(sc.DescribeSchedule(schedule_id="s"))
+    assert description.schedule.action.start_delay is None
     paused = sc.EngineSchedule(action=action, spec=spec, state=ss.ScheduleState(paused=True))
     await world.call(sc.UpdateSchedule(schedule_id="s", schedule=paused, request_id="3"))
     assert (await world.call(sc.DescribeSchedule(schedule_id="s"))).schedule.state.paused

@@ -1,4 +1,4 @@
-"""A process dies and another takes over its store: what was in flight is done again, as the policies say, and nothing else."""
+"""Recovery: another process takes over a store and repeats the work in progress according to the retry policies."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def activity(seq: int = 1, attempts: int = 0, **more: Any) -> c.ScheduleActivity
 
 
 async def next_epoch(world: World, **more: Any) -> World:
-    """The process is gone, without a word; another one opens what it left."""
+    """Drop the process without closing it, and open its store with another one."""
     store, clock = world.engine.store, VirtualClock(world.clock.now_ns())
     world.engine.runs.stop()
     world.engine._upkeep.close()
     return await World.new(store=store, clock=clock, opened=True, **more)
 
 
-async def to_first_answer(world: World, *commands: c.Command, **more: Any) -> str:
+async def start_run(world: World, *commands: c.Command, **more: Any) -> str:
     run_id = (await world.start(**more)).run_id
     await world.activation()
     await world.complete(run_id, *commands)
@@ -59,7 +59,7 @@ def kinds(world: World) -> list[str]:
 
 
 async def test_task_in_backoff_is_offered_after_a_restart() -> None:
-    """The next process may have mended code: what the last one parked is tried as soon as it opens; timers wait."""
+    """The next process may have fixed code; timers keep their times."""
     first = await World.new()
     sleeping = (await first.start("sleeping")).run_id
     await first.activation()
@@ -75,18 +75,18 @@ async def test_task_in_backoff_is_offered_after_a_restart() -> None:
     assert is_backing_off(record.run, first.clock.now_ns())
     world = await next_epoch(first)
     assert (await world.activation()).run_id == parked
-    await world.complete(parked, c.CompleteRun(text("mended")))
-    assert await world.outcome("parked") == wf.RunCompleted((text("mended"),))
+    await world.complete(parked, c.CompleteRun(text("fixed")))
+    assert await world.outcome("parked") == wf.RunCompleted((text("fixed"),))
     asleep = world.engine.record(sleeping)
     assert asleep is not None
     assert asleep.run.task is None
     await world.close()
 
 
-async def test_task_in_progress_times_out_after_a_restart() -> None:
-    """The worker's death is written as the server writes it, and the whole history comes to the next worker."""
+async def test_workflow_task_in_progress_times_out_after_a_restart() -> None:
+    """Events equal the server's, and the next worker receives the complete history."""
     first = await World.new()
-    run_id = await to_first_answer(first, c.StartTimer(1, 10**9))
+    run_id = await start_run(first, c.StartTimer(1, 10**9))
     first.clock.advance(1)
     assert (await first.activation()).events == (e.TimerFired(1),)
     world = await next_epoch(first)
@@ -101,8 +101,7 @@ async def test_task_in_progress_times_out_after_a_restart() -> None:
     await world.close()
 
 
-async def test_held_signal_is_written_after_the_timeout() -> None:
-    """A signal that came while the dead worker had the task stands after the task's end and is delivered."""
+async def test_signal_held_during_a_task_is_delivered_after_a_restart() -> None:
     first = await World.new()
     run_id = (await first.start()).run_id
     await first.activation()
@@ -118,9 +117,9 @@ async def test_held_signal_is_written_after_the_timeout() -> None:
 
 
 async def test_attempt_in_progress_is_retried_with_its_heartbeat_details() -> None:
-    """It is lost as by a heartbeat timeout: attempt 2 comes after the back-off, with the details of the first."""
+    """The loss counts as a heartbeat timeout."""
     first = await World.new()
-    run_id = await to_first_answer(first, activity())
+    run_id = await start_run(first, activity())
     item = await first.activity()
     first.handle.heartbeat(item.token, (text("half"),))
     world = await next_epoch(first)
@@ -138,9 +137,8 @@ async def test_attempt_in_progress_is_retried_with_its_heartbeat_details() -> No
 
 
 async def test_attempt_without_retries_fails_after_a_restart() -> None:
-    """With maximum_attempts=1 it never runs twice: the run hears of the timeout."""
     first = await World.new()
-    run_id = await to_first_answer(first, activity(attempts=1))
+    run_id = await start_run(first, activity(attempts=1))
     await first.activity()
     world = await next_epoch(first)
     assert kinds(world)[-2:] == ["ActivityTaskTimedOut", "WorkflowTaskScheduled"]
@@ -154,21 +152,20 @@ async def test_attempt_without_retries_fails_after_a_restart() -> None:
     await world.close()
 
 
-async def test_waiting_attempt_keeps_its_number() -> None:
-    """Nobody had it: it is attempt 1 still."""
+async def test_undelivered_attempt_keeps_its_number_after_a_restart() -> None:
     first = await World.new()
-    await to_first_answer(first, activity(attempts=1))
+    await start_run(first, activity(attempts=1))
     world = await next_epoch(first)
     assert (await world.activity()).attempt == 1
     await world.close()
 
 
-async def test_attempt_is_reserved_only_until_its_worker_has_claimed() -> None:
-    """Two workers outlive the owner. The first says that it has nothing: its attempt is tried again at once, while that of
-    the second stays with it; that one claims it, and keeps it when the time for claims is over.
+async def test_attempt_is_reserved_until_its_worker_has_claimed_it() -> None:
+    """Two workers survive the owner: the first claims nothing and loses its attempt, the second claims its attempt and
+    keeps it.
     """
     first = await World.new(max_concurrent_activities=1)
-    await to_first_answer(first, activity(1), activity(2))
+    await start_run(first, activity(1), activity(2))
     other = PolledEngine(await first.connection.open_handle(HandleConfig(task_queue="q", identity="other")))
     mine = await first.activity()
     others = await other.poll_activity()
@@ -187,9 +184,9 @@ async def test_attempt_is_reserved_only_until_its_worker_has_claimed() -> None:
 
 
 async def test_async_completion_survives_a_restart() -> None:
-    """It is somebody else's: it is not tried again, can be completed by its token, and keeps its own timeout."""
+    """The activity is not retried, and keeps its timeout."""
     first = await World.new()
-    run_id = await to_first_answer(first, activity(1), activity(2, attempts=1))
+    run_id = await start_run(first, activity(1), activity(2, attempts=1))
     tokens = {}
     for _ in range(2):
         item = await first.activity()
@@ -208,10 +205,9 @@ async def test_async_completion_survives_a_restart() -> None:
     await world.close()
 
 
-async def test_time_without_a_process_counts() -> None:
-    """A timer that came due while nobody was there fires at once; a run whose time is over ends."""
+async def test_timers_and_timeouts_elapse_during_downtime() -> None:
     first = await World.new()
-    await to_first_answer(first, c.StartTimer(1, DAY * 10**9))
+    await start_run(first, c.StartTimer(1, DAY * 10**9))
     await first.start("late", execution_timeout=10.0)
     await first.activation()
     first.clock.advance(5)
@@ -227,8 +223,7 @@ async def test_time_without_a_process_counts() -> None:
     await world.close()
 
 
-async def test_repeated_requests_count_once_across_restarts() -> None:
-    """The same start, signal or signalled start again, after a restart, is what it was before."""
+async def test_repeated_requests_are_recognised_after_a_restart() -> None:
     first = await World.new()
     run_id = (await first.start(request_id="a", signal_name="s")).run_id
     await first.call(wf.SignalWorkflow(workflow_id="w", signal_name="t", request_id="b"))
@@ -245,10 +240,9 @@ async def test_repeated_requests_count_once_across_restarts() -> None:
     await world.close()
 
 
-async def test_repeated_start_finds_the_first_run_of_a_chain() -> None:
-    """The workflow continued as new; the lost answer to its start is still the first run."""
+async def test_repeated_start_returns_the_first_run_of_a_chain() -> None:
     first = await World.new()
-    run_id = await to_first_answer(first, c.ContinueAsNew(workflow_type="W"), request_id="a")
+    run_id = await start_run(first, c.ContinueAsNew(workflow_type="W"), request_id="a")
     world = await next_epoch(first)
     current = world.engine.current("w")
     assert current is not None
@@ -258,7 +252,6 @@ async def test_repeated_start_finds_the_first_run_of_a_chain() -> None:
 
 
 async def test_continue_as_new_is_one_change() -> None:
-    """Continuing as new is in the store as a whole, or not at all."""
     changes: list[int] = []
 
     class Counting(MemoryStore):
@@ -267,15 +260,14 @@ async def test_continue_as_new_is_one_change() -> None:
             return super().append(change)
 
     world = await World.new(store=Counting())
-    await to_first_answer(world, c.ContinueAsNew(workflow_type="W"))
+    await start_run(world, c.ContinueAsNew(workflow_type="W"))
     assert changes == [1, 1, 2]
     await world.close()
 
 
-async def test_event_times_never_go_back() -> None:
-    """A process that starts with a clock set back goes on from the newest event's time."""
+async def test_event_times_never_go_back_after_a_restart() -> None:
     first = await World.new()
-    run_id = await to_first_answer(first, c.StartTimer(1, 10**9))
+    run_id = await start_run(first, c.StartTimer(1, 10**9))
     early = VirtualClock(first.clock.now_ns() - DAY * 10**9)
     first.engine.runs.stop()
     world = await World.new(store=first.engine.store, clock=early, opened=True)
@@ -287,10 +279,9 @@ async def test_event_times_never_go_back() -> None:
     await world.close()
 
 
-async def test_idle_run_is_unchanged_by_recovery() -> None:
-    """Recovery of what needs none is no change at all."""
+async def test_recovery_does_not_change_an_idle_run() -> None:
     world = await World.new()
-    run_id = await to_first_answer(world, c.StartTimer(1, 10**9), activity())
+    run_id = await start_run(world, c.StartTimer(1, 10**9), activity())
     record = world.engine.record(run_id)
     assert record is not None
     assert not needs_recovery(record.run)
@@ -300,8 +291,8 @@ async def test_idle_run_is_unchanged_by_recovery() -> None:
     await world.close()
 
 
-async def test_thousand_runs_in_progress_are_recovered() -> None:
-    """More runs than a slice holds; all are offered when opening returns."""
+async def test_all_runs_in_progress_are_recovered() -> None:
+    """There are more than a slice of recovery contains."""
     first = await World.new(max_concurrent_workflow_tasks=1000)
     ids = {(await first.start(f"w{number}")).run_id for number in range(500)}
     for _ in range(250):
@@ -313,10 +304,9 @@ async def test_thousand_runs_in_progress_are_recovered() -> None:
     await world.close()
 
 
-async def test_completed_activity_does_not_run_again() -> None:
-    """A result that was reported before the crash is in the history, and its activity does not run again."""
+async def test_completed_activity_does_not_run_again_after_a_restart() -> None:
     first = await World.new()
-    run_id = await to_first_answer(first, activity())
+    run_id = await start_run(first, activity())
     item = await first.activity()
     assert isinstance(item, ActivityTask)
     await first.handle.complete_activity(ActivityOk(item.token, text("r")))

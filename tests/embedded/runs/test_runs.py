@@ -1,4 +1,4 @@
-"""Runs on the in-memory engine as a worker and a client see them: order, signals, queries, evictions, handles."""
+"""Runs on the in-memory engine: order of events, signals, queries, evictions, handles."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def signal(name: str = "s", request_id: str = "") -> wf.SignalWorkflow:
     return wf.SignalWorkflow(workflow_id="w", signal_name=name, request_id=request_id)
 
 
-async def test_first_activation_begins_with_the_start() -> None:
-    """RunStarted comes first, with the facts of the run; time and length are those of the task's start."""
+async def test_first_activation_begins_with_run_started() -> None:
     world = await World.new()
     world.clock.advance(5)
     started = await world.start(
@@ -43,8 +42,7 @@ async def test_first_activation_begins_with_the_start() -> None:
     await world.close()
 
 
-async def test_thirty_day_timer_on_virtual_time() -> None:
-    """A timer of thirty days fires when the virtual clock is told to go on, and not before."""
+async def test_thirty_day_timer_fires_on_virtual_time() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
@@ -60,8 +58,7 @@ async def test_thirty_day_timer_on_virtual_time() -> None:
     await world.close()
 
 
-async def test_signals_precede_other_events() -> None:
-    """Within an activation signals precede what happened before them; recorded flags are offered later."""
+async def test_signals_precede_other_events_of_an_activation() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
@@ -75,8 +72,7 @@ async def test_signals_precede_other_events() -> None:
     await world.close()
 
 
-async def test_signal_during_a_task_leads_to_another_task() -> None:
-    """A signal that arrives while a task is out is written after the task's commands and wants a new task."""
+async def test_signal_during_a_workflow_task_schedules_another_task() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
@@ -92,8 +88,7 @@ async def test_signal_during_a_task_leads_to_another_task() -> None:
     await world.close()
 
 
-async def test_close_with_unhandled_events_is_rejected() -> None:
-    """UnhandledCommand: the run is evicted and done again, now with what had arrived."""
+async def test_close_with_unhandled_events_evicts_and_repeats_the_task() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
@@ -112,8 +107,7 @@ async def test_close_with_unhandled_events_is_rejected() -> None:
     await world.close()
 
 
-async def test_fired_timer_can_be_cancelled_before_it_is_reported() -> None:
-    """A timer that fires while the worker cancels it has never fired: history shows the cancellation alone."""
+async def test_timer_that_fires_while_it_is_cancelled_is_recorded_as_cancelled() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
@@ -127,8 +121,8 @@ async def test_fired_timer_can_be_cancelled_before_it_is_reported() -> None:
     await world.close()
 
 
-async def test_failed_task_is_retried_with_backoff() -> None:
-    """The run is evicted and replayed at once; from the second failure on the task waits, and leaves no events."""
+async def test_failing_workflow_task_is_retried_with_backoff() -> None:
+    """The first retry is immediate; later failures write no events."""
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
@@ -153,8 +147,8 @@ async def test_failed_task_is_retried_with_backoff() -> None:
     await world.close()
 
 
-async def test_task_that_times_out_is_offered_again() -> None:
-    """After the task timeout the late answer is refused with TASK_NOT_FOUND and the task is done again."""
+async def test_timed_out_workflow_task_is_redelivered() -> None:
+    """The late completion is rejected."""
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
@@ -162,7 +156,7 @@ async def test_task_that_times_out_is_offered_again() -> None:
     assert world.kinds()[-1] == "WorkflowTaskTimedOut"
     await world.complete(run_id, c.CompleteRun(text("late")))
     (evicted,) = (await world.activation()).events
-    assert evicted == e.RunEvicted("TASK_NOT_FOUND", "the engine did not take the task's completion")
+    assert evicted == e.RunEvicted("TASK_NOT_FOUND", "the engine rejected the completion of the task")
     await world.complete(run_id)
     assert isinstance((await world.activation()).events[0], e.RunStarted)
     await world.complete(run_id, c.CompleteRun(text("now")))
@@ -171,7 +165,6 @@ async def test_task_that_times_out_is_offered_again() -> None:
 
 
 async def test_nondeterminism_is_detected_on_replay() -> None:
-    """Commands that do not fit the history fail the task as nondeterministic and say what was expected."""
     world = await World.new(max_cached_workflows=0)
     run_id = (await world.start()).run_id
     await world.activation()
@@ -189,8 +182,7 @@ async def test_nondeterminism_is_detected_on_replay() -> None:
     await world.close()
 
 
-async def test_invalid_command_fails_the_task() -> None:
-    """What this engine cannot do is refused with its reason, not ignored."""
+async def test_invalid_command_fails_the_workflow_task() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
@@ -206,15 +198,14 @@ async def test_invalid_command_fails_the_task() -> None:
     await world.close()
 
 
-async def test_duplicate_command_number_fails_the_task() -> None:
-    """Two timers of one number are a malformed completion: the task fails and says why."""
+async def test_duplicate_command_number_fails_the_workflow_task() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
     await world.complete(run_id, c.StartTimer(1, 1), c.StartTimer(1, 2))
     (evicted,) = (await world.activation()).events
     assert isinstance(evicted, e.RunEvicted)
-    assert "in use already" in evicted.message
+    assert "already in use" in evicted.message
     assert not world.is_idle
     await world.close()
 
@@ -222,11 +213,10 @@ async def test_duplicate_command_number_fails_the_task() -> None:
 # --- queries ----------------------------------------------------------------------------------------------
 
 
-async def test_query_waits_for_the_task_before_it() -> None:
-    """A query waits for the task that was wanted before it, comes alone, replaying, and leaves no trace."""
+async def test_query_waits_for_the_scheduled_workflow_task() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
-    asked = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
+    call = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
     await settle()
     assert isinstance((await world.activation()).events[0], e.RunStarted)
     await world.complete(run_id, c.StartTimer(1, 10**9))
@@ -236,13 +226,12 @@ async def test_query_waits_for_the_task_before_it() -> None:
     assert isinstance(query, e.QueryReceived)
     assert (query.name, activation.is_replaying) == ("state", True)
     await world.complete(run_id, c.AnswerQuery(query.id, text("fine")))
-    assert await asked == wf.QueryAnswer((text("fine"),))
+    assert await call == wf.QueryAnswer((text("fine"),))
     assert world.kinds() == before
     await world.close()
 
 
 async def test_closed_run_is_replayed_for_a_query() -> None:
-    """Whoever asks a closed run gets an answer: the run is replayed, its terminal command matched, then asked."""
     world = await World.new()
     run_id = (await world.start()).run_id
     commands = (c.CompleteRun(text("r")), c.SetPatchMarker("p"), c.CompleteRun(text("second")))
@@ -250,7 +239,7 @@ async def test_closed_run_is_replayed_for_a_query() -> None:
     await world.complete(run_id, *commands)
     await world.activation()
     await world.complete(run_id)
-    asked = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
+    call = asyncio.create_task(world.call(wf.QueryWorkflow(workflow_id="w", query_name="state")))
     await settle()
     replayed = await world.activation()
     assert [type(event) for event in replayed.events] == [e.RunStarted, e.PatchNoticed]
@@ -260,47 +249,48 @@ async def test_closed_run_is_replayed_for_a_query() -> None:
     assert isinstance(query, e.QueryReceived)
     await world.complete(run_id, c.AnswerQuery(query.id, failure=Failure("no such query")))
     with pytest.raises(QueryFailedError, match="no such query"):
-        await asked
+        await call
     (evicted,) = (await world.activation()).events
     assert isinstance(evicted, e.RunEvicted)
     await world.close()
 
 
 async def test_query_without_a_worker_times_out() -> None:
-    """Nobody hangs on a question for ever: one that no worker answers ends with the call's time limit, and is forgotten."""
     world = await World.new()
     for queue, workflow_id in (("elsewhere", "v"), ("q", "w")):
         await world.start(workflow_id, task_queue=queue)
-        with pytest.raises(ServiceTimeoutError, match="does one run on the workflow's task queue"):
+        with pytest.raises(
+            ServiceTimeoutError, match="check that a worker of the workflow's task queue is running"
+        ):
             await world.call(wf.QueryWorkflow(workflow_id=workflow_id, query_name="q", rpc_timeout=0.0))
     run_id = (await world.activation()).run_id
     await world.complete(run_id, c.StartTimer(1, 10**9))
     record = world.engine.runs.in_memory(run_id)
     assert record is not None
-    asked = asyncio.create_task(
+    call = asyncio.create_task(
         world.call(wf.QueryWorkflow(workflow_id="w", query_name="q", rpc_timeout=0.01))
     )
     with pytest.raises(ServiceTimeoutError):
-        await asked
+        await call
     assert not record.queries
     assert not world.engine.tasks.queried
     await world.close()
 
 
-async def test_query_waits_for_the_first_task() -> None:
-    """A run whose start is delayed is asked when a worker has had its first task; one that closes before never is."""
+async def test_query_waits_for_the_first_workflow_task() -> None:
+    """If the run closes before, the query is rejected."""
     world = await World.new()
     await world.start(start_delay=60.0)
-    question = wf.QueryWorkflow(workflow_id="w", query_name="state")
-    asked = asyncio.create_task(world.call(question))
+    query = wf.QueryWorkflow(workflow_id="w", query_name="state")
+    call = asyncio.create_task(world.call(query))
     await settle()
     assert world.kinds() == ["WorkflowExecutionStarted"]
-    assert not asked.done()
+    assert not call.done()
     await world.call(wf.TerminateWorkflow(workflow_id="w"))
     with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
-        await asked
+        await call
     with pytest.raises(ServiceError, match="closed before WorkflowTaskStarted"):
-        await world.call(question)
+        await world.call(query)
     await world.close()
 
 
@@ -308,7 +298,6 @@ async def test_query_waits_for_the_first_task() -> None:
 
 
 async def test_full_cache_evicts_the_least_recently_used_run() -> None:
-    """With room for one, a second run evicts the first, which is replayed when it is needed again."""
     world = await World.new(max_cached_workflows=1)
     first = (await world.start("a")).run_id
     await world.activation()
@@ -327,8 +316,7 @@ async def test_full_cache_evicts_the_least_recently_used_run() -> None:
     await world.close()
 
 
-async def test_runs_move_to_the_other_handle_at_shutdown() -> None:
-    """A cached run stays with its handle; when that one shuts down, the other gets it, from the beginning."""
+async def test_cached_runs_move_to_another_handle_at_shutdown() -> None:
     world = await World.new()
     other = PolledEngine(await world.connection.open_handle(HandleConfig(task_queue="q", identity="other")))
     run_id = (await world.start()).run_id
@@ -341,13 +329,12 @@ async def test_runs_move_to_the_other_handle_at_shutdown() -> None:
         await world.handle.poll_activation()
     with pytest.raises(Shutdown):
         await world.handle.poll_activity()
-    inherited = await other.poll_activation()
-    assert (inherited.run_id, inherited.is_replaying) == (run_id, True)
+    replayed = await other.poll_activation()
+    assert (replayed.run_id, replayed.is_replaying) == (run_id, True)
     await world.close()
 
 
-async def test_shutdown_waits_for_open_activations() -> None:
-    """After `initiate_shutdown` the poll goes on until the activation that is out has come back."""
+async def test_shutdown_waits_for_activations_in_progress() -> None:
     world = await World.new()
     run_id = (await world.start()).run_id
     await world.activation()
@@ -363,8 +350,7 @@ async def test_shutdown_waits_for_open_activations() -> None:
         await world.start()
 
 
-async def test_cancelled_poll_loses_nothing() -> None:
-    """A poll that is cancelled while it waits takes no activation with it."""
+async def test_cancelled_poll_loses_no_activation() -> None:
     world = await World.new()
     poll = asyncio.create_task(world.handle.poll_activation())
     await settle()

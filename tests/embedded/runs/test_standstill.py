@@ -1,4 +1,4 @@
-"""A store that stands still, as on a full disk: what the engine could not give to a worker does not time out meanwhile."""
+"""A stalled store, as on a full disk: items that the engine could not deliver to a worker do not time out."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ async def with_commits(store: ScriptedStore, work: Any) -> Any:
     return await task
 
 
-async def asked_for(store: ScriptedStore, world: World, *commands: c.Command) -> str:
-    """A run that has asked for something which no disk has yet."""
+async def start_run(store: ScriptedStore, world: World, *commands: c.Command) -> str:
+    """Start a run and complete its first task; nothing is durable."""
     run_id: str = (await with_commits(store, world.start())).run_id
     await with_commits(store, world.activation())
     await world.complete(run_id, *commands)
@@ -50,12 +50,11 @@ LIMITS = [
 ]
 
 
-@pytest.mark.parametrize("limits", LIMITS, ids=lambda each: "+".join(each))
+@pytest.mark.parametrize("limits", LIMITS, ids="+".join)
 async def test_attempt_waiting_for_a_commit_does_not_time_out(limits: dict[str, float]) -> None:
-    """An attempt that was taken but not handed out keeps all of its time, however long the disk is full."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
-    await asked_for(store, world, activity(**limits))
+    await start_run(store, world, activity(**limits))
     poll = asyncio.ensure_future(world.activity())
     await settle()
     for _ in range(20):
@@ -75,12 +74,11 @@ async def test_attempt_waiting_for_a_commit_does_not_time_out(limits: dict[str, 
     await with_commits(store, world.close())
 
 
-@pytest.mark.parametrize("limits", LIMITS, ids=lambda each: "+".join(each))
-async def test_timeouts_start_when_the_attempt_is_sent(limits: dict[str, float]) -> None:
-    """The timeouts of an attempt that was handed out late count from then on, and do fire."""
+@pytest.mark.parametrize("limits", LIMITS, ids="+".join)
+async def test_timeouts_of_an_attempt_start_when_it_is_delivered(limits: dict[str, float]) -> None:
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
-    await asked_for(store, world, activity(**limits))
+    await start_run(store, world, activity(**limits))
     poll = asyncio.ensure_future(world.activity())
     await settle()
     world.clock.advance(MINUTE)
@@ -92,13 +90,12 @@ async def test_timeouts_start_when_the_attempt_is_sent(limits: dict[str, float])
 
 
 async def test_schedule_to_start_timeout_pauses_while_the_store_is_stalled() -> None:
-    """Of schedule-to-start only the time counts in which the activity could have been given to a worker."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True, max_concurrent_activities=1)
-    wanted = [
+    activities = [
         activity(seq, schedule_to_close_timeout=500.0, schedule_to_start_timeout=10.0) for seq in (1, 2)
     ]
-    await asked_for(store, world, *wanted)
+    await start_run(store, world, *activities)
     poll = asyncio.ensure_future(world.activity())
     await settle()
     world.clock.advance(4.0)
@@ -117,10 +114,9 @@ async def test_schedule_to_start_timeout_pauses_while_the_store_is_stalled() -> 
 
 
 async def test_running_attempt_times_out_while_the_store_is_stalled() -> None:
-    """The clock of what a worker has does not stand still with the store: it hangs, and is told so in time."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
-    await asked_for(store, world, activity(start_to_close_timeout=5.0))
+    await start_run(store, world, activity(start_to_close_timeout=5.0))
     task = await with_commits(store, world.activity())
     await settle()
     world.clock.advance(6.0)
@@ -131,11 +127,11 @@ async def test_running_attempt_times_out_while_the_store_is_stalled() -> None:
     await with_commits(store, world.close())
 
 
-async def test_returned_attempt_keeps_its_schedule_to_start_time() -> None:
-    """A worker that shuts down before it got an attempt leaves it to the next one with its whole schedule-to-start."""
+async def test_undelivered_attempt_is_returned_with_its_full_schedule_to_start_timeout() -> None:
+    """The worker shuts down before it received the attempt."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
-    run_id = await asked_for(
+    run_id = await start_run(
         store, world, activity(schedule_to_close_timeout=30.0, schedule_to_start_timeout=10.0)
     )
     poll = asyncio.ensure_future(world.handle.poll_activity())
@@ -155,7 +151,6 @@ async def test_returned_attempt_keeps_its_schedule_to_start_time() -> None:
 
 
 async def test_local_activity_waiting_for_a_commit_does_not_time_out() -> None:
-    """Local activities, too, begin when what they rest on is durable, and have all of their time then."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True)
     starting = asyncio.ensure_future(world.start(task_timeout=120.0))

@@ -1,4 +1,4 @@
-"""Callbacks by time: one timer for all who wait on a loop."""
+"""Tests of `TimerQueue`, which runs the callbacks of one event loop by one timer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hourglass._embedded.clock import RealClock, TimerQueue
 
 
 class Clock:
-    """A clock that the test sets; it is looked at again in every turn of the loop."""
+    """A clock set by the test; the queue reads it in every iteration of the loop."""
 
     longest_wait = 0.0
 
@@ -21,32 +21,32 @@ class Clock:
         return self.now
 
 
-async def turns(count: int = 10) -> None:
-    """Let the loop go round."""
+async def run_loop(count: int = 10) -> None:
+    """Run `count` iterations of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def test_callbacks_run_at_their_time_in_order() -> None:
-    """Callbacks run by due time, then in the order of asking; what is not due waits, what is cancelled never runs."""
+async def test_callbacks_run_in_order_of_their_due_times() -> None:
+    """Equal times keep the order of `add`; cancelled callbacks never run."""
     clock, seen = Clock(), list[str]()
     timers = TimerQueue(asyncio.get_running_loop(), clock)
     timers.add(20, lambda: seen.append("late"))
     timers.add(10, lambda: seen.append("first"))
     timers.add(10, lambda: seen.append("second"))
     timers.add(5, lambda: seen.append("cancelled"))()
-    await turns()
+    await run_loop()
     assert seen == []
     clock.now = 10
-    await turns()
+    await run_loop()
     assert seen == ["first", "second"]
     clock.now = 20
-    await turns()
+    await run_loop()
     assert seen == ["first", "second", "late"]
 
 
-async def test_callback_may_schedule_another() -> None:
-    """One that asks for a later time does not put off what was to come before; one for now runs in a later turn."""
+async def test_callback_can_add_further_callbacks() -> None:
+    """A later one does not delay those already due, one due now runs in a later iteration."""
     clock, seen = Clock(), list[str]()
     timers = TimerQueue(asyncio.get_running_loop(), clock)
 
@@ -58,32 +58,30 @@ async def test_callback_may_schedule_another() -> None:
     timers.add(10, again)
     timers.add(20, lambda: seen.append("twenty"))
     clock.now = 10
-    await turns()
+    await run_loop()
     assert seen == ["again", "at once"]
     clock.now = 20
-    await turns()
+    await run_loop()
     assert seen == ["again", "at once", "twenty"]
     clock.now = 50
-    await turns()
+    await run_loop()
     assert seen[-1] == "fifty"
 
 
-async def test_failing_callback_does_not_stop_others() -> None:
-    """What a callback raises goes to the loop, and the others run."""
-    clock, seen, told = Clock(), list[str](), list[object]()
+async def test_exception_in_a_callback_does_not_stop_other_callbacks() -> None:
+    clock, seen, errors = Clock(), list[str](), list[object]()
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
     timers = TimerQueue(loop, clock)
     timers.add(1, lambda: seen.append(str(1 // 0)))
     timers.add(1, lambda: seen.append("other"))
     clock.now = 1
-    await turns()
+    await run_loop()
     assert seen == ["other"]
-    assert [type(each) for each in told] == [ZeroDivisionError]
+    assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
-async def test_cancelled_callbacks_are_removed() -> None:
-    """However many are cancelled long before their time, few remains are kept, and none of what is alive is lost."""
+async def test_cancelled_callbacks_are_removed_from_the_queue() -> None:
     clock, seen = Clock(), list[int]()
     timers = TimerQueue(asyncio.get_running_loop(), clock)
     for place in range(10):
@@ -92,21 +90,20 @@ async def test_cancelled_callbacks_are_removed() -> None:
         timers.add(1000 * SECOND, lambda: seen.append(-1))()
     assert len(timers._due) < 200
     clock.now = 200
-    await turns()
+    await run_loop()
     assert seen == list(range(10))
 
 
-async def test_clock_jump_wakes_due_callbacks() -> None:
-    """A timer that was set before the wall clock jumped keeps nobody waiting who is due after it."""
+async def test_forward_clock_jump_runs_due_callbacks() -> None:
     wall, monotonic, seen = [10**18], [0], list[str]()
     clock = RealClock(lambda: wall[0], lambda: monotonic[0])
     began = clock.now_ns()
     clock.call_at(began + 10 * SECOND, lambda: seen.append("ten seconds"))
-    await turns()
+    await run_loop()
     assert seen == []
     wall[0] += 3600 * SECOND
     monotonic[0] += SECOND
     assert clock.now_ns() >= began + 3600 * SECOND
     clock.call_at(began + 1800 * SECOND, lambda: seen.append("half an hour"))
-    await turns()
+    await run_loop()
     assert seen == ["ten seconds", "half an hour"]

@@ -1,4 +1,4 @@
-"""Runs that nobody deals with leave memory, come back when their time has come or somebody asks, and are forgotten at last."""
+"""Upkeep: idle runs leave memory, return when they are due or requested, and are deleted after the retention."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from ..store.scripted_store import ScriptedStore
 
 DAY = 86_400
 LIMIT = 60.0
-"""For what comes at once or never, in seconds."""
+"""Seconds to wait for an event that needs no time."""
 
 
-async def sleeping(world: World, workflow_id: str = "w", seconds: int = DAY, **more: Any) -> str:
+async def sleeping_run(world: World, workflow_id: str = "w", seconds: int = DAY, **more: Any) -> str:
     run_id = (await world.start(workflow_id, **more)).run_id
     await world.activation()
     await world.complete(run_id, c.StartTimer(1, seconds * 10**9))
     return run_id
 
 
-async def evicted(world: World, run_id: str) -> None:
+async def evict(world: World, run_id: str) -> None:
     world.handle.request_eviction(run_id)
     await world.activation()
     await world.complete(run_id)
@@ -56,12 +56,11 @@ def in_memory(world: World) -> set[str]:
 
 
 async def test_sleeping_run_is_evicted_and_wakes_in_time() -> None:
-    """Evicted and durable it is dropped; at its wake time, exactly, it is back and goes on."""
     world = await World.new(opened=True)
-    run_id = await sleeping(world)
+    run_id = await sleeping_run(world)
     tick(world)
     assert in_memory(world) == {run_id}  # a handle knows it
-    await evicted(world, run_id)
+    await evict(world, run_id)
     tick(world)
     assert in_memory(world) == set()
     world.clock.advance(DAY - 1)
@@ -82,11 +81,10 @@ async def test_sleeping_run_is_evicted_and_wakes_in_time() -> None:
 
 
 async def test_many_sleeping_runs_wake_in_order() -> None:
-    """A thousand runs that are not in memory wake, each at its time; none of them holds the loop for long."""
     world = await World.new(opened=True, max_cached_workflows=0, max_concurrent_workflow_tasks=2000)
     ids = []
     for number in range(600):
-        ids.append(await sleeping(world, f"w{number}", 100 if number < 500 else 200))
+        ids.append(await sleeping_run(world, f"w{number}", 100 if number < 500 else 200))
         await world.activation()
         await world.complete(ids[-1])
     tick(world)
@@ -99,7 +97,6 @@ async def test_many_sleeping_runs_wake_in_order() -> None:
 
 
 async def test_run_in_use_stays_in_memory() -> None:
-    """A waiter, an attempt in hand, an offer that nobody has taken, a change that is not durable: each keeps a run."""
     store = ScriptedStore()
     world = await World.new(store=store, opened=True, max_cached_workflows=0)
 
@@ -140,14 +137,13 @@ async def test_run_in_use_stays_in_memory() -> None:
     await world.close()
 
 
-async def test_latest_run_of_a_workflow_is_found() -> None:
-    """An older run that is looked at does not pass for the current one."""
+async def test_description_without_run_id_shows_the_latest_run() -> None:
     world = await World.new(opened=True, max_cached_workflows=0)
-    first = await sleeping(world)
+    first = await sleeping_run(world)
     await world.activation()
     await world.complete(first)
     await world.call(wf.TerminateWorkflow(workflow_id="w"))
-    second = await sleeping(world)
+    second = await sleeping_run(world)
     await world.activation()
     await world.complete(second)
     tick(world)
@@ -159,10 +155,9 @@ async def test_latest_run_of_a_workflow_is_found() -> None:
 
 
 async def test_describing_a_run_writes_nothing() -> None:
-    """A run that is brought in for a description and dropped again leaves the store as it was."""
     store = ScriptedStore()
     first = await World.new(opened=True, max_cached_workflows=0, store=store.disk)
-    run_id = await sleeping(first)
+    run_id = await sleeping_run(first)
     await first.activation()
     await first.complete(run_id)
     world = await World.new(store=store, clock=first.clock, opened=True)
@@ -175,10 +170,10 @@ async def test_describing_a_run_writes_nothing() -> None:
     await world.close()
 
 
-async def test_closed_runs_are_forgotten_after_the_retention() -> None:
-    """Not a second before; their ids are free then, and open runs are never forgotten."""
+async def test_closed_runs_are_deleted_after_the_retention() -> None:
+    """Their ids become free; open runs are never deleted."""
     world = await World.new(opened=True, retention=30.0 * DAY)
-    open_id = await sleeping(world, "open", 90 * DAY)
+    open_id = await sleeping_run(world, "open", 90 * DAY)
     await world.start("closed")
     await world.call(wf.TerminateWorkflow(workflow_id="closed"))
     world.clock.advance(30 * DAY)
@@ -194,7 +189,6 @@ async def test_closed_runs_are_forgotten_after_the_retention() -> None:
 
 
 async def test_stored_wake_time_is_exact() -> None:
-    """A deadline that moved, a back-off that is over: what the store says is what the run needs."""
     store = memory_store()
     world = await World.new(store=store, max_cached_workflows=0)
     run_id = (await world.start()).run_id
@@ -226,9 +220,7 @@ async def test_stored_wake_time_is_exact() -> None:
     await world.close()
 
 
-async def test_unreadable_run_does_not_affect_others() -> None:
-    """It is logged, stays as it is, and the rest is recovered."""
-
+async def test_unreadable_run_does_not_affect_other_runs() -> None:
     class Spoilt(MemoryStore):
         def load(self, run_id: str) -> Stored | None:
             stored = super().load(run_id)
@@ -250,8 +242,7 @@ async def test_unreadable_run_does_not_affect_others() -> None:
     await world.close()
 
 
-async def test_upkeep_runs_on_the_real_clock() -> None:
-    """The ticker is there from opening to closing, and stops."""
+async def test_upkeep_ticks_from_opening_to_closing() -> None:
     engine = (await open_engine(RealClock(), recovered=False)).engine
     assert engine._upkeep._ticker is None
     await engine.open_existing()
@@ -263,7 +254,6 @@ async def test_upkeep_runs_on_the_real_clock() -> None:
 
 
 async def test_forward_clock_jump_is_noticed_within_a_tick() -> None:
-    """A timer of a run in memory fires when the wall clock jumps past it, though hardly any time has passed."""
     jump = [0]
     clock = RealClock(lambda: time.time_ns() + jump[0])
     connection = await open_engine(clock)
@@ -280,7 +270,7 @@ async def test_forward_clock_jump_is_noticed_within_a_tick() -> None:
 
 
 class Watch:
-    """A machine's clocks, as a test sets them: `ahead` is by how much the wall clock is wrong, in seconds."""
+    """A machine's clocks, set by the test; `ahead` is the error of the wall clock in seconds."""
 
     def __init__(self) -> None:
         self.passed = 0.0
@@ -294,7 +284,7 @@ class Watch:
 
 
 class Place:
-    """An engine on a clock that is set, and a handle."""
+    """An engine on such clocks."""
 
     def __init__(self, watch: Watch, connection: Any) -> None:
         self.watch = watch
@@ -305,13 +295,13 @@ class Place:
     async def new(watch: Watch, store: Store | None = None) -> Place:
         return Place(watch, await open_engine(watch.clock(), store))
 
-    def set(self, ahead: float) -> None:
+    def set_clock(self, ahead: float) -> None:
         """Set the wall clock; the engine notices within a second."""
         self.watch.ahead = ahead
-        self.passes(1.0)
+        self.pass_time(1.0)
 
-    def passes(self, seconds: float) -> None:
-        """Time passes, and the engine looks after its runs once."""
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, followed by one tick of upkeep."""
         self.watch.passed += seconds
         self.engine._upkeep.tick()
 
@@ -324,11 +314,10 @@ class Place:
 
 @pytest.mark.parametrize("ahead", [2.0, 90.0, 3 * 3600.0])
 async def test_task_scheduled_while_the_clock_was_ahead_is_available(ahead: float) -> None:
-    """A task that was wanted while the wall clock was ahead does not wait until it is as late as that again."""
     place = await Place.new(Watch())
-    place.set(ahead)
+    place.set_clock(ahead)
     run_id = await place.start()
-    place.set(0.0)
+    place.set_clock(0.0)
     handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
     async with asyncio.timeout(1.0):  # on this clock no time passes: it is there, or never comes
         assert (await handle.poll_activation()).run_id == run_id
@@ -336,9 +325,9 @@ async def test_task_scheduled_while_the_clock_was_ahead_is_available(ahead: floa
 
 
 async def test_available_task_stays_available_when_time_slows_down() -> None:
-    """The wall clock is an hour behind: whenever time is slowed down for that, what could be taken before can be taken."""
+    """The wall clock is an hour behind."""
     place = await Place.new(Watch())
-    place.set(-3600.0)
+    place.set_clock(-3600.0)
     place.watch.passed += 0.0199
     run_id = await place.start()
     place.watch.passed += 0.0002  # in between the wall clock is looked at again
@@ -349,9 +338,9 @@ async def test_available_task_stays_available_when_time_slows_down() -> None:
 
 
 async def test_failing_task_is_retried_after_the_clock_was_set_back() -> None:
-    """It could be taken, and the clock is set back by less than its pause: its run is dropped, and comes in when it is due."""
+    """Its run leaves memory and returns when the retry is due."""
     place = await Place.new(Watch())
-    place.set(20.0)
+    place.set_clock(20.0)
     handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
     run_id = await place.start()
     for _ in range(2):
@@ -360,21 +349,21 @@ async def test_failing_task_is_retried_after_the_clock_was_set_back() -> None:
         await handle.poll_activation()  # the eviction
         await handle.complete_activation(c.Succeeded(run_id))
     await handle.finalize()
-    place.passes(12.0)  # its pause of ten seconds is over
+    place.pass_time(12.0)  # its pause of ten seconds is over
     record = place.engine.runs.in_memory(run_id)
     assert record is not None
     place.engine.runs.timers.elapse(record)
-    place.set(14.0)
+    place.set_clock(14.0)
     await place.connection.call(wf.DescribeWorkflow(workflow_id="w"))
-    place.passes(0.5)
-    assert place.engine.runs.in_memory(run_id) is None, "something uses it"
-    place.passes(10.0)
-    assert place.engine.runs.in_memory(run_id) is not None, "it does not come back"
+    place.pass_time(0.5)
+    assert place.engine.runs.in_memory(run_id) is None, "the run is in use"
+    place.pass_time(10.0)
+    assert place.engine.runs.in_memory(run_id) is not None, "the run did not return"
     await place.connection.close()
 
 
-async def _with_a_retry(place: Place, pause: float) -> Handle:
-    """A run whose activity has failed once, and is tried again after so many seconds; the handle that had it."""
+async def _with_retry(place: Place, pause: float) -> Handle:
+    """Start a run whose activity failed once, and return the handle; the retry is due after `pause` seconds."""
     handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
     run_id = await place.start()
     await handle.poll_activation()
@@ -388,13 +377,11 @@ async def _with_a_retry(place: Place, pause: float) -> Handle:
 
 
 @pytest.mark.parametrize("pause", [0.5, 30.0, 3600.0])
-async def test_retry_due_by_a_clock_jump_is_available(pause: float) -> None:
-    """The wall clock is set forward past the end of a retry's pause: the attempt is given out, whichever sees the jump first,
-    the alarm of the run or the look after all runs.
-    """
+async def test_activity_retry_due_by_a_clock_jump_is_available(pause: float) -> None:
+    """Both the alarm of the run and the tick can notice the jump first."""
     place = await Place.new(Watch())
-    handle = await _with_a_retry(place, pause)
-    place.set(2 * 3600.0)
+    handle = await _with_retry(place, pause)
+    place.set_clock(2 * 3600.0)
     async with asyncio.timeout(LIMIT):  # on this clock no time passes: it is there, or never comes
         again = await handle.poll_activity()
     assert isinstance(again, ActivityTask)
@@ -403,7 +390,6 @@ async def test_retry_due_by_a_clock_jump_is_available(pause: float) -> None:
 
 
 async def test_task_retry_due_by_a_clock_jump_is_available() -> None:
-    """The same for a workflow task that is tried again."""
     place = await Place.new(Watch())
     handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
     run_id = await place.start()
@@ -412,22 +398,21 @@ async def test_task_retry_due_by_a_clock_jump_is_available() -> None:
         await handle.complete_activation(c.TaskFailed(run_id, app_failure("bug")))
         await handle.poll_activation()  # the eviction
         await handle.complete_activation(c.Succeeded(run_id))
-    place.set(2 * 3600.0)
+    place.set_clock(2 * 3600.0)
     async with asyncio.timeout(LIMIT):
         assert (await handle.poll_activation()).run_id == run_id
     await place.connection.close()
 
 
-async def test_retry_postponed_by_a_backward_jump_comes_in_time() -> None:
-    """It could be taken by a clock that was ahead, and was not; by the right one it is taken when its pause is over."""
+async def test_activity_retry_keeps_its_backoff_when_a_clock_jump_is_reverted() -> None:
     place = await Place.new(Watch())
-    handle = await _with_a_retry(place, 30.0)
-    place.set(3600.0)
+    handle = await _with_retry(place, 30.0)
+    place.set_clock(3600.0)
     assert place.engine.queues.waiting_attempts()
-    place.set(0.0)
+    place.set_clock(0.0)
     assert not place.engine.queues.waiting_attempts()
     taking = asyncio.create_task(handle.poll_activity())
-    place.passes(31.0)
+    place.pass_time(31.0)
     (record,) = place.engine.runs.records()
     place.engine.runs.timers.elapse(record)
     async with asyncio.timeout(LIMIT):
@@ -437,8 +422,7 @@ async def test_retry_postponed_by_a_backward_jump_comes_in_time() -> None:
     await place.connection.close()
 
 
-async def test_postponement_by_a_wrong_clock_is_undone() -> None:
-    """An activity that could not time out by a clock that was ahead does so in its time by one that is right again."""
+async def test_activity_timeout_is_restored_when_a_clock_jump_is_reverted() -> None:
     place = await Place.new(Watch())
     handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
     run_id = await place.start()
@@ -451,18 +435,17 @@ async def test_postponement_by_a_wrong_clock_is_undone() -> None:
     assert record is not None
     (activity,) = record.run.activities.values()
     due = activity.started_ns + 60 * 10**9
-    place.set(3 * 3600.0 - 0.5)
+    place.set_clock(3 * 3600.0 - 0.5)
     record.wakes.put_off(record.run.activities, place.engine.clock.now_ns() + 5 * 10**9)
-    place.set(0.0)
+    place.set_clock(0.0)
     assert record.wakes.next_ns(record.run, place.engine.clock.now_ns()) == due
     await place.connection.close()
 
 
-async def test_local_retry_does_not_wait_for_a_clock_that_was_ahead() -> None:
-    """Its pause begins while the wall clock is hours ahead; set right, the next attempt begins when the pause is over."""
+async def test_local_retry_keeps_its_backoff_when_a_clock_jump_is_reverted() -> None:
     place = await Place.new(Watch())
     handle = PolledEngine(await place.connection.open_handle(HandleConfig(task_queue="q")))
-    place.set(3 * 3600.0)
+    place.set_clock(3 * 3600.0)
     run_id = await place.start()
     await handle.poll_activation()
     rule = RetryRule(initial_interval=0.01, backoff_coefficient=1.0)
@@ -471,7 +454,7 @@ async def test_local_retry_does_not_wait_for_a_clock_that_was_ahead() -> None:
     await handle.complete_activation(c.Succeeded(run_id, (command,)))
     first = await handle.poll_activity()
     await handle.complete_activity(AttemptFailed(first.token, app_failure("not yet")))
-    place.set(0.0)
+    place.set_clock(0.0)
     place.watch.passed += 0.1
     again = await handle.poll_activity()
     assert isinstance(again, ActivityTask)
@@ -480,14 +463,13 @@ async def test_local_retry_does_not_wait_for_a_clock_that_was_ahead() -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_debounce_does_not_wait_for_a_clock_that_was_ahead(restarted: bool) -> None:
-    """Calls that came while the wall clock was hours ahead are run when they have been calm for as long as was asked."""
+async def test_debounce_keeps_its_delay_when_a_clock_jump_is_reverted(restarted: bool) -> None:
     store = memory_store()
     place = await Place.new(Watch(), store)
-    place.set(3 * 3600.0)
+    place.set_clock(3 * 3600.0)
     call = limits.DebounceCall("ticket", "W", 5.0, None, "w", "q")
     arguments = (Payload(msgspec.json.encode(call)),)
-    asked = made(
+    request = made(
         wf.StartWorkflow,
         workflow_id=f"{limits.BURSTS}k",
         workflow_type="W",
@@ -496,12 +478,12 @@ async def test_debounce_does_not_wait_for_a_clock_that_was_ahead(restarted: bool
         signal_name="call",
         signal_arguments=arguments,
     )
-    assert place.engine.keepers.bursts.debounce(asked) is not None
+    assert place.engine.keepers.bursts.debounce(request) is not None
     if restarted:  # by a process that has never seen the wrong clock
         place.watch.ahead = 0.0
         place = await Place.new(place.watch, store)
     else:
-        place.set(0.0)
-    (kept,) = place.engine.keepers.view()
-    assert kept.due_ns < place.engine.clock.now_ns() + 6 * 10**9
+        place.set_clock(0.0)
+    (burst,) = place.engine.keepers.view()
+    assert burst.due_ns < place.engine.clock.now_ns() + 6 * 10**9
     await place.connection.close()

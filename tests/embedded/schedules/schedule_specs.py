@@ -1,4 +1,4 @@
-"""Specs of schedules of all kinds, and the stretch of time in which each is looked at."""
+"""Schedule specs of all kinds, each with a period of time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hourglass._contract.schedule_specs import (
 
 @dataclass(frozen=True)
 class Look:
-    """A spec, and between which times to look at it."""
+    """A spec, and the period for which its times are computed."""
 
     spec: ScheduleSpec
     begin: str
@@ -33,22 +33,18 @@ class Look:
 
 
 def nanos(text: str) -> int:
-    """A time in UTC, in nanoseconds since the epoch."""
     return int(time(text).timestamp() * 1e9)
 
 
 def time(text: str) -> datetime:
-    """A time in UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def cron(text: str, begin: str, end: str, zone: str = "", **fields: Any) -> Look:
-    """A look at one cron string."""
     return Look(ScheduleSpec(cron_expressions=(text,), time_zone_name=zone, **fields), begin, end)
 
 
 def calendar(begin: str, end: str, zone: str = "", **fields: Numbers) -> Look:
-    """A look at one calendar."""
     return Look(ScheduleSpec(calendars=(ScheduleCalendarSpec(**fields),), time_zone_name=zone), begin, end)
 
 
@@ -122,7 +118,7 @@ CLOCK_CHANGES = [
     cron("*/15 0-2 * * *", "2026-10-30T12:00:00", "2026-11-01T12:00:00", "America/St_Johns"),
     cron("0 12 * * *", *WEEK, "Asia/Kathmandu"),
 ]
-"""Where clocks go forward by an hour, or back west of Greenwich: there the server keeps to its own rule."""
+"""Days on which clocks go forward by an hour, or back west of Greenwich: there the server follows its own rule."""
 
 OTHERS = [
     calendar(*WEEK, hour=(ScheduleRange(9), ScheduleRange(17))),
@@ -190,7 +186,7 @@ OTHERS = [
 
 LOOKS = [*CRONS, *CLOCK_CHANGES, *OTHERS]
 
-ODD = [
+UNUSUAL = [
     "@every 1d12h", "@every 1.5d", "@every 12h1d", "@every .5h", "@every 1us", "@every 1000000us", "@every 90",
     "@every 0s", "@every 1h/1h", "@every 1h/-5m", "@every -1h", "@every 1h/", "@every", "@every1h", "@every  1h",
     "@every 1h 5m", "@EVERY 1h", "@Daily", "@daily extra", "@every 100ms", "@every 1m1m", "@every 5 m", "@every 2w",
@@ -201,4 +197,4 @@ ODD = [
     "0 0 * * * 2101", "0 0 0 * * * *", "TZ= 0 9 * * *", "CRON_TZ=UTC\t0 9 * * *", "tz=UTC 0 9 * * *",
     "TZ=UTC   0 9 * * *", "TZ=utc 0 9 * * *", "TZ=EST 0 9 * * *", "TZ=UTC", "#", "", "0 9 * * *#x", "@reboot", "* * ? * *",
 ]  # fmt: skip
-"""Cron strings near the border between sense and nonsense."""
+"""Cron strings that are barely valid or barely invalid."""

@@ -1,4 +1,4 @@
-"""What schedules that match rarely or never cost, and how large a schedule may be."""
+"""Cost of schedules that match rarely or never, and limits on the size of a schedule."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def calendar(cron: str) -> ScheduleCalendarSpec:
 
 
 def count_calls(spec: ScheduleSpec) -> tuple[int, list[datetime]]:
-    """Compile a spec, look for ten times twice, and return the number of function calls and the times."""
+    """Compile a spec, search ten times twice, and return the number of function calls and the times."""
     calls = 0
 
     def count(_frame: FrameType, event: str, _argument: Any) -> None:
@@ -93,7 +93,7 @@ NEVER = {
 
 
 @pytest.mark.parametrize("name", NEVER)
-def test_schedule_that_never_matches_costs_little(name: str) -> None:
+def test_search_for_a_schedule_that_never_matches_is_cheap(name: str) -> None:
     calls, moments = count_calls(NEVER[name])
     assert moments == []
     assert calls < 150_000  # 400 crons needed 5,600,000 before
@@ -128,7 +128,7 @@ RARE = {
 
 
 @pytest.mark.parametrize("name", RARE)
-def test_schedule_that_rarely_matches_is_found_at_little_cost(name: str) -> None:
+def test_search_for_a_schedule_that_rarely_matches_is_cheap(name: str) -> None:
     spec, first = RARE[name]
     calls, moments = count_calls(spec)
     assert moments[0] == first
@@ -144,7 +144,7 @@ def test_end_of_a_schedule_is_cached() -> None:
     assert table.next(NOW) == moment
 
 
-def test_search_after_the_clock_was_set_back() -> None:
+def test_search_finds_both_occurrences_of_a_repeated_hour() -> None:
     spec = ScheduleSpec(cron_expressions=("30 2 25 10 * 2026",), time_zone_name="Europe/Berlin")
     table = Timetable(spec)
     moments = [moment.nominal_ns // NANOS for moment in table.moments(0)]
@@ -152,8 +152,8 @@ def test_search_after_the_clock_was_set_back() -> None:
     assert moments == [int(first.timestamp()), int((first + timedelta(hours=1)).timestamp())]
 
 
-def test_intervals_and_exclusions_together_cost_little() -> None:
-    """A schedule whose every interval steps over the same exclusions is refused before it costs seconds at each search."""
+def test_many_intervals_with_many_exclusions_are_rejected() -> None:
+    """Each interval would step over the same exclusions in every search."""
     spec = ScheduleSpec(
         intervals=tuple(ScheduleIntervalSpec(float(7919 + n)) for n in range(480)),
         skip=tuple(calendar(f"{n} * * * *") for n in range(20)),
@@ -163,8 +163,7 @@ def test_intervals_and_exclusions_together_cost_little() -> None:
 
 
 @workflow.defn
-def nothing() -> None:
-    """Do nothing."""
+def nothing() -> None: ...
 
 
 def schedule(spec: ScheduleSpec) -> Schedule:
@@ -178,7 +177,7 @@ def schedule(spec: ScheduleSpec) -> Schedule:
         (ScheduleSpec(cron_expressions=["0" + ",0" * 600 + " 0 * * *"]), "longer than 1000 characters"),
     ],
 )
-def test_schedule_beyond_the_limits_is_rejected(spec: ScheduleSpec, message: str) -> None:
+def test_schedule_over_the_size_limits_is_rejected(spec: ScheduleSpec, message: str) -> None:
     with Client.connect("local:") as client:
         with pytest.raises(errors.HourglassError, match=message):
             client.create_schedule("large", schedule(spec))
@@ -187,7 +186,7 @@ def test_schedule_beyond_the_limits_is_rejected(spec: ScheduleSpec, message: str
 
 
 def test_large_schedule_is_searched_outside_the_control_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A spec of hundreds of crons is compiled and searched in a thread: at create, update, describe, list and when it acts."""
+    """At create, update, describe, list, and for each action."""
     threads: list[str] = []
 
     def note_thread(method: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The times of a schedule: as the server finds them, as Temporal's rule says, and in order."""
+"""The times of a schedule: compared with the server's, with Temporal's rule, and in their order."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from hourglass._temporal.calls_schedules import put_spec, spec_from
 from hourglass.errors import UsageError
 from hourglass.testing import DevServer
 
-from .schedule_specs import LOOKS, NIGHTS, ODD, Look, cron, nanos, time
+from .schedule_specs import LOOKS, NIGHTS, UNUSUAL, Look, cron, nanos, time
 
-MOST = 1000  # so many times does a server list
+MOST = 1000  # the number of times that a server lists
 
 
 def times(look: Look, seed: str = "") -> list[int]:
-    """The times between the two that are looked at."""
+    """Return the times within the period, in nanoseconds."""
     end = nanos(look.end)
     moments = Timetable(look.spec, seed).moments(nanos(look.begin))
     within = itertools.takewhile(lambda moment: moment.due_ns <= end, moments)
@@ -42,19 +42,21 @@ def times(look: Look, seed: str = "") -> list[int]:
 
 
 def texts(look: Look) -> list[str]:
-    """The same, to be read."""
+    """Return the times within the period as strings."""
     return [datetime.fromtimestamp(time / NANOS, UTC).strftime("%dT%H:%M") for time in times(look)]
 
 
 # --- as the server finds them ---------------------------------------------------------------------------------
 
 
-async def _ask(target: str) -> list[tuple[list[int], ScheduleSpec]]:
+async def _times_of_server(target: str) -> list[tuple[list[int], ScheduleSpec]]:
     client = await temporalio.client.Client.connect(target)
-    return [await _ask_one(client, f"oracle-{at}", look) for at, look in enumerate(LOOKS)]
+    return [await _times_of_server_for_spec(client, f"oracle-{at}", look) for at, look in enumerate(LOOKS)]
 
 
-async def _ask_one(client: temporalio.client.Client, name: str, look: Look) -> tuple[list[int], ScheduleSpec]:
+async def _times_of_server_for_spec(
+    client: temporalio.client.Client, name: str, look: Look
+) -> tuple[list[int], ScheduleSpec]:
     service = client.workflow_service
     create = ws.CreateScheduleRequest(namespace="default", schedule_id=name, request_id=name)
     put_spec(create.schedule.spec, look.spec)
@@ -75,57 +77,52 @@ async def _ask_one(client: temporalio.client.Client, name: str, look: Look) -> t
 
 @pytest.fixture(scope="module")
 def oracle(quick_server: DevServer) -> list[tuple[list[int], ScheduleSpec]]:
-    """What a real server says of every spec: its times, and how it shows it."""
-    return asyncio.run(_ask(quick_server.target))
+    """For every spec its times and its description from a real server."""
+    return asyncio.run(_times_of_server(quick_server.target))
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("at", range(len(LOOKS)), ids=lambda at: str(LOOKS[at]))
 def test_schedule_times_match_the_server(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
-    """Each spec names the times that a real server lists for it, to the nanosecond."""
     assert times(LOOKS[at]) == oracle[at][0]
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("at", range(len(LOOKS)), ids=lambda at: str(LOOKS[at]))
 def test_canonical_spec_matches_the_server(at: int, oracle: list[tuple[list[int], ScheduleSpec]]) -> None:
-    """A spec in canonical form is what a server describes after it was given the spec."""
     assert canonical(LOOKS[at].spec) == oracle[at][1]
 
 
-async def _refused(target: str) -> set[str]:
+async def _rejected_by_server(target: str) -> set[str]:
     client = await temporalio.client.Client.connect(target)
-    refused = set()
-    for at, text in enumerate(ODD):
+    rejected = set()
+    for at, text in enumerate(UNUSUAL):
         name = f"odd-{at}"
         look = Look(ScheduleSpec(cron_expressions=(text,)), "2026-01-01", "2026-01-02")
         try:
-            await _ask_one(client, name, look)
+            await _times_of_server_for_spec(client, name, look)
         except temporalio.service.RPCError as error:
             if error.status is not temporalio.service.RPCStatusCode.INVALID_ARGUMENT:
                 raise
-            refused.add(text)
-    return refused
+            rejected.add(text)
+    return rejected
 
 
 @pytest.mark.server
-def test_cron_strings_are_rejected_like_on_the_server(quick_server: DevServer) -> None:
-    """What we call nonsense a server refuses, and what a server refuses we call nonsense."""
-
-    def makes_sense(text: str) -> bool:
+def test_server_and_engine_reject_the_same_cron_strings(quick_server: DevServer) -> None:
+    def is_valid(text: str) -> bool:
         try:
             canonical(ScheduleSpec(cron_expressions=(text,)))
         except UsageError:
             return False
         return True
 
-    refused = asyncio.run(_refused(quick_server.target))
-    assert {text for text in ODD if not makes_sense(text)} == refused
-    assert 20 < len(refused) < len(ODD) - 20
+    rejected = asyncio.run(_rejected_by_server(quick_server.target))
+    assert {text for text in UNUSUAL if not is_valid(text)} == rejected
+    assert 20 < len(rejected) < len(UNUSUAL) - 20
 
 
 def test_compared_specs_cover_many_cases() -> None:
-    """The comparison with the server is a broad one, and nearly every spec names some time."""
     assert len(LOOKS) >= 60
     assert sum(bool(times(look)) for look in LOOKS) >= len(LOOKS) - 1
 
@@ -150,14 +147,14 @@ ZONES = [
 
 
 def _range(low: int, high: int) -> st.SearchStrategy[tuple[ScheduleRange, ...]]:
-    one = st.builds(
+    part = st.builds(
         lambda start, length, step: ScheduleRange(start, min(start + length, high), step),
         st.integers(low, high),
         st.integers(0, high - low),
         st.integers(1, 7),
     )
     everything = st.just((ScheduleRange(low, high),))
-    return st.one_of(everything, st.lists(one, min_size=1, max_size=2).map(tuple))
+    return st.one_of(everything, st.lists(part, min_size=1, max_size=2).map(tuple))
 
 
 CALENDARS = st.builds(
@@ -180,8 +177,8 @@ DAYS = st.sampled_from(
 )  # fmt: skip
 
 
-def _shows(calendar: ScheduleCalendarSpec, time: datetime) -> bool:
-    """The rule itself, word by word."""
+def _matches(calendar: ScheduleCalendarSpec, time: datetime) -> bool:
+    """Return whether a time matches a calendar, by the rule itself."""
     parts = {
         "second": time.second,
         "minute": time.minute,
@@ -198,10 +195,9 @@ def _shows(calendar: ScheduleCalendarSpec, time: datetime) -> bool:
 
 @settings(max_examples=cases(60, 600), deadline=None)
 @given(calendar=CALENDARS, skip=st.one_of(st.none(), CALENDARS), zone=st.sampled_from(ZONES), day=DAYS)
-def test_calendar_times_match_the_zones_clock(
+def test_calendar_times_match_local_time_in_any_zone(
     calendar: ScheduleCalendarSpec, skip: ScheduleCalendarSpec | None, zone: str, day: str
 ) -> None:
-    """A time belongs to a calendar exactly if the zone's clock then shows a match, clock changes or not."""
     full = canonical(ScheduleSpec(calendars=(calendar,), skip=(skip,) if skip else ()))
     spec = ScheduleSpec(calendars=full.calendars, skip=full.skip, time_zone_name=zone)
     begin = datetime.fromisoformat(day).replace(tzinfo=UTC)
@@ -210,7 +206,7 @@ def test_calendar_times_match_the_zones_clock(
     expected = [
         int(minute.timestamp()) * NANOS
         for minute, wall in walls
-        if _shows(full.calendars[0], wall) and not (full.skip and _shows(full.skip[0], wall))
+        if _matches(full.calendars[0], wall) and not (full.skip and _matches(full.skip[0], wall))
     ]
     look = Look(spec, f"{day}T00:00:00", minutes[-1].strftime("%Y-%m-%dT%H:%M:%S"))
     assert times(look)[: len(expected) + 1] == expected[:MOST]
@@ -223,15 +219,14 @@ def test_calendar_times_match_the_zones_clock(
     after=st.integers(0, 4_000_000_000),
 )
 def test_intervals_count_from_the_epoch(every: int, offset: int, after: int) -> None:
-    """The next time of an interval is the first after now that is a multiple of it, shifted."""
     offset %= every
     moment = Timetable(ScheduleSpec(intervals=(ScheduleIntervalSpec(float(every), float(offset)),))).next(
         after * NANOS
     )
     assert moment is not None
-    found = moment.nominal_ns // NANOS
-    assert (found - offset) % every == 0
-    assert after < found <= after + every
+    seconds = moment.nominal_ns // NANOS
+    assert (seconds - offset) % every == 0
+    assert after < seconds <= after + every
 
 
 @pytest.mark.parametrize(
@@ -248,8 +243,8 @@ def test_intervals_count_from_the_epoch(every: int, offset: int, after: int) -> 
     ],
     ids=["Berlin", "London", "Cairo", "Lord Howe", "Apia"],
 )  # fmt: skip
-def test_daylight_saving_changes_that_a_server_gets_wrong(look: Look, expected: list[str]) -> None:
-    """Repeated hours east of Greenwich come twice, and leapt-over half hours and days not at all."""
+def test_daylight_saving_changes_that_the_server_gets_wrong(look: Look, expected: list[str]) -> None:
+    """Repeated hours east of Greenwich occur twice; skipped half hours and days never."""
     assert texts(look) == expected
 
 
@@ -259,7 +254,6 @@ def test_daylight_saving_changes_that_a_server_gets_wrong(look: Look, expected: 
 @settings(max_examples=100, deadline=None)
 @given(jitter=st.floats(0, 5000), every=st.integers(1, 4000), seed=st.text(max_size=5))
 def test_jitter_is_bounded_and_deterministic(jitter: float, every: int, seed: str) -> None:
-    """Jitter makes times later, by less than it says and never as far as the next, and is the same each time."""
     spec = ScheduleSpec(intervals=(ScheduleIntervalSpec(float(every)),), jitter=jitter)
     moments = list(itertools.islice(Timetable(spec, seed).moments(0), 20))
     assert moments == list(itertools.islice(Timetable(spec, seed).moments(0), 20))
@@ -270,7 +264,6 @@ def test_jitter_is_bounded_and_deterministic(jitter: float, every: int, seed: st
 
 
 def test_jitter_differs_between_schedules() -> None:
-    """Two schedules with the same spec do not act at the same time."""
     spec = ScheduleSpec(cron_expressions=("@hourly",), jitter=600.0)
     first, second = Timetable(spec, "a").next(0), Timetable(spec, "b").next(0)
     assert first is not None
@@ -279,8 +272,7 @@ def test_jitter_differs_between_schedules() -> None:
     assert first.due_ns != second.due_ns
 
 
-def test_search_ends_if_all_times_are_skipped() -> None:
-    """Where all times are skipped the search gives up instead of going on for ever."""
+def test_search_ends_if_all_times_are_excluded() -> None:
     always = ScheduleCalendarSpec(
         second=(ScheduleRange(0, 59),), minute=(ScheduleRange(0, 59),), hour=(ScheduleRange(0, 23),)
     )
@@ -289,7 +281,6 @@ def test_search_ends_if_all_times_are_skipped() -> None:
 
 
 def test_long_exclusions_are_skipped_quickly() -> None:
-    """A schedule of every second that skips nights goes on in the morning."""
     spec = ScheduleSpec(
         intervals=(ScheduleIntervalSpec(1.0),), skip=(NIGHTS,), time_zone_name="Europe/Berlin"
     )
@@ -298,8 +289,7 @@ def test_long_exclusions_are_skipped_quickly() -> None:
     assert moment.nominal_ns == nanos("2026-01-02T06:00:00")
 
 
-def test_far_and_past_times() -> None:
-    """A year far away is found, one that has passed is not."""
+def test_year_far_ahead_is_found_and_past_year_is_not() -> None:
     assert texts(cron("0 0 1 1 * 2099", "2026-01-01", "2100-01-01", "Europe/Berlin")) == ["31T23:00"]
     assert texts(cron("0 0 1 1 * 2025", "2026-01-01", "2100-01-01", "Europe/Berlin")) == []
 
@@ -308,13 +298,13 @@ def test_far_and_past_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "message"),
     [
         ("", "0 fields"),
         ("* * * *", "4 fields"),
         ("* * * * * * * *", "8 fields"),
         ("@reboot", "1 fields"),
-        ("60 * * * *", "'60' is not among the minutes: 0 to 59"),
+        ("60 * * * *", "'60' is not a valid value for minutes: expected 0 to 59"),
         ("* 24 * * *", "hours"),
         ("* * 0 * *", "days of the month"),
         ("* * ? * *", "days of the month"),
@@ -322,7 +312,7 @@ def test_far_and_past_times() -> None:
         ("* * * 13 *", "months"),
         ("* * * foo *", "names such as feb"),
         ("* * * * 8", "days of the week"),
-        ("* * * * 5-1", "end before they start"),
+        ("* * * * 5-1", "ends before it starts"),
         ("*/0 * * * *", "step"),
         ("*/x * * * *", "step"),
         ("1-2-3 * * * *", "minutes"),
@@ -334,27 +324,32 @@ def test_far_and_past_times() -> None:
         ("TZ=Europe/Berlin", "0 fields"),
     ],
 )
-def test_invalid_cron_string_is_rejected(text: str, why: str) -> None:
-    """A cron string that makes no sense is refused with the part that does not."""
+def test_invalid_cron_string_is_rejected(text: str, message: str) -> None:
     with pytest.raises(UsageError, match="is invalid") as caught:
         parse_cron(text)
-    assert why in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("spec", "why"),
+    ("spec", "message"),
     [
         (
             ScheduleSpec(cron_expressions=("@daily",), time_zone_name="Mars/Olympus"),
-            "no time zone 'Mars/Olympus'",
+            "unknown time zone 'Mars/Olympus'",
         ),
-        (ScheduleSpec(cron_expressions=("TZ=../../etc/passwd @daily",)), "no time zone"),
-        (ScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily",), time_zone_name="UTC"), "another one"),
+        (ScheduleSpec(cron_expressions=("TZ=../../etc/passwd @daily",)), "unknown time zone"),
+        (
+            ScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily",), time_zone_name="UTC"),
+            "but the schedule has",
+        ),
         (ScheduleSpec(cron_expressions=("TZ=Asia/Tokyo @daily", "@hourly")), "same time zone"),
-        (ScheduleSpec(intervals=(ScheduleIntervalSpec(0.5),)), "at least a second"),
+        (ScheduleSpec(intervals=(ScheduleIntervalSpec(0.5),)), "at least one second"),
         (ScheduleSpec(intervals=(ScheduleIntervalSpec(5.0, 5.0),)), "offset"),
-        (ScheduleSpec(calendars=(ScheduleCalendarSpec(hour=(ScheduleRange(24),)),)), "hours go from 0 to 23"),
-        (ScheduleSpec(calendars=(ScheduleCalendarSpec(hour=(ScheduleRange(5, 3),)),)), "range from 5 to 3"),
+        (
+            ScheduleSpec(calendars=(ScheduleCalendarSpec(hour=(ScheduleRange(24),)),)),
+            "invalid range of hours",
+        ),
+        (ScheduleSpec(calendars=(ScheduleCalendarSpec(hour=(ScheduleRange(5, 3),)),)), "5 to 3"),
         (ScheduleSpec(skip=(ScheduleCalendarSpec(day_of_week=(ScheduleRange(7),)),)), "days of the week"),
         (ScheduleSpec(calendars=(ScheduleCalendarSpec(comment="x" * 201),)), "comment"),
         (
@@ -365,22 +360,19 @@ def test_invalid_cron_string_is_rejected(text: str, why: str) -> None:
         ),
     ],
 )
-def test_invalid_spec_is_rejected(spec: ScheduleSpec, why: str) -> None:
-    """A spec that makes no sense is refused, and the message says why."""
+def test_invalid_schedule_spec_is_rejected(spec: ScheduleSpec, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         canonical(spec)
-    assert why in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_canonical_spec_is_unchanged() -> None:
-    """Turning a spec into its canonical form again changes nothing."""
+def test_canonical_spec_is_idempotent() -> None:
     for look in LOOKS:
         once = canonical(look.spec)
         assert canonical(once) == once
         assert not once.cron_expressions
 
 
-def test_empty_specs_are_recognised() -> None:
-    """A spec that names no time is empty, also if it skips some."""
+def test_spec_without_times_is_empty() -> None:
     assert is_empty(ScheduleSpec(skip=(ScheduleCalendarSpec(),), time_zone_name="UTC"))
     assert not is_empty(ScheduleSpec(cron_expressions=("@daily",)))

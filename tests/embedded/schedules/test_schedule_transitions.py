@@ -1,4 +1,4 @@
-"""What a schedule does as time passes, as data: overlap policies, catch-up, jitter, backfills, pausing, updates."""
+"""Schedule transitions as pure functions: overlap policies, catch-up, jitter, backfills, pauses, updates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MINUTE = 60 * NANOS
 
 
 def after(seconds: float) -> datetime:
-    """The time this many seconds after noon."""
+    """Return the time `seconds` after noon."""
     return datetime(2026, 1, 1, 12, tzinfo=UTC) + timedelta(seconds=seconds)
 
 
@@ -48,7 +48,7 @@ DONE = WorkflowStatus.COMPLETED
 
 
 class World:
-    """An engine without anything but schedules: it starts what it is told, and closes what a test says."""
+    """An engine that has only schedules: it starts their workflows, and closes those named by a test."""
 
     def __init__(
         self,
@@ -72,10 +72,10 @@ class World:
         self.cancelled: list[str] = []
         self.terminated: list[str] = []
         self.ended = 0
-        self.look()
+        self.advance()
 
-    def look(self) -> int | None:
-        """Let the schedule act until it rests."""
+    def advance(self) -> int | None:
+        """Let the schedule act until it has nothing to do. Return the next wake time."""
         while True:
             step = tr.advance(self.record, self.now)
             self.record = step.record
@@ -88,29 +88,26 @@ class World:
                 return step.wake_ns
 
     def wait(self, seconds: float) -> None:
-        """Let time pass at once."""
+        """Let time pass in one step."""
         self.now += round(seconds * NANOS)
-        self.look()
+        self.advance()
 
     def tick(self, count: int, seconds: float = 60.0) -> None:
-        """Let time pass step by step."""
+        """Let time pass in `count` steps."""
         for _ in range(count):
             self.wait(seconds)
 
     def close(self, status: WorkflowStatus = DONE, message: str = "") -> None:
-        """Close the first workflow that the schedule waits for."""
         failure = Failure(message) if message else None
         self.record = tr.closed(self.record, self.record.running[0][0], status, failure=failure)
         self.ended += 1
-        self.look()
+        self.advance()
 
     def patch(self, **patch: Any) -> None:
-        """Send a request."""
         self.record = tr.patch(self.record, PatchSchedule(schedule_id="s", request_id="p", **patch), self.now)
-        self.look()
+        self.advance()
 
     def update(self, token: bytes | None = None, **changes: Any) -> None:
-        """Replace parts of the schedule."""
         request = UpdateSchedule(
             schedule_id="s",
             schedule=msgspec.structs.replace(self.record.schedule, **changes),
@@ -118,11 +115,11 @@ class World:
             conflict_token=rec.token_of(self.record) if token is None else token,
         )
         self.record = tr.update(self.record, request, self.now)
-        self.look()
+        self.advance()
 
     @property
     def counts(self) -> tuple[int, int, int, int, list[str]]:
-        """How much it has done, skipped, put off and not finished, and what for."""
+        """The numbers of actions, skipped, waiting and running starts, and the recent action times."""
         record = self.record
         return (
             record.action_count,
@@ -134,12 +131,11 @@ class World:
 
     @property
     def state(self) -> ScheduleState:
-        """The schedule's state."""
         return self.record.schedule.state
 
 
 def overlapping(policy: ScheduleOverlapPolicy) -> World:
-    """A world whose first workflow runs while two more times come."""
+    """Return a world whose first workflow runs during two more action times."""
     world = World(policy=SchedulePolicy(overlap=policy))
     world.tick(3)
     return world
@@ -148,8 +144,7 @@ def overlapping(policy: ScheduleOverlapPolicy) -> World:
 # --- overlap ---------------------------------------------------------------------------------------------------------
 
 
-def test_skip_policy() -> None:
-    """While a workflow runs, times are skipped and counted; the next time after its end counts again."""
+def test_skip_policy_skips_times_during_a_running_workflow() -> None:
     world = overlapping(ScheduleOverlapPolicy.SKIP)
     assert world.started == ["12:01:00Z"]
     assert world.record.skipped_overlap == 2
@@ -158,8 +153,7 @@ def test_skip_policy() -> None:
     assert world.started == ["12:01:00Z", "12:04:00Z"]
 
 
-def test_buffer_one_policy() -> None:
-    """One start waits for the end of the one before; more are skipped."""
+def test_buffer_one_policy_queues_one_start() -> None:
     world = overlapping(ScheduleOverlapPolicy.BUFFER_ONE)
     assert (world.started, len(world.record.waiting)) == (["12:01:00Z"], 1)
     world.close()
@@ -167,8 +161,7 @@ def test_buffer_one_policy() -> None:
     assert (world.record.skipped_overlap, world.record.waiting) == (1, ())
 
 
-def test_buffer_all_policy() -> None:
-    """Every start waits for its turn, and they run one after the other."""
+def test_buffer_all_policy_queues_every_start() -> None:
     world = overlapping(ScheduleOverlapPolicy.BUFFER_ALL)
     assert world.started == ["12:01:00Z"]
     world.close()
@@ -178,8 +171,7 @@ def test_buffer_all_policy() -> None:
     assert world.record.skipped_overlap == 0
 
 
-def test_cancel_other_policy() -> None:
-    """What runs is asked to cancel, and the new one starts when it is gone."""
+def test_cancel_other_policy_starts_after_the_cancellation() -> None:
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.CANCEL_OTHER))
     world.tick(2)
     assert world.cancelled == ["report-2026-01-01T12:01:00Z"]
@@ -189,15 +181,13 @@ def test_cancel_other_policy() -> None:
     assert world.terminated == []
 
 
-def test_cancelled_starts_are_replaced_by_later_ones() -> None:
-    """Of several that wait for a cancelled one to end only the last is started."""
+def test_cancel_other_policy_starts_only_the_latest_waiting_action() -> None:
     world = overlapping(ScheduleOverlapPolicy.CANCEL_OTHER)
     world.close(WorkflowStatus.CANCELED)
     assert world.started == ["12:01:00Z", "12:03:00Z"]
 
 
-def test_terminate_other_policy() -> None:
-    """What runs is terminated, and the new one starts when it is gone."""
+def test_terminate_other_policy_starts_after_the_termination() -> None:
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.TERMINATE_OTHER))
     world.tick(2)
     assert world.terminated == ["report-2026-01-01T12:01:00Z"]
@@ -206,8 +196,7 @@ def test_terminate_other_policy() -> None:
     assert world.cancelled == []
 
 
-def test_allow_all_policy() -> None:
-    """Every time starts a workflow, whatever runs, and none is waited for."""
+def test_allow_all_policy_starts_every_action() -> None:
     world = overlapping(ScheduleOverlapPolicy.ALLOW_ALL)
     assert world.started == ["12:01:00Z", "12:02:00Z", "12:03:00Z"]
     assert world.record.running == ()
@@ -222,33 +211,31 @@ POLICIES = [policy for policy in ScheduleOverlapPolicy if policy is not Schedule
     running=st.booleans(),
     default=st.sampled_from(POLICIES),
 )
-def test_every_start_is_decided_once(
+def test_overlap_decision_handles_each_start_exactly_once(
     policies: list[ScheduleOverlapPolicy], running: bool, default: ScheduleOverlapPolicy
 ) -> None:
-    """Each start goes, waits, is skipped or gives way; nothing is doubled, and nothing starts beside what runs."""
     waiting = tuple(BufferedStart(at, at, policy) for at, policy in enumerate(policies))
-    found = decide_overlap(waiting, running, default)
-    alone = () if found.alone is None else (found.alone,)
-    kept = [*found.together, *alone, *found.waiting]
+    decision = decide_overlap(waiting, running, default)
+    alone = () if decision.alone is None else (decision.alone,)
+    kept = [*decision.together, *alone, *decision.waiting]
     assert len(set(kept)) == len(kept)
     assert set(kept) <= set(waiting)
-    assert list(found.waiting) == sorted(found.waiting, key=lambda due: due.nominal_ns)
-    assert not (running and found.alone)
-    assert (found.cancel or found.terminate) <= running
+    assert list(decision.waiting) == sorted(decision.waiting, key=lambda due: due.nominal_ns)
+    assert not (running and decision.alone)
+    assert (decision.cancel or decision.terminate) <= running
     resolved = [policy or default for policy in policies]
-    given_way = sum(
+    replacing_count = sum(
         policy in (ScheduleOverlapPolicy.CANCEL_OTHER, ScheduleOverlapPolicy.TERMINATE_OTHER)
         for policy in resolved
     )
-    dropped = resolved.count(ScheduleOverlapPolicy.ALLOW_ALL) if found.cancel or found.terminate else 0
-    lost = len(waiting) - len(kept) - found.skipped - dropped
-    assert 0 <= lost <= given_way
+    dropped = resolved.count(ScheduleOverlapPolicy.ALLOW_ALL) if decision.cancel or decision.terminate else 0
+    lost = len(waiting) - len(kept) - decision.skipped - dropped
+    assert 0 <= lost <= replacing_count
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_overlap_decisions_match_the_server(policy: ScheduleOverlapPolicy, quick_server: DevServer) -> None:
-    """Starts that meet nothing, and then ones that meet what runs, come out as on a real server."""
     world = World(policy=SchedulePolicy(overlap=policy), state=ScheduleState(paused=True))
     name = f"same-{uuid.uuid4().hex[:8]}"
     schedule = client.Schedule(
@@ -267,8 +254,8 @@ def test_overlap_decisions_match_the_server(policy: ScheduleOverlapPolicy, quick
                 world.close(WorkflowStatus.TERMINATED)
             handle.backfill(client.ScheduleBackfill(start_at=begin, end_at=end))
             deadline = time.monotonic() + 30
-            while (found := _counts(handle.describe().info)) != world.counts:
-                assert time.monotonic() < deadline, (found, world.counts)
+            while (seen := _counts(handle.describe().info)) != world.counts:
+                assert time.monotonic() < deadline, (seen, world.counts)
                 time.sleep(0.05)
         handle.delete()
 
@@ -292,55 +279,54 @@ def _counts(info: client.ScheduleInfo) -> tuple[int, int, int, int, list[str]]:
     jitter=st.floats(0, 100),
     every=st.integers(1, 90),
 )
-def test_result_is_independent_of_step_size(steps: list[float], jitter: float, every: int) -> None:
-    """However time is cut into pieces, the same workflows are started, each once."""
+def test_started_workflows_are_independent_of_step_size(
+    steps: list[float], jitter: float, every: int
+) -> None:
     policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL)
-    bit_by_bit, at_once = World(every, policy, jitter=jitter), World(every, policy, jitter=jitter)
+    in_steps, in_one_step = World(every, policy, jitter=jitter), World(every, policy, jitter=jitter)
     for step in steps:
-        bit_by_bit.wait(step)
-    at_once.now = bit_by_bit.now
-    at_once.look()
-    assert bit_by_bit.started == at_once.started
-    assert len(set(at_once.started)) == len(at_once.started)
+        in_steps.wait(step)
+    in_one_step.now = in_steps.now
+    in_one_step.advance()
+    assert in_steps.started == in_one_step.started
+    assert len(set(in_one_step.started)) == len(in_one_step.started)
 
 
-def test_next_wake_time_is_returned() -> None:
-    """The next look is at the next time, with its jitter; and never, if there is none or it may not act."""
-    assert World().look() == NOON + MINUTE
-    later = World(jitter=30.0).look()
+def test_next_wake_time_includes_jitter_and_ends_with_the_schedule() -> None:
+    assert World().advance() == NOON + MINUTE
+    later = World(jitter=30.0).advance()
     assert later is not None
     assert NOON + MINUTE <= later < NOON + MINUTE + 30 * NANOS
-    assert World(state=ScheduleState(paused=True)).look() is None
+    assert World(state=ScheduleState(paused=True)).advance() is None
     ended = World()
     ended.update(spec=dataclasses.replace(ended.record.schedule.spec, end_at=after(90)))
     ended.tick(2)
-    assert ended.look() is None
+    assert ended.advance() is None
     assert ended.started == ["12:01:00Z"]
 
 
 def test_pending_jitter_is_not_lost() -> None:
-    """A look between a time and its jitter, or an update there, neither loses nor doubles the start."""
+    """Neither by a step between a time and its jitter, nor by an update there."""
     world = World(3600.0, jitter=1800.0)
-    due = world.look()
+    due = world.advance()
     assert due is not None
     assert due > NOON + 3600 * NANOS  # else there is nothing to look between
     world.now = NOON + 3600 * NANOS + 1
-    world.look()
+    world.advance()
     assert world.started == []
     world.update(policy=world.record.schedule.policy)
-    assert world.look() == due
+    assert world.advance() == due
     world.now = due
-    world.look()
-    world.look()
+    world.advance()
+    world.advance()
     assert world.started == ["13:00:00Z"]
 
 
-def test_clock_set_back_repeats_no_start() -> None:
-    """Where the clock goes back nothing is started until it has caught up."""
+def test_clock_set_back_repeats_no_action() -> None:
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
     world.tick(2)
     world.now -= 2 * MINUTE
-    world.look()
+    world.advance()
     world.tick(2)
     assert world.started == ["12:01:00Z", "12:02:00Z"]
     world.tick(1)
@@ -348,7 +334,6 @@ def test_clock_set_back_repeats_no_start() -> None:
 
 
 def test_missed_times_are_caught_up_within_the_window() -> None:
-    """After an outage the times of the catch-up window are done, older ones counted as missed."""
     policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL, catchup_window=150.0)
     world = World(policy=policy)
     world.wait(600)
@@ -356,8 +341,7 @@ def test_missed_times_are_caught_up_within_the_window() -> None:
     assert world.record.missed_catchup == 7
 
 
-def test_bounds_of_the_catchup_window() -> None:
-    """The window's bounds are Temporal's, and are shown."""
+def test_catchup_window_has_temporals_bounds() -> None:
     assert World(
         policy=SchedulePolicy(catchup_window=1.0)
     ).record.schedule.policy.catchup_window == timedelta(seconds=10)
@@ -365,7 +349,6 @@ def test_bounds_of_the_catchup_window() -> None:
 
 
 def test_long_outage_is_caught_up_in_steps() -> None:
-    """One step looks at a bounded number of times, and asks to go on at once."""
     world = World(1.0, SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP))
     step = tr.advance(world.record, NOON + 5000 * NANOS)
     assert step.wake_ns == NOON + 5000 * NANOS
@@ -374,8 +357,7 @@ def test_long_outage_is_caught_up_in_steps() -> None:
     assert world.record.skipped_overlap == 4999
 
 
-def test_overfull_buffer_drops_starts() -> None:
-    """The queue is bounded; what does not fit is counted."""
+def test_full_buffer_drops_and_counts_starts() -> None:
     world = World(1.0, SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ALL))
     world.wait(MAX_BUFFERED + 101)
     assert len(world.record.waiting) <= MAX_BUFFERED
@@ -387,7 +369,7 @@ def test_overfull_buffer_drops_starts() -> None:
 
 
 def test_paused_schedule_skips_its_times() -> None:
-    """What comes due during a pause is not done later, nor what a pause overtook before anybody looked."""
+    """Also a time that came due before the pause and was not processed."""
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
     world.now += 70 * NANOS  # 12:01 has come, and nobody has looked yet
     world.patch(pause="holidays")
@@ -399,8 +381,7 @@ def test_paused_schedule_skips_its_times() -> None:
     assert world.started == ["12:05:00Z"]
 
 
-def test_pause_on_failure() -> None:
-    """With pause_on_failure a failed or timed-out workflow pauses the schedule and says why; others do not."""
+def test_pause_on_failure_pauses_after_failure_and_timeout() -> None:
     for status, note in [
         (WorkflowStatus.FAILED, "paused due to workflow failure: report-2026-01-01T12:01:00Z: no money"),
         (WorkflowStatus.TIMED_OUT, "paused due to workflow timeout: report-2026-01-01T12:01:00Z"),
@@ -422,8 +403,8 @@ def test_pause_on_failure() -> None:
     assert not world.state.paused
 
 
-def test_limited_actions_are_counted_down() -> None:
-    """A limited schedule acts so many times; skipped times and manual ones do not count."""
+def test_remaining_actions_are_counted_down() -> None:
+    """Skipped and manual actions do not count."""
     world = World(state=ScheduleState(limited_actions=True, remaining_actions=2))
     world.tick(3)
     assert (world.state.remaining_actions, world.record.skipped_overlap) == (1, 2)
@@ -434,14 +415,14 @@ def test_limited_actions_are_counted_down() -> None:
     assert world.state.remaining_actions == 0
     world.close()
     world.tick(3)
-    assert world.look() is None
+    assert world.advance() is None
     assert len(world.started) == 3
     world.patch(trigger=ScheduleOverlapPolicy.UNSPECIFIED)
     assert len(world.started) == 4
 
 
-def test_buffered_starts_are_dropped_by_a_pause() -> None:
-    """What waits when the schedule pauses is dropped when its turn comes, but for what was asked by hand."""
+def test_pause_drops_buffered_starts() -> None:
+    """Manual triggers remain."""
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.BUFFER_ALL))
     world.tick(3)
     world.patch(trigger=ScheduleOverlapPolicy.BUFFER_ALL)
@@ -457,8 +438,7 @@ def test_buffered_starts_are_dropped_by_a_pause() -> None:
 # --- by hand --------------------------------------------------------------------------------------------------------------
 
 
-def test_trigger_starts_a_workflow_even_when_paused() -> None:
-    """A trigger starts a workflow named after now, by the schedule's policy or its own."""
+def test_trigger_starts_a_workflow_of_a_paused_schedule() -> None:
     world = World(state=ScheduleState(paused=True), trigger_immediately=True)
     assert world.started == ["12:00:00Z"]
     world.wait(7)
@@ -469,14 +449,14 @@ def test_trigger_starts_a_workflow_even_when_paused() -> None:
 
 
 def test_backfill_starts_past_times() -> None:
-    """Both ends of a backfill belong to it; its times neither miss a window nor count down."""
-    stretch = ScheduleBackfill(
+    """Both ends belong to it; neither the catch-up window nor the limit of actions applies."""
+    backfill = ScheduleBackfill(
         start_at=after(-180), end_at=after(-60), overlap=ScheduleOverlapPolicy.ALLOW_ALL
     )
     world = World(
         policy=SchedulePolicy(catchup_window=10.0),
         state=ScheduleState(limited_actions=True, remaining_actions=1, paused=True),
-        backfill=(stretch,),
+        backfill=(backfill,),
     )
     assert world.started == ["11:57:00Z", "11:58:00Z", "11:59:00Z"]
     assert world.state.remaining_actions == 1
@@ -484,14 +464,13 @@ def test_backfill_starts_past_times() -> None:
 
 @pytest.mark.parametrize("overlap", [ScheduleOverlapPolicy.ALLOW_ALL, ScheduleOverlapPolicy.BUFFER_ALL])
 def test_long_backfill_is_done_in_steps(overlap: ScheduleOverlapPolicy) -> None:
-    """A backfill of thousands of times is done completely and in order, some at a time."""
     count = 1300
-    stretch = ScheduleBackfill(start_at=after(1 - count), end_at=after(0), overlap=overlap)
+    backfill = ScheduleBackfill(start_at=after(1 - count), end_at=after(0), overlap=overlap)
     world = World(1.0, state=ScheduleState(paused=True))
-    request = PatchSchedule(schedule_id="s", request_id="p", backfill=(stretch,))
+    request = PatchSchedule(schedule_id="s", request_id="p", backfill=(backfill,))
     step = tr.advance(tr.patch(world.record, request, NOON), NOON)
     assert len(step.starts) + len(step.record.waiting) == tr.BACKFILL_BATCH
-    world.patch(backfill=(stretch,))
+    world.patch(backfill=(backfill,))
     while world.record.running:
         world.close()
     assert len(world.started) == count
@@ -502,8 +481,7 @@ def test_long_backfill_is_done_in_steps(overlap: ScheduleOverlapPolicy) -> None:
 # --- updates, views, storing ----------------------------------------------------------------------------------------------
 
 
-def test_update_applies_from_now_on() -> None:
-    """After an update the new times count; those before it are not done again."""
+def test_update_applies_to_future_times() -> None:
     world = World(policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.ALLOW_ALL))
     world.tick(2)
     world.wait(30)
@@ -514,7 +492,6 @@ def test_update_applies_from_now_on() -> None:
 
 
 def test_update_with_an_outdated_token_is_rejected() -> None:
-    """Every change gives a schedule another token; an update must name the present one, or none."""
     world = World()
     stale = rec.token_of(world.record)
     world.patch(pause="mine")
@@ -526,7 +503,6 @@ def test_update_with_an_outdated_token_is_rejected() -> None:
 
 
 def test_description_shows_recent_and_next_actions() -> None:
-    """A description and a summary show counts, what runs, the last ten actions and the next ten times."""
     world = World(memo={"a": Payload(b"1")})
     world.tick(12)
     assert len(world.record.recent) == 1
@@ -550,7 +526,6 @@ def test_description_shows_recent_and_next_actions() -> None:
 
 
 def test_started_workflow_carries_its_schedule_id() -> None:
-    """A workflow that a schedule starts carries the schedule's id and the time it stands for."""
     world = World()
     step = tr.advance(world.record, NOON + MINUTE)
     request = tr.start_request(step.record, step.starts[0], "fresh")
@@ -561,14 +536,12 @@ def test_started_workflow_carries_its_schedule_id() -> None:
 
 
 def test_original_workflow_id_can_be_kept() -> None:
-    """With keep_original_workflow_id nothing is appended."""
     world = World(policy=SchedulePolicy(keep_original_workflow_id=True))
     world.tick(1)
     assert world.started == ["report"]
 
 
 def test_schedule_record_round_trips() -> None:
-    """A record is data: written and read again it is the same, whatever waits in it."""
     world = overlapping(ScheduleOverlapPolicy.BUFFER_ALL)
     world.patch(
         backfill=(

@@ -1,4 +1,4 @@
-"""Schedules on the embedded engine: they act on time, survive crashes and hours without an engine, and repeat nothing."""
+"""Schedules on the embedded engine: actions on time, crashes, downtime, repeated requests."""
 
 from __future__ import annotations
 
@@ -49,20 +49,18 @@ NEVER = ScheduleSpec(cron_expressions=["0 0 1 1 * 2099"])
 
 @workflow.defn
 def works(minutes: float = 1.0) -> str:
-    """Takes its time."""
     workflow.sleep(timedelta(minutes=minutes))
     return "done"
 
 
 @workflow.defn
 def fails() -> None:
-    """Fails at every attempt."""
     raise ApplicationError("no ink")
 
 
 @workflow.defn
-def goes_on(runs: int) -> int:
-    """Half an hour for each run, and continues as new."""
+def continues(runs: int) -> int:
+    """Sleep half an hour in each run, and continue as new."""
     workflow.sleep(timedelta(minutes=30))
     if runs > 1:
         workflow.continue_as_new(runs - 1)
@@ -79,7 +77,7 @@ def env() -> Any:
 def create(
     env: Environment, *action: Any, spec: ScheduleSpec = HOURLY, name: str = "s", **more: Any
 ) -> ScheduleHandle:
-    """A schedule of a workflow with arguments; options of a policy and a state by name."""
+    """Create a schedule of a workflow; keywords are options of its policy, its state or `create_schedule`."""
     policy = SchedulePolicy(**{key: more.pop(key) for key in list(more) if hasattr(SchedulePolicy, key)})
     state = ScheduleState(**{key: more.pop(key) for key in list(more) if hasattr(ScheduleState, key)})
     options = more.pop("options", {})
@@ -88,7 +86,7 @@ def create(
 
 
 def counts(handle: ScheduleHandle) -> tuple[int, int, int, int]:
-    """How many were started, run, wait and were skipped."""
+    """Return how many workflows were started, are running, wait and were skipped."""
     info = handle.describe().info
     return (
         info.num_actions,
@@ -99,12 +97,12 @@ def counts(handle: ScheduleHandle) -> tuple[int, int, int, int]:
 
 
 def hours(handle: ScheduleHandle) -> list[int]:
-    """At which hours the schedule acted last."""
+    """Return the hours of the recent actions."""
     return [each.started_at.hour for each in handle.describe().info.recent_actions if each.started_at]
 
 
 def statuses(env: Environment, name: str = "s") -> list[WorkflowStatus]:
-    """How the workflows of a schedule stand, the first one first."""
+    """Return the statuses of the workflows of a schedule, oldest first."""
     found = env.client.list_workflows(f"TemporalScheduledById = '{name}'")
     return [each.status for each in sorted(found, key=lambda each: (each.id, each.start_time))]
 
@@ -112,8 +110,7 @@ def statuses(env: Environment, name: str = "s") -> list[WorkflowStatus]:
 # --- on virtual time ------------------------------------------------------------------------------------------------
 
 
-def test_daily_schedule_over_a_year(env: Environment) -> None:
-    """A daily schedule starts a workflow on each day of a year, at its hour, marked as its own."""
+def test_daily_schedule_starts_a_workflow_each_day_of_a_year(env: Environment) -> None:
     handle = create(env, works, spec=ScheduleSpec(cron_expressions=["30 9 * * *"]))
     env.skip(days=365)
     info = handle.describe().info
@@ -126,7 +123,6 @@ def test_daily_schedule_over_a_year(env: Environment) -> None:
 
 
 def test_schedule_follows_daylight_saving_time(env: Environment) -> None:
-    """A schedule keeps to the clocks of its time zone when they are changed."""
     spec = ScheduleSpec(cron_expressions=["0 9 28-29 3 *"], time_zone_name="Europe/Berlin")
     handle = create(env, works, spec=spec)
     env.skip(days=100)
@@ -144,14 +140,13 @@ def test_schedule_follows_daylight_saving_time(env: Environment) -> None:
         ("ALLOW_ALL", (3, 0, 0, 0), (3, 0, 0, 0), ["COMPLETED"] * 3),
     ],
 )
-def test_overlap_policies_of_triggers(
+def test_triggers_follow_the_overlap_policy(
     env: Environment,
     policy: str,
     while_running: tuple[int, ...],
     in_the_end: tuple[int, ...],
     ends: list[str],
 ) -> None:
-    """What is triggered while a workflow runs does as its policy says, at once and when the first has ended."""
     handle = create(env, works, 60.0, spec=NEVER, overlap=getattr(ScheduleOverlapPolicy, policy))
     for _ in range(3):
         handle.trigger()
@@ -163,7 +158,7 @@ def test_overlap_policies_of_triggers(
 
 
 def test_triggers_during_termination_start_one_workflow(env: Environment) -> None:
-    """As on a server: the first starts one, all that come while it is terminated start one together, and a later one another."""
+    """As on a server, all triggers during the termination together start one workflow."""
     handle = create(env, works, 60.0, spec=NEVER, overlap=ScheduleOverlapPolicy.TERMINATE_OTHER)
     for _ in range(3):
         handle.trigger()
@@ -176,17 +171,15 @@ def test_triggers_during_termination_start_one_workflow(env: Environment) -> Non
     assert [status.name for status in statuses(env)] == ["TERMINATED", "TERMINATED", "COMPLETED"]
 
 
-def test_times_during_a_running_workflow_are_skipped(env: Environment) -> None:
-    """A workflow that takes longer than an interval lets times pass, and the next one starts on time."""
+def test_action_times_during_a_running_workflow_are_skipped(env: Environment) -> None:
     handle = create(env, works, 150.0)
     env.skip(hours=7)
     assert hours(handle) == [1, 4, 7]
     assert counts(handle) == (3, 1, 0, 4)
 
 
-def test_schedule_waits_for_the_end_of_a_chain(env: Environment) -> None:
-    """A workflow that continues as new has not ended; nor has one that is tried again, or was reset."""
-    chain = create(env, goes_on, 4, spec=NEVER, name="chain", overlap=ScheduleOverlapPolicy.BUFFER_ALL)
+def test_schedule_waits_for_retries_and_continued_runs(env: Environment) -> None:
+    chain = create(env, continues, 4, spec=NEVER, name="chain", overlap=ScheduleOverlapPolicy.BUFFER_ALL)
     chain.trigger()
     env.skip(minutes=5)
     chain.trigger()
@@ -204,7 +197,6 @@ def test_schedule_waits_for_the_end_of_a_chain(env: Environment) -> None:
 
 
 def test_schedule_waits_for_a_reset_workflow(env: Environment) -> None:
-    """A workflow that is reset while its schedule waits for it is waited for still."""
     handle = create(env, works, 60.0, spec=NEVER)
     handle.trigger()
     env.skip(minutes=30)
@@ -217,29 +209,27 @@ def test_schedule_waits_for_a_reset_workflow(env: Environment) -> None:
     assert counts(handle)[:2] == (1, 0)
 
 
-def test_pause_on_failure(env: Environment) -> None:
-    """With pause_on_failure a workflow that failed is the last one, and the schedule says why."""
+def test_schedule_pauses_after_a_failure(env: Environment) -> None:
     handle = create(env, fails, pause_on_failure=True)
     env.skip(hours=5)
     state = handle.describe().schedule.state
     assert counts(handle) == (1, 0, 0, 0)
     assert state.paused
     assert "s-2026-01-01T01:00:00Z: no ink" in state.note
-    handle.unpause("mended")
+    handle.unpause("fixed")
     env.skip(hours=1)
     assert counts(handle)[0] == 2
 
 
-def test_limited_actions(env: Environment) -> None:
-    """A schedule with so many actions left stops after them; what is asked for by hand does not count."""
+def test_schedule_stops_after_its_remaining_actions(env: Environment) -> None:
+    """Manual triggers do not count."""
     handle = create(env, works, limited_actions=True, remaining_actions=2, trigger_immediately=True)
     env.skip(hours=10)
     assert counts(handle)[0] == 3
     assert handle.describe().schedule.state.remaining_actions == 0
 
 
-def test_pause_and_update(env: Environment) -> None:
-    """A schedule that is paused rests and names its next times; an update changes what it starts and when."""
+def test_schedule_can_be_paused_and_updated(env: Environment) -> None:
     handle = create(env, works)
     env.skip(hours=2, minutes=1)
     handle.pause("holidays")
@@ -251,30 +241,30 @@ def test_pause_and_update(env: Environment) -> None:
     env.skip(hours=1)
     assert counts(handle)[0] == 3
     daily = ScheduleSpec(cron_expressions=["0 0 * * *"])
-    action = ScheduleActionStartWorkflow(goes_on, 1, task_queue="another")
+    action = ScheduleActionStartWorkflow(continues, 1, task_queue="another")
     handle.update(lambda _: Schedule(action, daily))
     env.skip(days=2)
     assert counts(handle)[0] == 5
-    assert env.client.count_workflows("WorkflowType = 'goes_on' AND ExecutionStatus = 'Completed'") == 2
+    assert env.client.count_workflows("WorkflowType = 'continues' AND ExecutionStatus = 'Completed'") == 2
 
 
-def test_backfills(env: Environment) -> None:
-    """A backfill starts a workflow for each time of its stretch, one after the other where its policy says so."""
+def test_backfill_starts_a_workflow_for_each_missed_time(env: Environment) -> None:
     handle = create(env, works)
-    stretch = ScheduleBackfill(
+    backfill = ScheduleBackfill(
         start_at=NEW_YEAR - timedelta(days=5),
         end_at=NEW_YEAR - timedelta(days=1),
         overlap=ScheduleOverlapPolicy.BUFFER_ALL,
     )
     handle.pause("only what was")
-    handle.backfill(stretch)
+    handle.backfill(backfill)
     env.skip(hours=3)
     assert counts(handle) == (97, 0, 0, 0)
     assert statuses(env) == [WorkflowStatus.COMPLETED] * 97
 
 
-def test_start_with_a_used_id_is_dropped(env: Environment, caplog: pytest.LogCaptureFixture) -> None:
-    """Where somebody else's workflow has the id, the time passes; the schedule goes on with the next."""
+def test_schedule_skips_an_action_whose_workflow_id_is_in_use(
+    env: Environment, caplog: pytest.LogCaptureFixture
+) -> None:
     env.start_workflow(works, 150.0, id="the-one")
     handle = create(env, works, keep_original_workflow_id=True, options={"id": "the-one"})
     env.skip(hours=4)
@@ -282,8 +272,7 @@ def test_start_with_a_used_id_is_dropped(env: Environment, caplog: pytest.LogCap
     assert "could not start workflow 'the-one'" in caplog.text
 
 
-def test_schedules_are_listed(env: Environment) -> None:
-    """Schedules are listed, the newest first and page by page, by filters over their own attributes and their state."""
+def test_schedules_are_listed_by_page_and_filter(env: Environment) -> None:
     for number in range(5):
         create(env, works, name=f"s{number}", search_attributes={"Number": number}, paused=number % 2 == 1)
         env.skip(seconds=1)
@@ -301,7 +290,6 @@ def test_schedules_are_listed(env: Environment) -> None:
 
 
 def test_duplicate_and_unknown_schedule_ids_are_rejected(env: Environment) -> None:
-    """A second schedule of an id is refused, one that is not there is missed, and a deleted one acts no more."""
     handle = create(env, works)
     with pytest.raises(ScheduleAlreadyExistsError) as taken:
         create(env, works)
@@ -325,7 +313,6 @@ ACTION = made(wf.StartWorkflow, workflow_id="report", workflow_type="W", task_qu
 
 
 def hourly(name: str = "s", **policy: Any) -> sc.CreateSchedule:
-    """The request for a schedule of every hour."""
     schedule = sc.EngineSchedule(
         action=msgspec.structs.replace(ACTION, workflow_id=f"{name}-report"),
         spec=ss.ScheduleSpec(intervals=(ss.ScheduleIntervalSpec(3600.0),)),
@@ -340,13 +327,13 @@ def trigger(request_id: str) -> sc.PatchSchedule:
     )
 
 
-async def look(world: World, name: str = "s") -> ss.ScheduleInfo:
+async def describe(world: World, name: str = "s") -> ss.ScheduleInfo:
     return (await world.call(sc.DescribeSchedule(schedule_id=name))).info
 
 
 @pytest.fixture(params=["memory", "file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Opens a store again and again over the same place."""
+    """Opens stores repeatedly on the same data."""
     memory = memory_store()
 
     def open_store() -> Store:
@@ -361,62 +348,60 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 async def test_missed_times_are_caught_up_when_the_file_is_opened(
     place: Any, window: float, started: int, missed: int
 ) -> None:
-    """What came due while nobody had the file is started when it is opened, as far back as the window allows."""
     clock = VirtualClock(HOUR * 1000 + 1)
     world = await World.new(store=place(), clock=clock, opened=True)
     await world.call(hourly(catchup_window=window, overlap=ss.ScheduleOverlapPolicy.ALLOW_ALL))
     clock.advance(3600)
     await settle()
-    assert (await look(world)).num_actions == 1
+    assert (await describe(world)).num_actions == 1
     await world.close()
     clock.advance(5 * 3600 + 1)
     world = await World.new(store=place(), clock=clock, opened=True)
     clock.advance(0)
-    info = await look(world)
+    info = await describe(world)
     assert (info.num_actions, info.num_actions_missed_catchup_window) == (started, missed)
     assert all(each.started_at == ss.time_from(clock.now_ns()) for each in info.recent_actions[1:])
     await world.close()
 
 
-async def test_workflow_end_without_an_engine_is_seen_by_its_schedule(place: Any) -> None:
-    """A workflow that is ended by a client that opens the file for a moment tells its schedule all the same."""
+async def test_workflow_closed_without_an_owner_is_noticed_by_its_schedule(place: Any) -> None:
     clock = VirtualClock(HOUR * 1000)
     world = await World.new(store=place(), clock=clock, opened=True)
     await world.call(hourly(overlap=ss.ScheduleOverlapPolicy.BUFFER_ONE))
     await world.call(trigger("t1"))
     clock.advance(2)
     await world.call(trigger("t2"))
-    (running,) = (await look(world)).running_actions
+    (running,) = (await describe(world)).running_actions
     await world.close()
     alone = await World.new(store=place(), clock=clock)
     await alone.call(wf.TerminateWorkflow(workflow_id=running.workflow_id))
-    info = await look(alone)
+    info = await describe(alone)
     assert (info.num_actions, info.num_actions_waiting, len(info.running_actions)) == (2, 0, 1)
     await alone.close()
 
 
 def test_schedules_survive_a_crash_at_any_commit() -> None:
-    """Whatever was durable when the engine died, schedules and runs agree, and it ends as if nothing had happened."""
+    """After every prefix of durable changes, schedules and runs agree, and repeated requests count once."""
 
-    async def life(store: ScriptedStore) -> None:
+    async def run_scenario(store: ScriptedStore) -> None:
         world = await World.new(store=store, clock=VirtualClock(HOUR * 1000))
         world.engine.schedules.begin()
         call = world.call(hourly(overlap=ss.ScheduleOverlapPolicy.BUFFER_ALL))
-        await _impatient(call)
+        await _request(call)
         for number in range(3):
-            await _impatient(world.call(trigger(f"t{number}")))
+            await _request(world.call(trigger(f"t{number}")))
             world.clock.advance(2)
         world.clock.advance(3600)
         for _ in range(4):
             current = [each for each in world.engine.runs.records() if each.run.is_open]
             end = wf.TerminateWorkflow(workflow_id=current[0].run.started.workflow_id)
-            await _impatient(world.call(end))
+            await _request(world.call(end))
             world.clock.advance(60)
         world.engine.die(store.failure or ServiceError("over"))  # type: ignore[arg-type]
 
     async def body() -> None:
         whole = ScriptedStore()
-        await life(whole)
+        await run_scenario(whole)
         changes = whole.appended
         assert len(changes) > 8
         for count in range(1, len(changes) + 1):
@@ -433,7 +418,7 @@ def test_schedules_survive_a_crash_at_any_commit() -> None:
         assert len(runs) == record.action_count
         unfinished = {(each.workflow_id, each.run_id) for each in runs if each.close_time_ns == 0}
         assert unfinished == set(record.running)
-        for number in range(3):  # whoever has no answer asks again
+        for number in range(3):  # clients repeat requests without an answer
             await world.call(trigger(f"t{number}"))
             world.clock.advance(2)
         again = disk.schedule("s")
@@ -444,8 +429,8 @@ def test_schedules_survive_a_crash_at_any_commit() -> None:
     run_async(body)
 
 
-async def _impatient(call: Any) -> None:
-    """Have a request carried out, and its changes queued; nothing is durable."""
+async def _request(call: Any) -> None:
+    """Send a request and queue its changes; nothing is durable."""
     task = asyncio.ensure_future(call)
     await settle()
     task.cancel()
@@ -453,7 +438,6 @@ async def _impatient(call: Any) -> None:
 
 
 async def test_repeated_schedule_request_counts_once(place: Any) -> None:
-    """The same request again is the same request, even after the file was opened anew."""
     clock = VirtualClock(HOUR * 1000)
     world = await World.new(store=place(), clock=clock, opened=True)
     for _ in range(2):
@@ -464,7 +448,7 @@ async def test_repeated_schedule_request_counts_once(place: Any) -> None:
     world = await World.new(store=place(), clock=clock, opened=True)
     await world.call(hourly())
     await world.call(trigger("t1"))
-    assert (await look(world)).num_actions == 1
+    assert (await describe(world)).num_actions == 1
     with pytest.raises(ScheduleAlreadyExistsError):
         await world.call(msgspec.structs.replace(hourly(), request_id="another"))
     await world.call(sc.DeleteSchedule(schedule_id="s"))
@@ -473,25 +457,25 @@ async def test_repeated_schedule_request_counts_once(place: Any) -> None:
 
 
 async def test_schedule_waits_while_the_store_is_full() -> None:
-    """While the store wants no new runs a schedule waits, and loses nothing."""
     store = ScriptedStore()
     world = await World.new(store=store, clock=VirtualClock(HOUR * 1000 + 1))
     world.engine.schedules.begin()
-    await _impatient(world.call(hourly(overlap=ss.ScheduleOverlapPolicy.ALLOW_ALL)))
+    await _request(world.call(hourly(overlap=ss.ScheduleOverlapPolicy.ALLOW_ALL)))
     store.refusal = "the disk is full"
     world.clock.advance(2 * 3600)
     assert not list(world.engine.runs.records())
     store.refusal = ""
     world.clock.advance(6)
     store.commit()
-    assert [taken.action.workflow_id[-9:] for taken in (await look(world)).recent_actions] == [
+    assert [taken.action.workflow_id[-9:] for taken in (await describe(world)).recent_actions] == [
         "17:00:00Z",
         "18:00:00Z",
     ]
 
 
-def test_unreadable_schedule_does_not_affect_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged schedule is reported; the others act, and the file stays open."""
+def test_unreadable_schedule_does_not_affect_other_schedules(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "runs.db"
 
     async def body() -> None:
@@ -505,14 +489,14 @@ def test_unreadable_schedule_does_not_affect_others(tmp_path: Path, caplog: pyte
         connection.close()
         world = await World.new(store=open_sqlite(path), clock=clock, opened=True)
         clock.advance(3600)
-        assert (await look(world, "good")).num_actions == 1
+        assert (await describe(world, "good")).num_actions == 1
         assert not world.engine.is_over
         listed = await world.call(sc.ListSchedules())
         assert [each.schedule_id for each in listed.schedules] == ["good"]
         await world.close()
 
     run_async(body)
-    assert "schedule 'bad' cannot act" in caplog.text
+    assert "schedule 'bad' cannot start workflows" in caplog.text
 
 
 # --- in a file, on real time --------------------------------------------------------------------------------------------
@@ -523,8 +507,7 @@ def quick(kind: str) -> str:
     return f"the {kind} report"
 
 
-def test_schedules_without_and_with_an_owner(tmp_path: Path) -> None:
-    """A client makes, triggers and lists schedules while nobody owns the file; a worker then runs what they started."""
+def test_schedules_work_without_and_with_an_owner(tmp_path: Path) -> None:
     target = f"local:{tmp_path / 'runs.db'}"
     with Client.connect(target) as client:
         schedule = Schedule(ScheduleActionStartWorkflow(quick, "daily", task_queue="q"), NEVER)
@@ -560,7 +543,6 @@ with Client.connect(sys.argv[1]) as client:
 
 
 def test_schedule_requests_are_sent_to_the_owner(tmp_path: Path) -> None:
-    """Requests about schedules, and their answers, travel to the process that owns the file and back."""
     target = f"local:{tmp_path / 'runs.db'}"
     with Client.connect(target) as client, Worker(client, "q", workflows=[quick]):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""When a cron schedule of a workflow runs next, and what the run is given."""
+"""Cron schedules of workflows: the time of the next run, and what it receives."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def ns(text: str) -> int:
         ("0 0 * * *", "2030-01-01T00:00:00", "2030-01-02T00:00:00", 0),
     ],
 )
-def test_next_cron_time(cron: str, since: str, now: str, seconds: float) -> None:
-    """Times that have passed are left out; seconds are rounded up."""
+def test_next_cron_time_is_after_now_in_whole_seconds(
+    cron: str, since: str, now: str, seconds: float
+) -> None:
     assert backoff_until_next(cron, ns(since), ns(now)) == seconds
 
 
@@ -51,16 +52,14 @@ def test_next_cron_time(cron: str, since: str, now: str, seconds: float) -> None
     "cron", ["", "now", "* * * *", "0 0 1 1 * 2030", "@every", "@every 6h/45m", "0 25 * * *"]
 )
 def test_invalid_cron_string_is_rejected(cron: str) -> None:
-    """It is refused with a reason."""
     with pytest.raises(UsageError, match="is invalid"):
         check_cron(cron)
 
 
-async def test_cron_runs_follow_each_other() -> None:
-    """A run that completed hands its result on, one that failed its failure, and the result before it."""
+async def test_cron_run_receives_last_result_and_last_failure() -> None:
     world = await World.new()
-    begun = await world.start(cron_schedule="*/10 * * * *")
-    chain = [begun.run_id]
+    started = await world.start(cron_schedule="*/10 * * * *")
+    chain = [started.run_id]
     endings: list[c.Command] = [c.CompleteRun(text("one")), c.FailRun(app_failure("broke"))]
     for ending in endings:
         assert world.is_idle
@@ -86,7 +85,6 @@ async def test_cron_runs_follow_each_other() -> None:
 
 
 async def test_retries_precede_the_next_cron_run() -> None:
-    """A failed run is tried again as its policy says; only then the schedule goes on."""
     world = await World.new()
     rule = RetryRule(initial_interval=1.0, maximum_attempts=2)
     await world.start(cron_schedule="@every 60s", retry_policy=rule)
@@ -106,39 +104,36 @@ async def test_retries_precede_the_next_cron_run() -> None:
 
 @pytest.mark.parametrize("how", ["cancelled", "terminated"])
 async def test_cancel_and_terminate_end_a_cron_workflow(how: str) -> None:
-    """No run follows one that was cancelled or terminated."""
     world = await World.new()
-    begun = await world.start(cron_schedule="@every 60s")
+    started = await world.start(cron_schedule="@every 60s")
     if how == "terminated":
         await world.call(TerminateWorkflow(workflow_id="w"))
     else:
         world.clock.advance(60)
         await world.activation()
-        await world.complete(begun.run_id, c.StartTimer(1, 10**15))
+        await world.complete(started.run_id, c.StartTimer(1, 10**15))
         await world.call(CancelWorkflow(workflow_id="w", request_id="r"))
         await world.activation()
-        await world.complete(begun.run_id, c.CancelRun())
+        await world.complete(started.run_id, c.CancelRun())
     record = world.engine.current("w")
     assert record is not None
-    assert record.run.run_id == begun.run_id
+    assert record.run.run_id == started.run_id
     assert not record.run.is_open
     await world.close()
 
 
-async def test_cron_continues_after_a_timeout() -> None:
-    """A run that takes too long is over, the schedule is not."""
+async def test_cron_continues_after_a_run_timeout() -> None:
     world = await World.new()
-    begun = await world.start(cron_schedule="@every 60s", run_timeout=5.0)
+    started = await world.start(cron_schedule="@every 60s", run_timeout=5.0)
     world.clock.advance(65)
     record = world.engine.current("w")
     assert record is not None
-    assert record.run.run_id != begun.run_id
+    assert record.run.run_id != started.run_id
     assert record.run.started.continued_failure is not None
     await world.close()
 
 
 async def test_start_delay_with_cron_is_rejected() -> None:
-    """Both at once are refused."""
     world = await World.new()
     with pytest.raises(ServiceError, match="start delay"):
         await world.start(cron_schedule="@hourly", start_delay=5.0)

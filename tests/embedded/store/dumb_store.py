@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hourglass._contract.engine_status import DiskCondition
 from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.memory import MemoryListing
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     LAST_KEY,
-    DiskCondition,
     DueRun,
     NoteChange,
     Refusal,

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tests.embedded.stores import memory_store
 
+from hourglass._contract.engine_status import DiskCondition
 from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.store import (
     LAST_KEY,
-    DiskCondition,
     DueRun,
     Refusal,
     RunChange,

@@ -102,7 +102,7 @@ def test_signals_to_the_process_group_count_once(worker: Command, client: Client
 def test_killed_process_is_replaced(worker: Command, client: Client, queue: str) -> None:
     """The parent says how it died, starts another one, and work continues."""
     os.kill(worker.pids()[0], signal.SIGKILL)
-    worker.wait_for("was killed by SIGKILL; another one starts in 1 s")
+    worker.wait_for("was killed by SIGKILL; a new process starts in 1 s")
     worker.wait_running(2)
     assert client.execute_workflow("checkout", "2", id=f"{queue}-2", task_queue=queue) == "charged 2"
     worker.signal(signal.SIGTERM)
@@ -113,7 +113,7 @@ def test_run_that_kills_its_process_twice_is_quarantined(worker: Command, client
     """The third process does not execute it, says why to the server and to `why`, and does everybody else's work."""
     handle = client.start_workflow("aborts", id=f"{queue}-1", task_queue=queue, task_timeout=1)
     worker.wait_for("was killed by SIGABRT", 2)
-    worker.wait_for("2 times now: it is not executed again")
+    worker.wait_for("2 times so far: the run is quarantined")
     assert client.execute_workflow("checkout", "2", id=f"{queue}-2", task_queue=queue) == "charged 2"
     told = subprocess.run(
         [sys.executable, "-m", "hourglass", "why", f"{queue}-1", "--target", client.target],
@@ -270,4 +270,4 @@ def test_memory_engine_has_one_process(folder: Path) -> None:
     """Several could not share it, and are refused with what to do; unasked there is one."""
     told = run("worker", "shop.py", "--target", "local:", "--processes", "2", cwd=folder)
     assert told.returncode == 2
-    assert "name a file, such as local:orders.db, or a server" in told.stderr
+    assert "use a file, such as local:orders.db, or a server" in told.stderr

@@ -9,17 +9,19 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import HandleConfig
 from hourglass._contract.service import Request
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.api.answering import EngineClosed, too_late
 from hourglass._embedded.api.requests import answer
 from hourglass._embedded.clock import Clock
-from hourglass._embedded.engine import Engine, EngineFigures
+from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.task_queues import DispatchPolicy
 from hourglass._embedded.store.memory import MemoryStore
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import ConnectionFailedError, ServiceError
+from hourglass.metrics import Family
 
 A = TypeVar("A")
 
@@ -77,10 +79,13 @@ class EngineConnection:
         """The client identity."""
         return self._identity
 
-    @property
-    def figures(self) -> EngineFigures:
-        """The engine's figures at the last sample."""
-        return self.engine.figures
+    def status(self) -> EngineStatus:
+        """Return the state of the engine."""
+        return EngineStatus(figures=self.engine.figures)
+
+    def metrics(self) -> list[Family]:
+        """Return an empty list, because the engine has no metrics of its own."""
+        return []
 
     async def call(self, request: Request[A]) -> A:
         """Send a request to the engine and return its answer."""

@@ -15,16 +15,15 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
 from hourglass._contract import workflows as wf
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.api.answering import too_late
-from hourglass._embedded.engine import EngineFigures
 from hourglass._embedded.multiprocess.file_handle import FileHandle
 from hourglass._embedded.multiprocess.shared_file import SharedFile
 from hourglass._embedded.store.sqlite.store import SQLITE
-from hourglass._embedded.store.store import DiskCondition, StoreOpener
+from hourglass._embedded.store.store import StoreOpener
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass._forks import ForkStage, at_fork, leak
 from hourglass.errors import (
@@ -34,6 +33,7 @@ from hourglass.errors import (
     ServiceTimeoutError,
     StorageError,
 )
+from hourglass.metrics import Family
 
 A = TypeVar("A")
 
@@ -70,8 +70,8 @@ async def connect_file(
         file = _files[key] = SharedFile(opener, real, namespace)
     if file.namespace != namespace:
         raise NamespaceNotFoundError(
-            f"{path} is in use here with the namespace {file.namespace!r}, not {namespace!r}: "
-            "a file has one namespace",
+            f"{path} is already open in this process with the namespace {file.namespace!r}, not {namespace!r}: a file "
+            "has only one namespace",
             status="NOT_FOUND",
         )
     if retention is not None:
@@ -155,30 +155,13 @@ class FileConnection:
         """The client identity."""
         return self._identity
 
-    @property
-    def standing(self) -> str:
-        """The role of this process for the file, as text: owner, client, or worker for another process."""
-        return self._file.standing
+    def status(self) -> EngineStatus:
+        """Return the state of the file's engine, as far as this process knows it."""
+        return self._file.status()
 
-    @property
-    def owner_trouble(self) -> str:
-        """The reason why this process's workers receive no work from the owner of the file; empty if they do."""
-        return self._file.owner_trouble
-
-    @property
-    def processes(self) -> tuple[dp.WorkerProcess, ...]:
-        """The processes that work on the file, the owner first; empty if this process has no worker."""
-        return self._file.processes
-
-    @property
-    def condition(self) -> DiskCondition | None:
-        """The condition of the file and its disk; None unless this process owns the file."""
-        return self._file.condition
-
-    @property
-    def figures(self) -> EngineFigures | None:
-        """The engine's current numbers of runs and tasks; None unless this process owns the file."""
-        return self._file.figures
+    def metrics(self) -> list[Family]:
+        """Return an empty list, because the engine has no metrics of its own."""
+        return []
 
     async def call(self, request: s.Request[A]) -> A:
         """Send a request to the file's engine, in this process or another, and return the answer."""
@@ -253,7 +236,7 @@ class FileConnection:
         except HourglassError:
             return
         if notice and not self._explained:
-            _log.warning("%s waits until it can be stored: %s", name, notice.removesuffix(s.AS_STORED))
+            _log.warning("%s cannot be stored yet and waits: %s", name, notice.removesuffix(s.AS_STORED))
         self._explained = bool(notice)
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
@@ -286,9 +269,11 @@ def _checked(path: str) -> str:
     real = os.path.realpath(path)
     directory = os.path.dirname(real)
     if os.path.isdir(real):
-        raise StorageError(f"{path} is a directory: name a file", status="INVALID_ARGUMENT")
+        raise StorageError(f"{path} is a directory: pass the path of a file", status="INVALID_ARGUMENT")
     if not os.path.isdir(directory):
-        raise StorageError(f"{path}: there is no directory {directory}", status="INVALID_ARGUMENT")
+        raise StorageError(
+            f"{path} cannot be created: the directory {directory} does not exist", status="INVALID_ARGUMENT"
+        )
     return real
 
 

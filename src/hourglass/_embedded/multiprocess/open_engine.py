@@ -10,14 +10,14 @@ import concurrent.futures
 import os
 from collections.abc import Callable
 
-from hourglass._contract.deployments import WorkerProcess
+from hourglass._contract.engine_status import EngineStatus, WorkerProcess
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.activations.handle import EngineHandle
 from hourglass._embedded.engine import Engine
 from hourglass._embedded.matching.pollers import HostProcess, QueuePoller
 from hourglass._embedded.multiprocess.unix_socket import pid_namespace
 from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.store.store import DiskCondition, Store, StoreOpener, Unwritable
+from hourglass._embedded.store.store import Store, StoreOpener, Unwritable
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import StorageError
 
@@ -54,10 +54,14 @@ class OpenEngine:
             raise
         return OpenEngine(engine)
 
-    @property
-    def condition(self) -> DiskCondition | None:
-        """The condition of the file and its disk; None if the condition is unknown."""
-        return self.engine.store.condition()
+    def status(self) -> EngineStatus:
+        """Return the state of the engine and its file."""
+        return EngineStatus(
+            role="owner",
+            processes=self.processes(),
+            disk=self.engine.store.condition(),
+            figures=self.engine.figures,
+        )
 
     @property
     def failed(self) -> StorageError | None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import msgspec
 
-from hourglass._contract import deployments as dp
 from hourglass._contract import service as s
+from hourglass._contract.engine_status import WorkerProcess
 from hourglass._embedded.api.answering import EngineClosed
 from hourglass._embedded.api.requests import answer
 from hourglass._embedded.multiprocess import wire
@@ -92,7 +92,7 @@ class Claims:
 
         self._timer = asyncio.get_running_loop().call_later(CLAIMS, check)
 
-    def awaited(self, listed: Iterable[dp.WorkerProcess]) -> list[dp.WorkerProcess]:
+    def awaited(self, listed: Iterable[WorkerProcess]) -> list[WorkerProcess]:
         """Return the survivors that are not in this list of processes."""
         keys = {_key(process) for process in listed}
         return [survivor for survivor in self._survivors if _key(survivor) not in keys]
@@ -230,7 +230,7 @@ class OwnerTerm:
                 (*(msgspec.structs.replace(worker, is_owner=False) for worker in ours), *others)
             )
 
-    def _note_processes(self, processes: tuple[dp.WorkerProcess, ...]) -> None:
+    def _note_processes(self, processes: tuple[WorkerProcess, ...]) -> None:
         """Record in the lock's note the processes for which the next owner must wait."""
         self._file.lock.note_workers((*processes, *self._claims.awaited(processes)))
 
@@ -243,13 +243,13 @@ class OwnerTerm:
             raise
 
 
-def _may_run(process: dp.WorkerProcess) -> bool:
+def _may_run(process: WorkerProcess) -> bool:
     return may_run(process.process_id, process.pid_namespace)
 
 
-def _key(process: dp.WorkerProcess) -> ProcessKey:
+def _key(process: WorkerProcess) -> ProcessKey:
     return process.process_id, process.pid_namespace
 
 
-def _identities(workers: Iterable[dp.WorkerProcess]) -> frozenset[str]:
+def _identities(workers: Iterable[WorkerProcess]) -> frozenset[str]:
     return frozenset().union(*(worker.identities for worker in workers))

@@ -13,10 +13,9 @@ import asyncio
 import logging
 from time import monotonic
 
-from hourglass._contract import deployments as dp
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import HandleConfig
 from hourglass._embedded.clock import Bell
-from hourglass._embedded.engine import EngineFigures
 from hourglass._embedded.multiprocess import wire
 from hourglass._embedded.multiprocess.calls import BUSY, SHORTEST, CallRouter
 from hourglass._embedded.multiprocess.file_context import FileContext, FileIdentity
@@ -26,7 +25,7 @@ from hourglass._embedded.multiprocess.open_engine import OpenEngine
 from hourglass._embedded.multiprocess.ownership import FileLock
 from hourglass._embedded.multiprocess.owning import OwnerTerm
 from hourglass._embedded.runs.upkeep import DEFAULT_RETENTION
-from hourglass._embedded.store.store import DiskCondition, FileLost, StoreOpener, is_permanent
+from hourglass._embedded.store.store import FileLost, StoreOpener, is_permanent
 from hourglass._embedded.transitions.size_limits import Limits
 from hourglass.errors import HourglassError, InternalError, StorageError
 
@@ -72,53 +71,28 @@ class SharedFile:
         """The time from which neither the lock nor its holder has been available; 0 if either is."""
         self._warned = False
 
-    @property
-    def standing(self) -> str:
-        """The role of this process for the file, as text."""
+    def status(self) -> EngineStatus:
+        """Return the state of the engine, as far as this process knows it."""
         if self.calls.engine is not None:
-            return "owner"
-        if not self._handles:
-            return "client"
-        if self.calls.owner is not None and self.calls.owner.is_open:
-            silent = "" if self.calls.owner.responds else ", which does not respond"
-            return f"working for process {self.calls.owner.welcome.pid}{silent}"
-        return "waiting for the file"
-
-    @property
-    def owner_trouble(self) -> str:
-        """The reason why this process's workers get no work from the owner, as text; empty if they do."""
-        if self.calls.engine is not None or not self._handles:
-            return ""
+            return self.calls.engine.status()
         owner = self.calls.owner
-        if owner is not None and owner.is_open:
-            if owner.responds:
-                return ""
-            return f"process {owner.welcome.pid}, which owns {self.path}, does not respond: it is stopped or hangs"
+        if owner is None or not owner.is_open:
+            role = "waiting for the file" if self._handles else "client"
+            return EngineStatus(role=role, trouble=self._absent_owner() if self._handles else "")
+        if not self._handles:
+            return EngineStatus(role="client", processes=owner.processes)
+        role, trouble, pid = f"working for process {owner.welcome.pid}", "", owner.welcome.pid
+        if not owner.responds:
+            role = f"{role}, which does not respond"
+            trouble = f"process {pid}, the owner of {self.path}, does not respond: it is stopped or hangs"
+        return EngineStatus(role=role, trouble=trouble, processes=owner.processes)
+
+    def _absent_owner(self) -> str:
+        """Return the reason why no owner serves this process; "" within the time that a new owner may need."""
         waited = monotonic() - self._ownerless_since
         if not self._ownerless_since or waited < wire.SILENT_CHECKS:
             return ""
-        return f"{self.path} is held by another process, which does not respond, for {waited:.0f} seconds"
-
-    @property
-    def processes(self) -> tuple[dp.WorkerProcess, ...]:
-        """The processes that work on the file, as far as this process knows. Empty unless this process works on the
-        file, too.
-        """
-        if self.calls.engine is not None:
-            return self.calls.engine.processes()
-        return () if self.calls.owner is None or not self.calls.owner.is_open else self.calls.owner.processes
-
-    @property
-    def condition(self) -> DiskCondition | None:
-        """The condition of the file and its disk; None unless this process owns the file."""
-        engine = self.calls.engine
-        return None if engine is None else engine.condition
-
-    @property
-    def figures(self) -> EngineFigures | None:
-        """The engine's current numbers of runs and tasks; None unless this process owns the file."""
-        engine = self.calls.engine
-        return None if engine is None else engine.engine.figures
+        return f"another process has held the lock of {self.path} for {waited:.0f} seconds without responding"
 
     async def open_handle(self, config: HandleConfig) -> FileHandle:
         """Open a handle that receives work as soon as an engine is available. Raises the error of the owner or of the
@@ -140,9 +114,13 @@ class SharedFile:
             if handle.settled.done():
                 handle.settled.result()
             elif self._lock.held:
-                _log.warning("%s takes long to open; this worker waits", self.path)
+                _log.warning("opening %s takes unusually long; this worker waits", self.path)
             else:
-                _log.warning("%s is held by %s, which does not answer; waiting", self.path, self._holder())
+                _log.warning(
+                    "the lock of %s is held by %s, which does not respond; this worker waits",
+                    self.path,
+                    self._holder(),
+                )
         except BaseException:
             self._release(handle)
             raise
@@ -182,8 +160,10 @@ class SharedFile:
             except HourglassError as error:
                 self._fail_all(error)
             except Exception as error:
-                _log.exception("%s could not be owned", self.path)
-                self._fail_all(InternalError(f"{self.path} could not be owned: {type(error).__name__}"))
+                _log.exception("opening %s as its owner failed", self.path)
+                self._fail_all(
+                    InternalError(f"opening {self.path} as its owner failed: {type(error).__name__}")
+                )
             finally:
                 self._lock.drop()
 
@@ -194,8 +174,8 @@ class SharedFile:
         if now - self._ownerless_since > wire.SILENT_CHECKS and not self._warned:
             self._warned = True
             _log.warning(
-                "%s is held by %s, which has not responded for %d seconds: it is stopped or hangs, and no work on the file "
-                "proceeds until it runs again or ends",
+                "the lock of %s is held by %s, which has not responded for %d seconds: it is stopped or hangs. All work "
+                "on the file waits until the process continues or ends",
                 self.path,
                 self._holder(),
                 wire.SILENT_CHECKS,
@@ -222,7 +202,7 @@ class SharedFile:
             if isinstance(failure, FileLost):
                 self._give_up(failure)
             else:
-                _log.error("the engine of %s ended and is opened again: %s", self.path, failure)
+                _log.error("the engine of %s failed and is restarted: %s", self.path, failure)
                 self._failed(failure)
             self._fail_all(failure, of=term.engine)
 
@@ -253,11 +233,12 @@ class SharedFile:
 
     def _detect_loss(self) -> None:
         if self._follower.reported_loss:
-            message = f"the process that owned {self.path} found that {self._follower.reported_loss}"
+            message = f"the owner of {self.path} reported: {self._follower.reported_loss}"
         elif self._file.identity.is_replaced:
             message = (
-                f"the file {self.path} was replaced or moved away while this process worked on it. This process has stopped and "
-                f"does not open it again. Put the right file at {self.path}, and restart all workers"
+                f"the file {self.path} was replaced or moved away while this process was using it. This process has "
+                f"stopped using the file and does not reopen it. Put the correct file at {self.path}, and restart all "
+                "workers"
             )
         else:
             return

@@ -12,13 +12,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
+from hourglass._contract.engine_status import DiskCondition
 from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.search_attributes import AttributeType
 from hourglass._embedded.store.sqlite.listing import MemoryListing as MemoryListing
 from hourglass._embedded.store.store import (
     LAST_KEY,
-    DiskCondition,
     DueRun,
     NoteChange,
     Refusal,

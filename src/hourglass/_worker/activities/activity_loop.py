@@ -294,7 +294,7 @@ class WatchedLoop:
         missed = self._missed.get(loop, 0)
         if loop.answers() or loop.is_debugged:
             if missed >= self._limit_ticks:
-                logger.warning("an activity loop runs again after %.1f s", missed * self._interval)
+                logger.warning("an activity loop responds again after %.1f s", missed * self._interval)
             self._missed.pop(loop, None)
             if loop is not self.current and not self._user.uses(loop):
                 self._replaced.remove(loop)
@@ -311,7 +311,10 @@ class WatchedLoop:
         if loop is not self.current:
             return  # the loop ran briefly and is blocked again
         if len(self._replaced) >= self._most:
-            logger.error("%d activity loops are blocked already: async activities wait", len(self._replaced))
+            logger.error(
+                "%d activity loops are blocked: no other loop is started, and async activities wait",
+                len(self._replaced),
+            )
             return
         self.replacements += 1
         self._replaced.append(loop)

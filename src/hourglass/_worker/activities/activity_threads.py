@@ -215,7 +215,9 @@ class ThreadPool:
             self._woken.discard(pool_thread)
             if not self._threads:
                 raise  # the pool has no thread that could execute the job
-            logger.exception("no new thread for %s; its jobs wait for the others", self._name)
+            logger.exception(
+                "no new thread could be started for %s; its jobs wait for existing threads", self._name
+            )
 
     def _end_job(self, pool_thread: _PoolThread, entry: PooledJob) -> None:
         """Mark a job as over. If its thread was lost, the number of lost threads decreases."""
@@ -271,7 +273,7 @@ class ThreadPool:
                 job(*arguments)
         except BaseException:
             end_fork(home, 1)
-            logger.exception("a job of %s let an exception out", self._name)
+            logger.exception("a job of %s raised an unexpected exception", self._name)
         if _forks.here != home:
             end_fork(home, 0)
 

@@ -304,7 +304,7 @@ class ActivityExecutor:
         lost = self.runner.statistics().lost_threads
         if not work.give_up():
             logger.error(
-                "%s does not stop (%s), and %d threads are lost already: it keeps its slot. It executes\n%s",
+                "%s does not stop (%s), and %d threads have been abandoned already: it keeps its slot. Its stack:\n%s",
                 work_log.named(task),
                 reason,
                 lost,
@@ -314,7 +314,8 @@ class ActivityExecutor:
             attempt.after(self._limits.hang_grace, partial(self._overdue, attempt, reason))
         elif not work.is_process and not work.is_foreign:
             logger.error(
-                "%s does not stop (%s): it is abandoned, with its thread if it has one; %d threads are lost. It executes\n%s",
+                "%s does not stop (%s) and is abandoned, with its thread if it has one; %d threads are abandoned now. Its "
+                "stack:\n%s",
                 work_log.named(task),
                 reason,
                 self.runner.statistics().lost_threads,

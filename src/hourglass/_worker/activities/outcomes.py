@@ -81,8 +81,8 @@ def died_thread(task: ActivityTask) -> AttemptFailed:
 def loop_blocked(task: ActivityTask, running: str, stack: str) -> AttemptFailed:
     """Return a retryable failure: another activity blocked the attempt's event loop for too long."""
     text = (
-        f"activity {task.activity_type}: the loop on which it waited was blocked by {running}, so that it is retried on "
-        f"another; blocking calls belong in a `def` activity or in asyncio.to_thread"
+        f"the event loop of activity {task.activity_type} was blocked by {running}: the activity is retried on another loop. "
+        "Make blocking calls in a `def` activity or with asyncio.to_thread"
     )
     info = ApplicationFailure(type=_LOOP_BLOCKED)
     return AttemptFailed(task.token, Failure(message=text, info=info, stack_trace=stack))
@@ -102,7 +102,7 @@ def stopped(task: ActivityTask, reason: str) -> ActivityResult:
     if reason in _ASKED_FOR:
         return AttemptCancelled(task.token, Failure(message="Cancelled", info=CanceledFailure()))
     if reason == "WORKER_SHUTDOWN":
-        return abandoned(task, "stopped because its worker shuts down")
+        return abandoned(task, "stopped because its worker is shutting down")
     return failed(task, "AttemptStopped", f"activity {task.activity_type} was stopped: {reason}")
 
 
@@ -148,7 +148,7 @@ def _within(failure: Failure, limit: int | None) -> Failure:
     size = len(msgspec.msgpack.encode(failure))
     if limit is None or size <= limit:
         return failure
-    note = f"(cut: the failure takes {size:,} bytes, more than the limit of {limit:,})"
+    note = f"(truncated: the failure takes {size:,} bytes, more than the limit of {limit:,})"
     info = failure.info
     if isinstance(info, ApplicationFailure):
         info = msgspec.structs.replace(info, type=info.type[:_SHORT], details=())
@@ -177,7 +177,7 @@ def _exit(code: int | None) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = ": out of memory, perhaps" if name == "SIGKILL" else ""
+    hint = " (possibly out of memory)" if name == "SIGKILL" else ""
     return f"was killed by {name}{hint}"
 
 

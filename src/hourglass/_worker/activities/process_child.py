@@ -151,7 +151,7 @@ class ChildMain:
 
 def _no_client() -> NoReturn:
     raise UsageError(
-        "a process activity shares no connection with its worker: use Client.connect(…) in the activity, or run it in a thread"
+        "a process activity cannot use its worker's connection: call Client.connect(…) in the activity, or run it in a thread"
     )
 
 

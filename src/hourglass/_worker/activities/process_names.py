@@ -37,8 +37,9 @@ def place_of(definition: ActivityDefinition) -> str:
     imported = None if module is None else activity_definition(_descend(module, fn.__qualname__))
     if imported is None or imported.fn is not fn:
         raise DefinitionError(
-            f"activity {definition.name}: executor='process' finds a function by its name, but "
-            f"{fn.__module__}.{fn.__qualname__} is not this activity. Decorate it where it is defined, and keep its name"
+            f"activity {definition.name}: executor='process' imports a function by its name, but "
+            f"{fn.__module__}.{fn.__qualname__} is not this activity. Decorate the function where it is defined, and do not "
+            "rename it"
         )
     return f"{_module_name(definition.name, fn.__module__)}:{fn.__qualname__}"
 
@@ -81,8 +82,8 @@ def _module_name(subject: str, module: str) -> str:
     if spec is None and main_script():
         return MAIN
     raise DefinitionError(
-        f"{subject} is defined in __main__, which has no file that another interpreter can import: for "
-        f"executor='process' put it into a module"
+        f"{subject} is defined in __main__, which has no file that another interpreter can import: move it into a module to "
+        "use executor='process'"
     )
 
 
@@ -112,8 +113,8 @@ def refuse_in_script() -> None:
     """Raise UsageError while a child imports the parent's script, which must not start workers in the child."""
     if _loading_main:
         raise UsageError(
-            "a process activity's interpreter imports this script to find the activity, and the script starts a worker as "
-            'it is imported: put that below `if __name__ == "__main__":`'
+            "the interpreter of a process activity imports this script, which starts a worker when it is imported: start "
+            'the worker below `if __name__ == "__main__":`'
         )
 
 

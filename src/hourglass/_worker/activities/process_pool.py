@@ -96,7 +96,10 @@ class ProcessPool:
             try:
                 result = self._run(job, definition)
             except BaseException as error:
-                logger.exception("activity %s: its process could not be served", attempt.task.activity_type)
+                logger.exception(
+                    "the worker could not communicate with the process of activity %s",
+                    attempt.task.activity_type,
+                )
                 result = refused(attempt.task, error)
             attempt.finish_threadsafe(result)
 
@@ -163,7 +166,7 @@ class ProcessPool:
                     return child
             if child is None:
                 break
-            logger.warning("process %d ended while it was idle; another takes its place", child.pid)
+            logger.warning("process %d ended while it was idle and is replaced", child.pid)
             self.died += 1
             child.close()
         setup = Setup(

@@ -194,10 +194,12 @@ class WatchedProgramLoop:
         """The reason why `async def` activities make no progress, or "" if they can run."""
         if self.current.is_closed:
             return (
-                "the event loop on which the worker was started is closed, and with it its async activities"
+                "the event loop on which the worker was started is closed, so its async activities cannot run"
             )
         if self.blocked:
-            return f"the event loop of its async activities is blocked, at {self.current.position.place}"
+            return (
+                f"the event loop of the worker's async activities is blocked at {self.current.position.place}"
+            )
         return ""
 
     def watch(self) -> None:
@@ -229,7 +231,7 @@ class WatchedProgramLoop:
         elif loop.answers() or loop.is_debugged:
             if self.blocked:
                 logger.warning(
-                    "the event loop of the worker's async activities runs again after %.1f s",
+                    "the event loop of the worker's async activities responds again after %.1f s",
                     self._missed * _INTERVAL,
                 )
             self._missed = 0

@@ -91,7 +91,8 @@ class HeartbeatSender:
                 self._newest[token] = details
                 return
             logger.info(
-                "sending a heartbeat through the client, because its handle failed: %s", type(error).__name__
+                "sending a heartbeat through the client because the worker's handle failed: %s",
+                type(error).__name__,
             )
         self._newest[token] = None
         task = asyncio.get_running_loop().create_task(self._send(token, details))
@@ -191,7 +192,7 @@ class ResultSender:
             return (
                 self._report_lost_local(task)
                 if task.is_local
-                else self._report_lost(task, "it has no other way")
+                else self._report_lost(task, "no client can send it")
             )
         try:
             request = await self._sealed(request_of(task, result), task)
@@ -251,8 +252,8 @@ class ResultSender:
 
     def _report_lost_local(self, task: ActivityTask) -> Delivery:
         logger.warning(
-            "local activity %s (%s) of workflow %s ended after its worker's handle, or was ended with it: its result is "
-            "dropped. Its workflow task is retried, and the activity with it",
+            "the result of local activity %s (%s) of workflow %s is dropped, because its worker's handle ended first. The "
+            "workflow task and the activity are retried",
             task.activity_type,
             task.activity_id,
             task.workflow_id,
@@ -262,7 +263,7 @@ class ResultSender:
 
     def _report_lost(self, task: ActivityTask, reason: str) -> Delivery:
         logger.error(
-            "the result of activity %s (%s) is lost: %s. The activity times out",
+            "the result of activity %s (%s) is lost: %s. The activity will time out",
             task.activity_type,
             task.activity_id,
             reason,

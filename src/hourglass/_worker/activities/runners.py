@@ -229,9 +229,9 @@ class WorkerRunner:
                 waiting.append(attempt)
         blocking = self._blocking_task(loop)
         logger.warning(
-            "%s blocks its event loop, which has not responded for %.1f s: blocking calls belong in a `def` activity or in "
-            "asyncio.to_thread. Other async activities begin on another loop; %d wait on this one, and continue with it or are "
-            "retried. It executes\n%s",
+            "%s blocks its event loop, which has not responded for %.1f s: make blocking calls in a `def` activity or with "
+            "asyncio.to_thread. New async activities start on another loop; %d wait on this one until it responds, or are "
+            "retried. Its stack:\n%s",
             _described(blocking),
             seconds,
             sum(attempt.task is not blocking for attempt in waiting),
@@ -259,9 +259,9 @@ class WorkerRunner:
         """Report that the program's event loop is blocked. It is not replaced, because it belongs to the program."""
         blocking = self._blocking_task(loop)
         logger.warning(
-            "%s blocks the event loop on which the worker was started, which has not responded for %.1f s: blocking calls "
-            "belong in a `def` activity or in asyncio.to_thread. %d async activities wait, and the worker is not ready. It "
-            "executes\n%s",
+            "%s blocks the event loop on which the worker was started, which has not responded for %.1f s: make blocking "
+            "calls in a `def` activity or with asyncio.to_thread. %d async activities wait, and the worker is not ready. "
+            "Its stack:\n%s",
             "code of the program" if blocking is None else _described(blocking),
             seconds,
             sum(attempt.task is not blocking for attempt, _ in self._on_loop(loop)),
@@ -274,8 +274,9 @@ class WorkerRunner:
         """
         attempts = [attempt for attempt, _ in self._on_loop(loop)]
         logger.error(
-            "the event loop on which the worker was started is closed while the worker still runs: it shuts down. %d async "
-            "activities are failed, to be retried. Leave `async with Worker(...)`, or await worker.shutdown(), first",
+            "the event loop on which the worker was started was closed before the worker: the worker shuts down, and %d "
+            "async activities fail and are retried. Leave `async with Worker(...)`, or await worker.shutdown(), before you "
+            "close the loop",
             len(attempts),
         )
         for attempt in attempts:

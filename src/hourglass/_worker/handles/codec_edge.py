@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from hourglass._contract.activities import StartActivity
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import (
     ActivityItem,
     ActivityResult,
@@ -61,6 +62,7 @@ from hourglass.converter import (
     wants_context,
 )
 from hourglass.errors import DecodeError, PayloadError
+from hourglass.metrics import Family
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -266,7 +268,7 @@ class CodecHandle:
             return await self._open_activation(activation)
         except Exception as problem:
             error = _as_payload_error(problem)
-            logger.error("run %s: %s; its task fails", activation.run_id, error)
+            logger.error("run %s: %s; its workflow task fails", activation.run_id, error)
             failed = c.TaskFailed(activation.run_id, _failure(error))
             self._call(self._complete_workflow_task(failed))
             return None
@@ -292,7 +294,7 @@ class CodecHandle:
         try:
             sealed: c.Completion = await self._seal_completion(completion)
         except PayloadError as error:
-            logger.error("run %s: %s; its task fails", completion.run_id, error)
+            logger.error("run %s: %s; its workflow task fails", completion.run_id, error)
             sealed = c.TaskFailed(completion.run_id, _failure(error))
             await self._complete_workflow_task(sealed)
             return CompletionResult.REFUSED
@@ -470,6 +472,14 @@ class CodecConnection:
         """Open a handle whose payloads pass through the codec."""
         handle = await self._inner.open_handle(config)
         return CodecHandle(handle, self._codec, self._converter, self._book)
+
+    def status(self) -> EngineStatus:
+        """Return the state of the engine, as far as this process knows it."""
+        return self._inner.status()
+
+    def metrics(self) -> list[Family]:
+        """Return the metrics that the engine records itself."""
+        return self._inner.metrics()
 
     async def close(self) -> None:
         """Close the connection."""

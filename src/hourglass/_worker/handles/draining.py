@@ -35,8 +35,8 @@ from hourglass._worker.handles.life import (
 )
 from hourglass._worker.handles.sending import fail_attempt, fail_run
 
-_ENDED = "the worker's handle ended before this was dispatched"
-_UNFINISHED = "the worker's handle ended before this was finished"
+_ENDED = "the worker's handle ended before the task was dispatched"
+_UNFINISHED = "the worker's handle ended before the task was completed"
 _LOCAL_ENDS = (ActivityCompleted, ActivityFailed, ActivityCancelled, ActivityBackedOff)
 
 
@@ -89,7 +89,7 @@ async def _drive(tables: HandleTables, record: HandleRecord, drain: Drain) -> No
     except asyncio.CancelledError:
         raise
     except Exception:
-        logger.exception("the end of %r failed", record)
+        logger.exception("%r could not be closed", record)
         _abandon(tables, record)
 
 

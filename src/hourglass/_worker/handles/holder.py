@@ -190,7 +190,9 @@ class BridgeHolder:
 
     def _check_in_charge(self, queue: str) -> None:
         if not self._in_charge:
-            raise WorkerNotRegistered(f"this holder does not serve {queue!r}: it is not started, or replaced")
+            raise WorkerNotRegistered(
+                f"this holder does not serve {queue!r}: it was not started, or it was replaced"
+            )
 
     def _registration(self, queue: str) -> Registration:
         self._check_in_charge(queue)
@@ -282,7 +284,7 @@ class BridgeHolder:
         """Request the eviction of a run. Does nothing for a draining handle, which evicts all its runs anyway."""
         record = self._find(queue, generation)
         if record is None:
-            raise WorkerNotRegistered(f"generation {generation} of {queue!r} is gone")
+            raise WorkerNotRegistered(f"generation {generation} of {queue!r} has ended")
         if record.state is HandleState.ACTIVE:
             self._call_handle(record, lambda: record.handle.request_eviction(run_id))
 
@@ -292,13 +294,13 @@ class BridgeHolder:
         except OURS:
             raise
         except BaseException as error:
-            raise WorkerNotRegistered(f"{record!r} does not answer: {type(error).__name__}") from None
+            raise WorkerNotRegistered(f"{record!r} does not respond: {type(error).__name__}") from None
 
     def stale(self, what: str, queue: str, generation: int) -> StaleCompletion:
         """Count a completion that is not sent, and return the error for its caller."""
         self.tables.counters.fenced += 1
         if self._find(queue, generation) is None:
-            return StaleCompletion(f"generation {generation} of {queue!r} is gone")
+            return StaleCompletion(f"generation {generation} of {queue!r} has ended")
         return StaleCompletion(f"{what} is not open on {queue!r} under generation {generation}")
 
     def _find(self, queue: str, generation: int) -> HandleRecord | None:

@@ -35,7 +35,7 @@ class HandleSignal(Enum):
     OPENED = "opened"
     UNWANTED = "its registration has ended"
     UNREGISTERED = "its worker was unregistered"
-    RECYCLED = "a new handle takes its place"
+    RECYCLED = "a new handle replaces it"
     DRAINED = "its polls have ended and nothing is open"
     FREED = "it is finalized"
     OVERDUE = "it did not end in time"
@@ -59,7 +59,7 @@ def advance(state: HandleState, signal: HandleSignal) -> HandleState:
         return LIFE[state, signal]
     except KeyError:
         raise InternalError(
-            f"a handle that is {state.value} cannot react to the event that {signal.value}"
+            f"unexpected event of a handle in the state {state.value!r}: {signal.value}"
         ) from None
 
 

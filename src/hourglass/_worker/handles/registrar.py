@@ -67,7 +67,7 @@ async def open_handle(tables: HandleTables, registration: Registration, connect:
                 raise
             registration.setbacks += 1
             logger.warning(
-                "no handle for the task queue %r yet, retrying in %.1f s: %s",
+                "no handle could be opened for task queue %r; next attempt in %.1f s: %s",
                 registration.queue,
                 tables.limits.pause(registration.setbacks),
                 _text(error),
@@ -200,7 +200,7 @@ def adopt(tables: HandleTables, registration: Registration) -> None:
         if registration.current is None and record.healthy and record.config == registration.config:
             record.stop_waiting()
             tables.counters.adopted += 1
-            logger.info("%r is adopted", record)
+            logger.info("%r is used by the restarted worker", record)
             registration.serve(record)
         else:
             begin_drain(tables, record, HandleSignal.RECYCLED)
@@ -227,7 +227,9 @@ class Registrar:
         """Register the task queue of `config`, and wait until a handle serves the queue."""
         queue = config.task_queue
         if queue in self._tables.registrations:
-            raise AlreadyRegistered(f"the task queue {queue!r} has a worker already, or is about to have one")
+            raise AlreadyRegistered(
+                f"the task queue {queue!r} already has a worker, or one is being registered"
+            )
         registration = Registration(config)
         self._tables.registrations[queue] = registration
         self._tables.farewells.discard(queue)
@@ -241,7 +243,7 @@ class Registrar:
             raise WorkerNotRegistered(f"{queue!r} was unregistered while it was being registered") from error
         except BaseException:
             # Rejected, or the caller was cancelled: nobody else would unregister the queue.
-            message = f"the task queue {queue!r} could not be registered"
+            message = f"the worker of task queue {queue!r} could not be registered"
             self._end(registration, WorkerNotRegistered, message, HandleSignal.RECYCLED)
             raise
 

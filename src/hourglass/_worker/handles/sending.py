@@ -313,7 +313,7 @@ class _PendingResult:
     def fail(self, error: BaseException) -> None:
         """Replace the handle, which has not accepted the result, and send the result through the connection."""
         self.is_settled = True
-        _failed_to_send(self.tables, self.record, "the end of an attempt", error)
+        _failed_to_send(self.tables, self.record, "the result of an attempt", error)
         self._watch_for(self.tables.limits.completion, _PendingResult._unanswered)
         self._resend()
 
@@ -359,7 +359,7 @@ class _PendingResult:
         limits = self.tables.limits
         if not self.is_settled and limits.resend > limits.completion:
             self._watch_for(limits.resend - limits.completion, _PendingResult._overdue)
-        _unanswered(self.tables, "the end of an attempt", then)
+        _unanswered(self.tables, "the result of an attempt", then)
 
 
 async def _send_again(tables: HandleTables, record: HandleRecord, request: CompleteActivity) -> None:

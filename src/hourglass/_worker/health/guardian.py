@@ -37,9 +37,9 @@ _TURN = 0.2  # the longest wait for a message: a signal does not end a `select`
 SUSPENDED_LIMIT = 10.0
 """The number of seconds after which a process that a signal has stopped (Ctrl-Z) is replaced."""
 _REASONS = {
-    0: "ended without being asked to",
+    0: "ended unexpectedly",
     USAGE_ERROR: "could not start (exit code 2)",
-    REPLACE_ME: "asked to be replaced: too many of its threads cannot be stopped",
+    REPLACE_ME: "requested its replacement: too many of its threads cannot be stopped",
     **{-number.value: f"was killed by {number.name}" for number in signal.Signals},
 }
 
@@ -162,14 +162,14 @@ class GuardedProcess:
             return
         if self.phase is ProcessPhase.LEAVING:
             if now - self.since > _MARGIN:
-                self.kill(f"had done its work, did not end within {_MARGIN:g} s and was killed")
+                self.kill(f"had finished its work, but did not exit within {_MARGIN:g} s and was killed")
             return
         self.silent += passed
         # Ctrl-Z also stops the guardian. A process that is stopped alone blocks its file for all other processes.
         self.suspended = self.suspended + passed if self.silent and is_suspended(self.pid) else 0.0
         limit = silence_limit(deadlock_timeout, loaded=self.phase is not ProcessPhase.LOADING)
         if self.suspended >= SUSPENDED_LIMIT:
-            self.kill(f"was stopped by a signal for {SUSPENDED_LIMIT:g} s and was killed")
+            self.kill(f"was suspended by a signal for {SUSPENDED_LIMIT:g} s and was killed")
         elif self.silent >= limit / 2 and is_stopped(self.pid):
             self.silent, self.ticks = 0.0, {}
         elif self.silent >= limit:
@@ -185,7 +185,7 @@ class GuardedProcess:
         self.kill(f"hung for {limit:g} s at {stack.place} and was killed")
         blamed = "" if notes is None else ", and not in workflow code"
         if culprit is not None:
-            blamed = f": workflow {culprit.workflow_type} (run {culprit.run_id}) holds the interpreter"
+            blamed = f": workflow {culprit.workflow_type} (run {culprit.run_id}) holds the GIL"
         logger.error("process %d hangs%s:\n%s", self.pid, blamed, stack.text)
 
 
@@ -292,4 +292,4 @@ class Guardian:
             return
         delay, slot.restarts = restart
         slot.due = now + delay
-        logger.error("process %d %s; another one starts in %g s", process.pid, reason, delay)
+        logger.error("process %d %s; a new process starts in %g s", process.pid, reason, delay)

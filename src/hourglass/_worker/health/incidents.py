@@ -191,7 +191,7 @@ def open_incidents(target: Target) -> Incidents | None:
             try:
                 record = _open[folder] = Incidents(folder)
             except OSError as error:
-                logger.info("runs that kill this process are not recorded: %s", error)
+                logger.info("runs that kill this process cannot be recorded: %s", error)
                 return None
             _log(record.fresh)
         record.users += 1
@@ -251,7 +251,7 @@ def folder_of(target: Target, environ: Mapping[str, str] = os.environ) -> Path |
 
 def _log(incidents: list[Incident]) -> None:
     for incident in incidents:
-        times = "for the first time" if incident.times == 1 else f"{incident.times} times now"
+        times = "for the first time" if incident.times == 1 else f"{incident.times} times so far"
         logger.error(
             "a process %s while %s of workflow %s (run %s) was executing, %s: %s",
             "died" if incident.died else "hung",
@@ -259,9 +259,9 @@ def _log(incidents: list[Incident]) -> None:
             incident.workflow_type,
             incident.run_id,
             times,
-            "it is tried once more"
+            "the code is executed once more"
             if incident.times < incident.limit
-            else "it is not executed again before its file changes or a while has passed",
+            else "the run is quarantined until its file changes, or for a while",
         )
 
 
@@ -346,7 +346,7 @@ def _create(folder: Path, prefix: str) -> tuple[Path, int]:
     try:
         _flock(descriptor)
         if os.pwrite(descriptor, bytes(SIZE), 0) < SIZE:
-            raise OSError(errno.ENOSPC, f"no space for {path}")
+            raise OSError(errno.ENOSPC, f"no space left for {path}")
     except OSError:
         path.unlink()
         os.close(descriptor)
@@ -371,7 +371,9 @@ def _make_own(folder: Path) -> Path:
         folder.mkdir(0o700)
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-        raise PermissionError(errno.EACCES, f"{folder} does not belong to this user alone")
+        raise PermissionError(
+            errno.EACCES, f"{folder} must belong to this user, and no other user may write to it"
+        )
     return folder
 
 

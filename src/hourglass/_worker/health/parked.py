@@ -93,8 +93,8 @@ class ParkedRuns:
         }
         if isinstance(error, ArgumentError) and not place:
             logger.error(
-                "workflow %s (%s, run %s) cannot start: %s. Its task is retried until the code accepts the arguments of its "
-                "start; or terminate it, and start it with other arguments",
+                "workflow %s (%s, run %s) cannot start: %s. Its task is retried until the code accepts its arguments. To "
+                "change the arguments, terminate the workflow and start it again",
                 workflow,
                 workflow_id,
                 run_id,
@@ -121,8 +121,9 @@ class ParkedRuns:
         if not self.remember(run.run_id, f"NondeterminismError{place}: {difference} {code}"):
             return
         logger.error(
-            "workflow %s (%s, run %s) is parked: its code does not fit its history%s: %s. Its task is retried until the "
-            "code fits: guard the change with workflow.patched(), or deploy the old code; `hourglass why %s` shows both sides",
+            "workflow %s (%s, run %s) is parked: its code does not match its history%s: %s. Its task is retried until the "
+            "code matches: guard the change with workflow.patched(), or deploy the old code; `hourglass why %s` shows both "
+            "sides",
             run.workflow_type,
             run.workflow_id,
             run.run_id,
@@ -143,7 +144,7 @@ class ParkedRuns:
 def cache_miss(run_id: str) -> TaskFailed:
     """Return a failed task for a run that is not in the cache and has no start event in the activation."""
     return task_failed(
-        run_id, "RunNotCached", "this worker does not hold the run: its whole history is needed"
+        run_id, "RunNotCached", "the run is not cached in this worker: its whole history is needed"
     )
 
 

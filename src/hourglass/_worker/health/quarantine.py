@@ -251,14 +251,14 @@ def rejection(run_id: str, held: HeldRun) -> TaskFailed:
     if held.died:
         culprit = f"its local activity {held.activity_id}" if held.activity_id else "its code"
         text = (
-            f"this run is not executed, because the worker's process died while {culprit} was executing ({held.times}×): a "
-            f"crash in an extension module, too much memory, a kill. It is executed again when the workflow's file has changed, "
-            f"or after a while"
+            f"this run is quarantined, because the worker's process died while {culprit} was executing ({held.times}×). "
+            "Possible causes: a crash in an extension module, a lack of memory, or a signal. The run is executed again when "
+            "the workflow's file has changed, or after a while"
         )
         return task_failed(run_id, "ProcessDied", text)
     text = (
-        f"this run is not executed, because its code hung ({held.times}×), last at {held.stack.place}. "
-        f"It is executed again when the code has changed, or after a while"
+        f"this run is quarantined, because its code hung ({held.times}×), last at {held.stack.place}. The run is executed "
+        "again when the code has changed, or after a while"
     )
     return task_failed(run_id, "WorkflowQuarantined", text, held.stack.text)
 

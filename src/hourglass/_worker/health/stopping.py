@@ -197,7 +197,7 @@ class Stopper:
         )
         if self.too_many and not self._reported:
             self._reported = True
-            logger.error("more than %d threads are stuck: this worker is not healthy", self._max_stuck)
+            logger.error("more than %d threads cannot be stopped: this worker is unhealthy", self._max_stuck)
             if self._on_too_many is not None:
                 self._on_too_many()
 

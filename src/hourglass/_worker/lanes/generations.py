@@ -53,8 +53,8 @@ class Generations:
 
 def _warning(started: RunStarted, depth: int) -> str:
     return (
-        f"it is a child of generation {depth} below workflow {started.root_workflow_id}: does workflow "
-        f"{started.workflow_type} call itself without end? In a workflow, a call of a workflow starts a child and waits for "
-        "it, so all above it are open, too. To start again with other arguments: workflow.continue_as_new(…); to call the "
-        "function itself put what it does into one that is no workflow"
+        f"this child workflow is nested {depth} levels below workflow {started.root_workflow_id}: does workflow "
+        f"{started.workflow_type} call itself without end? A workflow that calls a workflow starts a child and waits for it, "
+        "so all its ancestors are open, too. To start again with other arguments, use workflow.continue_as_new(…). To call "
+        "the code directly, move it into a function that is not a workflow"
     )

@@ -60,7 +60,7 @@ class LaneJob(msgspec.Struct, eq=False):
         try:
             self.reply(verdict)
         except Exception:
-            logger.exception("a verdict could not be delivered")
+            logger.exception("the result of a lane's job could not be delivered")
 
 
 class Chore:
@@ -271,7 +271,7 @@ class Lane:
                 try:
                     job.reply(verdict)
                 except Exception:
-                    logger.exception("a verdict could not be delivered")
+                    logger.exception("the result of a lane's job could not be delivered")
 
     def _run(self) -> None:
         """Execute work until the lane is stopped or abandoned, then unwind its fibers. This is the body of the thread."""
@@ -324,7 +324,7 @@ class Lane:
         if not self._woken:
             self._woken = True
             if not self._call_loop(self._deliver):
-                logger.warning("%s: the control loop is closed, an answer is lost", self.name)
+                logger.warning("%s: a result is lost, because the control loop is closed", self.name)
         return True
 
     def _end(self, *, finished: bool, error: BaseException | None) -> None:

@@ -138,8 +138,8 @@ class LaneSet:
         """Abandon a lane as if it hung: its thread is stopped, and its task fails."""
         if name not in self._places:
             names = ", ".join(place.name for place in self._places)
-            raise UsageError(f"there is no lane {name!r}, only {names}")
-        self._replace(self._places[name].lane, "LaneKilled", "it was killed")
+            raise UsageError(f"unknown lane {name!r}; known lanes: {names}")
+        self._replace(self._places[name].lane, "LaneKilled", "killed by request")
 
     @property
     def stuck(self) -> int:
@@ -190,7 +190,7 @@ class LaneSet:
             self._lane_hangs(lane, work)
         for lane in self._places.lanes():
             if lane.ended and (lane.busy is not None or lane.queued):
-                self._replace(lane, "LaneDied", "its thread is gone")
+                self._replace(lane, "LaneDied", "its thread has ended")
         self._relief.look(looks.delayed)
 
     def _place_of(self, activation: Activation, generation: int) -> LanePlace:
@@ -248,14 +248,12 @@ class LaneSet:
         times = self._quarantine.add(run_id, definition, stack)
         self._context.parked.remember(run_id, f"WorkflowHung at {stack.place}: ")
         logger.error(
-            "run %s hung %s on %s and its lane is replaced: %s%s\n%s",
+            "run %s hung %s on %s, which is replaced: %s%s\n%s",
             run_id,
             "for the first time" if times == 1 else f"{times} times",
             lane.name,
             reason,
-            ""
-            if times < HANGS
-            else ". It is not executed again before its code changes or a while has passed",
+            "" if times < HANGS else ". The run is quarantined until its code changes, or for a while",
             stack.text,
             extra={"run_id": run_id, "workflow_type": "" if definition is None else definition.name},
         )
@@ -302,7 +300,7 @@ class LaneSet:
         try:
             lane.start()
         except RuntimeError as error:
-            logger.error("no thread for %s: %s. Starting it is retried", lane.name, error)
+            logger.error("no thread could be started for %s: %s. The start is retried", lane.name, error)
             self._loop.call_later(_THREAD_DELAY, self._start_again, lane)
         if self._timer is None:
             self._arm()

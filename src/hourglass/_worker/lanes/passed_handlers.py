@@ -40,8 +40,8 @@ def passed_handler(error: BaseException | None) -> str:
     kind = getattr(error.__cause__, "type", "")
     test = f'error.cause.type == "{kind}"' if isinstance(error.__cause__, ApplicationError) else "error.cause"
     return (
-        f"except {name} ({file}:{line}) does not catch it: what was raised elsewhere comes as the cause of "
-        f"{_with_article(error)}; write `except {type(error).__name__} as error:` and look at `{test}`"
+        f"except {name} ({file}:{line}) does not catch this error: an exception of an activity or child workflow is the "
+        f"cause of {_with_article(error)}; write `except {type(error).__name__} as error:` and test `{test}`"
     )
 
 

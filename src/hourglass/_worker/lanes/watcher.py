@@ -62,8 +62,8 @@ class WatchedCall:
 
     def __str__(self) -> str:
         return (
-            f"{self.file}:{self.line} calls {self.call}, which {self.kind}: a workflow that is executed again would see "
-            f"something else. Instead: {ADVICE[self.kind]}; if it is harmless, put it in `with workflow.unsafe():`"
+            f"{self.file}:{self.line} calls {self.call}, which {self.kind}: when the workflow is replayed, the result may "
+            f"differ. Instead, {ADVICE[self.kind]}; if the call is harmless, put it in `with workflow.unsafe():`"
         )
 
 

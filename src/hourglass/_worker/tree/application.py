@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from hourglass._contract.engine_status import EngineStatus
 from hourglass._contract.handle import ActivityCancel, ActivityItem, Handle, HandleConfig
 from hourglass._contract.service import Connection, Request
 from hourglass._evaluator.events import Activation
@@ -43,6 +44,7 @@ from hourglass._worker.tree.sightings import SightLimits
 from hourglass._worker.tree.watchdog import WatchLimits
 from hourglass.converter import Codec, Converter
 from hourglass.errors import ServiceTimeoutError, UsageError
+from hourglass.metrics import Family
 
 A = TypeVar("A")
 
@@ -79,6 +81,14 @@ class BorrowedConnection:
     async def open_handle(self, config: HandleConfig) -> Handle:
         """Open a handle for a task queue."""
         return await self.lender.open_handle(config)
+
+    def status(self) -> EngineStatus:
+        """Return the state of the engine, as far as this process knows it."""
+        return self.lender.status()
+
+    def metrics(self) -> list[Family]:
+        """Return the metrics that the engine records itself."""
+        return self.lender.metrics()
 
     async def close(self) -> None:
         """Do nothing: the client closes its own connection."""
@@ -148,7 +158,7 @@ class Application:
     def holder(self) -> BridgeHolder:
         """The current holder. Raises `NotRunning` if there is none."""
         if self._holder is None or not self._holder[1].alive:
-            raise NotRunning("the BridgeHolder is not running")
+            raise NotRunning("the holder of the worker's handles is not running")
         return self._holder[0]
 
     def last_holder(self) -> BridgeHolder:
@@ -156,7 +166,7 @@ class Application:
         tables outlive the holder.
         """
         if self._holder is None:
-            raise NotRunning("no BridgeHolder has been started yet")
+            raise NotRunning("the holder of the worker's handles has not been started")
         return self._holder[0]
 
     def set_holder(self, holder: BridgeHolder, process: Process) -> None:
@@ -259,12 +269,12 @@ class Application:
         try:
             async with asyncio.timeout(_REPLACE_TIMEOUT):
                 for services in self.configured():
-                    await self.holder.recycle(services.queue, "the worker was given another client")
+                    await self.holder.recycle(services.queue, "the worker's client was replaced")
         except BaseException as error:
             self._borrowed.lender, self._connect, self._client = former
             if isinstance(error, TimeoutError):
                 raise ServiceTimeoutError(
-                    f"no handle from the new client within {_REPLACE_TIMEOUT:g} s: the worker continues with the old client",
+                    f"the new client opened no handle within {_REPLACE_TIMEOUT:g} s: the worker continues with the old client",
                     status="DEADLINE_EXCEEDED",
                 ) from None
             raise
@@ -371,7 +381,7 @@ class Application:
     def require_tree(self) -> Tree:
         """Return the running tree. Raises `UsageError` if there is none."""
         if self.tree is None:
-            raise UsageError("there is no tree: the worker is not running")
+            raise UsageError("the worker is not running and has no supervision tree")
         return self.tree
 
 

@@ -129,7 +129,7 @@ class Work(Job):
         self.completing = None
         self.dispatch.completing.pop(task, None)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("the items of a dead task could not be completed", exc_info=task.exception())
+            logger.error("the tasks of a failed dispatcher could not be completed", exc_info=task.exception())
 
 
 class Evaluation(Work):

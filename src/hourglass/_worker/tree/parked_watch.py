@@ -151,8 +151,8 @@ async def _count_by_queue(app: Application) -> dict[str, int]:
 
     Count all queues if this process runs the engine, otherwise only the queues that the process serves.
     """
-    figures = getattr(app.raw, "figures", None)
     query = PARKED_RUNS
+    figures = app.raw.status().figures
     if figures is None:
         query += f" AND TaskQueue IN ({', '.join(map(_quoted, sorted(app.queues)))})"
     try:

@@ -111,7 +111,7 @@ class Plan:
     def __post_init__(self) -> None:
         """Reject options that an engine would accept and then fail on."""
         if not isinstance(self.config.task_queue, str):
-            raise UsageError(f"the task queue must be a string, not {type(self.config.task_queue).__name__}")
+            raise UsageError(f"the task queue must be a str, not {type(self.config.task_queue).__name__}")
         if self.lanes < 1:
             raise UsageError(f"lanes must be at least 1, not {self.lanes}")
         try:

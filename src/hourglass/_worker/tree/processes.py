@@ -70,7 +70,7 @@ def runtime(app: Application) -> Start:
         await context.started()
         reason = await invalid
         app.use_fresh_connections()
-        raise ConnectionError(f"the connections to the engine are opened again: {reason}")
+        raise ConnectionError(f"the connections to the engine are reopened: {reason}")
 
     return body
 
@@ -88,7 +88,7 @@ def bridge_holder(app: Application) -> Start:
             on_handle_ended=app.handle_ended,
             on_run_evicted=app.run_evicted,
             on_item=app.item_arrived,
-            on_too_many_abandoned=lambda: app.distrust("too many handles had to be left behind"),
+            on_too_many_abandoned=lambda: app.distrust("too many handles were abandoned"),
         )
         await holder.start()
         # A cascade does not wait for handles to drain: the next holder finds the handles in the tables and continues

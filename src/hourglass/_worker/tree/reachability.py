@@ -64,7 +64,7 @@ class Reachability:
     def _end_outage(self, now: float) -> None:
         outage, self.outage = self.outage, None
         if outage is not None:
-            logger.info("the engine answers again, after %.0f s", now - outage.since)
+            logger.info("the engine is available again after %.0f s", now - outage.since)
 
     def refused(self, error: BaseException, now: float) -> bool:
         """Record a missing or negative answer. Return False if this engine does not support the query and counts as
@@ -85,7 +85,10 @@ class Reachability:
         reason = str(error) if isinstance(error, HourglassError) else f"it failed with {type(error).__name__}"
         self.outage = Outage(kind, reason, now if before is None else before.since)
         if before is None or before.kind != kind:
-            logger.warning("the engine is lost: %s. This worker gets no work until it is back", reason)
+            logger.warning(
+                "the engine is not available: %s. This worker receives no tasks until the engine is available again",
+                reason,
+            )
         return True
 
 

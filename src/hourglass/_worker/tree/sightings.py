@@ -169,7 +169,7 @@ async def _last_seen_ns(app: Application, record: HandleRecord, kind: PollKind) 
     """
     with suppress(ConnectionSilent):
         return await _answer(app, record.connection, record, kind)
-    logger.info("%r: its own connection does not answer", record)
+    logger.info("the connection of %r does not respond", record)
     try:
         async with asyncio.timeout(app.limits.connect):
             new_connection = await app.connect()
@@ -208,7 +208,7 @@ async def _answer(
 async def _recycle(app: Application, record: HandleRecord, kind: PollKind) -> None:
     task_kind = "activities" if kind.activities else "workflow tasks"
     reason = f"the engine has not seen it poll for {task_kind} for {app.sight.unseen:g} s"
-    logger.error("the watchdog repairs: %r: %s", record, reason)
+    logger.error("the watchdog replaces %r: %s", record, reason)
     registration = app.tables.registrations.get(kind.queue)
     if registration is None or registration.current is not record:
         return  # the handle was replaced during the query

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from hourglass._contract.deployments import WorkerProcess
+from hourglass._contract.engine_status import EngineStatus, WorkerProcess
 from hourglass._http.access import Access, AccessDecision, Credentials, read_token
 from hourglass._http.names import host_only
 from hourglass._http.server import HttpRequest, HttpResponse, HttpServer, listening_socket
@@ -48,13 +48,14 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
     """Return the state of an Application as JSON data, without payloads and workflow ids."""
     tree = app.tree
     queues = {services.queue: _queue(app, services) for services in app.configured()}
-    store = store_report(app)
-    reasons = list(_not_ready(app, queues, store))
+    engine = app.raw.status()
+    store = store_report(engine)
+    reasons = list(_not_ready(app, engine.trouble, queues, store))
     return {
         "state": state,
         # Only for a file: whether this process owns it or works for the owner, and all processes that work on it.
-        "engine": str(getattr(app.raw, "standing", "")),
-        "processes": [_process(process) for process in worker_processes(app)],
+        "engine": engine.role,
+        "processes": [_process(process) for process in engine.processes],
         "alive": tree is not None and tree.root.alive,
         "ready": not reasons,
         "reasons": reasons,
@@ -70,12 +71,6 @@ def status_report(app: Application, state: str) -> dict[str, Any]:
     }
 
 
-def worker_processes(app: Application) -> tuple[WorkerProcess, ...]:
-    """Return the processes that use the same file; empty if the engine is a server or in memory."""
-    processes: tuple[WorkerProcess, ...] = getattr(app.raw, "processes", ())
-    return processes
-
-
 def _process(process: WorkerProcess) -> dict[str, Any]:
     return {
         "pid": process.process_id,
@@ -87,28 +82,27 @@ def _process(process: WorkerProcess) -> dict[str, Any]:
     }
 
 
-def store_report(app: Application) -> dict[str, Any] | None:
+def store_report(engine: EngineStatus) -> dict[str, Any] | None:
     """Return the condition of the file that this process owns, and of its disk; None if the process owns no file."""
-    condition = getattr(app.raw, "condition", None)
-    if condition is None:
+    disk = engine.disk
+    if disk is None:
         return None
     return {
-        "full": condition.is_full,
-        "held": condition.held,
-        "free_bytes": condition.free_bytes,
-        "reserve_bytes": condition.reserve_bytes,
-        "file_bytes": condition.file_bytes,
+        "full": disk.is_full,
+        "held": disk.held,
+        "free_bytes": disk.free_bytes,
+        "reserve_bytes": disk.reserve_bytes,
+        "file_bytes": disk.file_bytes,
     }
 
 
 def _not_ready(
-    app: Application, queues: dict[str, dict[str, Any]], store: dict[str, Any] | None
+    app: Application, trouble: str, queues: dict[str, dict[str, Any]], store: dict[str, Any] | None
 ) -> Iterator[str]:
     """Yield the reasons not to send work to this worker, as readable text. Yield nothing if the worker is ready."""
     outage = app.reachability.outage
     if outage is not None:
         yield outage.reason
-    trouble = str(getattr(app.raw, "owner_trouble", ""))
     if trouble:
         yield trouble
     if not queues:
@@ -201,11 +195,14 @@ class StatusServer:
             return _document(
                 421,
                 {
-                    "error": f"this endpoint is on loopback and has another name; {ALLOWED_HOSTS} allows more names"
+                    "error": (
+                        "the request's Host header is not allowed, because this endpoint listens on loopback; "
+                        f"{ALLOWED_HOSTS} allows further names"
+                    )
                 },
             )
         if request.method not in ("GET", "HEAD"):
-            return _document(405, {"error": "only GET"})
+            return _document(405, {"error": "only GET is supported"})
         return 0
 
     def _is_own_host(self, header: str | None) -> bool:
@@ -251,7 +248,9 @@ class StatusServer:
             case "/metrics" if self._registry is not None:
                 return HttpResponse(200, prometheus_text(self._registry.collect()).encode(), CONTENT_TYPE)
             case _:
-                return _document(404, {"error": "there are /live, /ready, /status and /metrics"})
+                return _document(
+                    404, {"error": "not found; the paths are /live, /ready, /status and /metrics"}
+                )
 
 
 def _access(port: int) -> Access | None:
@@ -266,8 +265,8 @@ def _refused(verdict: AccessDecision) -> HttpResponse:
     if verdict is AccessDecision.LIMITED:
         return _document(429, {"error": "too many invalid tokens: wait a minute"}, ("Retry-After", "60"))
     message = (
-        f"a token is needed, as 'Authorization: Bearer …': set {TOKEN} for the worker, to the token or to @FILE; "
-        f"{TOKEN}={OPEN} shows everything to everybody who can connect"
+        f"a token is required, as 'Authorization: Bearer …': set {TOKEN} of the worker to the token or to @FILE; "
+        f"{TOKEN}={OPEN} allows access without a token"
     )
     return _document(401, {"error": message}, ("WWW-Authenticate", "Bearer"))
 

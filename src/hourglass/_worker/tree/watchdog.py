@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hourglass.worker")
 
 LAUNCHER = "Application/Subsystem/WorkerLauncher"
-_REASON = "no task in this worker was working on it any more"
+_REASON = "no task of this worker was processing it"
 
 
 @dataclass(frozen=True, kw_only=True)

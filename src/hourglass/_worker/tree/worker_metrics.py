@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from hourglass._contract.deployments import QueueStats
+from hourglass._contract.engine_status import DiskCondition, EngineStatus, QueueStats
 from hourglass._worker.handles.life import HandleState
 from hourglass._worker.lanes.counts import Counts
 from hourglass._worker.tree.application import Application
 from hourglass._worker.tree.services import QueueServices
 from hourglass.metrics import Family, Kind, Sample
 from hourglass.metrics._samples import Labels, labels_of
-
-if TYPE_CHECKING:
-    from hourglass._embedded.engine import EngineFigures
 
 Read = Callable[[Application, QueueServices], float]
 
@@ -94,10 +91,7 @@ class _Sources(NamedTuple):
     app: Application
     namespace: dict[str, str]
     queues: Sequence[tuple[QueueServices, Labels]]
-    condition: Any
-    """The condition of the file that this process owns, if any."""
-    figures: EngineFigures | None
-    """The figures of the engine that this process owns, if any."""
+    engine: EngineStatus
 
 
 def _closed(sources: _Sources) -> Iterator[Sample]:
@@ -115,7 +109,7 @@ def _parked(sources: _Sources) -> Iterator[Sample]:
     """Yield the number of parked runs of each task queue. For a file only the owner reports the number, so that the sum
     over all processes is the number of runs.
     """
-    if sources.figures is None and hasattr(sources.app.raw, "figures"):
+    if sources.engine.role and sources.engine.figures is None:
         return
     remembered = {services.queue: len(services.lanes.parked.reasons) for services, _ in sources.queues}
     for queue in sorted({*remembered, *sources.app.parked.others}):
@@ -130,7 +124,7 @@ def _handles(sources: _Sources) -> Iterator[Sample]:
 
 def _backlog_samples(read: Callable[[QueueStats], float]) -> Callable[[_Sources], Iterator[Sample]]:
     def samples(sources: _Sources) -> Iterator[Sample]:
-        for queue, stats in () if sources.figures is None else sources.figures.queues.items():
+        for queue, stats in () if sources.engine.figures is None else sources.engine.figures.queues.items():
             for kind, queue_stats in zip(("workflow", "activity"), stats, strict=True):
                 yield Sample(
                     labels_of({**sources.namespace, "task_queue": queue, "kind": kind}), read(queue_stats)
@@ -139,8 +133,8 @@ def _backlog_samples(read: Callable[[QueueStats], float]) -> Callable[[_Sources]
     return samples
 
 
-def _file_value(read: Callable[[Any], float]) -> Callable[[_Sources], float | None]:
-    return lambda sources: None if sources.condition is None else read(sources.condition)
+def _file_value(read: Callable[[DiskCondition], float | None]) -> Callable[[_Sources], float | None]:
+    return lambda sources: None if sources.engine.disk is None else read(sources.engine.disk)
 
 
 # Metrics with additional labels: the function yields the samples.
@@ -183,14 +177,14 @@ _PER_PROCESS: tuple[tuple[str, Kind, str, Callable[[_Sources], float | None]], .
     (
         "hourglass_store_bytes",
         "gauge",
-        "Size of the file that this process owns, including its log.",
+        "Size of the file that this process owns, including its WAL.",
         _file_value(lambda file: file.file_bytes),
     ),
     (
         "hourglass_open_workflows",
         "gauge",
         "Open runs of the engine that this process owns.",
-        lambda sources: None if sources.figures is None else sources.figures.open_runs,
+        lambda sources: None if sources.engine.figures is None else sources.engine.figures.open_runs,
     ),
     (
         "hourglass_store_free_bytes",
@@ -224,9 +218,7 @@ def worker_metrics(app: Application) -> list[Family]:
     queues = [
         (services, labels_of({**namespace, "task_queue": services.queue})) for services in app.configured()
     ]
-    sources = _Sources(
-        app, namespace, queues, getattr(app.raw, "condition", None), getattr(app.raw, "figures", None)
-    )
+    sources = _Sources(app, namespace, queues, app.raw.status())
     families = [
         Family(
             name,
@@ -242,5 +234,4 @@ def worker_metrics(app: Application) -> list[Family]:
         value = value_of(sources)
         value_samples = () if value is None else (Sample(labels_of(namespace), float(value)),)
         families.append(Family(name, kind, text, samples=value_samples))
-    # Metrics that the engine counts itself: Temporal's Core.
-    return [*families, *getattr(app.raw, "families", tuple)()]
+    return [*families, *app.raw.metrics()]

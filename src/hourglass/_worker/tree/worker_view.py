@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from hourglass._contract.deployments import WorkerProcess
+from hourglass._contract.engine_status import WorkerProcess
 from hourglass._contract.handle import HandleConfig
 from hourglass._supervision import Tree
 from hourglass._worker.portal import Portal
@@ -23,7 +23,7 @@ from hourglass._worker.stop_event import StopEvent
 from hourglass._worker.tree.application import Application
 from hourglass._worker.tree.plan import Plan
 from hourglass._worker.tree.services import QueueServices
-from hourglass._worker.tree.status import StatusServer, status_report, worker_processes
+from hourglass._worker.tree.status import StatusServer, status_report
 from hourglass.errors import UsageError
 
 State: TypeAlias = Literal["new", "starting", "running", "stopping", "stopped"]
@@ -45,7 +45,7 @@ class WorkerLife:
         """Mark the worker as starting. Raises `UsageError` if the worker is starting, running or stopping."""
         with self._lock:
             if self.state not in ("new", "stopped"):
-                raise UsageError(f"this worker is {self.state} already")
+                raise UsageError(f"this worker is already {self.state}")
             self.state = "starting"
             self.over.clear()
 
@@ -264,7 +264,9 @@ class WorkerFacts:
     @property
     def tree(self) -> WorkerTree:
         """The supervision tree of this worker, for inspection and for failure tests."""
-        return WorkerTree(self._portal, lambda: self._app.require_tree(), lambda: worker_processes(self._app))
+        return WorkerTree(
+            self._portal, lambda: self._app.require_tree(), lambda: self._app.raw.status().processes
+        )
 
     def statistics(self) -> WorkerStatistics:
         """Return the worker's statistics. Cheap, and safe on any thread."""

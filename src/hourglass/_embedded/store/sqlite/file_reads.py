@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 
+from hourglass._contract.engine_status import DiskCondition
 from hourglass._contract.workflows import Count, Page
 from hourglass._embedded.schedules.transitions import ScheduleRecord
 from hourglass._embedded.store.fork_safety import NO_FORK
@@ -21,7 +22,6 @@ from hourglass._embedded.store.sqlite.disk_faults import storage_errors
 from hourglass._embedded.store.sqlite.list_reader import ListReader
 from hourglass._embedded.store.store import (
     LAST_KEY,
-    DiskCondition,
     DueRun,
     Refusal,
     RunChange,

@@ -22,6 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 
+from hourglass._contract.engine_status import DiskCondition
 from hourglass._embedded.store.fork_safety import NO_FORK
 from hourglass._embedded.store.sqlite import database, inherited, visibility
 from hourglass._embedded.store.sqlite.batches import Batch
@@ -36,7 +37,7 @@ from hourglass._embedded.store.sqlite.disk_faults import (
 from hourglass._embedded.store.sqlite.durability import Durability
 from hourglass._embedded.store.sqlite.file_reads import FileReads, ReadOnlyStore
 from hourglass._embedded.store.sqlite.writer import BatchWriter, SeparateChanges
-from hourglass._embedded.store.store import DiskCondition, FileLost, Refusal, RunChange, ScheduleChange, Store
+from hourglass._embedded.store.store import FileLost, Refusal, RunChange, ScheduleChange, Store
 from hourglass._forks import ForkStage, at_fork
 from hourglass.errors import StorageError
 
@@ -342,7 +343,7 @@ class SqliteStore(FileReads):
         trace = None if isinstance(error, (sqlite3.Error, OSError, StorageError)) else error
         if not isinstance(fault, FileLost):  # a loss is reported by the caller, which stops
             logger.error(
-                "%s: the store has ended and must be opened again: %s", self.path, fault, exc_info=trace
+                "%s: the store has failed and must be reopened: %s", self.path, fault, exc_info=trace
             )
         self._durability.end(fault)
 
@@ -361,7 +362,8 @@ class SqliteStore(FileReads):
         self._is_sound = False
         self._durability.disown(
             StorageError(
-                f"the file {self.path} was opened by the process from which this one was forked",
+                f"the file {self.path} was opened by the parent process, from which this process was forked; reconnect "
+                "after the fork",
                 status="UNAVAILABLE",
             )
         )
