@@ -140,7 +140,7 @@ def test_too_many_stuck_lanes_are_reported_and_quarantine_their_workflow(caplog)
         assert isinstance(await world.evaluate(on("c", done(1, 1))), Succeeded)
         stage.hang = False
         await settled(lambda: world.lanes.stuck == 0)
-        world.lanes.look()
+        world.lanes.check()
         assert isinstance(await world.evaluate(start("d", "swallows_exceptions", "d")), Succeeded)
 
     with caplog.at_level(logging.ERROR):
@@ -195,7 +195,7 @@ def test_quarantined_run_is_retried_after_ten_minutes():
             await world.evaluate(start("r", "spins", "r", is_replaying=True))
             await world.hang("r", on("r", done(1)))
         world.clock.now += 590
-        world.lanes.look()
+        world.lanes.check()
         assert failure_kind(await world.evaluate(start("r", "spins", "r"))) == "WorkflowQuarantined"
         world.clock.now += 20
         await world.evaluate(start("r", "spins", "r", is_replaying=True))
@@ -212,7 +212,7 @@ def test_time_of_a_suspended_process_does_not_count_as_a_hang():
         await world.begun("r")
         world.advance(0.5)
         world.clock.now += 100
-        world.lanes.look()
+        world.lanes.check()
         assert world.replaced == []
         stage.go.set()
         await settled(lambda: len(world.answers("r")) == 2)
