@@ -186,7 +186,7 @@ def test_activity_start_and_local_are_rejected_outside_a_workflow():
         ({"start_to_close_timeout": None}, "needs a start_to_close_timeout or a schedule_to_close_timeout"),
         ({"retry_policy": 3}, "must be a RetryPolicy"),
         ({"task_queue": 3}, "must be a str"),
-        ({"priority_key": True}, "must be a whole number"),
+        ({"priority_key": True}, "must be an int"),
     ],
 )
 def test_invalid_activity_options_are_rejected(options, message):
